@@ -1,0 +1,79 @@
+# Every target sets up what it needs: Python 3.11 and, on Debian or Ubuntu, apt-get are enough to begin with.
+# Go and Java are optional: without Go the real S3 server and the load generator are skipped, without Java the Kafka peer is,
+# and the run says so.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+UV_VERSION := 0.13.8
+# Extra arguments for the tool behind a target: make test ARGS="-k fence", make demo ARGS=--keep
+ARGS ?=
+
+.PHONY: help
+help:  ## This list
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@echo '  ARGS="..." is handed on: make test ARGS="-k fence", make demo ARGS=--keep'
+
+# --- set-up -----------------------------------------------------------------------------------------------------------
+.PHONY: setup
+setup: $(READY)  ## The virtual environment with the locked dependencies and the stratalog command
+
+$(READY): requirements/dev.txt pyproject.toml tools/venv.sh
+	@tools/venv.sh $(VENV)
+	@touch $@
+
+.PHONY: kcat
+kcat:
+	@tools/kcat.sh
+
+# A real S3 server, built from its Go module. Without Go its tests are skipped, and the summary of the run says so.
+.PHONY: s3
+s3:
+	@tools/versitygw.sh >/dev/null || echo "no real S3 server: its tests are skipped, the summary says so"
+
+# --- main jobs ----------------------------------------------------------------------------------------------------------
+.PHONY: demo
+demo: $(READY)  ## 336,776 real flights through topics, seals, the cold tier and back (under 2 minutes)
+	@$(PY) tools/demo.py $(ARGS)
+
+.PHONY: test
+test: $(READY) kcat s3  ## Every test that fits in minutes, with real clients, crashes and a real S3 server
+	@$(PY) -m pytest $(ARGS)
+
+.PHONY: lint
+lint: $(READY)  ## ruff, import contracts, mypy
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/lint-imports --no-logo
+	@$(VENV)/bin/mypy
+
+.PHONY: format
+format: $(READY)  ## Rewrite the code in the house's layout
+	@$(VENV)/bin/ruff check --fix-only --quiet .
+	@$(VENV)/bin/ruff format .
+
+.PHONY: bench
+bench: $(READY)  ## Measure beside a TCP echo and Apache Kafka; writes bench/results/latest.json and .md
+	@PYTHONPATH=bench $(PY) -m stratalog_bench $(ARGS)
+
+.PHONY: crash
+crash: $(READY) s3  ## 200 rounds of kill -9 at random moments (20 of them are in make test)
+	@$(PY) -m pytest -m '' tests/crash --crash-rounds 200 --timeout 3600 $(ARGS)
+
+.PHONY: soak
+soak: $(READY) kcat s3  ## The slow tests
+	@$(PY) -m pytest -m slow --timeout 7200 $(ARGS)
+
+# --- upkeep -----------------------------------------------------------------------------------------------------------
+.PHONY: lock
+lock: $(READY)  ## Resolve the dependencies again into requirements/*.txt (hashes only, no addresses)
+	@tools/lock.sh $(UV_VERSION)
+
+.PHONY: clean
+clean:  ## Remove what the targets made, downloads kept in .cache excepted
+	@rm -rf $(VENV) build dist demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

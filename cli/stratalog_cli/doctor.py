@@ -1,0 +1,114 @@
+"""`stratalog doctor`: checks a data directory or a bucket without a running node."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratalog.admin_api.wording import counted, human_bytes
+from stratalog.model.errors import InvalidRequest, NotFound
+from stratalog_cli.examination import Examination, Metadata, Step
+from stratalog_cli.output import OutputFormat, OutputOption, console, is_watched, print_findings, print_json
+
+_FINDINGS = 1
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    place: Annotated[
+        str, typer.Argument(metavar="PATH_OR_BUCKET_URL", help="A data directory, or an object store's URL.")
+    ],
+    bucket: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="With a data directory: also check this bucket against its metadata."),
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Check data at rest: identities, CRCs, digests against seal records, gaps, what is missing or unexplained.
+
+    Changes nothing. Exit code 1 when something is wrong; warnings alone are no reason for it.
+    """
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("checking"), BarColumn(pulse_style="dim"), TextColumn("{task.description}"))
+    watched = console(to_stderr=True)
+    with Progress(*columns, TimeElapsedColumn(), console=watched, transient=True, disable=not is_watched()) as progress:
+        task = progress.add_task("", total=None)
+        examinations = examine(place, bucket, lambda what: progress.update(task, description=_tail(what)))
+    if output is OutputFormat.JSON:
+        print_json([_as_json(seen) for seen in examinations])
+    else:
+        for seen in examinations:
+            _print(seen)
+    if any(seen.errors for seen in examinations):
+        raise typer.Exit(_FINDINGS)
+
+
+def examine(place: str, bucket: str | None, step: Step) -> list[Examination]:
+    """Raises: NotFound, InvalidRequest when there is nothing to check; Unavailable when a bucket cannot be listed."""
+    from stratalog_cli.doctor_directory import check_directory, is_data_directory, read_metadata
+
+    path = Path(place)
+    if "://" in place or place.startswith(("file:", "memory:")) or not _exists(path) or not is_data_directory(path):
+        if bucket is not None:
+            raise InvalidRequest(f"--bucket goes with a data directory, and {place} is none: give one place, or both")
+        return [asyncio.run(_examine_bucket(place, None, step))]
+    seen = Examination(str(path), step)
+    metadata = read_metadata(path, seen)
+    check_directory(path, metadata, seen)
+    if bucket is None:
+        return [seen]
+    return [seen, asyncio.run(_examine_bucket(bucket, metadata, step))]
+
+
+def _exists(path: Path) -> bool:
+    if not path.exists():
+        raise NotFound(f"{path} does not exist; give a data directory or an object store's URL (s3://…, file:///…)")
+    if not path.is_dir():
+        raise InvalidRequest(f"{path} is a file; look into it with `stratalog dump {path}`")
+    return True
+
+
+async def _examine_bucket(url: str, metadata: Metadata | None, step: Step) -> Examination:
+    from stratalog.objects import open_store
+    from stratalog_cli.doctor_bucket import check_bucket
+
+    store = open_store(url)
+    seen = Examination(store.url, step)
+    try:
+        await check_bucket(store, metadata, seen)
+    finally:
+        await store.close()
+    return seen
+
+
+def _tail(what: str) -> str:
+    return what if len(what) <= 60 else "…" + what[-59:]
+
+
+def _as_json(seen: Examination) -> dict[str, object]:
+    return {
+        "place": seen.place,
+        "segments": seen.segments,
+        "objects": seen.objects,
+        "batch_bytes": seen.batch_bytes,
+        "errors": seen.errors,
+        "warnings": len(seen.findings) - seen.errors,
+        "findings": [finding.model_dump(mode="json") for finding in seen.findings],
+    }
+
+
+def _print(seen: Examination) -> None:
+    if seen.findings:
+        print_findings(seen.findings)
+    objects = f", {counted(seen.objects, 'object')}" if seen.objects else ""
+    checked = f"{counted(seen.segments, 'segment')}{objects}, {human_bytes(seen.batch_bytes)} of batches"
+    warnings = len(seen.findings) - seen.errors
+    verdict = f"{counted(seen.errors, 'error')}, {counted(warnings, 'warning')}" if seen.findings else "clean"
+    typer.echo(f"{seen.place}: {verdict}: {checked}")

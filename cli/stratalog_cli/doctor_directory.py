@@ -1,0 +1,187 @@
+"""Checks a node's data directory without a running node: identities, CRCs, digests, what is missing or unexplained.
+
+Reads only. With the embedded meta store beside it every file is compared with its seal record; without one, with its
+index block. A node may be running: what it appends meanwhile is not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from stratalog.formats.journal import JOURNAL_HEADER_BYTES, decode_journal_header
+from stratalog.formats.object_names import parse_index_file_name, parse_segment_file_name
+from stratalog.model.errors import Corrupt, NotFound, StratalogError
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog_cli.examination import Examination, Metadata
+from stratalog_meta.stores.inspection import read_stored_records
+from stratalog_node.check.local_segment import LocalReport, check_index_file, check_segment_file
+from stratalog_node.disk.inspection import inspect_file, read_small_file
+from stratalog_node.disk.layout import NodeLayout
+
+_LOOK = "look at it with `stratalog dump`; nothing reads it, so it can be moved away once you know what it is"
+_VOLUME = "check that the right volume is mounted; if the data is lost, restore a backup of the directory"
+
+
+def is_data_directory(path: Path) -> bool:
+    return any((path / name).exists() for name in ("node", "meta", "node.json", "segments"))
+
+
+def read_metadata(path: Path, seen: Examination) -> Metadata | None:
+    """The embedded meta store's records, None when there is none or it cannot be read (which is a finding)."""
+    meta = path / "meta"
+    try:
+        return Metadata(read_stored_records(meta))
+    except NotFound:
+        if meta.exists():
+            seen.error(str(meta), "no metadata store in it", _VOLUME)
+        else:
+            seen.warn(
+                str(meta), "not there: files are compared with their index blocks only", "give the directory of --data"
+            )
+    except Corrupt as error:
+        seen.error(str(meta), str(error), "keep what is there aside, and restore the directory from a backup")
+    except StratalogError as error:
+        seen.error(str(meta), str(error), "check the permissions and the volume, then run this again")
+    return None
+
+
+def check_directory(path: Path, metadata: Metadata | None, seen: Examination) -> None:
+    root = path / "node" if (path / "node").is_dir() else path
+    layout = NodeLayout(root)
+    node_id = _check_node_file(layout, metadata, seen)
+    found = layout.list_shards()
+    for shard, keys in sorted(found.items(), key=lambda item: (str(item[0].topic_id), item[0].shard)):
+        _check_shard(layout, shard, keys, metadata, seen)
+    for place in sorted(_foreign_files(layout)):
+        seen.warn(str(place), "not a file of ours, or an index block without its segment", _LOOK)
+    if metadata is not None:
+        _find_missing(layout, metadata, node_id, {key for keys in found.values() for key in keys}, seen)
+    _check_journals(layout, seen)
+
+
+def _check_node_file(layout: NodeLayout, metadata: Metadata | None, seen: Examination) -> int | None:
+    """Returns the node's id if the file tells it."""
+    path = layout.node_file
+    try:
+        told = json.loads(read_small_file(path))
+        node_id = int(told["node_id"])
+    except NotFound:
+        seen.error(str(path), "the file that names the node is missing", _VOLUME)
+        return None
+    except (StratalogError, ValueError, KeyError, TypeError) as error:
+        seen.error(str(path), f"cannot be read: {error}", "restore it from a backup: it names the node and its disk")
+        return None
+    cluster = told.get("cluster_id")
+    if metadata is not None and metadata.header is not None and cluster not in (None, metadata.header.cluster_id):
+        what = f"belongs to cluster {cluster}, the metadata to {metadata.header.cluster_id}"
+        seen.error(str(path), what, "do not start a node here: two clusters' directories were mixed up")
+    return node_id
+
+
+def _check_shard(
+    layout: NodeLayout, shard: ShardKey, keys: list[SegmentKey], metadata: Metadata | None, seen: Examination
+) -> None:
+    before: LocalReport | None = None
+    for key in keys:
+        path = layout.segment(key)
+        seen.step(str(path))
+        known = metadata.segments.get(key) if metadata is not None else None
+        if metadata is not None and known is None and _is_unexplained(key, metadata, path, seen):
+            continue
+        is_growing = known.seal is None if known is not None else key is keys[-1]
+        try:
+            report = check_segment_file(
+                path,
+                expected=metadata.identity(key) if metadata is not None else None,
+                seal=known.seal if known is not None else None,
+                is_active=is_growing,
+            )
+        except StratalogError as error:
+            seen.error(str(path), str(error), "check the volume, then run this again")
+            before = None
+            continue
+        _check_name(report, key)
+        index = layout.index(key)
+        check_index_file(index, report, known.seal if known is not None else None)
+        seen.findings += report.findings
+        seen.segments += 1
+        seen.batch_bytes += report.batch_bytes
+        _check_chain(before, report, key, known, seen)
+        before = report
+    del shard
+
+
+def _is_unexplained(key: SegmentKey, metadata: Metadata, path: Path, seen: Examination) -> bool:
+    """A file that metadata does not know. A shard's next epoch is a roll that was not confirmed yet: it is data."""
+    last = metadata.last_epoch(key.shard_key)
+    if last >= 0 and key.epoch == last + 1:
+        return False
+    seen.warn(str(path), "metadata knows no such segment", _LOOK)
+    return True
+
+
+def _check_name(report: LocalReport, key: SegmentKey) -> None:
+    if report.identity is not None and report.identity.key != key:
+        report.error(f"the file says it is {report.identity.key}, its name says {key}", "give the file its right name")
+
+
+def _check_chain(
+    before: LocalReport | None, report: LocalReport, key: SegmentKey, known: Segment | None, seen: Examination
+) -> None:
+    """Neighbours on disk must meet: one's end offset is the next one's base offset."""
+    if before is None or before.stream is None or before.identity is None or before.identity.epoch + 1 != key.epoch:
+        return  # what lies between was freed or is elsewhere; metadata says so, and `missing` checks it
+    end = before.stream.next_offset
+    if end == key.base_offset or any(finding.severity == "error" for finding in before.findings):
+        return
+    what = f"begins at offset {key.base_offset}, the segment before it ends at {end}"
+    step = "do not start the node; copy the directory, then restore the earlier file from the object store or a backup"
+    seen.error(str(report.path), what, step)
+    del known
+
+
+def _foreign_files(layout: NodeLayout) -> Iterator[Path]:
+    if not layout.segments.is_dir():
+        return
+    for path in layout.segments.rglob("*"):
+        if not path.is_file() or parse_segment_file_name(path.name) is not None:
+            continue
+        if parse_index_file_name(path.name) is None or not path.with_suffix(".seg").exists():
+            yield path
+
+
+def _find_missing(
+    layout: NodeLayout, metadata: Metadata, node_id: int | None, on_disk: set[SegmentKey], seen: Examination
+) -> None:
+    for key, segment in metadata.segments.items():
+        if key in on_disk or segment.state in (SegmentState.DELETED, SegmentState.ACTIVE):
+            continue  # the file of an active segment is made with its first batch
+        is_here = node_id in segment.local_nodes if segment.seal is not None else node_id == segment.leader
+        if not is_here or segment.end_offset == segment.base_offset:
+            continue
+        place = str(layout.segment(key))
+        if segment.remote.state is RemoteState.COMPLETE:
+            seen.warn(
+                place, "missing; the object store has the whole segment", "none needed: reads go to the object store"
+            )
+        else:
+            seen.error(place, f"missing: offsets [{segment.base_offset}, {segment.end_offset}) are lost here", _VOLUME)
+
+
+def _check_journals(layout: NodeLayout, seen: Examination) -> None:
+    """Only that a journal can be used: its tail is whatever an earlier life left there."""
+    if not layout.journal.is_dir():
+        return
+    for path in sorted(layout.journal.iterdir()):
+        try:
+            with inspect_file(path) as file:
+                if file.size_bytes:
+                    decode_journal_header(file.read(0, JOURNAL_HEADER_BYTES), source=file.name)
+        except Corrupt as error:
+            what = f"at byte {error.position}: {error.reason}"
+            seen.error(str(path), what, "keep a copy: the last acknowledged batches of fsync topics may be only in it")
+        except StratalogError as error:
+            seen.error(str(path), str(error), "check the volume, then run this again")

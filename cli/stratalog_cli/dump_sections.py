@@ -1,0 +1,365 @@
+"""Takes a file or an object apart into sections that can be printed: what it is, its header, its batches and records.
+
+Reads in windows where a file can be large; what is damaged is given out up to the damage, then Corrupt is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from stratalog.admin_api.wording import human_time
+from stratalog.formats.bundle import (
+    BUNDLE_TRAILER_BYTES,
+    decode_bundle_directory,
+    decode_bundle_header,
+    decode_bundle_trailer,
+)
+from stratalog.formats.compression import Codec
+from stratalog.formats.envelope import Structure, identify
+from stratalog.formats.index_block import decode_index_block
+from stratalog.formats.index_points import IndexPoints
+from stratalog.formats.journal import JOURNAL_HEADER_BYTES, decode_journal_header, scan_journal
+from stratalog.formats.manifest import decode_manifest
+from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header, decode_part_index
+from stratalog.formats.records import decode_records
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
+from stratalog.model.batch import BatchHeader
+from stratalog.model.errors import Corrupt
+from stratalog.model.segment import SealRecord, SegmentIdentity
+from stratalog_node.check.batch_stream import BatchStream
+
+Field: TypeAlias = "str | int | bool | None"
+
+_WINDOW_BYTES = 4 << 20
+
+
+class Readable(Protocol):
+    """A file or an object of known size."""
+
+    name: str
+    size_bytes: int
+
+    def read(self, position: int, size_bytes: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One thing found. `kind` is what (`segment`, `seal`, `part`, `batch`, `record`, …)."""
+
+    kind: str
+    fields: dict[str, Field]
+
+
+@dataclass(frozen=True, slots=True)
+class DumpOptions:
+    with_records: bool = False
+    from_offset: int = 0
+    max_batches: int | None = None
+
+
+def sections_of(source: Readable, options: DumpOptions) -> Iterator[Section]:
+    """Raises: Corrupt at the first thing that cannot be true, also when the file is none of ours."""
+    structure = identify(source.read(0, 8))
+    if structure is None or structure not in _READERS:
+        raise Corrupt(
+            f"not a file of Stratalog: it begins with {source.read(0, 8).hex() or 'nothing'}",
+            source=source.name,
+            position=0,
+        )
+    yield Section("file", {"name": source.name, "bytes": source.size_bytes, "holds": structure.words})
+    yield from _READERS[structure](source, options)
+
+
+def _whole(source: Readable) -> bytes:
+    return source.read(0, source.size_bytes)
+
+
+# Structures -------------------------------------------------------------------------------------------------------
+def _segment(source: Readable, options: DumpOptions) -> Iterator[Section]:
+    identity = decode_segment_header(source.read(0, SEGMENT_HEADER_BYTES), source=source.name)
+    yield Section("segment", _identity(identity))
+    stream = BatchStream(
+        source=source.name, base_offset=identity.base_offset, epoch=identity.epoch, position=SEGMENT_HEADER_BYTES
+    )
+    yield from _batches(source, stream, SEGMENT_HEADER_BYTES, source.size_bytes, options)
+    yield _totals(stream)
+
+
+def _index(source: Readable, _options: DumpOptions) -> Iterator[Section]:
+    block = decode_index_block(_whole(source), source=source.name)
+    yield Section("segment", _identity(block.identity))
+    yield _seal(block.seal)
+    yield from _producers(block.seal)
+    yield from _points(block.points)
+
+
+def _part(source: Readable, options: DumpOptions) -> Iterator[Section]:
+    yield from _part_at(source, 0, options)
+
+
+def _part_at(source: Readable, position: int, options: DumpOptions) -> Iterator[Section]:
+    header = decode_part_header(source.read(position, PART_HEADER_BYTES), source=source.name, position=position)
+    fields: dict[str, Field] = {
+        **_identity(header.identity),
+        "from_offset": header.base_offset,
+        "to_offset": header.end_offset,
+        "position": position,
+        "data_bytes": header.data_size_bytes,
+        "index_bytes": header.index_size_bytes,
+        "batches": header.batch_count,
+        "attempt": header.attempt,
+        "first_time": human_time(header.first_timestamp_ms),
+        "last_time": human_time(header.max_timestamp_ms),
+        "digest_before": header.digest_before.hex(),
+        "digest_after": header.digest_after.hex(),
+    }
+    yield Section("part", fields)
+    start, end = position + PART_HEADER_BYTES, position + header.index_position
+    stream = BatchStream(
+        source=source.name,
+        base_offset=header.base_offset,
+        epoch=header.identity.epoch,
+        position=start,
+        digest=header.digest_before,
+    )
+    yield from _batches(source, stream, start, end, options)
+    index = decode_part_index(source.read(end, header.index_size_bytes), header, source=source.name, position=end)
+    yield from _points(index.points)
+    yield _totals(stream)
+    if options.max_batches is None and (stream.digest, stream.next_offset) != (header.digest_after, header.end_offset):
+        raise Corrupt(
+            "the batches do not give the header's end offset and digest", source=source.name, position=position
+        )
+
+
+def _bundle(source: Readable, options: DumpOptions) -> Iterator[Section]:
+    header = decode_bundle_header(source.read(0, 128), source=source.name)
+    yield Section(
+        "bundle",
+        {
+            "cluster": header.cluster_id,
+            "node": header.node_id,
+            "lock_epoch": header.lock_epoch,
+            "number": header.number,
+            "attempt": header.attempt,
+        },
+    )
+    size = source.size_bytes
+    tail = source.read(max(0, size - BUNDLE_TRAILER_BYTES), BUNDLE_TRAILER_BYTES)
+    trailer = decode_bundle_trailer(tail, source=source.name, object_size=size)
+    directory = source.read(trailer.directory_position, trailer.directory_size_bytes)
+    for entry in decode_bundle_directory(directory, trailer, source=source.name):
+        yield from _part_at(source, entry.position, options)
+
+
+def _manifest(source: Readable, _options: DumpOptions) -> Iterator[Section]:
+    manifest = decode_manifest(_whole(source), source=source.name)
+    yield Section("segment", _identity(manifest.identity))
+    yield _seal(manifest.seal)
+    yield from _producers(manifest.seal)
+    yield Section(
+        "index",
+        {
+            "object": manifest.index_key,
+            "bytes": manifest.index_size_bytes,
+            "digest": manifest.index_digest.hex(),
+        },
+    )
+    for part in manifest.parts:
+        yield Section(
+            "remote part",
+            {
+                "object": part.object_key,
+                "position": part.position,
+                "bytes": part.size_bytes,
+                "from_offset": part.base_offset,
+                "to_offset": part.end_offset,
+            },
+        )
+
+
+def _journal(source: Readable, options: DumpOptions) -> Iterator[Section]:
+    header = decode_journal_header(source.read(0, JOURNAL_HEADER_BYTES), source=source.name)
+    yield Section(
+        "journal",
+        {
+            "cluster": header.cluster_id,
+            "node": header.node_id,
+            "number": header.number,
+            "created": human_time(header.created_ms),
+        },
+    )
+    data = source.read(JOURNAL_HEADER_BYTES, source.size_bytes)
+    scan = scan_journal(data, header.number, source=source.name)
+    for entry in scan.entries[: options.max_batches]:
+        segment = entry.segment
+        yield Section(
+            "journal entry",
+            {
+                "topic_id": str(segment.topic_id),
+                "shard": segment.shard,
+                "epoch": segment.epoch,
+                "segment_base_offset": segment.base_offset,
+                "position": entry.position,
+                "bytes": len(entry.payload),
+            },
+        )
+    left = len(data) - scan.end_position
+    yield Section("end", {"entries": len(scan.entries), "bytes_not_of_this_journal": left, "why": scan.reason})
+
+
+_READERS: dict[Structure, Callable[[Readable, DumpOptions], Iterator[Section]]] = {
+    Structure.SEGMENT: _segment,
+    Structure.INDEX_BLOCK: _index,
+    Structure.PART: _part,
+    Structure.BUNDLE: _bundle,
+    Structure.MANIFEST: _manifest,
+    Structure.JOURNAL: _journal,
+}
+
+
+# Pieces -----------------------------------------------------------------------------------------------------------
+def _batches(source: Readable, stream: BatchStream, start: int, end: int, options: DumpOptions) -> Iterator[Section]:
+    shown = 0
+    position = start
+    while position < end:
+        window = source.read(position, min(_WINDOW_BYTES, end - position))
+        if not window:
+            raise Corrupt(f"ends {end - position} bytes early", source=source.name, position=position)
+        position += len(window)
+        for at, header, data in stream.feed(window):
+            if header.end_offset <= options.from_offset:
+                continue
+            if options.max_batches is not None and shown >= options.max_batches:
+                return
+            shown += 1
+            yield _batch(at, header)
+            if options.with_records:
+                yield from _records(bytes(data), source.name, at)
+    stream.finish()
+
+
+def _batch(position: int, header: BatchHeader) -> Section:
+    flags = [
+        name
+        for name, is_set in (
+            ("log append time", header.is_log_append_time),
+            ("transactional", header.is_transactional),
+            ("control", header.is_control),
+        )
+        if is_set
+    ]
+    return Section(
+        "batch",
+        {
+            "position": position,
+            "bytes": header.size_bytes,
+            "from_offset": header.base_offset,
+            "to_offset": header.end_offset,
+            "records": header.record_count,
+            "codec": Codec(header.compression).name.lower()
+            if header.compression in list(Codec)
+            else header.compression,
+            "epoch": header.epoch,
+            "first_time": human_time(header.base_timestamp_ms),
+            "last_time": human_time(header.max_timestamp_ms),
+            "producer": header.producer_id,
+            "producer_epoch": header.producer_epoch,
+            "sequence": header.base_sequence,
+            "crc": f"{header.crc:08x}",
+            "flags": ", ".join(flags),
+        },
+    )
+
+
+def _records(batch: bytes, name: str, position: int) -> Iterator[Section]:
+    for record in decode_records(batch, source=name, position=position):
+        headers = ", ".join(f"{key}={_text(value)}" for key, value in record.headers)
+        yield Section(
+            "record",
+            {
+                "offset": record.offset,
+                "time": human_time(record.timestamp_ms),
+                "key": _text(record.key),
+                "value": _text(record.value),
+                "headers": headers,
+            },
+        )
+
+
+def _text(value: bytes | None) -> str | None:
+    """UTF-8 as it is, anything else as 0x…"""
+    if value is None:
+        return None
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return "0x" + value.hex()
+    return text if text.isprintable() or not text else text.encode("unicode_escape").decode()
+
+
+def _totals(stream: BatchStream) -> Section:
+    return Section(
+        "end",
+        {
+            "batches": stream.batches,
+            "records": stream.records,
+            "next_offset": stream.next_offset,
+            "digest": stream.digest.hex(),
+        },
+    )
+
+
+def _identity(identity: SegmentIdentity) -> dict[str, Field]:
+    return {
+        "cluster": identity.cluster_id,
+        "topic": identity.topic,
+        "topic_id": str(identity.topic_id),
+        "shard": identity.shard,
+        "epoch": identity.epoch,
+        "base_offset": identity.base_offset,
+        "created": human_time(identity.created_ms),
+    }
+
+
+def _seal(seal: SealRecord) -> Section:
+    return Section(
+        "seal",
+        {
+            "epoch": seal.epoch,
+            "base_offset": seal.base_offset,
+            "end_offset": seal.end_offset,
+            "batch_bytes": seal.size_bytes,
+            "digest": seal.digest.hex(),
+            "first_time": human_time(seal.first_timestamp_ms),
+            "last_time": human_time(seal.max_timestamp_ms),
+            "sealed": human_time(seal.sealed_ms),
+            "replicas": ", ".join(str(node) for node in seal.replicas),
+            "producers": len(seal.producers),
+        },
+    )
+
+
+def _producers(seal: SealRecord) -> Iterator[Section]:
+    for producer in seal.producers:
+        last = producer.batches[-1].last_sequence if producer.batches else None
+        yield Section(
+            "producer",
+            {
+                "producer": producer.producer_id,
+                "producer_epoch": producer.producer_epoch,
+                "last_append": human_time(producer.last_append_ms),
+                "last_sequence": last,
+            },
+        )
+
+
+def _points(points: IndexPoints) -> Iterator[Section]:
+    for number in range(len(points)):
+        point = points[number]
+        yield Section(
+            "index point",
+            {"offset": point.offset, "position": point.position, "times_before": human_time(point.max_timestamp_ms)},
+        )

@@ -1,0 +1,146 @@
+"""How commands print: a table for people, JSON for programs. Progress and errors go to standard error.
+
+rich is imported when something is printed as a table, not before.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import BaseModel
+
+from stratalog.admin_api.client import DEFAULT_ADDRESS
+from stratalog.admin_api.models import Finding
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_WIDE = 400
+"""Columns of a table that goes to a pipe or a file: nothing is cut off."""
+
+_COLUMN_GAP = 3
+"""What the box puts between two columns."""
+
+
+class OutputFormat(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputOption = Annotated[
+    OutputFormat, typer.Option("--output", "-o", envvar="STRATALOG_OUTPUT", help="A table, or JSON for programs.")
+]
+
+AdminOption = Annotated[
+    str,
+    typer.Option(
+        "--admin", envvar="STRATALOG_ADMIN", metavar="HOST:PORT", help="A node's admin address (its metrics.listen)."
+    ),
+]
+
+DEFAULT_ADMIN = DEFAULT_ADDRESS
+
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting under Kafka's name; may be repeated.")
+]
+
+
+def console(*, to_stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if to_stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else _WIDE, highlight=False, soft_wrap=False)
+
+
+def is_watched() -> bool:
+    """Whether somebody sees progress bars: standard error is a terminal."""
+    return sys.stderr.isatty()
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, give_up: Sequence[str] = ()
+) -> None:
+    """Columns whose name begins with `#` hold numbers and are set to the right; the `#` is not shown.
+
+    In a terminal that is too narrow the columns `give_up` are left out, the first one first, and a line says so: words
+    broken over four lines tell less than the columns that fit.
+    """
+    screen = console()
+    kept, shown, left_out = narrowed(columns, [tuple(row) for row in rows], screen.width, give_up)
+    screen.print(_table(kept, shown, title))
+    if left_out:
+        names = ", ".join(left_out)
+        typer.echo(f"left out in a terminal this narrow: {names}; `| less -S` or --output json shows all", err=True)
+
+
+def narrowed(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, give_up: Sequence[str]
+) -> tuple[list[str], list[tuple[str, ...]], list[str]]:
+    """The columns and rows that fit, and the names of the columns that did not."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, (name.removeprefix("#"), *cells))) for name, *cells in zip(columns, *rows, strict=True)]
+    kept = list(range(len(columns)))
+    left_out: list[str] = []
+    for name in give_up:
+        if sum(widths[index] + _COLUMN_GAP for index in kept) <= width:
+            break
+        kept.remove(columns.index(name))
+        left_out.append(name.removeprefix("#"))
+    return [columns[index] for index in kept], [tuple(row[index] for index in kept) for row in rows], left_out
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        is_number = column.startswith("#")
+        table.add_column(column.removeprefix("#"), justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def print_fields(pairs: Iterable[tuple[str, str]], *, title: str | None = None) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False, show_header=False
+    )
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for name, value in pairs:
+        table.add_row(Text(name), Text(value))
+    console().print(table)
+
+
+def print_json(value: BaseModel | Sequence[BaseModel] | object) -> None:
+    """One JSON document on standard output."""
+    if isinstance(value, BaseModel):
+        data: object = value.model_dump(mode="json")
+    elif isinstance(value, (list, tuple)) and all(isinstance(item, BaseModel) for item in value):
+        data = [item.model_dump(mode="json") for item in value]
+    else:
+        data = value
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def print_json_line(value: object) -> None:
+    typer.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """A block per finding, unbroken: places are long, and people copy them."""
+    for finding in findings:
+        typer.echo(f"{finding.severity}: {finding.place}\n  {finding.what}\n  next step: {finding.next_step}\n")

@@ -1,0 +1,90 @@
+"""What runs beside the node in one process: admin and metrics HTTP, the meta service's HTTP door, the loop watchdog."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stratalog.objects.stats import StoreStats
+from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.http import TelemetryServer, split_address
+from stratalog.telemetry.process_stats import add_process_metrics
+from stratalog.telemetry.watchdog import LoopWatchdog
+from stratalog_meta import MetaService
+from stratalog_node.node import StorageNode, wall_ms
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from stratalog_meta.api.server import MetaServer
+
+
+class Sidecars:
+    def __init__(self, node: StorageNode, meta: MetaService, settings: ProcessSettings, data: Path) -> None:
+        self._meta = meta
+        self._settings = settings
+        self._watchdog = LoopWatchdog()
+        self._meta_server: MetaServer | None = None
+        node.metrics.add("stratalog_loop", self._watchdog.stats)
+        node.metrics.add("stratalog_meta", meta.stats)
+        add_process_metrics(node.metrics)
+        if isinstance(stats := getattr(node.store, "stats", None), StoreStats):
+            stats.export(node.metrics)
+        self._node = node
+        self._data = data
+        self._started_ms = wall_ms()
+        self._http = TelemetryServer(
+            node.metrics, readiness=node.readiness, add_routes=self._add_routes, imports=("stratalog_node.admin",)
+        )
+
+    def _add_routes(self, application: web.Application) -> None:
+        """Called when the node is ready and the admin room has been imported: that takes 40 ms nobody waits for."""
+        from stratalog_node.admin import AdminServices, NodeAdmin, add_admin_routes
+
+        node = self._node
+        services = AdminServices(
+            node_id=self._settings.node_id,
+            cluster_id=node.cluster_id,
+            settings=self._settings,
+            data_dir=self._data,
+            layout=node.layout,
+            kafka_address=f"{node.address[0]}:{node.address[1]}",
+            started_ms=self._started_ms,
+            now_ms=wall_ms,
+            catalog=node.catalog,
+            shards=node.shards,
+            meta=self._meta,
+            store=node.store,
+            ask_roll=node.ask_roll,
+            readiness=node.readiness,
+            loop_blocks=lambda: self._watchdog.stats.blocks,
+            store_away_ms=lambda: _store_away_ms(node),
+        )
+        add_admin_routes(application, NodeAdmin(services, self._http.address))
+
+    async def start(self) -> str:
+        """Returns the admin address, empty when it is off. Raises: Unavailable when an address is taken."""
+        self._watchdog.start()
+        if self._settings.meta_listen:
+            # The service's HTTP door imports aiohttp (0.2 s): in a thread, so that the loop goes on.
+            await asyncio.to_thread(importlib.import_module, "stratalog_meta.api.server")
+            from stratalog_meta.api.server import MetaServer
+
+            self._meta_server = MetaServer(self._meta)
+            await self._meta_server.start(*split_address(self._settings.meta_listen))
+        if not self._settings.metrics_listen:
+            return ""
+        return await self._http.start(self._settings.metrics_listen)
+
+    async def close(self) -> None:
+        await self._http.stop()
+        if self._meta_server is not None:
+            await self._meta_server.close()
+        self._watchdog.stop()
+
+
+def _store_away_ms(node: StorageNode) -> int:
+    writer = node.tier.writer
+    return 0 if writer is None else writer.status().uploader.store_away_ms

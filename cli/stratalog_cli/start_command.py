@@ -1,0 +1,53 @@
+"""`stratalog start`: reads the options and the settings, then runs the node (`stratalog_cli.start`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratalog.settings.load import load_process_settings
+
+
+def register(app: typer.Typer) -> None:
+    app.command("start")(start)
+
+
+def start(
+    data: Annotated[
+        Path, typer.Option("--data", envvar="STRATALOG_DATA", metavar="DIR", help="Data directory; made when missing.")
+    ] = Path("stratalog-data"),
+    listen: Annotated[
+        str,
+        typer.Option("--listen", envvar="STRATALOG_LISTEN", metavar="HOST:PORT", help="Where Kafka clients connect."),
+    ] = "127.0.0.1:9092",
+    bucket: Annotated[
+        str | None,
+        typer.Option(
+            "--bucket",
+            envvar="STRATALOG_BUCKET",
+            metavar="URL",
+            help="Object store of the cold tier: a directory, file:///DIR, or s3://BUCKET/PREFIX?endpoint=URL.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", envvar="STRATALOG_CONFIG", metavar="FILE", help="KEY=VALUE lines, or TOML (.toml)."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting under Kafka's name; may be repeated."),
+    ] = None,
+) -> None:
+    """Run a node, with the meta service inside, until it is told to stop (SIGTERM, Ctrl-C).
+
+    Settings come from the built-in defaults, then --config, then STRATALOG_* of the environment, then --set.
+    """
+    loaded = load_process_settings(
+        file=config, environment=os.environ, assignments=settings or (), has_bucket=bucket is not None
+    )
+    from stratalog_cli.start import run_node
+
+    run_node(loaded, data, listen, bucket)

@@ -1,0 +1,42 @@
+"""`stratalog status`: what one node says about itself."""
+
+from __future__ import annotations
+
+import typer
+
+from stratalog.admin_api.client import AdminClient
+from stratalog.admin_api.wording import counted, human_bytes, human_duration, human_time
+from stratalog_cli.output import DEFAULT_ADMIN, AdminOption, OutputFormat, OutputOption, print_fields, print_json
+
+
+def register(app: typer.Typer) -> None:
+    app.command("status")(status)
+
+
+def status(admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Show a node: readiness, shards, tiers, upload lag, disk."""
+    told = AdminClient(admin).status()
+    if output is OutputFormat.JSON:
+        print_json(told)
+        return
+    states = ", ".join(f"{count} {state}" for state, count in sorted(told.segments.items())) or "none"
+    waiting = "; ".join(f"{what}: {why}" for what, why in told.waiting_for.items())
+    trouble = f": {told.bucket_trouble}" if told.bucket_trouble else ""
+    uptime = human_duration((told.now_ms - told.started_ms) // 1000)
+    print_fields(
+        [
+            ("node", f"{told.node_id} of cluster {told.cluster_id}, version {told.version}"),
+            ("ready", "yes" if told.is_ready else f"no: {waiting}"),
+            ("up", f"{uptime}, since {human_time(told.started_ms)}"),
+            ("Kafka", told.kafka_address),
+            ("data directory", told.data_dir),
+            ("object store", f"{told.bucket or 'none'}{trouble}"),
+            ("topics, shards", f"{told.topics}, {told.shards}"),
+            ("segments", states),
+            ("local tier", human_bytes(told.bytes.local)),
+            ("cold tier", human_bytes(told.bytes.cold)),
+            ("upload lag", f"{human_bytes(told.upload_lag_bytes)} in {counted(told.upload_lag_shards, 'shard')}"),
+            ("disk free", f"{human_bytes(told.disk_free_bytes)} of {human_bytes(told.disk_total_bytes)}"),
+            ("memory", human_bytes(told.resident_bytes)),
+        ]
+    )

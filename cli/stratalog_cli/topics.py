@@ -1,0 +1,172 @@
+"""`stratalog topics …`: list, create, describe, alter, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from stratalog.admin_api.client import AdminClient
+from stratalog.admin_api.models import AlterTopic, CreateTopic, TopicDetail, TopicInfo
+from stratalog.admin_api.wording import counted, human_bytes, human_time
+from stratalog.model.errors import InvalidRequest
+from stratalog.settings.load import parse_assignments
+from stratalog_cli.output import (
+    DEFAULT_ADMIN,
+    AdminOption,
+    OutputFormat,
+    OutputOption,
+    SetOption,
+    print_fields,
+    print_json,
+    print_table,
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        no_args_is_help=True, rich_markup_mode=None, help="List, create, describe, alter, delete topics."
+    )
+    group.command("list")(list_topics)
+    group.command("create")(create)
+    group.command("describe")(describe)
+    group.command("alter")(alter)
+    group.command("delete")(delete)
+    app.add_typer(group, name="topics")
+
+
+def list_topics(
+    show_internal: Annotated[
+        bool, typer.Option("--internal", help="Also the topics that Stratalog keeps itself.")
+    ] = False,
+    admin: AdminOption = DEFAULT_ADMIN,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List topics with their shards, segments and bytes by tier."""
+    topics = [topic for topic in AdminClient(admin).topics() if show_internal or not topic.is_internal]
+    if output is OutputFormat.JSON:
+        print_json(topics)
+    elif topics:
+        columns = ("topic", "#shards", "#replicas", "#segments", "#local", "#cold", "set on the topic")
+        print_table(columns, [_row(topic) for topic in topics])
+    else:
+        typer.echo("no topics yet; create one: stratalog topics create NAME")
+
+
+def create(
+    name: NameArgument,
+    shards: Annotated[int | None, typer.Option(min=1, help="Default: num.partitions of the node.")] = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Default: default.replication.factor of the node.")
+    ] = None,
+    settings: SetOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it could be created.")] = False,
+    admin: AdminOption = DEFAULT_ADMIN,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Create a topic."""
+    request = CreateTopic(
+        name=name,
+        shards=shards,
+        replication_factor=replicas,
+        settings=parse_assignments(settings or ()),
+        validate_only=dry_run,
+    )
+    topic = AdminClient(admin).create_topic(request)
+    if output is OutputFormat.JSON:
+        print_json(topic)
+    else:
+        done = "could create" if dry_run else "created"
+        typer.echo(f"{done} topic {topic.name} with {counted(topic.shards, 'shard')}")
+
+
+def describe(name: NameArgument, admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Show a topic: its shards, where their data is, and the settings in force."""
+    detail = AdminClient(admin).topic(name)
+    if output is OutputFormat.JSON:
+        print_json(detail)
+    else:
+        _print_detail(detail)
+
+
+def alter(
+    name: NameArgument,
+    settings: SetOption = None,
+    unset: Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Back to the node's value.")] = None,
+    shards: Annotated[int | None, typer.Option(min=1, help="Grow to so many shards.")] = None,
+    admin: AdminOption = DEFAULT_ADMIN,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Change a topic's settings, or give it more shards."""
+    request = AlterTopic(set=parse_assignments(settings or ()), unset=unset or [], shards=shards)
+    if not (request.set or request.unset or request.shards):
+        raise InvalidRequest("nothing to change: give --set KEY=VALUE, --unset KEY or --shards N")
+    topic = AdminClient(admin).alter_topic(name, request)
+    if output is OutputFormat.JSON:
+        print_json(topic)
+    else:
+        shown = counted(topic.shards, "shard")
+        typer.echo(f"altered topic {topic.name}: {shown}, {_settings(topic) or 'no settings of its own'}")
+
+
+def delete(
+    name: NameArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    admin: AdminOption = DEFAULT_ADMIN,
+) -> None:
+    """Delete a topic and its data in both tiers."""
+    client = AdminClient(admin)
+    if not yes:
+        topic = client.topic(name).topic
+        held = f"{human_bytes(topic.bytes.local)} local, {human_bytes(topic.bytes.cold)} cold"
+        shards = counted(topic.shards, "shard")
+        typer.confirm(f"Delete topic {name} with {shards} ({held})? This cannot be undone", abort=True)
+    client.delete_topic(name)
+    typer.echo(f"deleted topic {name}")
+
+
+def _settings(topic: TopicInfo) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(topic.settings.items()))
+
+
+def _row(topic: TopicInfo) -> tuple[str, ...]:
+    numbers = (topic.shards, topic.replication_factor, topic.segments)
+    tiers = (human_bytes(topic.bytes.local), human_bytes(topic.bytes.cold))
+    return (topic.name, *(f"{number}" for number in numbers), *tiers, _settings(topic))
+
+
+def _print_detail(detail: TopicDetail) -> None:
+    topic = detail.topic
+    print_fields(
+        [
+            ("topic", topic.name),
+            ("id", topic.topic_id),
+            ("created", human_time(topic.created_ms)),
+            ("shards", f"{topic.shards}, {counted(topic.replication_factor, 'replica')} each"),
+            ("local, cold", f"{human_bytes(topic.bytes.local)}, {human_bytes(topic.bytes.cold)}"),
+        ]
+    )
+    columns = (
+        "#shard",
+        "#log start",
+        "#high watermark",
+        "#uploaded to",
+        "#epoch",
+        "leader",
+        "isr",
+        "#segments",
+        "#local",
+        "#cold",
+    )
+    rows = []
+    for shard in detail.shards:
+        offsets = (shard.log_start_offset, shard.high_watermark, shard.commit_offset, shard.epoch)
+        leader = "-" if shard.leader is None else str(shard.leader)
+        isr = ",".join(str(node) for node in shard.isr) or "-"
+        tiers = (human_bytes(shard.bytes.local), human_bytes(shard.bytes.cold))
+        rows.append((str(shard.shard), *(str(offset) for offset in offsets), leader, isr, str(shard.segments), *tiers))
+    print_table(columns, rows, title="Shards", give_up=("isr", "leader", "#epoch", "#segments"))
+    in_force = [(setting.key, setting.value, setting.source) for setting in detail.settings]
+    print_table(("setting", "value", "from"), in_force, title="Settings in force")

@@ -1,0 +1,145 @@
+"""A blocking client of a node's admin API, for the command line. Standard library only: it costs nothing to import.
+
+Raises what the node raised, or Unavailable when no node answers.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from stratalog.admin_api.errors import error_from_body
+from stratalog.admin_api.models import (
+    AlterTopic,
+    CreateTopic,
+    Location,
+    NodeStatus,
+    SealedShard,
+    SealRequest,
+    SegmentInfo,
+    TopicDetail,
+    TopicInfo,
+    VerifyDone,
+    VerifyRequest,
+    VerifySegment,
+    VerifyStart,
+    read_verify_line,
+)
+from stratalog.model.errors import InvalidRequest, OutcomeUnknown, Unavailable
+
+M = TypeVar("M", bound=BaseModel)
+
+DEFAULT_ADDRESS = "127.0.0.1:9644"
+
+
+class AdminClient:
+    """Speaks to one node at HOST:PORT (or http://HOST:PORT)."""
+
+    def __init__(self, address: str = DEFAULT_ADDRESS, *, timeout_s: float = 30.0) -> None:
+        base = address.rstrip("/")
+        self.base = base if base.startswith(("http://", "https://")) else f"http://{base}"
+        try:
+            has_port = urllib.parse.urlsplit(self.base).port is not None
+        except ValueError:
+            has_port = False
+        if not has_port:
+            raise InvalidRequest(f"admin address {address!r}: expected HOST:PORT, such as {DEFAULT_ADDRESS}")
+        self._timeout_s = timeout_s
+        # The environment's proxy is for the world outside, never for our own node.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def status(self) -> NodeStatus:
+        return NodeStatus.model_validate_json(self._call("GET", "/v1/status"))
+
+    def topics(self) -> list[TopicInfo]:
+        return _list(TopicInfo, self._call("GET", "/v1/topics"))
+
+    def topic(self, name: str) -> TopicDetail:
+        return TopicDetail.model_validate_json(self._call("GET", _topic_path(name)))
+
+    def create_topic(self, request: CreateTopic) -> TopicInfo:
+        return TopicInfo.model_validate_json(self._call("POST", "/v1/topics", request))
+
+    def alter_topic(self, name: str, request: AlterTopic) -> TopicInfo:
+        return TopicInfo.model_validate_json(self._call("PATCH", _topic_path(name), request))
+
+    def delete_topic(self, name: str) -> None:
+        self._call("DELETE", _topic_path(name))
+
+    def segments(self, topic: str | None = None, shard: int | None = None) -> list[SegmentInfo]:
+        query = {name: value for name, value in (("topic", topic), ("shard", shard)) if value is not None}
+        return _list(SegmentInfo, self._call("GET", "/v1/segments?" + urllib.parse.urlencode(query)))
+
+    def locate(self, topic: str, shard: int, offset: int) -> Location:
+        query = urllib.parse.urlencode({"topic": topic, "shard": shard, "offset": offset})
+        return Location.model_validate_json(self._call("GET", "/v1/locate?" + query))
+
+    def seal(self, request: SealRequest) -> list[SealedShard]:
+        return _list(SealedShard, self._call("POST", "/v1/seal", request))
+
+    def verify(self, request: VerifyRequest) -> Iterator[VerifyStart | VerifySegment | VerifyDone]:
+        """One line per segment as the node checks it. Raises Unavailable when the stream ends before its last line."""
+        with self._open("POST", "/v1/verify", request, timeout_s=600.0) as answer:
+            try:
+                for line in answer:
+                    read = read_verify_line(line)
+                    yield read
+                    if isinstance(read, VerifyDone):
+                        return
+            except (OSError, http.client.HTTPException) as error:
+                raise Unavailable(f"{self.base}: the check was cut off ({error}); run it again") from None
+        raise Unavailable(f"{self.base}: the check ended early; look at the node's log, then run it again")
+
+    # Calls ------------------------------------------------------------------------------------------------------
+    def _call(self, method: str, path: str, body: BaseModel | None = None) -> bytes:
+        with self._open(method, path, body, self._timeout_s) as answer:
+            try:
+                read: bytes = answer.read()
+            except (OSError, http.client.HTTPException) as error:
+                raise self._doubt(method, path, error) from None
+        return read
+
+    def _open(self, method: str, path: str, body: BaseModel | None, timeout_s: float) -> Any:
+        data = None if body is None else body.model_dump_json().encode()
+        request = urllib.request.Request(self.base + path, data=data, method=method)
+        request.add_header("Content-Type", "application/json")
+        try:
+            return self._opener.open(request, timeout=timeout_s)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise error_from_body(error.code, error.read()) from None
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, (ConnectionRefusedError, socket.gaierror)):
+                raise Unavailable(
+                    f"no node answers at {self.base} ({error.reason}); start one with `stratalog start`, "
+                    "or name its metrics.listen address with --admin HOST:PORT"
+                ) from None
+            raise self._doubt(method, path, error.reason) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise self._doubt(method, path, error) from None
+
+    def _doubt(self, method: str, path: str, error: object) -> Unavailable | OutcomeUnknown:
+        """A lost answer to a question is no harm; to a change it leaves open whether it was made."""
+        where = f"{method} {self.base}{path}"
+        if method == "GET":
+            return Unavailable(f"{where}: no answer ({error}); try again")
+        return OutcomeUnknown(f"{where}: the answer was lost ({error}); look with GET before doing it again")
+
+
+def _topic_path(name: str) -> str:
+    return "/v1/topics/" + urllib.parse.quote(name, safe="")
+
+
+def _list(model: type[M], body: bytes) -> list[M]:
+    try:
+        return TypeAdapter(list[model]).validate_python(json.loads(body))  # type: ignore[valid-type]
+    except (ValueError, ValidationError) as error:
+        raise Unavailable(f"the node's answer cannot be read: {error}") from None

@@ -1,0 +1,249 @@
+"""What a node's admin API asks and says: the one source of its JSON, for the server, the client and the command line.
+
+    GET    /v1/status                              NodeStatus
+    GET    /v1/topics                              [TopicInfo]
+    POST   /v1/topics            CreateTopic       TopicInfo
+    GET    /v1/topics/{name}                       TopicDetail
+    PATCH  /v1/topics/{name}     AlterTopic        TopicInfo
+    DELETE /v1/topics/{name}
+    GET    /v1/segments?topic=&shard=              [SegmentInfo]
+    GET    /v1/locate?topic=&shard=&offset=        Location
+    POST   /v1/seal              SealRequest       [SealedShard]
+    POST   /v1/verify            VerifyRequest     VerifyLine per line, the last one VerifyDone
+
+Errors are an ErrorBody with a status that says whose fault it is (see `admin_api.errors`). Unknown fields of a request
+are refused; unknown fields of an answer are passed over, so that an older command line reads a newer node.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Tier(StrEnum):
+    """Where bytes of a segment are."""
+
+    LOCAL = "local"
+    COLD = "cold"
+    BOTH = "both"
+    NONE = "none"
+
+
+class ErrorBody(_Answer):
+    error: str
+    """The kind, a class of `stratalog.model.errors`."""
+    message: str
+
+
+class TierBytes(_Answer):
+    """Bytes of batches by where they are; what is in both tiers counts in both."""
+
+    local: int = 0
+    cold: int = 0
+
+
+class NodeStatus(_Answer):
+    node_id: int
+    cluster_id: str
+    version: str
+    started_ms: int
+    now_ms: int
+    kafka_address: str
+    admin_address: str
+    data_dir: str
+    bucket: str | None
+    bucket_trouble: str | None = None
+    """Why nothing goes to the object store at present."""
+    is_ready: bool
+    waiting_for: dict[str, str] = {}
+    topics: int
+    shards: int
+    segments: dict[str, int]
+    """Count by state."""
+    bytes: TierBytes
+    upload_lag_bytes: int
+    """Committed bytes of topics with a cold tier that are not yet in the object store."""
+    upload_lag_shards: int
+    disk_total_bytes: int
+    disk_free_bytes: int
+    disk_reserve_bytes: int
+    resident_bytes: int
+    loop_blocks: int
+    """Times the event loop was blocked (telemetry.watchdog)."""
+
+
+class TopicInfo(_Answer):
+    name: str
+    topic_id: str
+    shards: int
+    replication_factor: int
+    is_internal: bool
+    created_ms: int
+    settings: dict[str, str]
+    """What was set on the topic itself."""
+    segments: int
+    bytes: TierBytes
+
+
+class SettingInForce(_Answer):
+    key: str
+    value: str
+    source: Literal["topic", "process", "default"]
+    description: str
+
+
+class ShardInfo(_Answer):
+    shard: int
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    commit_offset: int
+    """Everything below it is in the object store; -1 when nothing is."""
+    leader: int | None
+    isr: list[int]
+    epoch: int
+    segments: int
+    bytes: TierBytes
+
+
+class TopicDetail(_Answer):
+    topic: TopicInfo
+    shards: list[ShardInfo]
+    settings: list[SettingInForce]
+
+
+class CreateTopic(_Request):
+    name: Annotated[str, Field(min_length=1, max_length=249)]
+    shards: Annotated[int | None, Field(ge=1)] = None
+    replication_factor: Annotated[int | None, Field(ge=1)] = None
+    settings: dict[str, str] = {}
+    validate_only: bool = False
+
+
+class AlterTopic(_Request):
+    set: dict[str, str] = {}
+    unset: list[str] = []
+    shards: Annotated[int | None, Field(ge=1)] = None
+
+
+class SegmentInfo(_Answer):
+    topic: str
+    shard: int
+    epoch: int
+    state: str
+    base_offset: int
+    end_offset: int
+    """One past the last offset; of the active segment what is committed so far."""
+    size_bytes: int
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    tier: Tier
+    remote_state: str
+    commit_offset: int
+    leader: int | None
+    local_nodes: list[int]
+    digest: str | None
+    places: list[str]
+    """The local file, the manifest, or the objects of its committed parts."""
+
+
+class Location(_Answer):
+    """Where one offset is, and why a read would go there."""
+
+    topic: str
+    shard: int
+    offset: int
+    is_readable: bool
+    tier: Tier
+    state: str | None = None
+    epoch: int | None = None
+    segment_base_offset: int | None = None
+    place: str | None = None
+    """The file or the object a read would use."""
+    position: int | None = None
+    """Where the batch begins in that file or object, in bytes."""
+    batch_base_offset: int | None = None
+    batch_end_offset: int | None = None
+    batch_size_bytes: int | None = None
+    record_count: int | None = None
+    also_at: list[str] = []
+    why: list[str]
+
+
+class SealRequest(_Request):
+    topic: str
+    shard: Annotated[int | None, Field(ge=0)] = None
+
+
+class SealedShard(_Answer):
+    shard: int
+    epoch: int
+    base_offset: int
+    end_offset: int
+    """Where the segment ends and the next one begins."""
+    outcome: Literal["sealed", "sealing", "empty"]
+    """`empty`: the active segment holds nothing, so there was nothing to seal."""
+
+
+class VerifyRequest(_Request):
+    topic: str | None = None
+    shard: Annotated[int | None, Field(ge=0)] = None
+
+
+class Finding(_Answer):
+    """Something that is wrong, where, and what to do."""
+
+    severity: Literal["error", "warning"]
+    place: str
+    what: str
+    next_step: str
+
+
+class VerifyStart(_Answer):
+    kind: Literal["start"] = "start"
+    segments: int
+    bytes: int
+
+
+class VerifySegment(_Answer):
+    kind: Literal["segment"] = "segment"
+    topic: str
+    shard: int
+    epoch: int
+    base_offset: int
+    end_offset: int
+    state: str
+    local_bytes: int
+    """Bytes of batches checked on disk."""
+    cold_bytes: int
+    """Bytes of batches checked in the object store."""
+    findings: list[Finding]
+
+
+class VerifyDone(_Answer):
+    kind: Literal["done"] = "done"
+    segments: int
+    local_bytes: int
+    cold_bytes: int
+    errors: int
+    warnings: int
+
+
+VerifyLine: TypeAlias = Annotated[VerifyStart | VerifySegment | VerifyDone, Field(discriminator="kind")]
+
+_VERIFY_LINE: TypeAdapter[VerifyStart | VerifySegment | VerifyDone] = TypeAdapter(VerifyLine)
+
+
+def read_verify_line(line: bytes | str) -> VerifyStart | VerifySegment | VerifyDone:
+    return _VERIFY_LINE.validate_json(line)

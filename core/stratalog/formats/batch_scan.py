@@ -1,0 +1,82 @@
+"""Checks many batches at once and says where each begins: the fast way through a fetched range (docs section 2).
+
+It answers the same as `record_batch.walk` with CRC, offsets and epoch checked, or leaves the judgement to it: whatever
+looks wrong is walked again for the words. About 1 us per batch and the CRC.
+Requires: a thread of its own for large data. It gives the interpreter lock up every 60 us or so, with a batch's CRC:
+with each one it would cost two thread switches per batch, with none the event loop would stand still for the
+interpreter's 5 ms (measured, 500-byte batches: 0.2 ms instead of 5.2 until another thread runs).
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from stratalog.formats.fields import Buffer
+from stratalog.formats.record_batch import ATTRIBUTES_AT, MAGIC, UNCOUNTED_BYTES, walk
+from stratalog.model.batch import BATCH_HEADER_BYTES
+
+_FIELDS = struct.Struct(">qiibIhi30xi")
+"""base offset, length, epoch, magic, crc, attributes, last offset delta, record count."""
+assert _FIELDS.size == BATCH_HEADER_BYTES
+
+_HOLD_BYTES = 1 << 20
+"""So much work between two releases of the lock, in bytes of CRC; the Python around a batch counts as 16 KiB."""
+_BATCH_WORK_BYTES = 1 << 14
+_KEEP_LOCK, _GIVE_LOCK = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlaces:
+    """Where the batches of a range begin. `positions` has one entry more: where the last one ends."""
+
+    base_offsets: array[int]
+    positions: array[int]
+    end_offset: int
+
+
+def scan_batches(data: Buffer, *, base_offset: int, epoch: int, source: str, position: int = 0) -> BatchPlaces:
+    """Every batch of `data`, which must be whole, intact, contiguous from `base_offset` on and of one epoch.
+
+    Raises: Corrupt, as `walk` does.
+    """
+    view = memoryview(data)
+    size = len(view)
+    unpack = _FIELDS.unpack_from
+    bases = array("q")
+    places = array("q")
+    at = 0
+    expected = base_offset
+    work = 0
+    while at < size:
+        if size - at < BATCH_HEADER_BYTES:
+            break
+        base, length, batch_epoch, magic, crc, _, delta, count = unpack(view, at)
+        end = at + UNCOUNTED_BYTES + length
+        work += length + _BATCH_WORK_BYTES
+        lock = _KEEP_LOCK
+        if work >= _HOLD_BYTES:
+            lock, work = _GIVE_LOCK, 0
+        if (
+            base != expected
+            or batch_epoch != epoch
+            or magic != MAGIC
+            or not at + BATCH_HEADER_BYTES <= end <= size
+            or not 0 <= count <= delta + 1
+            or delta < 0
+            or crc32c(view[at + ATTRIBUTES_AT : end], 0, lock) != crc
+        ):
+            break
+        bases.append(base)
+        places.append(at)
+        expected = base + delta + 1
+        at = end
+    if at < size:
+        for _ in walk(view, source=source, position=position, expected_base_offset=base_offset, epoch=epoch):
+            pass
+        raise AssertionError(f"{source}: walk found nothing wrong where the scan stopped, at byte {position + at}")
+    places.append(size)
+    return BatchPlaces(bases, places, expected)

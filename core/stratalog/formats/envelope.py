@@ -1,0 +1,121 @@
+"""Opens and closes the preamble and the envelope that every structure of ours begins with (docs/formats.md section 1).
+
+Invariant: the CRC covers every other byte of the structure, so no bit of it can change unseen.
+Checks run in a fixed order, and a claimed size is compared with the bytes given before it is used.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum
+
+from crc32c import crc32c
+
+from stratalog.formats.fields import Buffer, FieldReader
+from stratalog.model.errors import Corrupt
+
+PREAMBLE_BYTES = 16
+ENVELOPE_BYTES = 24
+VERSION = 1
+
+_CRC_AT = 12
+_PREAMBLE = struct.Struct(">8sHHI")
+_HEAD = struct.Struct(">8sHH")
+_CRC = struct.Struct(">I")
+_SIZE = struct.Struct(">q")
+
+
+class Structure(Enum):
+    """What can lie in a file or an object; the value is its magic."""
+
+    SEGMENT = b"SLOGSEGM"
+    INDEX_BLOCK = b"SLOGINDX"
+    PART = b"SLOGPART"
+    PART_INDEX = b"SLOGPIDX"
+    BUNDLE = b"SLOGBNDL"
+    BUNDLE_DIRECTORY = b"SLOGBDIR"
+    BUNDLE_TRAILER = b"SLOGBEND"
+    MANIFEST = b"SLOGMNFT"
+    CHECKPOINT = b"SLOGCKPT"
+    JOURNAL = b"SLOGJRNL"
+    JOURNAL_ENTRY = b"SLOGJENT"
+
+    @property
+    def words(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+
+def identify(head: Buffer) -> Structure | None:
+    """What a file or an object that begins with these bytes is; None when it is none of ours."""
+    try:
+        return Structure(bytes(head[:8]))
+    except ValueError:
+        return None
+
+
+def seal_fixed(structure: Structure, body: bytes) -> bytes:
+    """A structure of fixed size: preamble and body, which the caller padded."""
+    head = _HEAD.pack(structure.value, VERSION, 0)
+    return head + _CRC.pack(crc32c(body, crc32c(head))) + body
+
+
+def seal_envelope(structure: Structure, body: bytes) -> bytes:
+    """A structure of any size: preamble, body size, body."""
+    return seal_fixed(structure, _SIZE.pack(len(body)) + body)
+
+
+def open_fixed(data: Buffer, structure: Structure, size: int, *, source: str, position: int) -> FieldReader:
+    """Check a structure of `size` bytes at the front of `data`; returns a reader of what follows the preamble."""
+    view = memoryview(data)
+    _check_head(view, structure, size, source, position)
+    view = view[:size]
+    _check_crc(view, structure, source, position)
+    return FieldReader(view[PREAMBLE_BYTES:], source=source, position=position + PREAMBLE_BYTES)
+
+
+def open_envelope(data: Buffer, structure: Structure, *, source: str, position: int) -> FieldReader:
+    """Check an envelope that is all of `data`; returns a reader of its body."""
+    view = memoryview(data)
+    _check_head(view, structure, ENVELOPE_BYTES, source, position)
+    size: int = _SIZE.unpack_from(view, PREAMBLE_BYTES)[0]
+    held = len(view) - ENVELOPE_BYTES
+    if size != held:
+        raise Corrupt(
+            f"{structure.words} claims a body of {size} bytes, {held} are there",
+            source=source,
+            position=position + PREAMBLE_BYTES,
+        )
+    _check_crc(view, structure, source, position)
+    return FieldReader(view[ENVELOPE_BYTES:], source=source, position=position + ENVELOPE_BYTES)
+
+
+def _check_head(view: memoryview, structure: Structure, size: int, source: str, position: int) -> None:
+    words = structure.words
+    if len(view) < size:
+        raise Corrupt(
+            f"{words} is cut short: {len(view)} of at least {size} bytes", source=source, position=position + len(view)
+        )
+    magic, version, zero, _ = _PREAMBLE.unpack_from(view)
+    if magic != structure.value:
+        found = identify(magic)
+        what = found.words if found else ("zeros" if not any(magic) else f"magic {magic.hex()}")
+        raise Corrupt(f"no {words} here: found {what}", source=source, position=position)
+    if version != VERSION:
+        raise Corrupt(
+            f"{words} has version {version}, this reader knows {VERSION}: it is damaged, or a newer release wrote it",
+            source=source,
+            position=position + 8,
+        )
+    if zero:
+        raise Corrupt(f"{words} has {zero} where zero belongs", source=source, position=position + 10)
+
+
+def _check_crc(view: memoryview, structure: Structure, source: str, position: int) -> None:
+    stored: int = _CRC.unpack_from(view, _CRC_AT)[0]
+    computed = crc32c(view[PREAMBLE_BYTES:], crc32c(view[:_CRC_AT]))
+    if stored != computed:
+        raise Corrupt(
+            f"{structure.words} has CRC {stored:08x}, its bytes have {computed:08x}",
+            source=source,
+            position=position + _CRC_AT,
+        )

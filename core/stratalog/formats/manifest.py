@@ -1,0 +1,116 @@
+"""The manifest of a sealed segment in the object store: seal record, parts, index (docs/formats.md section 8).
+
+Invariant: the parts cover the seal's offsets in order, without gap or overlap. One encoding per manifest, so equal
+manifests have equal digests. Written once, read back and checked before the segment counts as COMPLETE.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.formats.digest import object_digest
+from stratalog.formats.envelope import Structure, open_envelope, seal_envelope
+from stratalog.formats.fields import Buffer, FieldReader, FieldWriter
+from stratalog.formats.identity import read_identity, write_identity
+from stratalog.formats.part import PART_HEADER_BYTES
+from stratalog.formats.seal import read_seal, seal_fault, write_seal
+from stratalog.model.errors import InvalidRequest
+from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity
+
+MAX_OBJECT_KEY_BYTES = 1024
+
+_MIN_PART_ENTRY_BYTES = 34
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """`index_digest` is `digest.object_digest` of the index object's bytes."""
+
+    identity: SegmentIdentity
+    seal: SealRecord
+    parts: tuple[RemotePart, ...]
+    index_key: str
+    index_size_bytes: int
+    index_digest: bytes
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Raises: InvalidRequest when the parts do not cover the seal's offsets."""
+    fault = _fault(manifest)
+    if fault is not None:
+        raise InvalidRequest(f"manifest of segment {manifest.identity.key}: {fault}")
+    out = FieldWriter()
+    write_identity(out, manifest.identity)
+    write_seal(out, manifest.seal, epoch=manifest.identity.epoch, base_offset=manifest.identity.base_offset)
+    out.text(manifest.index_key, MAX_OBJECT_KEY_BYTES, "index key")
+    out.natural(manifest.index_size_bytes, "index size")
+    out.digest(manifest.index_digest, "index digest")
+    out.natural(manifest.total_bytes, "total size")
+    out.natural(len(manifest.parts), "part count")
+    for part in manifest.parts:
+        out.text(part.object_key, MAX_OBJECT_KEY_BYTES, "part's object key")
+        out.natural(part.position, "part's position")
+        out.natural(part.size_bytes, "part's size")
+        out.natural(part.base_offset, "part's first offset")
+        out.natural(part.end_offset, "part's end offset")
+    return seal_envelope(Structure.MANIFEST, out.getvalue())
+
+
+def decode_manifest(data: Buffer, *, source: str) -> Manifest:
+    """`data` is the whole object. Raises: Corrupt."""
+    fields = open_envelope(data, Structure.MANIFEST, source=source, position=0)
+    identity = read_identity(fields)
+    seal = read_seal(fields, epoch=identity.epoch, base_offset=identity.base_offset)
+    index_key = fields.text(MAX_OBJECT_KEY_BYTES, "index key")
+    index_size_bytes = fields.natural("index size")
+    index_digest = fields.digest("index digest")
+    total_bytes = fields.natural("total size")
+    parts = tuple(_read_part(fields) for _ in range(fields.count("part count", _MIN_PART_ENTRY_BYTES)))
+    fields.finish()
+    manifest = Manifest(identity, seal, parts, index_key, index_size_bytes, index_digest)
+    if manifest.total_bytes != total_bytes:
+        fields.refuse(f"parts have {manifest.total_bytes} bytes, the manifest claims {total_bytes}")
+    fault = _fault(manifest)
+    if fault is not None:
+        fields.refuse(fault)
+    return manifest
+
+
+def manifest_digest(data: Buffer) -> bytes:
+    """The digest of a manifest's bytes, as the meta store keeps it."""
+    return object_digest(data)
+
+
+def _read_part(fields: FieldReader) -> RemotePart:
+    return RemotePart(
+        object_key=fields.text(MAX_OBJECT_KEY_BYTES, "part's object key"),
+        position=fields.natural("part's position"),
+        size_bytes=fields.natural("part's size"),
+        base_offset=fields.natural("part's first offset"),
+        end_offset=fields.natural("part's end offset"),
+    )
+
+
+def _fault(manifest: Manifest) -> str | None:
+    """What is wrong between the fields of a manifest; None when they agree."""
+    seal = manifest.seal
+    fault = seal_fault(seal, epoch=manifest.identity.epoch, base_offset=manifest.identity.base_offset)
+    if fault is not None:
+        return fault
+    expected = seal.base_offset
+    for number, part in enumerate(manifest.parts):
+        if part.base_offset != expected:
+            return f"part {number} begins at offset {part.base_offset}, expected {expected}"
+        if part.end_offset <= part.base_offset:
+            return f"part {number} ends at offset {part.end_offset}, not above its base {part.base_offset}"
+        expected = part.end_offset
+    if expected != seal.end_offset:
+        return f"the parts end at offset {expected}, the seal at {seal.end_offset}"
+    needed = seal.size_bytes + PART_HEADER_BYTES * len(manifest.parts)
+    if manifest.total_bytes < needed:
+        return f"the parts have {manifest.total_bytes} bytes, seal and part headers need {needed}"
+    return None

@@ -1,0 +1,348 @@
+"""Fetch requests and replies, versions 4-12, by hand; records are spliced into the reply, never copied.
+
+The reply is a list of buffers for `writelines`: what the caller gives as records comes back in its place untouched, be
+it a memoryview or a file range that the connection sends in its own way. Versions outside 4-12 are the caller's mistake
+(the registry refuses them). Pure. Cost: 1 us for a request of one partition, 0.6 us per empty partition of a reply.
+
+Version differences: log_start_offset from 5; session id, session epoch, forgotten topics and the reply's top-level
+error from 7; current_leader_epoch from 9; rack id and preferred_read_replica from 11; flexible, last_fetched_epoch,
+diverging_epoch and current_leader (tags) in 12.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from stratalog.kafka.errors import MalformedFrame
+from stratalog.kafka.varint import encode_varint, find_tag, read_varint, skip_tags
+
+MIN_VERSION = 4
+MAX_VERSION = 12
+_FLEXIBLE = 12
+MAX_PARTITIONS = 200_000
+"""Partition entries in one request, named or forgotten: a frame must not grow into a hundred times its size."""
+
+Buffer = TypeVar("Buffer")
+"""What records are given as: bytes, memoryview, or a file range of the disk package. Never looked into here."""
+
+
+class PartitionFetch(NamedTuple):
+    """One partition asked for. -1 where the version has no such field, or the client does not know."""
+
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    max_bytes: int
+
+
+@dataclass(slots=True)
+class FetchRequest:
+    replica_id: int
+    """-1 for consumers, the node id for followers."""
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    """0 read_uncommitted, 1 read_committed."""
+    session_id: int
+    session_epoch: int
+    topics: list[tuple[str, list[PartitionFetch]]]
+    forgotten: list[tuple[str, list[int]]]
+    rack_id: str
+    cluster_id: str | None = None
+
+
+class EpochEnd(NamedTuple):
+    """Where the follower's log leaves ours: the largest epoch both know, and its end."""
+
+    epoch: int
+    end_offset: int
+
+
+class AbortedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+
+
+class FetchedPartition(NamedTuple, Generic[Buffer]):
+    """The answer for one partition; the sizes of `records` sum up to `records_bytes`."""
+
+    partition: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    records: Sequence[Buffer] = ()
+    records_bytes: int = 0
+    aborted_transactions: Sequence[tuple[int, int]] | None = None
+    preferred_read_replica: int = -1
+    current_leader: tuple[int, int] | None = None
+    """(leader id, leader epoch): version 12 only."""
+    diverging_epoch: EpochEnd | None = None
+    """Version 12 only."""
+
+
+# Requests -------------------------------------------------------------------------------------------------------------
+_HEAD_V4 = struct.Struct(">iiiib")
+_HEAD_V7 = struct.Struct(">iiiibii")
+_PARTITION_V4 = struct.Struct(">iqi")
+_PARTITION_V5 = struct.Struct(">iqqi")
+_PARTITION_V9 = struct.Struct(">iiqqi")
+_PARTITION_V12 = struct.Struct(">iiqiqi")
+_I32 = struct.Struct(">i")
+_I16 = struct.Struct(">h")
+
+
+def decode_fetch(frame: memoryview, position: int, version: int) -> FetchRequest:
+    """Decode a request body that starts at `position`. Raises: MalformedFrame."""
+    try:
+        if version >= 7:
+            replica, max_wait, min_bytes, max_bytes, isolation, session_id, session_epoch = _HEAD_V7.unpack_from(
+                frame, position
+            )
+            position += _HEAD_V7.size
+        else:
+            replica, max_wait, min_bytes, max_bytes, isolation = _HEAD_V4.unpack_from(frame, position)
+            session_id, session_epoch = 0, -1
+            position += _HEAD_V4.size
+        request = FetchRequest(
+            replica, max_wait, min_bytes, max_bytes, isolation, session_id, session_epoch, [], [], ""
+        )
+        if version >= _FLEXIBLE:
+            _decode_compact(request, frame, position)
+        else:
+            _decode_legacy(request, frame, position, version)
+        return request
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedFrame(f"Fetch v{version}, frame of {len(frame)} bytes: {error}: close the connection") from error
+
+
+def _decode_compact(request: FetchRequest, frame: memoryview, position: int) -> None:
+    end = len(frame)
+    unpack = _PARTITION_V12.unpack_from
+    count, position = _compact_count(frame, position)
+    room = MAX_PARTITIONS
+    for _ in range(count):
+        name, position = _compact_string(frame, position, end)
+        partition_count, position = _compact_count(frame, position)
+        room = _take(room, partition_count)
+        partitions: list[PartitionFetch] = []
+        for _ in range(partition_count):
+            index, leader_epoch, offset, fetched_epoch, log_start, max_bytes = unpack(frame, position)
+            partitions.append(PartitionFetch(index, leader_epoch, offset, fetched_epoch, log_start, max_bytes))
+            position += 32
+            position = position + 1 if frame[position] == 0 else skip_tags(frame, position)
+        request.topics.append((name, partitions))
+        position = skip_tags(frame, position)
+    count, position = _compact_count(frame, position)
+    for _ in range(count):
+        name, position = _compact_string(frame, position, end)
+        partition_count, position = _compact_count(frame, position)
+        room = _take(room, partition_count)
+        request.forgotten.append((name, list(struct.unpack_from(f">{partition_count}i", frame, position))))
+        position = skip_tags(frame, position + 4 * partition_count)
+    request.rack_id, position = _compact_string(frame, position, end)
+    if frame[position] != 0:
+        tag, position = find_tag(frame, position, 0)
+        if tag is not None and len(tag) > 0 and tag[0] != 0:
+            request.cluster_id, _ = _compact_string(tag, 0, len(tag))
+
+
+def _decode_legacy(request: FetchRequest, frame: memoryview, position: int, version: int) -> None:
+    end = len(frame)
+    count, position = _legacy_count(frame, position)
+    room = MAX_PARTITIONS
+    for _ in range(count):
+        name, position = _legacy_string(frame, position, end)
+        partition_count, position = _legacy_count(frame, position)
+        room = _take(room, partition_count)
+        partitions: list[PartitionFetch] = []
+        for _ in range(partition_count):
+            if version >= 9:
+                index, epoch, offset, log_start, max_bytes = _PARTITION_V9.unpack_from(frame, position)
+                position += _PARTITION_V9.size
+            elif version >= 5:
+                index, offset, log_start, max_bytes = _PARTITION_V5.unpack_from(frame, position)
+                epoch = -1
+                position += _PARTITION_V5.size
+            else:
+                index, offset, max_bytes = _PARTITION_V4.unpack_from(frame, position)
+                epoch = log_start = -1
+                position += _PARTITION_V4.size
+            partitions.append(PartitionFetch(index, epoch, offset, -1, log_start, max_bytes))
+        request.topics.append((name, partitions))
+    if version < 7:
+        return
+    count, position = _legacy_count(frame, position)
+    for _ in range(count):
+        name, position = _legacy_string(frame, position, end)
+        partition_count, position = _legacy_count(frame, position)
+        room = _take(room, partition_count)
+        request.forgotten.append((name, list(struct.unpack_from(f">{partition_count}i", frame, position))))
+        position += 4 * partition_count
+    if version >= 11:
+        request.rack_id, position = _legacy_string(frame, position, end)
+
+
+def _take(room: int, count: int) -> int:
+    if count > room:
+        raise MalformedFrame(f"more than {MAX_PARTITIONS} partitions in one Fetch: use smaller requests")
+    return room - count
+
+
+def _compact_count(frame: memoryview, position: int) -> tuple[int, int]:
+    count, position = read_varint(frame, position)
+    if count == 0:
+        raise MalformedFrame(f"null array before byte {position}: close the connection")
+    return count - 1, position
+
+
+def _compact_string(frame: memoryview, position: int, end: int) -> tuple[str, int]:
+    length, position = read_varint(frame, position)
+    after = position + length - 1
+    if length == 0 or after > end:
+        raise MalformedFrame(f"string at byte {position} is null or ends outside the frame: close the connection")
+    return str(frame[position:after], "utf-8"), after
+
+
+def _legacy_count(frame: memoryview, position: int) -> tuple[int, int]:
+    (count,) = _I32.unpack_from(frame, position)
+    if count < 0:
+        raise MalformedFrame(f"null array at byte {position}: close the connection")
+    return count, position + 4
+
+
+def _legacy_string(frame: memoryview, position: int, end: int) -> tuple[str, int]:
+    (length,) = _I16.unpack_from(frame, position)
+    position += 2
+    after = position + length
+    if length < 0 or after > end:
+        raise MalformedFrame(f"string at byte {position} is null or ends outside the frame: close the connection")
+    return str(frame[position:after], "utf-8"), after
+
+
+# Replies --------------------------------------------------------------------------------------------------------------
+_REPLY_HEAD_V4 = struct.Struct(">iii")
+_REPLY_HEAD_V7 = struct.Struct(">iiihi")
+_REPLY_HEAD_V12 = struct.Struct(">iibihi")
+_EMPTY_V12 = struct.Struct(">ihqqqBiBB")
+_FIXED_V4 = struct.Struct(">ihqq")
+_FIXED_V5 = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qq")
+_DIVERGING = struct.Struct(">BBiqB")
+_LEADER = struct.Struct(">BBiiB")
+
+
+def encode_fetch_response(
+    version: int,
+    correlation_id: int,
+    error_code: int,
+    session_id: int,
+    topics: Sequence[tuple[str, Sequence[FetchedPartition[Buffer]]]],
+    throttle_ms: int = 0,
+) -> list[bytes | Buffer]:
+    """The whole reply as buffers in order, size prefix first. Fields that `version` lacks are left out."""
+    if version >= _FLEXIBLE:
+        small, spliced, spliced_bytes = _encode_compact(topics)
+        head_size = _REPLY_HEAD_V12.size - 4
+    else:
+        small, spliced, spliced_bytes = _encode_legacy(topics, version)
+        head_size = (_REPLY_HEAD_V7.size if version >= 7 else _REPLY_HEAD_V4.size) - 4
+    runs: list[bytes] = []
+    taken = 0
+    for upto, _ in spliced:
+        runs.append(b"".join(small[taken:upto]))
+        taken = upto
+    runs.append(b"".join(small[taken:]))
+    size = head_size + sum(map(len, runs)) + spliced_bytes
+    if version >= _FLEXIBLE:
+        head = _REPLY_HEAD_V12.pack(size, correlation_id, 0, throttle_ms, error_code, session_id)
+    elif version >= 7:
+        head = _REPLY_HEAD_V7.pack(size, correlation_id, throttle_ms, error_code, session_id)
+    else:
+        head = _REPLY_HEAD_V4.pack(size, correlation_id, throttle_ms)
+    out: list[bytes | Buffer] = [head + runs[0]]
+    for (_, records), run in zip(spliced, runs[1:], strict=True):
+        out.extend(records)
+        out.append(run)
+    return out
+
+
+_Spliced = list[tuple[int, Sequence[Buffer]]]
+
+
+def _encode_compact(
+    topics: Sequence[tuple[str, Sequence[FetchedPartition[Buffer]]]],
+) -> tuple[list[bytes], _Spliced[Buffer], int]:
+    """Returns: small pieces in order, (number of small pieces before, records) for each splice, bytes spliced."""
+    small = [encode_varint(len(topics) + 1)]
+    spliced: _Spliced[Buffer] = []
+    spliced_bytes = 0
+    add = small.append
+    pack_empty = _EMPTY_V12.pack
+    for name, partitions in topics:
+        data = name.encode()
+        add(encode_varint(len(data) + 1) + data + encode_varint(len(partitions) + 1))
+        for index, error, hw, lso, log_start, records, size, aborted, preferred, leader, diverging in partitions:
+            if size == 0 and aborted is None and leader is None and diverging is None:
+                add(pack_empty(index, error, hw, lso, log_start, 0, preferred, 1, 0))
+                continue
+            add(_FIXED_V5.pack(index, error, hw, lso, log_start))
+            if aborted is None:
+                add(b"\0")
+            else:
+                add(encode_varint(len(aborted) + 1))
+                small += (_ABORTED.pack(producer, first) + b"\0" for producer, first in aborted)
+            add(_I32.pack(preferred) + encode_varint(size + 1))
+            if size:
+                spliced.append((len(small), records))
+                spliced_bytes += size
+            add(_partition_tags(leader, diverging))
+        add(b"\0")
+    add(b"\0")
+    return small, spliced, spliced_bytes
+
+
+def _partition_tags(leader: tuple[int, int] | None, diverging: EpochEnd | None) -> bytes:
+    if leader is None and diverging is None:
+        return b"\0"
+    tags = bytes(((leader is not None) + (diverging is not None),))
+    if diverging is not None:
+        tags += _DIVERGING.pack(0, 13, diverging[0], diverging[1], 0)
+    if leader is not None:
+        tags += _LEADER.pack(1, 9, leader[0], leader[1], 0)
+    return tags
+
+
+def _encode_legacy(
+    topics: Sequence[tuple[str, Sequence[FetchedPartition[Buffer]]]], version: int
+) -> tuple[list[bytes], _Spliced[Buffer], int]:
+    small = [_I32.pack(len(topics))]
+    spliced: _Spliced[Buffer] = []
+    spliced_bytes = 0
+    add = small.append
+    for name, partitions in topics:
+        data = name.encode()
+        add(_I16.pack(len(data)) + data + _I32.pack(len(partitions)))
+        for index, error, hw, lso, log_start, records, size, aborted, preferred, _, _ in partitions:
+            if version >= 5:
+                add(_FIXED_V5.pack(index, error, hw, lso, log_start))
+            else:
+                add(_FIXED_V4.pack(index, error, hw, lso))
+            if aborted is None:
+                add(b"\xff\xff\xff\xff")
+            else:
+                add(_I32.pack(len(aborted)))
+                small += (_ABORTED.pack(producer, first) for producer, first in aborted)
+            if version >= 11:
+                add(_I32.pack(preferred))
+            add(_I32.pack(size))
+            if size:
+                spliced.append((len(small), records))
+                spliced_bytes += size
+    return small, spliced, spliced_bytes

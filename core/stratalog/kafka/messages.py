@@ -1,0 +1,160 @@
+"""All APIs but Produce and Fetch: requests and responses as kio's entities. The only module that imports kio.
+
+kio (pinned) gives the schemas, as dataclasses, and the encoder, in Python, 4-8 us per entry: nothing here belongs on
+the hot path. Its reader is not used, because it trusts counts (`kafka.reader` says more). Entities of one message
+differ by version: `build` makes one from plain values and drops the fields that its version lacks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, fields
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias
+
+from kio.index import KioIndexError, load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.serial import entity_writer
+
+from stratalog.kafka.errors import MalformedFrame
+from stratalog.kafka.frames import encode_response_head
+from stratalog.kafka.reader import read_entity
+from stratalog.kafka.schema import Schema, shape_of
+
+Entity: TypeAlias = Any
+"""One of kio's generated dataclasses. They have no common base that says anything about their fields."""
+
+
+class EncodedBody(NamedTuple):
+    """A response body in its wire form, for handlers that keep encoded pieces."""
+
+    data: bytes
+
+
+MAX_REQUEST_BYTES = 16 * 1024 * 1024
+"""Decoded entities are up to fifty times their bytes, so control requests are bounded well below data frames."""
+
+
+def decode_request(api_key: int, api_version: int, frame: memoryview, body_position: int) -> Entity:
+    """Decode a request body into an entity that holds no view of the frame.
+
+    Raises: MalformedFrame, also for a key or version that kio does not know.
+    """
+    if len(frame) - body_position > MAX_REQUEST_BYTES:
+        raise MalformedFrame(
+            f"control request (key {api_key}) of {len(frame)} bytes is above {MAX_REQUEST_BYTES}: split it"
+        )
+    return read_entity(request_type(api_key, api_version), bytes(frame[body_position:]))
+
+
+def request_type(api_key: int, api_version: int) -> Schema:
+    return _load(load_request_schema, api_key, api_version)
+
+
+def response_type(api_key: int, api_version: int) -> Schema:
+    """The class to `build` a response from."""
+    return _load(load_response_schema, api_key, api_version)
+
+
+def encode_response(api_key: int, api_version: int, correlation_id: int, entity: Entity) -> bytes:
+    """The whole reply, size prefix first, of an entity or of a body that is encoded already."""
+    body = entity.data if isinstance(entity, EncodedBody) else encode_entity(entity)
+    return encode_response_head(api_key, api_version, correlation_id, len(body)) + body
+
+
+def encode_entity(entity: Entity) -> bytes:
+    """An entity's bytes without any header: for pre-encoded pieces of a response, and for clients."""
+    out = io.BytesIO()
+    entity_writer(type(entity))(out, entity)
+    return out.getvalue()
+
+
+def build(schema: Schema, /, **values: object) -> Entity:
+    """Make an entity, dropping fields that its version lacks and converting plain values.
+
+    A mapping becomes the nested entity of its field, an iterable a tuple, an int the field's error code, duration
+    or moment (in milliseconds), so that a handler writes one answer for all versions.
+    """
+    shape = _shape(schema)
+    return schema(**{name: shape[name].convert(value) for name, value in values.items() if name in shape})
+
+
+@cache
+def _load(loader: Callable[[int, int], Any], api_key: int, api_version: int) -> Schema:
+    try:
+        loaded: Schema = loader(api_key, api_version)
+    except KioIndexError as error:
+        raise MalformedFrame(f"API key {api_key} version {api_version} is unknown: {error}") from error
+    return loaded
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """How one field takes a plain value."""
+
+    element: Callable[[Any], Any]
+    is_array: bool
+
+    def convert(self, value: Any) -> Any:
+        if value is None:
+            return None
+        if self.is_array:
+            return tuple(self.element(one) for one in value)
+        return self.element(value)
+
+
+@cache
+def _shape(schema: Schema) -> Mapping[str, _Slot]:
+    return {field.name: _slot(field) for field in fields(schema)}
+
+
+def _slot(field: Field[Any]) -> _Slot:
+    shape = shape_of(field)
+    if shape.nested is not None:
+        return _Slot(_nested(shape.nested), shape.is_array)
+    return _Slot(_PLAIN.get(shape.kafka_type, _same), shape.is_array)
+
+
+def _nested(schema: Schema) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        return build(schema, **value) if isinstance(value, Mapping) else value
+
+    return convert
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _to_error(value: Any) -> Any:
+    return KioErrorCode(int(value))
+
+
+def _to_duration(value: Any) -> Any:
+    return value if isinstance(value, datetime.timedelta) else datetime.timedelta(milliseconds=value)
+
+
+def _to_moment(value: Any) -> Any:
+    if isinstance(value, datetime.datetime):
+        return value
+    return None if value < 0 else datetime.datetime.fromtimestamp(value / 1000, datetime.UTC)
+
+
+_PLAIN: Mapping[str, Callable[[Any], Any]] = {
+    "error_code": _to_error,
+    "timedelta_i32": _to_duration,
+    "timedelta_i64": _to_duration,
+    "datetime_i64": _to_moment,
+}
+
+
+def milliseconds(duration: datetime.timedelta) -> int:
+    """A decoded duration as whole milliseconds."""
+    return round(duration.total_seconds() * 1000)
+
+
+def names(entities: Iterable[Entity]) -> list[str]:
+    """The `name` of each entity."""
+    return [entity.name for entity in entities]

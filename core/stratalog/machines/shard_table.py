@@ -1,0 +1,192 @@
+"""The meta service's state as a pure machine: topics, shards, segments, nodes, locks.
+
+`apply` performs one command or refuses it by raising a kind of `Rejected` (or `Unavailable`), with nothing changed.
+What it did is in the answer: the result, the change set for watchers, the writes for the store. Until the store has
+synced them the caller can `undo`, newest first, so memory never shows readers what a restart would not find.
+
+The caller must bring ids and time (`now_ms` may stand still, never mislead locks by going back far), and must read only
+between transactions it keeps.
+Invariants: `check_invariants`.
+Cost: O(1) per record changed; `snapshot` shares all records and rebuilds only shards that changed since the last one.
+Source: docs/design.md section 3; docs/meta.md has the table of transitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import assert_never
+from uuid import UUID
+
+from stratalog.machines import table_locks, table_remote, table_segments, table_topics
+from stratalog.machines.table_commands import (
+    AcquireLock,
+    AddShards,
+    AdvanceLogStart,
+    AllocateProducerIds,
+    AlterTopic,
+    CommitParts,
+    CompleteRemote,
+    CreateTopic,
+    DeleteTopic,
+    ForgetLocal,
+    ProposeIsr,
+    PurgeSegments,
+    RaiseFence,
+    RegisterNode,
+    ReleaseLock,
+    ReplaceParts,
+    RollSegment,
+    SealSegment,
+    TableCommand,
+    TableResult,
+)
+from stratalog.machines.table_invariants import check_invariants
+from stratalog.machines.table_load import load_state
+from stratalog.machines.table_records import StoredRecord, TableHeader, TableWrite
+from stratalog.machines.table_state import TableState, TableTransaction
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import ChangeSet, Snapshot
+from stratalog.model.segment import Segment
+from stratalog.model.topic import Shard, Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What one command did. `change_set` is None when readers cannot see it (locks, ids, a repetition)."""
+
+    result: TableResult
+    change_set: ChangeSet | None
+    writes: tuple[TableWrite, ...]
+    transaction: TableTransaction
+
+
+class ShardTable:
+    """Topics, shards, segments, nodes and locks of one cluster."""
+
+    def __init__(self, state: TableState) -> None:
+        self._state = state
+        self._snapshot: Snapshot | None = None
+
+    @classmethod
+    def empty(cls, header: TableHeader) -> ShardTable:
+        """The table of a new cluster."""
+        return cls(TableState(header))
+
+    @classmethod
+    def load(cls, records: Iterable[StoredRecord], source: str) -> ShardTable | None:
+        """The table as it was stored; None when the store is empty. Raises Corrupt, naming `source`, for records that
+        do not fit together."""
+        state = load_state(records, source)
+        return None if state is None else cls(state)
+
+    # Changing ---------------------------------------------------------------------------------------------------
+    def apply(self, command: TableCommand, now_ms: int) -> Applied:
+        """Perform a command, or raise with nothing changed."""
+        transaction = TableTransaction(self._state, now_ms)
+        try:
+            result = _dispatch(transaction, command)
+        except BaseException:
+            transaction.undo()
+            raise
+        transaction.close()
+        change_set = None
+        if transaction.changes:
+            change_set = ChangeSet(self._state.header.version, tuple(transaction.changes))
+            self._snapshot = None
+        return Applied(result, change_set, tuple(transaction.writes), transaction)
+
+    def undo(self, applied: Applied) -> None:
+        """Take back the newest command that was not taken back yet."""
+        applied.transaction.undo()
+        self._snapshot = None
+
+    # Reading ----------------------------------------------------------------------------------------------------
+    @property
+    def version(self) -> int:
+        return self._state.header.version
+
+    @property
+    def cluster_id(self) -> str:
+        return self._state.header.cluster_id
+
+    @property
+    def state(self) -> TableState:
+        """For readers of single records; only `apply` changes it."""
+        return self._state
+
+    def snapshot(self) -> Snapshot:
+        if self._snapshot is None:
+            state = self._state
+            self._snapshot = Snapshot(
+                state.header.version,
+                tuple(state.topics.values()),
+                tuple([state.view(key) for key in state.shards]),
+                tuple(entry.info for entry in state.nodes.values()),
+            )
+        return self._snapshot
+
+    def topic(self, topic_id: UUID) -> Topic:
+        """Raises NotFound."""
+        return self._state.topic(topic_id)
+
+    def shard(self, key: ShardKey) -> Shard:
+        """Raises NotFound."""
+        return self._state.view(key)
+
+    def segment(self, key: SegmentKey) -> Segment:
+        """Living or DELETED. Raises NotFound."""
+        return self._state.segment(key)
+
+    def deleted_segments(self) -> list[Segment]:
+        return list(self._state.deleted.values())
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError for a state that no sequence of commands may reach. Cost: O(everything)."""
+        check_invariants(self._state)
+
+
+def _dispatch(tx: TableTransaction, command: TableCommand) -> TableResult:
+    match command:
+        case RegisterNode():
+            return table_topics.register_node(tx, command)
+        case CreateTopic():
+            return table_topics.create_topic(tx, command)
+        case DeleteTopic():
+            table_topics.delete_topic(tx, command)
+            return None
+        case AddShards():
+            return table_topics.add_shards(tx, command)
+        case AlterTopic():
+            return table_topics.alter_topic(tx, command)
+        case AdvanceLogStart():
+            return table_topics.advance_log_start(tx, command)
+        case RollSegment():
+            return table_segments.roll_segment(tx, command)
+        case SealSegment():
+            return table_segments.seal_segment(tx, command)
+        case ProposeIsr():
+            return table_segments.propose_isr(tx, command)
+        case RaiseFence():
+            return table_segments.raise_fence(tx, command)
+        case ForgetLocal():
+            table_segments.forget_local(tx, command)
+            return None
+        case PurgeSegments():
+            table_segments.purge_segments(tx, command)
+            return None
+        case CommitParts():
+            return table_remote.commit_parts(tx, command)
+        case CompleteRemote():
+            return table_remote.complete_remote(tx, command)
+        case ReplaceParts():
+            return table_remote.replace_parts(tx, command)
+        case AcquireLock():
+            return table_locks.acquire_lock(tx, command)
+        case ReleaseLock():
+            table_locks.release_lock(tx, command)
+            return None
+        case AllocateProducerIds():
+            return table_locks.allocate_producer_ids(tx, command)
+        case _:
+            assert_never(command)

@@ -1,0 +1,84 @@
+"""Write locks and producer ids in the shard table.
+
+A lock's epoch is the truth: it grows with each new holder, and a deposed holder is refused by it. Its expiry only says
+from when on another may take it, so nothing depends on two clocks agreeing.
+A released lock stays listed without a holder: its epoch must never come again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from stratalog.machines.table_commands import AcquireLock, AllocateProducerIds, ReleaseLock
+from stratalog.machines.table_state import TableTransaction
+from stratalog.model.errors import Conflict, Fenced, InvalidRequest, LimitExceeded
+from stratalog.model.metadata import Lock
+
+NOBODY: Final = ""
+MAX_NAME_CHARACTERS: Final = 512
+MAX_PRODUCER_ID: Final = 2**63 - 1
+MAX_PRODUCER_IDS_PER_BLOCK: Final = 1_000_000
+
+
+def acquire_lock(tx: TableTransaction, command: AcquireLock) -> Lock:
+    """Take or renew."""
+    for text in (command.name, command.holder):
+        if not 0 < len(text) <= MAX_NAME_CHARACTERS:
+            raise InvalidRequest(
+                f"a lock and its holder need names of 1 to {MAX_NAME_CHARACTERS} characters, not {text!r:.80}"
+            )
+    if command.ttl_ms <= 0:
+        raise InvalidRequest(
+            f"lock {command.name!r}: a lease of {command.ttl_ms} ms never lasts: ask for a positive one"
+        )
+    known = tx.state.locks.get(command.name)
+    expires_ms = tx.now_ms + command.ttl_ms
+    if known is None:
+        lock = Lock(command.name, command.holder, 1, expires_ms)
+    elif known.holder == command.holder:
+        lock = replace(known, expires_ms=max(expires_ms, known.expires_ms))
+    elif known.holder == NOBODY or known.expires_ms <= tx.now_ms:
+        lock = Lock(command.name, command.holder, known.epoch + 1, expires_ms)
+    else:
+        raise Conflict(
+            f"lock {command.name!r} is held by {known.holder!r} for another {known.expires_ms - tx.now_ms} ms: wait, "
+            "then ask again"
+        )
+    tx.put_lock(lock)
+    return lock
+
+
+def release_lock(tx: TableTransaction, command: ReleaseLock) -> None:
+    """Give a lock back. One that is gone already, or has passed to another, is left as it is."""
+    known = tx.state.locks.get(command.lock.name)
+    if known is not None and (known.epoch, known.holder) == (command.lock.epoch, command.lock.holder):
+        tx.put_lock(replace(known, holder=NOBODY, expires_ms=0))
+
+
+def check_lock(tx: TableTransaction, lock: Lock) -> None:
+    """Refuse a writer whose lock has passed on."""
+    known = tx.state.locks.get(lock.name)
+    if known is None or known.holder == NOBODY or (known.epoch, known.holder) != (lock.epoch, lock.holder):
+        now_held = (
+            "nobody" if known is None or known.holder == NOBODY else f"{known.holder!r} under epoch {known.epoch}"
+        )
+        raise Fenced(
+            f"lock {lock.name!r} is held by {now_held}, not by {lock.holder!r} under epoch {lock.epoch}: stop "
+            "writing, take "
+            "the lock again and go on from the commit offsets"
+        )
+
+
+def allocate_producer_ids(tx: TableTransaction, command: AllocateProducerIds) -> range:
+    """A block of ids never given before."""
+    if not 0 < command.count <= MAX_PRODUCER_IDS_PER_BLOCK:
+        raise InvalidRequest(
+            f"a block of producer ids holds 1 to {MAX_PRODUCER_IDS_PER_BLOCK} of them, not {command.count}"
+        )
+    header = tx.state.header
+    end = header.next_producer_id + command.count
+    if end > MAX_PRODUCER_ID:
+        raise LimitExceeded(f"producer ids are used up: {header.next_producer_id} of {MAX_PRODUCER_ID} were given")
+    tx.put_header(replace(header, next_producer_id=end))
+    return range(header.next_producer_id, end)

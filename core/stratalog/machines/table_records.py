@@ -1,0 +1,125 @@
+"""What the shard table keeps at rest: the records a store loads it from, and the writes one transaction makes.
+
+A segment at rest is three things, so that a commit of one part does not write again what never changes: its head, its
+seal record (written once) and its parts (one each).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import Lock, NodeInfo
+from stratalog.model.segment import RemotePart, SealRecord, Segment
+from stratalog.model.topic import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class TableHeader:
+    """The cluster's identity and the table's counters."""
+
+    cluster_id: str
+    version: int
+    next_producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEntry:
+    info: NodeInfo
+    node_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRow:
+    key: ShardKey
+    log_start_offset: int
+
+
+StoredRecord: TypeAlias = TableHeader | NodeEntry | Lock | Topic | ShardRow | Segment
+"""What a store loads, in any order but for the header, which comes first. A segment comes whole: head, seal and
+parts (as a `PartList`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutHeader:
+    header: TableHeader
+
+
+@dataclass(frozen=True, slots=True)
+class PutNode:
+    node: NodeEntry
+
+
+@dataclass(frozen=True, slots=True)
+class PutLock:
+    lock: Lock
+
+
+@dataclass(frozen=True, slots=True)
+class PutTopic:
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class DropTopic:
+    topic_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class PutShard:
+    row: ShardRow
+
+
+@dataclass(frozen=True, slots=True)
+class DropShard:
+    key: ShardKey
+
+
+@dataclass(frozen=True, slots=True)
+class PutSegmentHead:
+    """Everything of the segment but its seal record and its parts."""
+
+    segment: Segment
+
+
+@dataclass(frozen=True, slots=True)
+class PutSeal:
+    key: SegmentKey
+    record: SealRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PutPart:
+    key: SegmentKey
+    part: RemotePart
+
+
+@dataclass(frozen=True, slots=True)
+class DropPart:
+    key: SegmentKey
+    base_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropSegment:
+    """Its head and its seal record; its parts are dropped one by one, before."""
+
+    key: SegmentKey
+
+
+TableWrite: TypeAlias = (
+    PutHeader
+    | PutNode
+    | PutLock
+    | PutTopic
+    | DropTopic
+    | PutShard
+    | DropShard
+    | PutSegmentHead
+    | PutSeal
+    | PutPart
+    | DropPart
+    | DropSegment
+)

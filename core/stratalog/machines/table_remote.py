@@ -1,0 +1,219 @@
+"""Transitions of the shard table for copies in the object store: NONE -> PARTIAL(commit offset) -> COMPLETE.
+
+Pure functions of one transaction. Parts of one transaction stand or fall alone: a segment that was deleted or moved on
+does not spoil its neighbours in a bundle. The write lock's epoch stands or falls for all.
+Cost: O(log parts) per commit, O(parts) when a segment is completed or its parts are replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from stratalog.machines.table_commands import CommitParts, CompleteRemote, PartOutcomes, ReplaceParts
+from stratalog.machines.table_locks import check_lock
+from stratalog.machines.table_state import TableTransaction, describe_segment
+from stratalog.model.errors import Conflict, InvalidRequest, Rejected, StratalogError
+from stratalog.model.ids import MAX_OFFSET, SegmentKey
+from stratalog.model.metadata import PartCommit, PartReplacement
+from stratalog.model.parts import PartList
+from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, Segment, SegmentState
+
+NO_COMMIT = RemoteCopy().commit_offset
+
+
+def commit_parts(tx: TableTransaction, command: CommitParts) -> PartOutcomes:
+    """Move commit offsets, each by its own compare-and-set. A commit that is there already is answered as done."""
+    check_lock(tx, command.lock)
+    outcomes: list[Segment | StratalogError] = []
+    for commit in command.commits:
+        try:
+            outcomes.append(_commit_part(tx, commit))
+        except Rejected as refusal:
+            outcomes.append(refusal)
+    return PartOutcomes(tuple(outcomes))
+
+
+def _commit_part(tx: TableTransaction, commit: PartCommit) -> Segment:
+    part = commit.part
+    segment = tx.state.segment(commit.segment)
+    _check_part(segment.key, part)
+    remote = segment.remote
+    parts = part_list(remote.parts)
+    if _is_committed(parts, part):
+        return segment
+    _refuse_unless_partial(segment)
+    committed = commit_offset(segment)
+    expected = segment.base_offset if commit.expected_commit_offset == NO_COMMIT else commit.expected_commit_offset
+    if expected != committed:
+        raise Conflict(
+            f"{describe_segment(segment.key)} is committed up to {committed}, not {commit.expected_commit_offset}: "
+            "go on "
+            "from there under a new attempt"
+        )
+    if part.base_offset != committed:
+        raise InvalidRequest(
+            f"a part of {describe_segment(segment.key)} begins at {part.base_offset}, but the commit offset is "
+            f"{committed}: "
+            "parts follow one another without a gap"
+        )
+    if segment.end_offset is not None and part.end_offset > segment.end_offset:
+        raise InvalidRequest(
+            f"a part of {describe_segment(segment.key)} ends at {part.end_offset}, above the segment's end "
+            f"{segment.end_offset}"
+        )
+    grown = RemoteCopy(
+        RemoteState.PARTIAL, part.end_offset, parts.appended(part), None, None, remote.size_bytes + part.size_bytes
+    )
+    changed = _with_remote(segment, grown)
+    tx.replace_segment(segment, changed)
+    tx.put_part(segment.key, part)
+    return changed
+
+
+def complete_remote(tx: TableTransaction, command: CompleteRemote) -> Segment:
+    """SEALED and committed to its end -> COMPLETE: the parts give way to the manifest that lists them."""
+    check_lock(tx, command.lock)
+    segment = tx.state.segment(command.segment)
+    remote = segment.remote
+    if not command.manifest_key or not command.manifest_digest or command.size_bytes < 0:
+        raise InvalidRequest(f"the manifest of {describe_segment(segment.key)} needs a key, a digest and a size")
+    if remote.state is RemoteState.COMPLETE:
+        if (remote.manifest_key, remote.manifest_digest) == (command.manifest_key, command.manifest_digest):
+            return segment
+        raise Conflict(
+            f"{describe_segment(segment.key)} is complete under manifest {remote.manifest_key}, not "
+            f"{command.manifest_key}: the one named in the metadata stands"
+        )
+    if segment.state is not SegmentState.SEALED:
+        raise Conflict(f"{describe_segment(segment.key)} is {segment.state.name}: only a SEALED one can be complete")
+    if commit_offset(segment) != segment.end_offset:
+        raise Conflict(
+            f"{describe_segment(segment.key)} is committed up to {commit_offset(segment)} and ends at "
+            f"{segment.end_offset}: "
+            "commit the rest first"
+        )
+    whole = RemoteCopy(
+        RemoteState.COMPLETE,
+        commit_offset(segment),
+        (),
+        command.manifest_key,
+        command.manifest_digest,
+        command.size_bytes,
+    )
+    changed = _with_remote(segment, whole)
+    tx.replace_segment(segment, changed)
+    for part in remote.parts:
+        tx.drop_part(segment.key, part)
+    return changed
+
+
+def replace_parts(tx: TableTransaction, command: ReplaceParts) -> PartOutcomes:
+    """Point committed parts at other objects with the same offsets (bundle compaction)."""
+    check_lock(tx, command.lock)
+    outcomes: list[Segment | StratalogError] = []
+    for replacement in command.replacements:
+        try:
+            outcomes.append(_replace_parts(tx, replacement))
+        except Rejected as refusal:
+            outcomes.append(refusal)
+    return PartOutcomes(tuple(outcomes))
+
+
+def _replace_parts(tx: TableTransaction, replacement: PartReplacement) -> Segment:
+    segment = tx.state.segment(replacement.segment)
+    _check_run(segment.key, replacement.old)
+    _check_run(segment.key, replacement.new)
+    span = (replacement.new[0].base_offset, replacement.new[-1].end_offset)
+    if span != (replacement.old[0].base_offset, replacement.old[-1].end_offset):
+        raise InvalidRequest(
+            f"the new parts of {describe_segment(segment.key)} cover {span}, not what the old ones cover"
+        )
+    _refuse_unless_partial(segment)
+    parts = part_list(segment.remote.parts)
+    start = parts.find(span[0])
+    if parts[start : start + len(replacement.new)] == replacement.new:
+        return segment
+    if parts[start : start + len(replacement.old)] != replacement.old:
+        raise Conflict(
+            f"the parts of {describe_segment(segment.key)} in {span} are not the ones to be replaced any more: read "
+            "them again"
+        )
+    grown_bytes = sum(part.size_bytes for part in replacement.new) - sum(part.size_bytes for part in replacement.old)
+    remote = replace(
+        segment.remote,
+        parts=parts.replaced(start, len(replacement.old), replacement.new),
+        size_bytes=segment.remote.size_bytes + grown_bytes,
+    )
+    changed = _with_remote(segment, remote)
+    tx.replace_segment(segment, changed)
+    for part in replacement.old:
+        tx.drop_part(segment.key, part)
+    for part in replacement.new:
+        tx.put_part(segment.key, part)
+    return changed
+
+
+def commit_offset(segment: Segment) -> int:
+    """Everything of the segment below this is in the object store; its base offset when nothing is."""
+    return max(segment.base_offset, segment.remote.commit_offset)
+
+
+def part_list(parts: Sequence[RemotePart]) -> PartList:
+    return parts if isinstance(parts, PartList) else PartList(parts)
+
+
+def _with_remote(segment: Segment, remote: RemoteCopy) -> Segment:
+    """`replace` by hand: a bundle commits thousands of parts at once, and this is a third of its cost."""
+    return Segment(
+        segment.key,
+        segment.state,
+        segment.leader,
+        segment.replicas,
+        segment.isr,
+        segment.isr_version,
+        segment.opened_ms,
+        segment.end_offset,
+        segment.seal,
+        segment.local_nodes,
+        remote,
+        segment.deleted_ms,
+        segment.fence,
+    )
+
+
+def _is_committed(parts: PartList, part: RemotePart) -> bool:
+    index = parts.find(part.base_offset)
+    return index < len(parts) and parts[index] == part
+
+
+def _refuse_unless_partial(segment: Segment) -> None:
+    if segment.state is SegmentState.DELETED:
+        raise Conflict(f"{describe_segment(segment.key)} is DELETED: stop uploading it, its objects will be swept")
+    if segment.remote.state is RemoteState.COMPLETE:
+        raise Conflict(
+            f"{describe_segment(segment.key)} is complete in the object store: nothing is to be committed to it"
+        )
+
+
+def _check_part(key: SegmentKey, part: RemotePart) -> None:
+    if (
+        not part.object_key
+        or part.position < 0
+        or part.size_bytes <= 0
+        or not (part.base_offset < part.end_offset <= MAX_OFFSET)
+    ):
+        raise InvalidRequest(f"a part of {describe_segment(key)} must name an object, bytes and offsets, not {part}")
+
+
+def _check_run(key: SegmentKey, parts: tuple[RemotePart, ...]) -> None:
+    if not parts:
+        raise InvalidRequest(f"a replacement of parts of {describe_segment(key)} must name old and new ones")
+    for part in parts:
+        _check_part(key, part)
+    for before, after in pairwise(parts):
+        if before.end_offset != after.base_offset:
+            raise InvalidRequest(
+                f"parts of {describe_segment(key)} must be contiguous: {before.end_offset}, then {after.base_offset}"
+            )

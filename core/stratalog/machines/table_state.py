@@ -1,0 +1,297 @@
+"""The shard table's memory, and the transaction through which alone it changes.
+
+Records are immutable and replaced as a whole; maps hold them. A transaction notes the old entry of all it replaces, so
+that a refused command leaves nothing behind and an applied one can still be undone until its store has synced it.
+
+Invariants: epochs of a shard's living segments are `first_epoch .. next_epoch - 1` without a gap; `load` counts the
+replicas of ACTIVE segments.
+Cost: O(1) per record changed, whatever the shard holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from stratalog.machines.placement import FOLLOWER_WEIGHT, LEADER_WEIGHT
+from stratalog.machines.table_records import (
+    DropPart,
+    DropSegment,
+    DropShard,
+    DropTopic,
+    NodeEntry,
+    PutHeader,
+    PutLock,
+    PutNode,
+    PutPart,
+    PutSeal,
+    PutSegmentHead,
+    PutShard,
+    PutTopic,
+    ShardRow,
+    TableHeader,
+    TableWrite,
+)
+from stratalog.model.errors import NotFound
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import (
+    Change,
+    Lock,
+    NodeChanged,
+    SegmentChanged,
+    SegmentPurged,
+    ShardChanged,
+    TopicChanged,
+    TopicDeleted,
+)
+from stratalog.model.segment import RemotePart, Segment, SegmentState
+from stratalog.model.topic import Shard, Topic
+
+K = TypeVar("K")
+V = TypeVar("V")
+_ABSENT: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """A shard in memory. `segments` maps the epoch of each living segment; only a transaction changes it."""
+
+    key: ShardKey
+    log_start_offset: int
+    first_epoch: int
+    next_epoch: int
+    segments: dict[int, Segment]
+
+    @property
+    def last(self) -> Segment:
+        return self.segments[self.next_epoch - 1]
+
+
+class TableState:
+    """All maps of the shard table."""
+
+    __slots__ = ("deleted", "header", "load", "locks", "nodes", "shards", "topic_ids", "topics", "views")
+
+    def __init__(self, header: TableHeader) -> None:
+        self.header = header
+        self.topics: dict[UUID, Topic] = {}
+        self.topic_ids: dict[str, UUID] = {}
+        self.shards: dict[ShardKey, ShardEntry] = {}
+        self.deleted: dict[SegmentKey, Segment] = {}
+        self.nodes: dict[int, NodeEntry] = {}
+        self.locks: dict[str, Lock] = {}
+        self.load: dict[int, int] = {}
+        self.views: dict[ShardKey, Shard] = {}
+        """Shards as readers see them, made when asked for, dropped when they change."""
+
+    def shard(self, key: ShardKey) -> ShardEntry:
+        entry = self.shards.get(key)
+        if entry is None:
+            raise NotFound(
+                f"shard {key.shard} of topic {key.topic_id} does not exist (its topic may have been deleted)"
+            )
+        return entry
+
+    def topic(self, topic_id: UUID) -> Topic:
+        topic = self.topics.get(topic_id)
+        if topic is None:
+            raise NotFound(f"topic {topic_id} does not exist (it may have been deleted and made again under a new id)")
+        return topic
+
+    def find_segment(self, key: SegmentKey) -> Segment | None:
+        """The segment, living or DELETED."""
+        entry = self.shards.get(key.shard_key)
+        if entry is not None:
+            segment = entry.segments.get(key.epoch)
+            if segment is not None and segment.key == key:
+                return segment
+        return self.deleted.get(key)
+
+    def segment(self, key: SegmentKey) -> Segment:
+        segment = self.find_segment(key)
+        if segment is None:
+            raise NotFound(f"{describe_segment(key)} does not exist (never opened, or purged)")
+        return segment
+
+    def view(self, key: ShardKey) -> Shard:
+        view = self.views.get(key)
+        if view is None:
+            entry = self.shard(key)
+            segments = tuple(entry.segments[epoch] for epoch in range(entry.first_epoch, entry.next_epoch))
+            view = self.views[key] = Shard(key, entry.log_start_offset, segments)
+        return view
+
+
+def describe_segment(key: SegmentKey) -> str:
+    return f"segment {key.base_offset}-{key.epoch} of shard {key.shard} of topic {key.topic_id}"
+
+
+class TableTransaction:
+    """The changes of one command: made at once in the state, undone together when asked.
+
+    Requires: transactions are undone in the opposite order of their making.
+    """
+
+    __slots__ = ("_header_before", "_undo", "changes", "now_ms", "state", "writes")
+
+    def __init__(self, state: TableState, now_ms: int) -> None:
+        self.state = state
+        self.now_ms = now_ms
+        self.changes: list[Change] = []
+        self.writes: list[TableWrite] = []
+        self._header_before = state.header
+        self._undo: list[tuple[dict[Any, Any], object, object]] = []  # maps of several kinds, only put back
+
+    def undo(self) -> None:
+        for mapping, key, old in reversed(self._undo):
+            if old is _ABSENT:
+                del mapping[key]
+            else:
+                mapping[key] = old
+        self._undo.clear()
+        self.state.header = self._header_before
+        self.state.views.clear()
+
+    def _put(self, mapping: dict[K, V], key: K, value: V) -> None:
+        self._undo.append((mapping, key, mapping.get(key, _ABSENT)))
+        mapping[key] = value
+
+    def _drop(self, mapping: dict[K, V], key: K) -> None:
+        self._undo.append((mapping, key, mapping.pop(key)))
+
+    # Header, nodes, locks ---------------------------------------------------------------------------------------
+    def close(self) -> None:
+        """Every transaction that readers can see makes a new version."""
+        if self.changes:
+            self.put_header(replace(self.state.header, version=self.state.header.version + 1))
+
+    def put_header(self, header: TableHeader) -> None:
+        self.state.header = header
+        self.writes.append(PutHeader(header))
+
+    def put_node(self, node: NodeEntry) -> None:
+        self._put(self.state.nodes, node.info.node_id, node)
+        self.writes.append(PutNode(node))
+        self.changes.append(NodeChanged(node.info))
+
+    def put_lock(self, lock: Lock) -> None:
+        self._put(self.state.locks, lock.name, lock)
+        self.writes.append(PutLock(lock))
+
+    # Topics and shards ------------------------------------------------------------------------------------------
+    def put_topic(self, topic: Topic) -> None:
+        self._put(self.state.topics, topic.topic_id, topic)
+        self._put(self.state.topic_ids, topic.name, topic.topic_id)
+        self.writes.append(PutTopic(topic))
+        self.changes.append(TopicChanged(topic))
+
+    def drop_topic(self, topic: Topic) -> None:
+        """Its shards go with it; their segments must be deleted by the caller, from the entries it read before."""
+        self._drop(self.state.topics, topic.topic_id)
+        self._drop(self.state.topic_ids, topic.name)
+        self.writes.append(DropTopic(topic.topic_id))
+        self.changes.append(TopicDeleted(topic))
+        for shard in range(topic.shard_count):
+            key = ShardKey(topic.topic_id, shard)
+            self._drop(self.state.shards, key)
+            self.state.views.pop(key, None)
+            self.writes.append(DropShard(key))
+
+    def open_shard(self, first: Segment) -> None:
+        key = first.key.shard_key
+        entry = ShardEntry(key, first.base_offset, first.epoch, first.epoch + 1, {first.epoch: first})
+        self._put(self.state.shards, key, entry)
+        self._count_load(first, 1)
+        self.writes.append(PutShard(ShardRow(key, entry.log_start_offset)))
+        self.writes.append(PutSegmentHead(first))
+        view = self.state.views[key] = Shard(key, entry.log_start_offset, (first,))
+        self.changes.append(ShardChanged(view))
+
+    def move_log_start(self, entry: ShardEntry, offset: int) -> None:
+        self._put_shard(replace(entry, log_start_offset=offset))
+        self.writes.append(PutShard(ShardRow(entry.key, offset)))
+        self.changes.append(ShardChanged(Shard(entry.key, offset, ())))
+
+    def _put_shard(self, entry: ShardEntry) -> None:
+        self._put(self.state.shards, entry.key, entry)
+        self.state.views.pop(entry.key, None)
+
+    # Segments ---------------------------------------------------------------------------------------------------
+    def open_segment(self, segment: Segment) -> None:
+        """Add the next segment of a shard."""
+        entry = self.state.shards[segment.key.shard_key]
+        assert segment.epoch == entry.next_epoch, "epochs grow by one"
+        self._put(entry.segments, segment.epoch, segment)
+        self._put_shard(replace(entry, next_epoch=segment.epoch + 1))
+        self._count_load(segment, 1)
+        self.writes.append(PutSegmentHead(segment))
+        self.changes.append(SegmentChanged(segment))
+
+    def replace_segment(self, old: Segment, new: Segment) -> None:
+        """Put `new` in the place of `old`; the caller adds the writes of seal and parts. An ACTIVE segment keeps its
+        leader and its replicas (rule 2), so its load stays while it is ACTIVE."""
+        if old.state is SegmentState.DELETED:
+            self._put(self.state.deleted, new.key, new)
+        else:
+            key = new.key.shard_key
+            self._put(self.state.shards[key].segments, new.epoch, new)
+            self.state.views.pop(key, None)
+            if old.state is SegmentState.ACTIVE and new.state is not SegmentState.ACTIVE:
+                self._count_load(old, -1)
+        self.writes.append(PutSegmentHead(new))
+        self.changes.append(SegmentChanged(new))
+
+    def put_seal(self, old: Segment, new: Segment) -> None:
+        assert old.seal is None and new.seal is not None, "a seal record is written once"
+        self.replace_segment(old, new)
+        self.writes.append(PutSeal(new.key, new.seal))
+
+    def put_part(self, key: SegmentKey, part: RemotePart) -> None:
+        self.writes.append(PutPart(key, part))
+
+    def drop_part(self, key: SegmentKey, part: RemotePart) -> None:
+        self.writes.append(DropPart(key, part.base_offset))
+
+    def delete_segment(self, segment: Segment) -> None:
+        """Move a segment to the deleted ones: its shard's oldest, or any when the shard has been dropped."""
+        gone = replace(segment, state=SegmentState.DELETED, leader=None, deleted_ms=self.now_ms)
+        entry = self.state.shards.get(segment.key.shard_key)
+        if entry is not None:
+            assert segment.epoch == entry.first_epoch, "segments go from the oldest on"
+            self._drop(entry.segments, segment.epoch)
+            self._put_shard(replace(entry, first_epoch=segment.epoch + 1))
+        if segment.state is SegmentState.ACTIVE:
+            self._count_load(segment, -1)
+        self._put(self.state.deleted, gone.key, gone)
+        self.writes.append(PutSegmentHead(gone))
+        self.changes.append(SegmentChanged(gone))
+
+    def delete_below_log_start(self, key: ShardKey, *, also_unsealed: bool) -> None:
+        """Delete the oldest segments that end at or below the log start; the first that does not ends the sweep.
+
+        Without `also_unsealed` those stay that are not sealed yet, and an empty one that the log start only reached.
+        """
+        entry = self.state.shards[key]
+        for epoch in range(entry.first_epoch, entry.next_epoch):
+            segment = entry.segments[epoch]
+            if segment.end_offset is None or segment.end_offset > entry.log_start_offset:
+                break
+            if not also_unsealed and (
+                segment.state is not SegmentState.SEALED or segment.base_offset >= entry.log_start_offset
+            ):
+                break
+            self.delete_segment(segment)
+
+    def purge_segment(self, segment: Segment) -> None:
+        self._drop(self.state.deleted, segment.key)
+        for part in segment.remote.parts:
+            self.drop_part(segment.key, part)
+        self.writes.append(DropSegment(segment.key))
+        self.changes.append(SegmentPurged(segment.key))
+
+    def _count_load(self, segment: Segment, sign: int) -> None:
+        load = self.state.load
+        for node_id in segment.replicas:
+            weight = LEADER_WEIGHT if node_id == segment.leader else FOLLOWER_WEIGHT
+            self._put(load, node_id, load.get(node_id, 0) + sign * weight)

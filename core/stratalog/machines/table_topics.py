@@ -1,0 +1,155 @@
+"""Transitions of the shard table that concern nodes, topics and shards.
+
+Pure functions of one transaction; each raises before it changes anything it could not undo.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from stratalog.machines.placement import place
+from stratalog.machines.table_commands import (
+    AddShards,
+    AdvanceLogStart,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    RegisterNode,
+)
+from stratalog.machines.table_records import NodeEntry
+from stratalog.machines.table_state import TableTransaction
+from stratalog.model.errors import AlreadyExists, Conflict, InvalidRequest, LimitExceeded
+from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
+from stratalog.model.metadata import Registration
+from stratalog.model.segment import Segment, SegmentState
+from stratalog.model.topic import Shard, Topic
+
+MAX_SHARDS_PER_TOPIC: Final = 10_000
+MAX_SETTINGS_CHARACTERS: Final = 64 * 1024
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_MAX_INT32: Final = 2**31 - 1
+
+
+def register_node(tx: TableTransaction, command: RegisterNode) -> Registration:
+    """A node begins a life; its epoch grows by one each time."""
+    node = command.node
+    if not 0 <= node.node_id <= _MAX_INT32:
+        raise InvalidRequest(f"node id {node.node_id} is not between 0 and {_MAX_INT32}: choose another node.id")
+    if not node.storage_id or not node.host or not 0 < node.port < 65536:
+        raise InvalidRequest(f"node {node.node_id} must name its storage id, host and port, not {node}")
+    known = tx.state.nodes.get(node.node_id)
+    entry = NodeEntry(node, known.node_epoch + 1 if known else 1)
+    tx.put_node(entry)
+    return Registration(tx.state.header.cluster_id, entry.node_epoch)
+
+
+def create_topic(tx: TableTransaction, command: CreateTopic) -> Topic:
+    """A topic, its shards and the first segment of each."""
+    name = command.name
+    if not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
+        raise InvalidRequest(
+            f"topic name {name[:300]!r} is not allowed: use 1 to 249 of letters, digits, '.', '_' and '-', not '.' "
+            "or '..'"
+        )
+    if name in tx.state.topic_ids:
+        raise AlreadyExists(f"topic {name!r} exists already (id {tx.state.topic_ids[name]}): use it or delete it first")
+    if command.topic_id in tx.state.topics:
+        raise AlreadyExists(f"topic id {command.topic_id} is taken already: make the topic under a new id")
+    if command.replication_factor < 1:
+        raise InvalidRequest(f"topic {name!r}: replication factor {command.replication_factor} must be at least 1")
+    _check_shard_count(name, command.shard_count)
+    _check_settings(name, command.settings)
+    topic = Topic(
+        name,
+        command.topic_id,
+        command.shard_count,
+        command.replication_factor,
+        dict(command.settings),
+        tx.now_ms,
+        command.is_internal,
+    )
+    tx.put_topic(topic)
+    _open_shards(tx, topic, 0)
+    return topic
+
+
+def delete_topic(tx: TableTransaction, command: DeleteTopic) -> None:
+    """The topic vanishes; its segments become DELETED and wait for their purge."""
+    topic = tx.state.topic(command.topic_id)
+    entries = [tx.state.shard(ShardKey(topic.topic_id, shard)) for shard in range(topic.shard_count)]
+    tx.drop_topic(topic)
+    for entry in entries:
+        for epoch in range(entry.first_epoch, entry.next_epoch):
+            tx.delete_segment(entry.segments[epoch])
+
+
+def add_shards(tx: TableTransaction, command: AddShards) -> Topic:
+    topic = tx.state.topic(command.topic_id)
+    if command.shard_count <= topic.shard_count:
+        raise InvalidRequest(
+            f"topic {topic.name!r} has {topic.shard_count} shards and cannot change to {command.shard_count}: "
+            "the number of shards only grows"
+        )
+    _check_shard_count(topic.name, command.shard_count)
+    grown = replace(topic, shard_count=command.shard_count)
+    tx.put_topic(grown)
+    _open_shards(tx, grown, topic.shard_count)
+    return grown
+
+
+def alter_topic(tx: TableTransaction, command: AlterTopic) -> Topic:
+    topic = tx.state.topic(command.topic_id)
+    if command.expected is not None and dict(command.expected) != dict(topic.settings):
+        raise Conflict(
+            f"the settings of topic {topic.name!r} changed since they were read: read them again, then alter"
+        )
+    _check_settings(topic.name, command.settings)
+    if dict(command.settings) == dict(topic.settings):
+        return topic
+    altered = replace(topic, settings=dict(command.settings))
+    tx.put_topic(altered)
+    return altered
+
+
+def advance_log_start(tx: TableTransaction, command: AdvanceLogStart) -> Shard:
+    """Move the log start up; what lies wholly below it becomes DELETED, but never the ACTIVE segment.
+
+    Log start first, objects and files later (F29): the segments stay listed until the grace period has passed. The same
+    offset again deletes segments that have ended below it since.
+    """
+    entry = tx.state.shard(command.shard)
+    if command.offset > MAX_OFFSET:
+        raise InvalidRequest(f"log start {command.offset} is no offset: the largest is {MAX_OFFSET}")
+    if command.offset > entry.log_start_offset:
+        tx.move_log_start(entry, command.offset)
+    tx.delete_below_log_start(command.shard, also_unsealed=True)
+    return tx.state.view(command.shard)
+
+
+def _open_shards(tx: TableTransaction, topic: Topic, first_shard: int) -> None:
+    nodes = [entry.info for entry in tx.state.nodes.values()]
+    placed = place(topic.shard_count - first_shard, topic.replication_factor, nodes, tx.state.load)
+    for shard, replicas in enumerate(placed, first_shard):
+        key = SegmentKey(topic.topic_id, shard, 0, 0)
+        tx.open_shard(Segment(key, SegmentState.ACTIVE, replicas[0], replicas, replicas, 0, tx.now_ms))
+
+
+def _check_shard_count(name: str, shard_count: int) -> None:
+    if shard_count < 1:
+        raise InvalidRequest(f"topic {name!r}: the number of shards must be at least 1, not {shard_count}")
+    if shard_count > MAX_SHARDS_PER_TOPIC:
+        raise LimitExceeded(
+            f"topic {name!r}: {shard_count} shards are more than the {MAX_SHARDS_PER_TOPIC} that one topic may have: "
+            "spread the data over several topics"
+        )
+
+
+def _check_settings(name: str, settings: Mapping[str, str]) -> None:
+    size = sum(len(key) + len(value) for key, value in settings.items())
+    if size > MAX_SETTINGS_CHARACTERS:
+        raise LimitExceeded(
+            f"topic {name!r}: its settings are {size} characters long, above {MAX_SETTINGS_CHARACTERS}: shorten them"
+        )

@@ -1,0 +1,95 @@
+"""What the uploader knows of one unfinished segment, and what it tells of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
+
+
+def uploads(segment: Segment, node_id: int) -> bool:
+    """Whether it is this node that uploads the segment: its leader, or, sealed, the first that holds a copy."""
+    if segment.state is SegmentState.DELETED or segment.remote.state is RemoteState.COMPLETE:
+        return False
+    if segment.leader is not None:
+        return segment.leader == node_id
+    holders = segment.local_nodes or segment.replicas
+    return bool(holders) and min(holders) == node_id
+
+
+class SegmentUpload:
+    """One unfinished segment. Changed by the uploader only."""
+
+    __slots__ = (
+        "commit_offset",
+        "empty_reads",
+        "end_offset",
+        "has_local",
+        "held_reason",
+        "held_until_ms",
+        "is_cut",
+        "is_sealed",
+        "is_urgent",
+        "key",
+        "later_since_ms",
+        "parts",
+        "queue",
+        "reported_reason",
+        "rewrites",
+        "sent_bytes",
+        "task",
+        "unsent_bytes",
+        "waiting_since_ms",
+    )
+
+    def __init__(self, key: SegmentKey) -> None:
+        self.key = key
+        self.is_sealed = False
+        self.end_offset: int | None = None
+        self.commit_offset = key.base_offset
+        self.parts: Sequence[RemotePart] = ()
+        self.has_local = False
+        self.unsent_bytes = 0
+        """From the commit offset on, so what is in flight counts."""
+        self.waiting_since_ms: int | None = None
+        """When the oldest unsent byte was first noticed."""
+        self.later_since_ms: int | None = None
+        """The same of what came after the range in flight was cut."""
+        self.sent_bytes = 0
+        self.is_cut = False
+        """The range in flight leaves some of what waited before it."""
+        self.is_urgent = False
+        self.empty_reads = 0
+        self.task: int | None = None
+        self.queue: dict[SegmentKey, None] | None = None
+        self.rewrites: tuple[RemotePart, ...] = ()
+        self.reported_reason: str | None = None
+        """What the log was told last, so that a trouble that stays is one line."""
+        self.held_reason: str | None = None
+        self.held_until_ms: int | None = None
+        """None while `held_reason` is set: for good."""
+
+    @property
+    def is_wholly_committed(self) -> bool:
+        return self.is_sealed and self.end_offset is not None and self.commit_offset >= self.end_offset
+
+
+@dataclass(frozen=True, slots=True)
+class UploaderStatus:
+    """Plain numbers for status and metrics."""
+
+    segments: int
+    unsent_segments: int
+    unsent_bytes: int
+    oldest_unsent_ms: int
+    """Age of the oldest committed byte that is not in the store; 0 when there is none."""
+    tasks: int
+    bytes_in_flight: int
+    to_publish: int
+    held: tuple[tuple[SegmentKey, str], ...]
+    store_away_ms: int
+    meta_away_ms: int
+    window: int
+    lock_epoch: int | None

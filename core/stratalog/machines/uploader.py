@@ -1,0 +1,479 @@
+"""Decides what a node uploads next: chunk, bundle, merge, publication; and what to do when an answer is bad or missing.
+
+Plain data in, plain data out; the shell is `stratalog_node.tier.uploader`, the simulator is another. One object per
+node. What it holds follows the unfinished segments, what it costs follows their traffic: a quiet segment is not looked
+at between two events.
+
+Invariants (`check_invariants`):
+  a segment has at most one range in flight, so its parts are committed in order;
+  bytes in flight stay within the limit, but for one piece when nothing else is in flight (F75);
+  nothing is asked for without the write lock (F6, F86).
+Source: docs/design.md sections 5 and 11, decision 0003.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from stratalog.machines.bundles import IsBundleKey
+from stratalog.machines.service_gate import ServiceGate
+from stratalog.machines.upload_events import (
+    PART_OVERHEAD_BYTES,
+    CancelTask,
+    CommittedGrew,
+    FlushAsked,
+    Gone,
+    LockGained,
+    LockLost,
+    Moved,
+    NothingThere,
+    Piece,
+    PieceOutcome,
+    Publish,
+    ReportHeld,
+    ReportStore,
+    RewriteAsked,
+    SegmentGone,
+    SegmentSeen,
+    SendBundle,
+    SendChunk,
+    TaskEnded,
+    TaskFailed,
+    TaskFailure,
+    TimePassed,
+    Unreadable,
+    UploaderEffect,
+    UploaderEvent,
+    UploadLimits,
+)
+from stratalog.machines.upload_pieces import PieceChooser
+from stratalog.machines.upload_state import SegmentUpload, UploaderStatus
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemotePart
+
+_PIECES_PER_STEP = 1_000
+"""A step that began so many pieces ends: it has taken 10 ms of the event loop; the next one goes on at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    keys: tuple[SegmentKey, ...]
+    reserved_bytes: int
+
+
+class Uploader:
+    """See the module."""
+
+    def __init__(self, limits: UploadLimits, is_bundle_key: IsBundleKey) -> None:
+        self._limits = limits
+        self._pieces = PieceChooser(limits, is_bundle_key)
+        self._uploads: dict[SegmentKey, SegmentUpload] = {}
+        self._small: dict[SegmentKey, None] = {}
+        self._packing: dict[SegmentKey, None] = {}
+        self._chunks: dict[SegmentKey, None] = {}
+        self._to_publish: dict[SegmentKey, None] = {}
+        self._deadlines: list[tuple[int, SegmentKey]] = []
+        self._holds: list[tuple[int, SegmentKey]] = []
+        self._tasks: dict[int, _Task] = {}
+        self._last_task = 0
+        self._bytes_in_flight = 0
+        self._store = ServiceGate(limits.max_requests, limits.backoff_ms, limits.backoff_cap_ms)
+        self._meta = ServiceGate(limits.max_requests, limits.backoff_ms, limits.backoff_cap_ms)
+        self._lock_epoch: int | None = None
+        self._turn = 0
+        self._began_pieces = 0
+        self._effects: list[UploaderEffect] = []
+
+    # Stepping -----------------------------------------------------------------------------------------------------
+    def step(self, event: UploaderEvent, now_ms: int) -> list[UploaderEffect]:
+        """Take in one event. Returns what is to be done now, in order."""
+        return self.step_all((event,), now_ms)
+
+    def step_all(self, events: Iterable[UploaderEvent], now_ms: int) -> list[UploaderEffect]:
+        """Take in many events, then decide once: what came together goes out together."""
+        self.take_in(events, now_ms)
+        self._wake_due(now_ms)
+        self._begin_tasks(now_ms)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def take_in(self, events: Iterable[UploaderEvent], now_ms: int) -> None:
+        """Take in events and decide nothing yet: a step follows."""
+        for event in events:
+            self._take(event, now_ms)
+
+    def next_wake_ms(self, now_ms: int) -> int | None:
+        """When `TimePassed` must come, if nothing else does. None: not before the next event."""
+        if self._lock_epoch is None:
+            return None
+        if self._began_pieces > _PIECES_PER_STEP:
+            return now_ms
+        times = []
+        if self._packing or self._chunks or self._to_publish:
+            opens_ms = max(self._store.open_at_ms, self._meta.open_at_ms)
+            if opens_ms > now_ms:
+                times.append(opens_ms)
+        while self._deadlines and not self._is_deadline(*self._deadlines[0]):
+            heapq.heappop(self._deadlines)
+        if self._deadlines:
+            times.append(self._deadlines[0][0])
+        if self._holds:
+            times.append(self._holds[0][0])
+        return min(times) if times else None
+
+    def _take(self, event: UploaderEvent, now_ms: int) -> None:
+        match event:
+            case SegmentSeen():
+                self._see(event, now_ms)
+            case CommittedGrew(key, unsent_bytes):
+                if upload := self._uploads.get(key):
+                    self._grow(upload, unsent_bytes, now_ms)
+                    self._settle(upload, now_ms)
+            case SegmentGone(key):
+                self._forget(key)
+            case RewriteAsked(key, parts):
+                if upload := self._uploads.get(key):
+                    upload.rewrites = parts
+                    self._settle(upload, now_ms)
+            case FlushAsked():
+                for key in (*self._small, *(key for key, upload in self._uploads.items() if upload.task is not None)):
+                    self._hurry(self._uploads[key], now_ms)
+            case LockGained(epoch):
+                self._lock_epoch = epoch
+            case LockLost():
+                self._lock_epoch = None
+            case TaskEnded(task, outcomes):
+                self._end(task, outcomes, now_ms)
+            case TaskFailed():
+                self._fail(event, now_ms)
+            case TimePassed():
+                pass
+            case _:
+                assert_never(event)
+
+    # What is known --------------------------------------------------------------------------------------------------
+    def _see(self, seen: SegmentSeen, now_ms: int) -> None:
+        upload = self._uploads.get(seen.key)
+        if upload is None:
+            upload = self._uploads[seen.key] = SegmentUpload(seen.key)
+            self._move(upload, seen.commit_offset, seen.parts)
+        elif upload.task is None and seen.commit_offset > upload.commit_offset:
+            self._move(upload, seen.commit_offset, seen.parts)
+        upload.is_sealed = seen.is_sealed
+        upload.end_offset = seen.end_offset
+        upload.has_local = seen.has_local
+        self._grow(upload, seen.unsent_bytes, now_ms)
+        self._settle(upload, now_ms)
+
+    def _move(self, upload: SegmentUpload, commit_offset: int, parts: Sequence[RemotePart]) -> None:
+        """Metadata of an idle segment was read. The commit offset never goes back: an older answer may come late."""
+        commit_offset = max(commit_offset, upload.key.base_offset)
+        if commit_offset >= upload.commit_offset:
+            upload.commit_offset = commit_offset
+            upload.parts = parts
+
+    def _grow(self, upload: SegmentUpload, unsent_bytes: int, now_ms: int) -> None:
+        upload.unsent_bytes = unsent_bytes
+        if unsent_bytes == 0:
+            upload.waiting_since_ms = None
+            return
+        upload.has_local = True  # they were counted in the local copy, which is made with the first record
+        if upload.waiting_since_ms is None:
+            upload.waiting_since_ms = now_ms
+        if upload.task is not None and upload.later_since_ms is None and unsent_bytes > upload.sent_bytes:
+            upload.later_since_ms = now_ms
+
+    def _hurry(self, upload: SegmentUpload, now_ms: int) -> None:
+        upload.is_urgent = True
+        self._settle(upload, now_ms)
+
+    def _forget(self, key: SegmentKey) -> None:
+        upload = self._uploads.pop(key, None)
+        if upload is None:
+            return
+        self._leave(upload)
+        if upload.task is not None and len(self._tasks[upload.task].keys) == 1:
+            self._effects.append(CancelTask(upload.task))
+
+    # Queues -----------------------------------------------------------------------------------------------------------
+    def _leave(self, upload: SegmentUpload) -> None:
+        if upload.queue is not None:
+            upload.queue.pop(upload.key, None)
+            upload.queue = None
+
+    def _settle(self, upload: SegmentUpload, now_ms: int) -> None:
+        """Put a segment where it belongs by what is known of it. One in flight belongs nowhere until it is back."""
+        if upload.task is not None:
+            return
+        if upload.held_reason is not None and (upload.held_until_ms is None or now_ms < upload.held_until_ms):
+            self._leave(upload)
+            return
+        queue = self._queue_of(upload)
+        if queue is upload.queue:
+            return
+        self._leave(upload)
+        if queue is None:
+            return
+        upload.queue = queue
+        queue[upload.key] = None
+        if queue is self._small:
+            assert upload.waiting_since_ms is not None
+            heapq.heappush(self._deadlines, (upload.waiting_since_ms + self._limits.interval_ms, upload.key))
+
+    def _queue_of(self, upload: SegmentUpload) -> dict[SegmentKey, None] | None:
+        if upload.is_wholly_committed:
+            return self._chunks if self._pieces.home_run(upload) else self._to_publish
+        can_send = upload.has_local and upload.unsent_bytes > 0
+        if can_send and (upload.unsent_bytes >= self._limits.chunk_bytes or upload.is_sealed):
+            return self._chunks
+        if moved := self._pieces.moved_run(upload):
+            return self._chunks if self._pieces.is_settled(moved) else self._packing
+        if can_send:
+            # Once taken up for packing it stays there: a sweep is not undone by more data.
+            is_due = upload.is_urgent or upload.queue is self._packing
+            return self._packing if is_due else self._small
+        return None
+
+    def _is_deadline(self, deadline_ms: int, key: SegmentKey) -> bool:
+        """Whether an entry of the heap still means something."""
+        upload = self._uploads.get(key)
+        return (
+            upload is not None
+            and upload.queue is self._small
+            and upload.waiting_since_ms is not None
+            and upload.waiting_since_ms + self._limits.interval_ms == deadline_ms
+        )
+
+    def _wake_due(self, now_ms: int) -> None:
+        """When the first small range is due all small ones go with it: one sweep per interval."""
+        is_sweep = False
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            is_sweep = self._is_deadline(*heapq.heappop(self._deadlines)) or is_sweep
+        if is_sweep:
+            for key in tuple(self._small):
+                self._uploads[key].queue = self._packing
+            self._packing.update(self._small)
+            self._small.clear()
+            self._deadlines.clear()
+        while self._holds and self._holds[0][0] <= now_ms:
+            _, key = heapq.heappop(self._holds)
+            upload = self._uploads.get(key)
+            if upload is not None and upload.held_until_ms is not None and upload.held_until_ms <= now_ms:
+                upload.held_reason = upload.held_until_ms = None
+                self._settle(upload, now_ms)
+
+    # Beginning --------------------------------------------------------------------------------------------------
+    def _begin_tasks(self, now_ms: int) -> None:
+        """Chunks, bundles and publications take turns, so that none starves the others (F80)."""
+        if self._lock_epoch is None:
+            return
+        kinds: tuple[Callable[[], bool | None], ...] = (self._begin_chunk, self._begin_bundle, self._begin_publish)
+        idle_kinds = 0
+        self._began_pieces = 0
+        while idle_kinds < len(kinds):
+            if self._began_pieces > _PIECES_PER_STEP:
+                return
+            running = len(self._tasks)
+            if not (self._store.may_begin(running, now_ms) and self._meta.may_begin(running, now_ms)):
+                return
+            began = kinds[self._turn % len(kinds)]()
+            if began is False:
+                return
+            self._turn += 1
+            idle_kinds = 0 if began else idle_kinds + 1
+
+    # Each returns None when it has no work, False when its work must wait for room in flight: then nothing else may
+    # begin either, or smaller work would keep it waiting for ever.
+    def _has_room(self, size_bytes: int) -> bool:
+        return self._bytes_in_flight == 0 or self._bytes_in_flight + size_bytes <= self._limits.in_flight_bytes
+
+    def _start(self, keys: tuple[SegmentKey, ...], reserved_bytes: int) -> int:
+        self._last_task += 1
+        self._tasks[self._last_task] = _Task(keys, reserved_bytes)
+        self._bytes_in_flight += reserved_bytes
+        for key in keys:
+            upload = self._uploads[key]
+            self._leave(upload)
+            upload.task = self._last_task
+        self._began_pieces += len(keys)
+        return self._last_task
+
+    def _begin_chunk(self) -> bool | None:
+        for key in self._chunks:
+            upload = self._uploads[key]
+            piece = self._pieces.chunk_piece(upload)
+            if not self._has_room(piece.max_bytes):
+                return False
+            self._effects.append(SendChunk(self._start((key,), piece.max_bytes), piece))
+            return True
+        return None
+
+    def _begin_bundle(self) -> bool | None:
+        limits = self._limits
+        if not self._packing:
+            return None
+        if not self._has_room(limits.bundle_bytes):
+            return False
+        pieces: list[Piece] = []
+        total = 0
+        for key in self._packing:
+            upload = self._uploads[key]
+            piece = self._pieces.bundle_piece(upload)
+            size_bytes = piece.max_bytes + PART_OVERHEAD_BYTES
+            if pieces and (total + size_bytes > limits.bundle_bytes or len(pieces) >= limits.bundle_parts):
+                break
+            pieces.append(piece)
+            total += size_bytes
+        task = self._start(tuple(piece.key for piece in pieces), total)
+        if len(pieces) == 1 and total >= limits.chunk_bytes:
+            self._effects.append(SendChunk(task, pieces[0]))
+        else:
+            self._effects.append(SendBundle(task, tuple(pieces)))
+        return True
+
+    def _begin_publish(self) -> bool | None:
+        for key in self._to_publish:
+            upload = self._uploads[key]
+            self._effects.append(Publish(self._start((key,), 0), key, tuple(upload.parts)))
+            return True
+        return None
+
+    # Ending -----------------------------------------------------------------------------------------------------
+    def _finish(self, task: int) -> list[SegmentUpload]:
+        done = self._tasks.pop(task, None)
+        if done is None:
+            return []
+        self._bytes_in_flight -= done.reserved_bytes
+        uploads = [upload for key in done.keys if (upload := self._uploads.get(key)) and upload.task == task]
+        for upload in uploads:
+            upload.task = None
+        return uploads
+
+    def _end(self, task: int, outcomes: Sequence[PieceOutcome], now_ms: int) -> None:
+        uploads = {upload.key: upload for upload in self._finish(task)}
+        if any(isinstance(outcome, Moved | Gone) for outcome in outcomes):
+            self._report_back("object store", self._store.answered(), now_ms)
+            self._report_back("meta service", self._meta.answered(), now_ms)
+        for outcome in outcomes:
+            upload = uploads.get(outcome.key)
+            if upload is not None:
+                self._take_outcome(upload, outcome, now_ms)
+        for upload in uploads.values():
+            if upload.key in self._uploads:
+                self._settle(upload, now_ms)
+
+    def _take_outcome(self, upload: SegmentUpload, outcome: PieceOutcome, now_ms: int) -> None:
+        match outcome:
+            case Moved():
+                self._move(upload, outcome.commit_offset, outcome.parts)
+                upload.reported_reason = None
+                upload.empty_reads = 0
+                if not upload.is_cut:
+                    upload.waiting_since_ms = upload.later_since_ms
+                    upload.is_urgent = False
+                self._grow(upload, outcome.unsent_bytes, now_ms)
+                upload.is_urgent = upload.is_urgent and outcome.unsent_bytes > 0
+            case Gone(key):
+                self._forget(key)
+            case NothingThere(key, unsent_bytes):
+                # Mostly the next `CommittedGrew` says when there is something: no loop over an open transaction.
+                self._grow(upload, unsent_bytes, now_ms)
+                upload.is_urgent = False
+                upload.empty_reads += 1
+                if unsent_bytes and upload.empty_reads > 1:
+                    self._hold(upload, f"{unsent_bytes} bytes are committed, but none is read", False, now_ms)
+            case Unreadable(key, reason, is_final):
+                self._hold(upload, reason, is_final, now_ms)
+            case _:
+                assert_never(outcome)
+
+    def _hold(self, upload: SegmentUpload, reason: str, is_final: bool, now_ms: int) -> None:
+        """Leave a segment alone, for a while or for good; the others go on."""
+        upload.held_reason = reason
+        upload.held_until_ms = None if is_final else now_ms + self._limits.hold_ms
+        if upload.held_until_ms is not None:
+            heapq.heappush(self._holds, (upload.held_until_ms, upload.key))
+        if upload.reported_reason != reason:
+            upload.reported_reason = reason
+            self._effects.append(ReportHeld(upload.key, reason, is_final))
+
+    def _fail(self, failed: TaskFailed, now_ms: int) -> None:
+        uploads = self._finish(failed.task)
+        limits = self._limits
+        match failed.failure:
+            case TaskFailure.DOUBTFUL:
+                if self._store.doubted(now_ms, failed.jitter, limits.doubts_before_backoff):
+                    self._report_away("object store", failed.reason)
+            case TaskFailure.REFUSED:
+                if self._store.refused(now_ms, failed.jitter):
+                    self._report_away("object store", failed.reason)
+            case TaskFailure.META_AWAY:
+                if self._meta.refused(now_ms, failed.jitter):
+                    self._report_away("meta service", failed.reason)
+            case TaskFailure.LOCK_LOST | TaskFailure.CANCELLED:
+                # Of the lock `LockLost` tells: this answer may be about an epoch that is long over.
+                pass
+            case _:
+                assert_never(failed.failure)
+        for upload in uploads:
+            # At once, with what came meanwhile (non-stop write): it has waited long enough.
+            upload.is_urgent = True
+            self._settle(upload, now_ms)
+
+    def _report_away(self, service: str, reason: str) -> None:
+        self._effects.append(ReportStore(service, is_away=True, reason=reason, away_ms=0))
+
+    def _report_back(self, service: str, away_since_ms: int | None, now_ms: int) -> None:
+        if away_since_ms is not None:
+            self._effects.append(ReportStore(service, is_away=False, reason="", away_ms=now_ms - away_since_ms))
+
+    # Looking in -----------------------------------------------------------------------------------------------------
+    def knows(self, key: SegmentKey) -> bool:
+        return key in self._uploads
+
+    def is_in_flight(self, key: SegmentKey) -> bool:
+        return any(key in task.keys for task in self._tasks.values())
+
+    def commit_offset(self, key: SegmentKey) -> int | None:
+        upload = self._uploads.get(key)
+        return upload.commit_offset if upload else None
+
+    def is_settled(self) -> bool:
+        """Nothing is waiting or in flight that could go; held segments are not waited for."""
+        return not (self._tasks or self._small or self._packing or self._chunks or self._to_publish)
+
+    def describe(self, now_ms: int) -> UploaderStatus:
+        """Cost: one look at each unfinished segment."""
+        unsent = [upload for upload in self._uploads.values() if upload.unsent_bytes > 0]
+        oldest = min((u.waiting_since_ms for u in unsent if u.waiting_since_ms is not None), default=now_ms)
+        store_since, meta_since = self._store.away_since_ms, self._meta.away_since_ms
+        return UploaderStatus(
+            segments=len(self._uploads),
+            unsent_segments=len(unsent),
+            unsent_bytes=sum(upload.unsent_bytes for upload in unsent),
+            oldest_unsent_ms=max(0, now_ms - oldest),
+            tasks=len(self._tasks),
+            bytes_in_flight=self._bytes_in_flight,
+            to_publish=len(self._to_publish),
+            held=tuple((u.key, u.held_reason) for u in self._uploads.values() if u.held_reason is not None),
+            store_away_ms=0 if store_since is None else now_ms - store_since,
+            meta_away_ms=0 if meta_since is None else now_ms - meta_since,
+            window=self._store.window,
+            lock_epoch=self._lock_epoch,
+        )
+
+    def check_invariants(self) -> None:
+        queues = (self._small, self._packing, self._chunks, self._to_publish)
+        for key, upload in self._uploads.items():
+            homes = [queue for queue in queues if key in queue]
+            assert homes == ([] if upload.queue is None else [upload.queue]), f"{key} stands in {len(homes)} queues"
+            assert upload.task is None or upload.queue is None, f"{key} waits and is in flight"
+            assert upload.commit_offset >= key.base_offset, f"{key} is committed below its base"
+            assert upload.task is None or key in self._tasks[upload.task].keys, f"{key} is in flight in no task"
+        reserved = sum(task.reserved_bytes for task in self._tasks.values())
+        assert reserved == self._bytes_in_flight, "bytes in flight do not add up"
+        with_bytes = sum(1 for task in self._tasks.values() if task.reserved_bytes)
+        assert reserved <= self._limits.in_flight_bytes or with_bytes <= 1, "too many bytes in flight"

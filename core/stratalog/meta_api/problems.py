@@ -1,0 +1,103 @@
+"""Errors as problem JSON (RFC 9457): the kind of error crosses HTTP, so that a client raises what the service raised.
+
+An answer that is no problem of ours (a proxy's page, a cut body) says nothing about what was done: `OutcomeUnknown`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import BaseModel, ValidationError
+
+from stratalog.model.errors import (
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    DiskFull,
+    Fenced,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    StratalogError,
+    Unavailable,
+)
+
+CONTENT_TYPE: Final = "application/problem+json"
+_PREFIX: Final = "urn:stratalog:error:"
+
+_KINDS: Final[dict[str, type[StratalogError]]] = {
+    kind.__name__: kind
+    for kind in (
+        AlreadyExists,
+        Conflict,
+        DiskFull,
+        Fenced,
+        InvalidRequest,
+        LimitExceeded,
+        NotFound,
+        OutcomeUnknown,
+        Rejected,
+        StratalogError,
+        Unavailable,
+    )
+}
+_STATUS: Final[tuple[tuple[type[StratalogError], int], ...]] = (
+    # The first that fits.
+    (NotFound, 404),
+    (AlreadyExists, 409),
+    (Conflict, 409),
+    (Fenced, 412),
+    (LimitExceeded, 413),
+    (Rejected, 400),
+    (DiskFull, 507),
+    (Unavailable, 503),
+    (StratalogError, 500),
+)
+
+
+class CorruptPlace(BaseModel):
+    reason: str
+    source: str
+    position: int
+
+
+class Problem(BaseModel):
+    """Why a request was not done. `type` ends in the kind of error; `status` repeats the HTTP status."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    corrupt: CorruptPlace | None = None
+
+
+def to_problem(error: StratalogError) -> Problem:
+    kind = type(error).__name__
+    status = next(status for base, status in _STATUS if isinstance(error, base))
+    place = None
+    if isinstance(error, Corrupt):
+        place = CorruptPlace(reason=error.reason, source=error.source, position=error.position)
+    return Problem(type=_PREFIX + kind, title=kind, status=status, detail=str(error), corrupt=place)
+
+
+def from_problem(problem: Problem) -> StratalogError:
+    if problem.corrupt is not None:
+        place = problem.corrupt
+        return Corrupt(place.reason, source=place.source, position=place.position)
+    kind = _KINDS.get(problem.type.removeprefix(_PREFIX))
+    if kind is None:  # a kind that a newer service knows: its status says whose fault it is
+        kind = Rejected if 400 <= problem.status < 500 else OutcomeUnknown
+    return kind(problem.detail)
+
+
+def read_problem(status: int, body: bytes, where: str) -> StratalogError:
+    """The error in an answer that is not a success."""
+    try:
+        return from_problem(Problem.model_validate_json(body))
+    except ValidationError:
+        text = body[:200].decode("utf-8", "replace").strip()
+        return OutcomeUnknown(
+            f"{where} answered {status} and no problem that we know ({text!r}): something stands between"
+        )

@@ -1,0 +1,60 @@
+"""The error tree, grouped by what the caller can do about it.
+
+Every message says what was wrong, where, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class StratalogError(Exception):
+    """Root of all errors that Stratalog raises on purpose."""
+
+
+class Rejected(StratalogError):
+    """The caller's fault: the same call will fail again. Nothing was done."""
+
+
+class InvalidRequest(Rejected):
+    """A field of the request is outside what is allowed."""
+
+
+class NotFound(Rejected):
+    """The thing named does not exist. Never raised for "I could not find out"."""
+
+
+class AlreadyExists(Rejected):
+    """A create-only operation met an existing thing."""
+
+
+class Conflict(Rejected):
+    """A compare-and-set lost: the state is not the one the caller named. Read again, then decide."""
+
+
+class Fenced(Rejected):
+    """The caller's epoch or write lock is older than the present one: it must stop writing."""
+
+
+class LimitExceeded(Rejected):
+    """A size or a count is above its limit; the message names the limit's setting."""
+
+
+class Unavailable(StratalogError):
+    """Not now: try again later. Nothing was done."""
+
+
+class DiskFull(Unavailable):
+    """No room for new data; heals by itself when space returns."""
+
+
+class OutcomeUnknown(StratalogError):
+    """The operation may or may not have happened: ask (read metadata) before acting again."""
+
+
+class Corrupt(StratalogError):
+    """Data at rest is wrong. Carries where: `source` (file or object) and `position` in bytes."""
+
+    def __init__(self, reason: str, *, source: str, position: int) -> None:
+        super().__init__(f"{source}: at byte {position}: {reason}")
+        self.reason = reason
+        self.source = source
+        self.position = position

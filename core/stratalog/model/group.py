@@ -1,0 +1,96 @@
+"""Consumer groups as they are kept: members, generations, committed offsets.
+
+Plain data, shared by the group machine, the group log's format and the node. Protocol metadata and assignments are the
+clients' own bytes; nothing here looks inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+NO_GENERATION = -1
+NO_OFFSET = -1
+NEVER_EXPIRES = -1
+
+
+class GroupError(IntEnum):
+    """What a group answers to a client; the numbers are Kafka's error codes."""
+
+    UNKNOWN = -1
+    NONE = 0
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    OFFSET_METADATA_TOO_LARGE = 12
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    INVALID_COMMIT_OFFSET_SIZE = 28
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
+    MEMBER_ID_REQUIRED = 79
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
+
+
+class GroupState(StrEnum):
+    """The life of a group; the words are those that Kafka's tools show."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class MemberProtocol(NamedTuple):
+    """A way of sharing work that a member offers, most wanted first in its list."""
+
+    name: str
+    metadata: bytes
+
+
+class MemberRecord(NamedTuple):
+    """One member, as the group log keeps it."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[MemberProtocol, ...]
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """One group, as the group log keeps it: stable when it has members, empty when not."""
+
+    generation: int
+    protocol_type: str | None
+    protocol_name: str | None
+    leader: str | None
+    members: tuple[MemberRecord, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The clients' bytes in it."""
+        return sum(len(m.assignment) + sum(len(p.metadata) for p in m.protocols) for m in self.members)
+
+
+class CommittedOffset(NamedTuple):
+    """Where a group is in a shard. `expires_ms` is set only by old clients that ask for a retention of their own."""
+
+    offset: int
+    epoch: int
+    metadata: str
+    committed_ms: int
+    expires_ms: int = NEVER_EXPIRES

@@ -1,0 +1,31 @@
+"""Names of things: which shard, which segment.
+
+A name is plain data. It is compared and hashed, never computed here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from uuid import UUID
+
+MAX_OFFSET: Final = 2**63 - 1
+
+
+class ShardKey(NamedTuple):
+    """One shard (a Kafka partition) of one topic. A recreated topic has a new id, so it never meets old data."""
+
+    topic_id: UUID
+    shard: int
+
+
+class SegmentKey(NamedTuple):
+    """One segment: a contiguous offset range of one shard, written under one epoch."""
+
+    topic_id: UUID
+    shard: int
+    epoch: int
+    base_offset: int
+
+    @property
+    def shard_key(self) -> ShardKey:
+        return ShardKey(self.topic_id, self.shard)

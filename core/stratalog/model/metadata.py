@@ -1,0 +1,121 @@
+"""The records of the meta service: what is asked of it, what it keeps beside topics, and what it tells of its changes.
+
+Plain immutable data, shared by the shard table (a pure machine), the service around it and the clients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemotePart, Segment
+from stratalog.model.topic import Shard, Topic
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A storage node. `storage_id` is made when the data directory is made: a new id means an empty disk."""
+
+    node_id: int
+    storage_id: str
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    cluster_id: str
+    node_epoch: int
+    """Grows with each registration; part of every object name this node life writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A write lock: `epoch` grows with each new holder; `expires_ms` by the meta service's clock.
+
+    A holder's name must be its own and of one life (a node's id and epoch), for asking again under it renews.
+    """
+
+    name: str
+    holder: str
+    epoch: int
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartCommit:
+    """Move one segment's commit offset from `expected_commit_offset` to `part.end_offset` (compare-and-set).
+
+    `part.base_offset` must equal `expected_commit_offset` (or the segment's base offset for its first part).
+    """
+
+    segment: SegmentKey
+    expected_commit_offset: int
+    part: RemotePart
+
+
+@dataclass(frozen=True, slots=True)
+class PartReplacement:
+    """Point committed parts at other objects that hold the same offsets (bundle compaction)."""
+
+    segment: SegmentKey
+    old: tuple[RemotePart, ...]
+    new: tuple[RemotePart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All metadata at one version. Immutable; the records are shared with the service when it is in this process."""
+
+    version: int
+    topics: tuple[Topic, ...]
+    shards: tuple[Shard, ...]
+    nodes: tuple[NodeInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChanged:
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class ShardChanged:
+    """The log start moved (then `segments` is empty: they did not change by it), or the shard is new (then
+    `segments` holds its first one)."""
+
+    shard: Shard
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentChanged:
+    segment: Segment
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPurged:
+    """Its files and objects are gone; so is its metadata."""
+
+    key: SegmentKey
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanged:
+    node: NodeInfo
+
+
+Change: TypeAlias = TopicChanged | TopicDeleted | ShardChanged | SegmentChanged | SegmentPurged | NodeChanged
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """The changes of one transaction, in order; `version` is the state's version after it."""
+
+    version: int
+    changes: tuple[Change, ...]

@@ -1,0 +1,32 @@
+"""Topics and shards as the meta service knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from stratalog.model.ids import ShardKey
+from stratalog.model.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic. `settings` holds only what was set on the topic, under Kafka's names; defaults come from the process."""
+
+    name: str
+    topic_id: UUID
+    shard_count: int
+    replication_factor: int
+    settings: Mapping[str, str]
+    created_ms: int
+    is_internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard and its segments, oldest first; the last one is ACTIVE (or being opened)."""
+
+    key: ShardKey
+    log_start_offset: int
+    segments: tuple[Segment, ...]

@@ -1,0 +1,155 @@
+"""The file work of a directory store: blocking, done in the store's own threads.
+
+Durability: an object is written under a temporary name, flushed, linked to its own name (which fails when that name is
+taken) and its folder is flushed, so that a name is only ever seen with its whole body, also after a crash (F50).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from uuid import uuid4
+
+from stratalog.model.errors import Corrupt
+
+TEMPORARY_FOLDER = ".incoming"
+_STALE_TEMPORARY_S = 24 * 3_600
+_MAX_PIECES = 1_000
+_MKDIR_ATTEMPTS = 16
+
+
+class LinkedNotFlushed(OSError):
+    """The object has its name, but the folder could not be flushed: a crash may take it away again."""
+
+
+class DirectoryFiles:
+    """Writes and removes whole objects below one root, which is made when it is missing."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._incoming = root / TEMPORARY_FOLDER
+        self._is_prepared = False
+
+    def write(self, path: Path, pieces: list[memoryview]) -> None:
+        self._prepare()
+        temporary = self._incoming / uuid4().hex
+        try:
+            try:
+                _write_flushed(temporary, pieces)
+            except FileNotFoundError:
+                # Somebody removed the whole directory while the node ran: the store is empty, not broken.
+                self._is_prepared = False
+                self._prepare()
+                _write_flushed(temporary, pieces)
+            self._link(temporary, path)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        try:
+            _flush_folder(path.parent)
+        except OSError as error:
+            raise LinkedNotFlushed(*error.args) from error
+
+    def _link(self, temporary: Path, path: Path) -> None:
+        for _ in range(_MKDIR_ATTEMPTS):
+            try:
+                os.link(temporary, path)
+            except FileNotFoundError:
+                # The folder is new, or a deletion has just taken the empty folder away.
+                self._make_folder(path.parent)
+            else:
+                return
+        raise OSError(errno.EAGAIN, f"folder of {path} was removed again and again while it was made")
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make a folder and flush the names of all that are new."""
+        missing = []
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for new in reversed(missing):
+            with contextlib.suppress(FileExistsError, FileNotFoundError):
+                new.mkdir()
+            with contextlib.suppress(FileNotFoundError):
+                _flush_folder(new.parent)
+
+    def _prepare(self) -> None:
+        """Make the root and sweep what dead writers left half written."""
+        if self._is_prepared:
+            return
+        self._make_folder(self._root)
+        self._make_folder(self._incoming)
+        oldest = time.time() - _STALE_TEMPORARY_S
+        for entry in os.scandir(self._incoming):
+            with contextlib.suppress(FileNotFoundError):
+                if entry.stat().st_mtime < oldest:
+                    os.unlink(entry.path)
+        self._is_prepared = True
+
+    def remove(self, paths: Iterable[Path]) -> None:
+        folders = set()
+        for path in paths:
+            folders.add(path.parent)
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                path.unlink()
+        for folder in folders:
+            self._remove_empty(folder)
+
+    def _remove_empty(self, folder: Path) -> None:
+        while folder != self._root:
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                pass
+            except OSError:
+                return
+            folder = folder.parent
+
+
+def _write_flushed(path: Path, pieces: list[memoryview]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        for first in range(0, len(pieces), _MAX_PIECES):
+            _write_all(descriptor, pieces[first : first + _MAX_PIECES])
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, pieces: list[memoryview]) -> None:
+    while pieces:
+        written = os.writev(descriptor, pieces)
+        while pieces and written >= pieces[0].nbytes:
+            written -= pieces.pop(0).nbytes
+        if written:
+            pieces[0] = pieces[0][written:]
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_range(path: str, start: int, end: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        body = os.pread(descriptor, end - start, start)
+        if len(body) == end - start:
+            return body
+        pieces = [body]
+        position = start + len(body)
+        while position < end and (piece := os.pread(descriptor, end - position, position)):
+            pieces.append(piece)
+            position += len(piece)
+        if position < end:
+            raise Corrupt(f"range [{start}, {end}) ends after the object", source=path, position=position)
+        return b"".join(pieces)
+    finally:
+        os.close(descriptor)

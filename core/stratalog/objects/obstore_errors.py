@@ -1,0 +1,124 @@
+"""What obstore's errors mean for the caller.
+
+obstore raises few classes and puts the rest into their text, so the status code and the transport's own word are read
+from there; `tests/stores/test_store_errors.py` holds this page against real answers. The rule for a put: only an
+answer that proves that nothing was written is `Unavailable`; everything else is `OutcomeUnknown` (F46, F49).
+"""
+
+from __future__ import annotations
+
+import re
+
+import obstore.exceptions
+
+from stratalog.model.errors import (
+    AlreadyExists,
+    Corrupt,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    StratalogError,
+    Unavailable,
+)
+from stratalog.objects.calls import Failure
+from stratalog.objects.stats import FailureKind, Operation
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_SERVER_CODE = re.compile(r"<Code>([A-Za-z]{1,64})</Code>")
+_TRANSPORT = re.compile(r"kind: (Connect|Timeout|Request|Interrupted|Decode|Unknown)\b")
+_FIRST_LINE_CHARS = 300
+
+_SLOW_DOWN = (429, 503)
+_DENIED = (401, 403)
+_NOT_ALLOWED_HERE = (405, 501)
+_WRONG_RANGE = (
+    "Received non-partial response",
+    "Failed to parse content range",
+    "Content-Range header not present",
+    "Wanted range starting at",
+)
+_WRONG_RANGE_PATTERN = re.compile(r"Requested \d+\.\.\d+, got \d+\.\.\d+")
+
+
+def classify(error: Exception, operation: Operation, where: str) -> Failure:
+    """The failure behind an exception of obstore, or the exception itself when it is none of obstore's."""
+    if isinstance(error, Corrupt):
+        return Failure(FailureKind.WRONG_BODY, error, is_retriable=True)
+    if isinstance(error, StratalogError):
+        return Failure(FailureKind.OTHER, error, is_retriable=False)
+    if not isinstance(error, (obstore.exceptions.BaseError, OSError)):
+        raise error
+    text = str(error)
+    what = f"{operation} {where}"
+    if found := _STATUS.search(text):
+        return _from_status(int(found[1]), text, operation, what)
+    if isinstance(error, FileNotFoundError):
+        return _not_found(what)
+    if isinstance(error, obstore.exceptions.AlreadyExistsError):
+        return _already_exists(what)
+    if _is_wrong_range(text):
+        corrupt = Corrupt(f"the store answered another range: {_first_line(text)}", source=where, position=0)
+        return Failure(FailureKind.WRONG_BODY, corrupt, is_retriable=True)
+    return _from_transport(text, operation, what)
+
+
+def _from_status(status: int, text: str, operation: Operation, what: str) -> Failure:
+    code = found[1] if (found := _SERVER_CODE.search(text)) else ""
+    said = f"the store answered {status} {code}".rstrip()
+    if status == 404 and code != "NoSuchBucket" and operation in (Operation.GET, Operation.HEAD):
+        return _not_found(what)
+    if status == 412 and operation is Operation.PUT:
+        return _already_exists(what)
+    if status == 409 and operation is Operation.PUT:
+        # A racing conditional put: S3 asks to look again. It may be our own earlier attempt (F46).
+        error: StratalogError = OutcomeUnknown(f"{what}: {said}; another put of this name is or was under way")
+        return Failure(FailureKind.CONFLICT, error, is_retriable=False)
+    if status in _SLOW_DOWN:
+        return Failure(FailureKind.SLOW_DOWN, Unavailable(f"{what}: {said}; back off"), is_retriable=True)
+    if status in _DENIED or status == 404:
+        # Keys get rotated and buckets restored: not the caller's fault, and never taken for "no such object".
+        hint = "check the credentials and the bucket's policy" if status in _DENIED else "check the bucket's name"
+        return Failure(FailureKind.DENIED, Unavailable(f"{what}: {said}; {hint}"), is_retriable=False)
+    if status == 416:
+        corrupt = Corrupt(f"{said}: the object ends before the range", source=what, position=0)
+        return Failure(FailureKind.WRONG_BODY, corrupt, is_retriable=True)
+    if status in _NOT_ALLOWED_HERE:
+        refused = InvalidRequest(f"{what}: {said}; the store cannot do this: use one with conditional puts")
+        return Failure(FailureKind.REJECTED, refused, is_retriable=False)
+    if status >= 500 or status in (408, 409, 412):
+        if operation is Operation.PUT:
+            error = OutcomeUnknown(f"{what}: {said}; it may yet appear: write again under a new name")
+        else:
+            error = Unavailable(f"{what}: {said}; try later")
+        return Failure(FailureKind.SERVER_ERROR, error, is_retriable=True)
+    refused = InvalidRequest(f"{what}: {said}: {_first_line(text)}")
+    return Failure(FailureKind.REJECTED, refused, is_retriable=False)
+
+
+def _from_transport(text: str, operation: Operation, what: str) -> Failure:
+    word = found[1] if (found := _TRANSPORT.search(text)) else "Unknown"
+    if word == "Connect":
+        return Failure(FailureKind.REFUSED, Unavailable(f"{what}: no connection to the store; is it up?"), True)
+    kind = {"Timeout": FailureKind.TIMEOUT, "Unknown": FailureKind.OTHER}.get(word, FailureKind.CUT)
+    detail = _first_line(text)
+    if operation is Operation.PUT:
+        unknown = OutcomeUnknown(f"{what}: the answer was lost ({detail}); write again under a new name")
+        return Failure(kind, unknown, is_retriable=False)
+    return Failure(kind, Unavailable(f"{what}: the answer was cut ({detail}); try later"), is_retriable=True)
+
+
+def _not_found(what: str) -> Failure:
+    return Failure(FailureKind.NOT_FOUND, NotFound(f"{what}: no such object"), is_retriable=False)
+
+
+def _already_exists(what: str) -> Failure:
+    exists = AlreadyExists(f"{what}: the object exists; it may be an earlier attempt of this writer: read it back")
+    return Failure(FailureKind.ALREADY_EXISTS, exists, is_retriable=False)
+
+
+def _is_wrong_range(text: str) -> bool:
+    return any(words in text for words in _WRONG_RANGE) or _WRONG_RANGE_PATTERN.search(text) is not None
+
+
+def _first_line(text: str) -> str:
+    return text.split("\n", 1)[0][:_FIRST_LINE_CHARS]

@@ -1,0 +1,176 @@
+"""Object stores that obstore speaks to: S3 and its kin, and memory.
+
+obstore's own retries are off: it would send a put again whose answer was lost, and then report our own object as
+somebody else's (F46). Reads are checked for their length; a wrong body never becomes an answer (F44).
+Lives on the event loop; the work is done by obstore's threads, which do not hold the interpreter lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import obstore
+from obstore.store import MemoryStore, S3Store
+
+from stratalog.model.errors import Corrupt
+from stratalog.objects.calls import StoreCalls
+from stratalog.objects.keys import check_key, check_prefix, check_range, folder_of
+from stratalog.objects.obstore_errors import classify
+from stratalog.objects.probe import probe_store
+from stratalog.objects.settings import StoreSettings
+from stratalog.objects.stats import Operation, StoreStats
+from stratalog.objects.store import Capabilities, ObjectInfo
+from stratalog.objects.urls import S3Location
+
+_DELETE_BATCH = 1_000
+"""S3 refuses a request with more keys (F45)."""
+_LIST_PAGE = 1_000
+
+
+class ObstoreStore:
+    """An `ObjectStore` over one of obstore's clients, below a prefix."""
+
+    def __init__(self, client: S3Store | MemoryStore, *, url: str, prefix: str, settings: StoreSettings) -> None:
+        self._client = client
+        self._url = url
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._calls = StoreCalls(settings, classify)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def stats(self) -> StoreStats:
+        return self._calls.stats
+
+    async def probe(self) -> Capabilities:
+        return await probe_store(self)
+
+    async def put(self, key: str, body: Sequence[bytes | memoryview]) -> None:
+        path = self._path(key)
+        pieces = [piece for piece in body if len(piece)] or [b""]
+
+        async def attempt() -> None:
+            await obstore.put_async(self._client, path, pieces, mode="create", use_multipart=False)
+
+        size_bytes = sum(memoryview(piece).nbytes for piece in pieces)
+        await self._calls.run(Operation.PUT, self._where(key), attempt, size_bytes=size_bytes)
+
+    async def get(self, key: str) -> bytes:
+        path = self._path(key)
+        where = self._where(key)
+
+        async def attempt() -> bytes:
+            answer = await obstore.get_async(self._client, path)
+            body = bytes(memoryview(await answer.bytes_async()))
+            expected = answer.meta["size"]
+            if len(body) != expected:
+                raise Corrupt(f"body has {len(body)} bytes, the object {expected}", source=where, position=len(body))
+            return body
+
+        body = await self._calls.run(Operation.GET, where, attempt)
+        self.stats[Operation.GET].bytes += len(body)
+        return body
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        return bytes(await self.get_range_view(key, start, end))
+
+    async def get_range_view(self, key: str, start: int, end: int) -> memoryview:
+        check_range(key, start, end)
+        path = self._path(key)
+        where = self._where(key)
+
+        async def attempt() -> memoryview:
+            view = memoryview(await obstore.get_range_async(self._client, path, start=start, end=end))
+            if len(view) != end - start:
+                raise Corrupt(
+                    f"range [{start}, {end}) was answered with {len(view)} bytes", source=where, position=start
+                )
+            return view
+
+        return await self._calls.run(Operation.GET, where, attempt, size_bytes=end - start)
+
+    async def head(self, key: str) -> ObjectInfo:
+        path = self._path(key)
+
+        async def attempt() -> ObjectInfo:
+            return self._info(await obstore.head_async(self._client, path))
+
+        return await self._calls.run(Operation.HEAD, self._where(key), attempt)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        check_prefix(prefix)
+        # obstore matches whole path segments, and strips a trailing slash.
+        folder = self._prefix + folder_of(prefix)
+        last: str | None = None
+        while True:
+            page = await self._list_page(prefix, folder, last)
+            for info in page:
+                if info.key.startswith(prefix):
+                    yield info
+            if len(page) < _LIST_PAGE:
+                return
+            last = self._prefix + page[-1].key
+
+    async def _list_page(self, prefix: str, folder: str, after: str | None) -> Sequence[ObjectInfo]:
+        async def attempt() -> Sequence[ObjectInfo]:
+            async for found in obstore.list(self._client, folder or None, offset=after, chunk_size=_LIST_PAGE):
+                return tuple(map(self._info, found))
+            return ()
+
+        return await self._calls.run(Operation.LIST, f"{self._url}: keys below {prefix!r}", attempt)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        paths = [self._path(key) for key in keys]
+        for first in range(0, len(paths), _DELETE_BATCH):
+            batch = paths[first : first + _DELETE_BATCH]
+
+            async def attempt(batch: Sequence[str] = batch) -> None:
+                await obstore.delete_async(self._client, batch)
+
+            await self._calls.run(Operation.DELETE, self._deletion(keys, first), attempt)
+
+    def _deletion(self, keys: Sequence[str], first: int) -> str:
+        return f"{self._where(keys[first])} and {min(len(keys) - first, _DELETE_BATCH) - 1} more"
+
+    async def close(self) -> None:
+        """obstore closes its connections when the client is dropped."""
+
+    def _path(self, key: str) -> str:
+        return self._prefix + check_key(key)
+
+    def _where(self, key: str) -> str:
+        return f"{self._url}/{key}"
+
+    def _info(self, meta: Any) -> ObjectInfo:
+        return ObjectInfo(
+            key=meta["path"].removeprefix(self._prefix),
+            size_bytes=meta["size"],
+            modified_ms=int(meta["last_modified"].timestamp() * 1_000),
+        )
+
+
+def open_s3(location: S3Location, settings: StoreSettings) -> ObstoreStore:
+    """A client of one bucket. Makes no request. What the location leaves open is taken from the AWS_* environment."""
+    longest_s = settings.deadline_ms / 1_000 + settings.transfer_s(1 << 30)
+    config: dict[str, Any] = dict(location.config)
+    client = S3Store(
+        location.bucket,
+        **config,
+        client_options={
+            "allow_http": location.allow_http,
+            "connect_timeout": timedelta(milliseconds=min(5_000, settings.attempt_timeout_ms)),
+            # Ours is the deadline; this one only ends what nobody waits for any more.
+            "timeout": timedelta(seconds=longest_s),
+        },
+        retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=longest_s)},
+    )
+    return ObstoreStore(client, url=location.url, prefix=location.prefix, settings=settings)
+
+
+def open_memory(settings: StoreSettings) -> ObstoreStore:
+    """A store that lives and dies with this object: for tests and trials."""
+    return ObstoreStore(MemoryStore(), url="memory:", prefix="", settings=settings)

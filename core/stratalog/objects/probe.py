@@ -1,0 +1,49 @@
+"""Does this store really keep what is there?
+
+Some servers accept `If-None-Match` and overwrite nevertheless (F46), so the promise is tried, not believed.
+Cost: five requests, once, when a node starts to use a store.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from uuid import uuid4
+
+from stratalog.model.errors import AlreadyExists, InvalidRequest, StratalogError
+from stratalog.objects.store import Capabilities, ObjectStore
+
+PROBE_PREFIX = "probe/"
+_FIRST = b"stratalog probe: first"
+_SECOND = b"stratalog probe: second, must not be seen"
+
+
+async def probe_store(store: ObjectStore) -> Capabilities:
+    """Put an object twice, read it back whole and in part, delete it.
+
+    Raises: InvalidRequest when the store overwrites or garbles; whatever the store raises when it is away.
+    """
+    key = f"{PROBE_PREFIX}{uuid4().hex}"
+    await store.put(key, [_FIRST])
+    try:
+        await _try(store, key)
+    except StratalogError:
+        # What is wrong with the store matters more than what it leaves behind.
+        with suppress(StratalogError):
+            await store.delete([key])
+        raise
+    await store.delete([key])
+    return Capabilities(conditional_put=True)
+
+
+async def _try(store: ObjectStore, key: str) -> None:
+    try:
+        await store.put(key, [_SECOND])
+    except AlreadyExists:
+        pass
+    else:
+        raise InvalidRequest(
+            f"{store.url}: a conditional put overwrote an existing object (If-None-Match is ignored); "
+            "use a store or a server version with conditional puts, or two writers could destroy each other's data"
+        )
+    if await store.get(key) != _FIRST or await store.get_range(key, 1, 5) != _FIRST[1:5]:
+        raise InvalidRequest(f"{store.url}: an object came back changed; this store cannot be used")

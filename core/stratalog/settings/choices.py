@@ -1,0 +1,53 @@
+"""The words a setting may be set to, for settings that choose one of a few.
+
+Values are written as users write them: Kafka's words where the setting is Kafka's.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class TimestampType(StrEnum):
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+class FlushPolicy(StrEnum):
+    """When an append may be acknowledged (docs/design.md section 10)."""
+
+    REPLICATED = "replicated"
+    FSYNC = "fsync"
+
+
+class ReadPolicy(StrEnum):
+    """When a read may go to the object store (docs/design.md section 6)."""
+
+    DISABLE = "Disable"
+    NOT_IN_DISK = "NotInDisk"
+    NOT_IN_MEMORY = "NotInMemory"
+    FORCE = "Force"
+
+
+class UncleanSeal(StrEnum):
+    """What happens to a shard whose in-sync replicas are all gone (rule 8)."""
+
+    DENY = "deny"
+    ALLOW = "allow"
+
+
+class CleanupPolicy(StrEnum):
+    DELETE = "delete"
+
+
+class CompressionType(StrEnum):
+    """Batches are kept as the producer compressed them: nothing on the hot path looks inside a batch."""
+
+    PRODUCER = "producer"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"

@@ -1,0 +1,114 @@
+"""Writes docs/configure.md from the settings: `python -m stratalog.settings.page docs/configure.md`.
+
+Without an argument the page goes to standard output. A test compares the page in the tree with `render_page()`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from stratalog.settings.describe import SettingDescription, describe_settings
+from stratalog.settings.relations import PROCESS_RELATIONS, TOPIC_RELATIONS
+from stratalog.settings.units import DAY_MS, GIB, HOUR_MS, INT32_MAX, INT64_MAX, KIB, MIB, MINUTE_MS, SECOND_MS
+
+_HEAD = """\
+# Settings
+
+This page is generated from the code: `python -m stratalog.settings.page docs/configure.md`. Do not edit it.
+
+Keys have Kafka's names where Kafka has one. A process takes its settings from four places; the later one wins:
+
+1. the defaults below,
+2. a file, `stratalog start --config FILE`: `KEY=VALUE` lines (`#` begins a comment), or TOML if it ends in `.toml`,
+3. the environment: `STRATALOG_` and the key in capitals with `_` for `.`: `STRATALOG_LOG_SEGMENT_BYTES=1048576`,
+4. the command line: `--set KEY=VALUE`, as often as needed.
+
+A key that nobody knows is refused, with the nearest names. So is a value outside its bounds.
+
+Addresses and places are options of the command line: `--listen` (`STRATALOG_LISTEN`), `--data` (`STRATALOG_DATA`),
+`--bucket` (`STRATALOG_BUCKET`), `--config` (`STRATALOG_CONFIG`). The other commands find a node with `--admin`
+(`STRATALOG_ADMIN`) and print as `--output` (`STRATALOG_OUTPUT`) says.
+"""
+
+_TOPIC_HEAD = """
+## Settings of a topic
+
+Given when a topic is created (`stratalog topics create NAME --set KEY=VALUE`) or altered, also by Kafka admin clients.
+A topic that does not set a key takes the process's value.
+"""
+
+_SIZES = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
+_TIMES = ((DAY_MS, "days"), (HOUR_MS, "hours"), (MINUTE_MS, "minutes"), (SECOND_MS, "s"))
+
+
+def _with_meaning(key: str, text: str) -> str:
+    """`1073741824 (1 GiB)` where a large number would not be read at a glance."""
+    if not text.lstrip("-").isdigit() or int(text) <= 0:
+        return text
+    units = _SIZES if "bytes" in key else _TIMES if key.endswith(".ms") else ()
+    number = int(text)
+    for size, name in units:
+        if number >= size and number % size == 0:
+            return f"{number} ({number // size} {name.removesuffix('s') if number == size and name != 's' else name})"
+    return text
+
+
+def _limit(value: int) -> str:
+    return {INT64_MAX: "2^63-1", INT32_MAX: "2^31-1"}.get(value, str(value))
+
+
+def _bounds(setting: SettingDescription) -> str:
+    if setting.words:
+        return ", ".join(setting.words)
+    if setting.low is not None and setting.high is not None:
+        return f"{_limit(setting.low)} to {_limit(setting.high)}"
+    return "text"
+
+
+def _default(setting: SettingDescription) -> str:
+    if setting.process_key is not None:
+        return f"`{setting.process_key}`"
+    if setting.default == "":
+        return "empty"
+    if setting.default == str(INT64_MAX):
+        return "2^63-1 (no limit)"
+    if setting.default == str(INT32_MAX):
+        return "2^31-1 (no limit)"
+    return _with_meaning(setting.key, setting.default or "")
+
+
+def _table(settings: Iterable[SettingDescription]) -> list[str]:
+    rows = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
+    rows += [f"| `{s.key}` | {_default(s)} | {_bounds(s)} | {s.description} |" for s in settings]
+    return rows
+
+
+def render_page() -> str:
+    settings = describe_settings()
+    lines = [_HEAD, "## Settings of the process", ""]
+    lines += _table(s for s in settings if s.scope == "process")
+    lines += [_TOPIC_HEAD]
+    lines += _table(s for s in settings if s.scope == "topic")
+    lines += ["", "## How settings must fit together", ""]
+    lines += ["Checked at start, and when a topic is created or altered.", ""]
+    lines += ["| rule | because |", "|---|---|"]
+    lines += [f"| `{r.rule}` | {r.because} |" for r in PROCESS_RELATIONS]
+    lines += [f"| `{r.rule}` | {r.because} |" for r in TOPIC_RELATIONS]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m stratalog.settings.page", description="Write docs/configure.md.")
+    parser.add_argument("path", nargs="?", type=Path, help="the page; standard output when left out")
+    path: Path | None = parser.parse_args(arguments).path
+    if path is None:
+        sys.stdout.write(render_page())
+    else:
+        path.write_text(render_page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

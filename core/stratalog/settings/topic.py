@@ -1,0 +1,219 @@
+"""The settings of one topic: what a topic may override, under Kafka's names, over the defaults of the process.
+
+Frozen. `resolve` is lenient about stored overrides that a newer version wrote (an old key must not make a topic
+unreadable); `validate_overrides` is what a create or an alter must pass first, and refuses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from stratalog.model.errors import InvalidRequest
+from stratalog.settings.choices import (
+    CleanupPolicy,
+    CompressionType,
+    FlushPolicy,
+    ReadPolicy,
+    TimestampType,
+    UncleanSeal,
+)
+from stratalog.settings.process import ProcessSettings
+from stratalog.settings.refusal import explain, fields_by_key, key_of, unknown_key
+from stratalog.settings.relations import TOPIC_RELATIONS, assert_relations
+from stratalog.settings.units import GIB, INT64_MAX
+
+SAME_AS_TOTAL = -2
+NO_LIMIT = -1
+
+PROCESS_DEFAULTS: Final[Mapping[str, str]] = {
+    "retention_ms": "log_retention_ms",
+    "retention_bytes": "log_retention_bytes",
+    "local_retention_ms": "log_local_retention_ms",
+    "local_retention_bytes": "log_local_retention_bytes",
+    "segment_bytes": "log_segment_bytes",
+    "segment_ms": "log_roll_ms",
+    "max_message_bytes": "message_max_bytes",
+    "min_insync_replicas": "min_insync_replicas",
+    "message_timestamp_type": "log_message_timestamp_type",
+    "message_timestamp_before_max_ms": "log_message_timestamp_before_max_ms",
+    "message_timestamp_after_max_ms": "log_message_timestamp_after_max_ms",
+    "remote_storage_enable": "remote_storage_enable",
+    "flush_policy": "flush_policy",
+    "remote_read_policy": "remote_read_policy",
+}
+"""Topic attribute -> the process attribute that gives its default."""
+
+
+def _topic_key(attribute: str) -> str:
+    return "uncleanSeal" if attribute == "unclean_seal" else key_of(attribute)
+
+
+def _over_defaults(process: ProcessSettings, overrides: Mapping[str, str]) -> dict[str, Any]:
+    """The process's defaults under a topic's overrides, by key.
+
+    A local retention that is only inherited follows a shorter total of the topic instead of contradicting it.
+    """
+    values: dict[str, Any] = {_topic_key(topic): getattr(process, name) for topic, name in PROCESS_DEFAULTS.items()}
+    values |= overrides
+    for total in ("retention.ms", "retention.bytes"):
+        local = "local." + total
+        if total in overrides and local not in overrides:
+            with suppress(ValueError):
+                limit = int(overrides[total])
+                if limit != NO_LIMIT and not 0 <= values[local] <= limit:
+                    values[local] = SAME_AS_TOTAL
+    return values
+
+
+class TopicSettings(BaseModel):
+    """What holds for one topic. Use `resolve`; every field has a value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_topic_key, populate_by_name=True)
+
+    cleanup_policy: CleanupPolicy = Field(
+        default=CleanupPolicy.DELETE,
+        description="How old data goes: delete drops whole segments; compact is not offered yet.",
+    )
+    retention_ms: int = Field(
+        ge=-1,
+        le=INT64_MAX,
+        description="Age after which a sealed segment is deleted from every tier; -1 means never.",
+    )
+    retention_bytes: int = Field(
+        ge=-1,
+        le=INT64_MAX,
+        description="Size per shard, all tiers, above which the oldest sealed segments are deleted; -1 means no limit.",
+    )
+    local_retention_ms: int = Field(
+        ge=-2,
+        le=INT64_MAX,
+        description="Age after which the local copy of an offloaded segment is freed; -2 means as retention.ms, -1 "
+        "never.",
+    )
+    local_retention_bytes: int = Field(
+        ge=-2,
+        le=INT64_MAX,
+        description="Local size per shard above which the oldest offloaded copies are freed; -2 means as "
+        "retention.bytes, -1 no limit.",
+    )
+    segment_bytes: int = Field(ge=256, le=64 * GIB, description="A segment that reaches this size rolls.")
+    segment_ms: int = Field(ge=1, le=INT64_MAX, description="A segment whose first record is this old rolls.")
+    max_message_bytes: int = Field(
+        ge=128,
+        le=1 * GIB,
+        description="Largest record batch, in bytes as sent, that is taken.",
+    )
+    min_insync_replicas: int = Field(
+        ge=1,
+        le=100,
+        description="Replicas that must be in sync for a write with acks=all to be taken.",
+    )
+    message_timestamp_type: TimestampType = Field(
+        description="Whether a record keeps its producer's timestamp or gets the time of the append.",
+    )
+    message_timestamp_before_max_ms: int = Field(
+        ge=0,
+        le=INT64_MAX,
+        description="How far a record's timestamp may lie in the past.",
+    )
+    message_timestamp_after_max_ms: int = Field(
+        ge=0,
+        le=INT64_MAX,
+        description="How far a record's timestamp may lie in the future.",
+    )
+    compression_type: CompressionType = Field(
+        default=CompressionType.PRODUCER,
+        description="Batches stay as the producer compressed them; producer is the only value.",
+    )
+    remote_storage_enable: bool = Field(
+        description="Whether sealed and committed data of this topic moves to the object store.",
+    )
+    flush_policy: FlushPolicy = Field(
+        description="When an append is acknowledged: in the page cache of the in-sync replicas (replicated) or after "
+        "a grouped fdatasync (fsync).",
+    )
+    remote_read_policy: ReadPolicy = Field(
+        description="When reads go to the object store: never, when the data is not on disk, when it is not in "
+        "memory, or always (tests).",
+    )
+    unclean_seal: UncleanSeal = Field(
+        default=UncleanSeal.DENY,
+        description="Whether a shard that lost all in-sync replicas may seal at the best known offset and give up the "
+        "rest.",
+    )
+
+    @field_validator("cleanup_policy", mode="before")
+    @classmethod
+    def _no_compaction(cls, value: Any) -> Any:
+        if "compact" in str(value):
+            raise ValueError("compaction by key is not offered: sealed segments are immutable here; use delete")
+        return value
+
+    @model_validator(mode="after")
+    def _related(self) -> Self:
+        settings: TopicSettings = self
+        assert_relations(settings, TOPIC_RELATIONS)
+        return self
+
+    # What the -2 of the local settings stands for ----------------------------------------------------------------
+    @property
+    def effective_local_retention_ms(self) -> int:
+        """Local retention with "same as total" put in; -1 means never."""
+        return self.retention_ms if self.local_retention_ms == SAME_AS_TOTAL else self.local_retention_ms
+
+    @property
+    def effective_local_retention_bytes(self) -> int:
+        """Local retention with "same as total" put in; -1 means no limit."""
+        return self.retention_bytes if self.local_retention_bytes == SAME_AS_TOTAL else self.local_retention_bytes
+
+    # Building ----------------------------------------------------------------------------------------------------
+    @classmethod
+    def resolve(cls, process: ProcessSettings, overrides: Mapping[str, str]) -> TopicSettings:
+        """The topic's settings: the process's defaults under the topic's overrides.
+
+        A stored override that this version does not know or cannot read is passed over, so that the topic stays
+        readable after a downgrade or a change of a process default; `validate_overrides` is what refuses.
+        """
+        fields = fields_by_key(cls)
+        wanted = {key: value for key, value in overrides.items() if key in fields}
+        try:
+            return cls.model_validate(_over_defaults(process, wanted))
+        except ValidationError:
+            return cls._resolve_what_fits(process, wanted)
+
+    @classmethod
+    def _resolve_what_fits(cls, process: ProcessSettings, wanted: Mapping[str, str]) -> TopicSettings:
+        """Take overrides one by one and keep those that leave a valid whole. Only for stored ones gone stale."""
+        kept: dict[str, str] = {}
+        settled = cls.model_validate(_over_defaults(process, kept))
+        for key, value in wanted.items():
+            try:
+                settled = cls.model_validate(_over_defaults(process, kept | {key: value}))
+            except ValidationError:
+                continue
+            kept[key] = value
+        return settled
+
+    @classmethod
+    def validate_overrides(cls, overrides: Mapping[str, str], process: ProcessSettings | None = None) -> None:
+        """Raises InvalidRequest that names each refused key, its value, what is allowed, and the nearest names of an
+        unknown one. Relations (local within total) are judged over the defaults of `process`, or the built-in ones."""
+        fields = fields_by_key(cls)
+        for key in overrides:
+            if key not in fields:
+                raise unknown_key(key, fields, "topic")
+        defaults = process or ProcessSettings()
+        try:
+            cls.model_validate(_over_defaults(defaults, overrides))
+        except ValidationError as error:
+            raise explain(error, cls, overrides, "topic") from None
+        largest = defaults.socket_request_max_bytes
+        if int(overrides.get("max.message.bytes", 0)) >= largest:
+            raise InvalidRequest(
+                f"topic setting max.message.bytes={overrides['max.message.bytes']} is refused: it must be below the "
+                f"process's socket.request.max.bytes={largest}, or no request could carry such a batch"
+            )

@@ -1,0 +1,121 @@
+"""The node's HTTP door: `/metrics`, `/healthz`, `/readyz`, and whatever routes the composition adds.
+
+aiohttp costs 0.2 s to import, so the node does not wait for it: `start` binds the address and returns, aiohttp is
+imported in a thread, and who connects meanwhile waits in the socket's backlog.
+Nothing here is on the data path. It has no authentication: bind it to loopback or to a private network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import socket
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from stratalog.model.errors import InvalidRequest, Unavailable
+from stratalog.telemetry.metrics import CONTENT_TYPE, MetricRegistry
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+_BACKLOG = 128
+_LAST_PORT = 65_535
+
+AddRoutes = Callable[["web.Application"], None]
+Readiness = Callable[[], Mapping[str, str]]
+"""What the node is not ready for, as {what: why}; empty when it is ready."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`HOST:PORT` -> (host, port); an IPv6 host may stand in brackets."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > _LAST_PORT:
+        raise InvalidRequest(f"address {address!r}: expected HOST:PORT with a port from 0 to {_LAST_PORT}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class TelemetryServer:
+    """Serves one registry. `address` is known once started (port 0 takes a free one)."""
+
+    def __init__(
+        self,
+        registry: MetricRegistry,
+        *,
+        readiness: Readiness = dict,
+        add_routes: AddRoutes | None = None,
+        imports: tuple[str, ...] = (),
+    ) -> None:
+        """`add_routes` is called once the modules `imports` have been imported, in a thread."""
+        self._registry = registry
+        self._readiness = readiness
+        self._add_routes = add_routes
+        self._imports = ("aiohttp.web", *imports)
+        self._runner: web.AppRunner | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self.address = ""
+
+    async def start(self, listen: str) -> str:
+        """Take HOST:PORT and begin to serve there; returns the address in use. Raises Unavailable when it is taken."""
+        host, port = split_address(listen)
+        try:
+            family, _, _, _, place = (
+                await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            )[0]
+            listener = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
+        except OSError as error:
+            raise Unavailable(
+                f"metrics.listen={listen}: cannot listen there ({error.strerror}); "
+                f"choose another port, 0 for a free one, or an empty value for none"
+            ) from None
+        bound = listener.getsockname()[1]
+        self.address = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+        self._serving = asyncio.create_task(self._serve(listener))
+        return self.address
+
+    async def _serve(self, listener: socket.socket) -> None:
+        try:
+            for name in self._imports:
+                await asyncio.to_thread(importlib.import_module, name)
+        except BaseException:
+            listener.close()
+            raise
+        from aiohttp import web
+
+        application = web.Application(client_max_size=1 << 20)
+        application.router.add_get("/metrics", self._metrics)
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/readyz", self._readyz)
+        if self._add_routes is not None:
+            self._add_routes(application)
+        runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await runner.setup()
+        self._runner = runner
+        await web.SockSite(runner, listener).start()
+
+    async def stop(self) -> None:
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            await asyncio.wait([serving])
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        from aiohttp import web
+
+        return web.Response(body=self._registry.render(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        """Alive: the loop answers. Says nothing about readiness, so that a busy node is not killed."""
+        from aiohttp import web
+
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        from aiohttp import web
+
+        missing = dict(self._readiness())
+        body = json.dumps({"ready": not missing, "waiting_for": missing}) + "\n"
+        return web.Response(text=body, status=503 if missing else 200, content_type="application/json")

@@ -1,0 +1,200 @@
+"""The meta service over HTTP: routes, snapshot and watch as lines of JSON, health.
+
+The caller starts the service first and closes the server before it. No authentication: bind it to loopback or to a
+private network.
+Limits: a body's size, the time a body may take to come. A client that reads slowly holds no memory but its socket's.
+Lives on the service's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+
+from stratalog.meta_api.problems import CONTENT_TYPE, to_problem
+from stratalog.meta_api.streams import WatchWriter, problem_line, snapshot_pieces
+from stratalog.model.errors import InvalidRequest, LimitExceeded, OutcomeUnknown, StratalogError, Unavailable
+from stratalog.model.metadata import ChangeSet
+from stratalog.telemetry.logs import logger
+from stratalog_meta.api.openapi import describe
+from stratalog_meta.api.routes import ROUTES, Call, Route
+from stratalog_meta.service import MetaService
+
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+BODY_TIMEOUT_S: Final = 30.0
+HEARTBEAT_S: Final = 2.0
+"""An empty line of a watch comes at least so often: what is silent for longer is dead."""
+_LINES: Final = {"Content-Type": "application/x-ndjson"}
+
+_log = logger(__name__)
+
+
+class MetaServer:
+    """Serves one service. `address` is known once started (port 0 takes a free one)."""
+
+    def __init__(
+        self,
+        service: MetaService,
+        *,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        body_timeout_s: float = BODY_TIMEOUT_S,
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
+        self._service = service
+        self._max_body_bytes = max_body_bytes
+        self._body_timeout_s = body_timeout_s
+        self._heartbeat_s = heartbeat_s
+        self._runner: web.AppRunner | None = None
+        self._watches: set[asyncio.Task[None]] = set()
+        self._is_closing = asyncio.Event()
+        self.address = ""
+
+    async def start(self, host: str, port: int) -> str:
+        """Listen; returns `http://HOST:PORT`. Raises Unavailable when the address is taken."""
+        application = web.Application(client_max_size=self._max_body_bytes, middlewares=[_problems])
+        for route in ROUTES:
+            application.router.add_route(route.method, route.path, self._adapt(route))
+        application.router.add_get("/v1/snapshot", self._snapshot)
+        application.router.add_get("/v1/watch", self._watch)
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/readyz", self._readyz)
+        application.router.add_get("/openapi.json", self._openapi)
+        runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port, reuse_address=True).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise Unavailable(
+                f"the meta service cannot listen on {host}:{port} ({error.strerror}): choose another port"
+            ) from error
+        self._runner = runner
+        bound = runner.addresses[0][1]
+        self.address = f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
+        return self.address
+
+    async def close(self) -> None:
+        """End the watches, then stop listening."""
+        self._is_closing.set()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    # Requests ---------------------------------------------------------------------------------------------------
+    def _adapt(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            raw = await self._body(request) if route.body is not None else b""
+            answer = await route.handler(Call(self._service, request.match_info, request.query, raw))
+            return web.Response(body=answer.model_dump_json().encode(), content_type="application/json")
+
+        return handle
+
+    async def _body(self, request: web.Request) -> bytes:
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                return await request.read()
+        except TimeoutError as error:
+            raise InvalidRequest(
+                f"the request's body did not come within {self._body_timeout_s} s: send it again"
+            ) from error
+        except web.HTTPRequestEntityTooLarge as error:
+            raise LimitExceeded(
+                f"the request's body is larger than {self._max_body_bytes} bytes: send less at a time"
+            ) from error
+
+    async def _openapi(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response(describe())
+
+    async def _healthz(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.StreamResponse:
+        refusal = self._service.refusal
+        if refusal is None:
+            return web.Response(text="ready\n")
+        return web.Response(text=f"{refusal}\n", status=503)
+
+    # Streams ----------------------------------------------------------------------------------------------------
+    async def _snapshot(self, request: web.Request) -> web.StreamResponse:
+        snapshot = await self._service.snapshot()
+        response = web.StreamResponse(headers=_LINES)
+        await response.prepare(request)
+        for piece in snapshot_pieces(snapshot):
+            await response.write(piece)
+            await asyncio.sleep(0)  # a large cluster's snapshot must not hold the loop
+        await response.write_eof()
+        return response
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        after = request.query.get("after", "")
+        if not after.isascii() or not after.isdigit():
+            raise InvalidRequest(f"watch: the query must say after=VERSION, not {after!r:.40}")
+        changes = self._service.watch(int(after))
+        response = web.StreamResponse(headers=_LINES)
+        await response.prepare(request)
+        try:
+            await self._send_changes(changes, response)
+        except StratalogError as error:
+            await response.write(problem_line(to_problem(error)))
+            await response.write_eof()
+        except ConnectionError:
+            pass  # the watcher has gone
+        return response
+
+    async def _send_changes(self, changes: AsyncIterator[ChangeSet], response: web.StreamResponse) -> None:
+        """One line per change set until the watch ends; it ends when the server closes."""
+        writer = WatchWriter()
+        closing = asyncio.ensure_future(self._is_closing.wait())
+        following = asyncio.ensure_future(anext(changes))
+        try:
+            while True:
+                # wait, not wait_for: a change set that comes at the very end of the time is not lost (F47)
+                await asyncio.wait({following, closing}, timeout=self._heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
+                if following.done():
+                    await response.write(writer.line(following.result()))
+                    following = asyncio.ensure_future(anext(changes))
+                elif closing.done():
+                    raise Unavailable("the meta service stops: watch again from the last version, here or elsewhere")
+                else:
+                    await response.write(b"\n")
+        finally:
+            closing.cancel()
+            following.cancel()
+
+
+@web.middleware
+async def _problems(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Whatever a handler raises is answered as a problem, and never takes the server down."""
+    try:
+        return await handler(request)
+    except StratalogError as error:
+        return _answer(error)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        return _answer(
+            InvalidRequest(f"{request.method} {request.path}: {error.reason}: see /openapi.json for what there is"),
+            error.status,
+        )
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:  # a bug of ours: the caller cannot know what was done
+        _log.exception("meta_request_crashed", method=request.method, path=request.path)
+        return _answer(
+            OutcomeUnknown(f"{request.method} {request.path} failed inside ({error!r}): read before acting again")
+        )
+
+
+def _answer(error: StratalogError, status: int | None = None) -> web.Response:
+    problem = to_problem(error)
+    return web.Response(
+        body=json.dumps(problem.model_dump(exclude_none=True)).encode(),
+        status=status or problem.status,
+        content_type=CONTENT_TYPE,
+    )

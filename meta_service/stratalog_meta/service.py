@@ -1,0 +1,245 @@
+"""The meta service in this process: the shard table behind the `MetaClient` door.
+
+The caller starts it once on its event loop and closes it before the loop ends. Commands and reads may come from any
+task of that loop, in any number; they are answered when durable (see `writer`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+from uuid import UUID
+
+from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.table_commands import (
+    AcquireLock,
+    AddShards,
+    AdvanceLogStart,
+    AllocateProducerIds,
+    AlterTopic,
+    CommitParts,
+    CompleteRemote,
+    CreateTopic,
+    DeleteTopic,
+    ForgetLocal,
+    PartOutcomes,
+    ProposeIsr,
+    PurgeSegments,
+    RaiseFence,
+    RegisterNode,
+    ReleaseLock,
+    ReplaceParts,
+    RollSegment,
+    SealSegment,
+    TableCommand,
+)
+from stratalog.machines.table_records import PutHeader, TableHeader
+from stratalog.meta_api.commands import (
+    ChangeSet,
+    Lock,
+    NodeInfo,
+    PartCommit,
+    PartReplacement,
+    Registration,
+    Snapshot,
+)
+from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.segment import SealRecord, Segment
+from stratalog.model.topic import Shard, Topic
+from stratalog_meta.stats import MetaStats
+from stratalog_meta.stores.seam import MetaStore
+from stratalog_meta.watch import MAX_CHANGES, ChangeHistory
+from stratalog_meta.writer import TableWriter
+
+R = TypeVar("R")
+FIRST_PRODUCER_ID = 1
+COMMITS_PER_COMMAND = 256
+"""A bundle's commits are applied in pieces, so that the loop runs in between; one write holds them all."""
+
+
+class MetaService:
+    """Implements `MetaClient`."""
+
+    def __init__(
+        self,
+        store: MetaStore,
+        clock_ms: Callable[[], int],
+        *,
+        new_id: Callable[[], UUID] = uuid.uuid4,
+        max_history_changes: int = MAX_CHANGES,
+    ) -> None:
+        self._store = store
+        self._clock_ms = clock_ms
+        self._new_id = new_id
+        self._max_history_changes = max_history_changes
+        self._running: tuple[TableWriter, ChangeHistory, str] | None = None
+        self._is_closed = False
+        self.stats = MetaStats()
+
+    async def start(self) -> None:
+        """Load the store (a new one gets its cluster id) and begin to serve.
+
+        Raises: Unavailable while another process has the store open, Corrupt for damaged metadata.
+        """
+        if self._running is not None:
+            raise Unavailable("this meta service has been started before: make another one")
+        try:
+            table = ShardTable.load(await self._store.load(), self._store.source)
+            if table is None:
+                header = TableHeader(str(self._new_id()), 0, FIRST_PRODUCER_ID)
+                await self._store.write([PutHeader(header)])
+                table = ShardTable.empty(header)
+        except BaseException:
+            await self._store.close()
+            raise
+        history = ChangeHistory(table.version, self._max_history_changes, self.stats)
+        writer = TableWriter(
+            table, self._store, self._clock_ms, history.publish, self.stats, restart_history=history.restart
+        )
+        writer.start()
+        self._running = (writer, history, table.cluster_id)
+
+    async def close(self) -> None:
+        """Answer what was asked before, then let go of the store. Commands that come later are `Unavailable`."""
+        if self._running is None or self._is_closed:
+            return
+        self._is_closed = True
+        writer, history, _ = self._running
+        await writer.close()
+        history.close()
+        await self._store.close()
+
+    @property
+    def cluster_id(self) -> str:
+        """Raises Unavailable before `start`."""
+        return self._parts()[2]
+
+    @property
+    def refusal(self) -> str | None:
+        """Why commands are refused now; None while they are performed."""
+        if self._running is None:
+            return "the meta service has not been started yet: wait, then ask again"
+        return self._running[0].refusal
+
+    def _parts(self) -> tuple[TableWriter, ChangeHistory, str]:
+        if self._running is None:
+            raise Unavailable("the meta service has not been started yet: wait, then ask again")
+        return self._running
+
+    async def _do(self, command: TableCommand, kind: type[R], *, validate_only: bool = False) -> R:
+        result = await self._parts()[0].submit(command, validate_only=validate_only)
+        assert isinstance(result, kind), f"{type(command).__name__} answers {kind.__name__}"
+        return result
+
+    # Nodes and reading ------------------------------------------------------------------------------------------
+    async def register_node(self, node: NodeInfo) -> Registration:
+        return await self._do(RegisterNode(node), Registration)
+
+    async def snapshot(self) -> Snapshot:
+        return await self._parts()[0].read(ShardTable.snapshot)
+
+    def watch(self, after_version: int) -> AsyncIterator[ChangeSet]:
+        return self._parts()[1].watch(after_version)
+
+    async def topic(self, topic_id: UUID) -> Topic:
+        """One topic. Raises NotFound."""
+        return await self._parts()[0].read(lambda table: table.topic(topic_id))
+
+    async def segment(self, key: SegmentKey) -> Segment:
+        """One segment, living or DELETED. Raises NotFound."""
+        return await self._parts()[0].read(lambda table: table.segment(key))
+
+    async def shard(self, key: ShardKey) -> Shard:
+        """One shard. Raises NotFound."""
+        return await self._parts()[0].read(lambda table: table.shard(key))
+
+    # Topics -----------------------------------------------------------------------------------------------------
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        shard_count: int,
+        replication_factor: int,
+        settings: Mapping[str, str],
+        is_internal: bool = False,
+        validate_only: bool = False,
+    ) -> Topic:
+        command = CreateTopic(self._new_id(), name, shard_count, replication_factor, dict(settings), is_internal)
+        return await self._do(command, Topic, validate_only=validate_only)
+
+    async def delete_topic(self, topic_id: UUID) -> None:
+        await self._parts()[0].submit(DeleteTopic(topic_id))
+
+    async def add_shards(self, topic_id: UUID, shard_count: int) -> Topic:
+        return await self._do(AddShards(topic_id, shard_count), Topic)
+
+    async def alter_topic(
+        self, topic_id: UUID, settings: Mapping[str, str], *, expected: Mapping[str, str] | None = None
+    ) -> Topic:
+        """With `expected`, raises Conflict when the settings are not these any more."""
+        return await self._do(AlterTopic(topic_id, dict(settings), expected), Topic)
+
+    # Life of a segment ------------------------------------------------------------------------------------------
+    async def roll_segment(self, segment: SegmentKey, end_offset: int) -> Segment:
+        return await self._do(RollSegment(segment, end_offset), Segment)
+
+    async def seal_segment(self, segment: SegmentKey, record: SealRecord) -> Segment:
+        return await self._do(SealSegment(segment, record), Segment)
+
+    async def propose_isr(self, segment: SegmentKey, isr: Sequence[int], expected_version: int) -> Segment:
+        return await self._do(ProposeIsr(segment, tuple(isr), expected_version), Segment)
+
+    async def raise_fence(self, segment: SegmentKey, fence: int) -> Segment:
+        return await self._do(RaiseFence(segment, fence), Segment)
+
+    async def advance_log_start(self, shard: ShardKey, offset: int) -> Shard:
+        return await self._do(AdvanceLogStart(shard, offset), Shard)
+
+    async def forget_local(self, segments: Sequence[SegmentKey], node_id: int) -> None:
+        await self._parts()[0].submit(ForgetLocal(tuple(segments), node_id))
+
+    # Remote copies ----------------------------------------------------------------------------------------------
+    async def commit_parts(self, lock: Lock, commits: Sequence[PartCommit]) -> list[Segment | StratalogError]:
+        starts = range(0, max(1, len(commits)), COMMITS_PER_COMMAND)
+        commands = [CommitParts(lock, tuple(commits[start : start + COMMITS_PER_COMMAND])) for start in starts]
+        outcomes: list[Segment | StratalogError] = []
+        for result in await self._parts()[0].submit_all(commands):
+            assert isinstance(result, PartOutcomes), "CommitParts answers PartOutcomes"
+            outcomes.extend(result.outcomes)
+        return outcomes
+
+    async def complete_remote(
+        self, lock: Lock, segment: SegmentKey, *, manifest_key: str, manifest_digest: bytes, size_bytes: int
+    ) -> Segment:
+        return await self._do(CompleteRemote(lock, segment, manifest_key, manifest_digest, size_bytes), Segment)
+
+    async def replace_parts(
+        self, lock: Lock, replacements: Sequence[PartReplacement]
+    ) -> list[Segment | StratalogError]:
+        return list((await self._do(ReplaceParts(lock, tuple(replacements)), PartOutcomes)).outcomes)
+
+    async def deleted_segments(self) -> list[Segment]:
+        return await self._parts()[0].read(ShardTable.deleted_segments)
+
+    async def purge_segments(self, segments: Sequence[SegmentKey]) -> None:
+        await self._parts()[0].submit(PurgeSegments(tuple(segments)))
+
+    # Locks and numbers ------------------------------------------------------------------------------------------
+    async def acquire_lock(self, name: str, holder: str, ttl_ms: int) -> Lock:
+        return await self._do(AcquireLock(name, holder, ttl_ms), Lock)
+
+    async def release_lock(self, lock: Lock) -> None:
+        await self._parts()[0].submit(ReleaseLock(lock))
+
+    async def allocate_producer_ids(self, count: int) -> range:
+        return await self._do(AllocateProducerIds(count), range)
+
+
+def open_service(directory: Path, clock_ms: Callable[[], int]) -> MetaService:
+    """A meta service over the embedded store in `directory`; `start` opens it."""
+    from stratalog_meta.stores.rocksdb import RocksStore  # the other stores need no RocksDB
+
+    return MetaService(RocksStore(directory), clock_ms)

@@ -1,0 +1,24 @@
+"""What the meta service counts. The composition registers it: `registry.add("stratalog_meta", service.stats)`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stratalog.telemetry.histogram import Histogram
+from stratalog.telemetry.metrics import counter, gauge, histogram
+
+
+@dataclass(slots=True)
+class MetaStats:
+    commands: int = counter("Commands performed, repetitions that changed nothing included.")
+    refusals: int = counter("Commands refused.")
+    reads: int = counter("Snapshots and single records read.")
+    writes: int = counter("Synced writes to the store; each holds the commands that came meanwhile.")
+    records: int = counter("Records in those writes.")
+    store_failures: int = counter(
+        "Writes that failed: from then on changes are refused until there is room, or until a restart."
+    )
+    changes: int = counter("Changes told to watchers.")
+    watches_lagged: int = counter("Watches that fell behind the history that is kept and had to take a snapshot.")
+    version: int = gauge("Version of the metadata.")
+    write_duration: Histogram = field(default_factory=Histogram, metadata=histogram("Time of one synced write."))

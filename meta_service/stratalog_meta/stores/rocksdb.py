@@ -1,0 +1,142 @@
+"""The embedded meta store: RocksDB in a directory, each transaction one synced batch.
+
+Durability: a batch goes to the write-ahead log with fsync before `write` returns. Damage in the middle of that log is
+refused at `load`, never skipped; only a torn tail, which nobody was answered for, is cut.
+Threads: all of RocksDB happens on one thread of its own; the caller's event loop never waits for the disk.
+One process: RocksDB's lock file keeps a second one out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rocksdict import BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict, WriteBatch, WriteOptions
+
+from stratalog.machines.table_records import StoredRecord, TableWrite
+from stratalog.model.errors import Corrupt, DiskFull, StratalogError, Unavailable
+from stratalog_meta.stores import encoding
+
+WRITE_BUFFER_BYTES = 8 * 1024 * 1024
+BLOCK_CACHE_BYTES = 1024 * 1024
+
+
+class RocksStore:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._thread: ThreadPoolExecutor | None = None
+        self._db: Rdict | None = None
+
+    @property
+    def source(self) -> str:
+        return str(self._directory)
+
+    async def load(self) -> list[StoredRecord]:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="meta-store")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._load)
+
+    async def write(self, writes: Sequence[TableWrite]) -> None:
+        if self._thread is None:
+            raise Unavailable(f"the metadata store in {self._directory} is not open: start the service first")
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._write, writes)
+
+    async def close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            await asyncio.get_running_loop().run_in_executor(thread, self._close)
+            thread.shutdown()
+
+    def _load(self) -> list[StoredRecord]:
+        _make_durable_directory(self._directory)
+        try:
+            self._db = Rdict(str(self._directory), _options())
+        except Exception as error:  # rocksdict raises bare Exception; the text is all it says
+            raise _translated(error, self._directory) from error
+        try:
+            return list(encoding.decode(self._items(self._db), self.source))
+        except BaseException:
+            self._close()
+            raise
+
+    def _items(self, db: Rdict) -> Iterator[tuple[bytes, bytes]]:
+        cursor = db.iter()
+        cursor.seek_to_first()
+        while cursor.valid():
+            yield cursor.key(), cursor.value()
+            cursor.next()
+        cursor.status()
+
+    def _write(self, writes: Sequence[TableWrite]) -> None:
+        assert self._db is not None, "load comes before write"
+        batch = WriteBatch(raw_mode=True)
+        for key, value in encoding.encode(writes):
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        options = WriteOptions()
+        options.sync = True
+        try:
+            self._db.write(batch, options)
+        except Exception as error:  # see _load
+            raise _translated(error, self._directory) from error
+
+    def _close(self) -> None:
+        if self._db is not None:
+            db, self._db = self._db, None
+            # A store that failed may say so once more; nothing that was acknowledged is lost.
+            with contextlib.suppress(Exception):
+                db.close()
+
+
+def _options() -> Options:
+    """Small: the metadata of a cluster is tens of megabytes, and memory belongs to the page cache."""
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_paranoid_checks(True)
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(2)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(1024 * 1024)
+    options.set_max_open_files(64)
+    blocks = BlockBasedOptions()
+    blocks.set_block_cache(Cache(BLOCK_CACHE_BYTES))  # everything is read once, at load
+    options.set_block_based_table_factory(blocks)
+    return options
+
+
+def _make_durable_directory(directory: Path) -> None:
+    """A directory whose entry may vanish in a power cut would take all of the metadata with it."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for path in missing:
+            descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot make the metadata directory {directory}: {error.strerror}: free or mend it"
+        ) from error
+
+
+def _translated(error: Exception, directory: Path) -> StratalogError:
+    text = str(error)
+    if "lock" in text.lower() and ("hold" in text.lower() or "unavailable" in text.lower()):
+        return Unavailable(
+            f"the metadata store in {directory} is in use by another process: stop that one, or start with another "
+            "directory"
+        )
+    if "Corruption" in text or "checksum" in text.lower():
+        return Corrupt(f"RocksDB refuses the metadata store: {text}", source=str(directory), position=0)
+    if "No space left" in text:
+        return DiskFull(f"no room for the metadata store in {directory}: free space, then restart ({text})")
+    return Unavailable(f"the metadata store in {directory} failed: {text}")

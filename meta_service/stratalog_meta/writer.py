@@ -1,0 +1,305 @@
+"""One task that changes the shard table: commands that came meanwhile share one synced write (group commit).
+
+Every answer, a refusal or a read too, waits until what it rests on is durable; readers never see what a restart would
+not find. When the store fails, the commands of that write are answered `OutcomeUnknown` (the store may have kept them),
+the table goes back to what is known to be durable, reads go on, and every further command is `Unavailable`. A store
+that had no room is opened anew until it has some, and what it kept is the truth then. Any other failure lasts until a
+restart: after a failed flush the page cache shows what the disk may not hold.
+
+Lives on the event loop; the store does its waiting elsewhere.
+Cost: a turn applies commands until they make `MAX_WRITES_PER_TURN` records, and lets others run every `SLICE_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+from stratalog.machines.shard_table import Applied, ShardTable
+from stratalog.machines.table_commands import TableCommand, TableResult
+from stratalog.machines.table_records import PutHeader, TableWrite
+from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Unavailable
+from stratalog.model.metadata import ChangeSet
+from stratalog.telemetry.logs import logger
+from stratalog_meta.stats import MetaStats
+from stratalog_meta.stores.seam import MetaStore
+
+R = TypeVar("R")
+MAX_WRITES_PER_TURN: Final = 32_768
+SLICE_S: Final = 0.01
+HEAL_AFTER_S = 1.0
+"""Between two looks whether a store that was full can be written again."""
+
+_log = logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Order:
+    """A command that waits for its turn, then for its write."""
+
+    command: TableCommand
+    validate_only: bool
+    answer: asyncio.Future[TableResult]
+
+
+@dataclass(slots=True, eq=False)
+class _Reading(Generic[R]):
+    """A reader that waits for its turn, then for what it has read to be durable."""
+
+    read: Callable[[ShardTable], R]
+    answer: asyncio.Future[R]
+
+
+_Request: TypeAlias = _Order | _Reading[Any]  # readers of every kind stand in one queue; each future has its own type
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What goes to the store together, and whom to answer then: each with its result or its refusal."""
+
+    applied: list[tuple[_Order, Applied]] = field(default_factory=list)
+    refused: list[tuple[_Order, StratalogError]] = field(default_factory=list)
+    validated: list[tuple[_Order, TableResult]] = field(default_factory=list)
+    read: list[tuple[_Reading[Any], object]] = field(default_factory=list)
+    writes: list[TableWrite] = field(default_factory=list)
+
+
+class TableWriter:
+    """Owns the table from `start` to `close`."""
+
+    def __init__(
+        self,
+        table: ShardTable,
+        store: MetaStore,
+        clock_ms: Callable[[], int],
+        publish: Callable[[ChangeSet], None],
+        stats: MetaStats,
+        *,
+        restart_history: Callable[[int], None],
+    ) -> None:
+        """`restart_history` is told the table's version when changes up to it were never published."""
+        self._table = table
+        self._store = store
+        self._clock_ms = clock_ms
+        self._publish = publish
+        self._stats = stats
+        self._queue: deque[_Request] = deque()
+        self._arrived = asyncio.Event()
+        self._is_busy = False
+        self._is_closing = False
+        self._restart_history = restart_history
+        self._failure: str | None = None
+        self._is_full = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def refusal(self) -> str | None:
+        """Why commands are refused; None while they are not."""
+        if self._is_closing:
+            return "the meta service has been stopped: ask another instance, or start it again"
+        return self._failure
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="meta-writer")
+
+    async def close(self) -> None:
+        """Answer what was asked before, then stop."""
+        self._is_closing = True
+        self._arrived.set()
+        if self._task is not None:
+            await self._task
+
+    def _refuse_while_failed(self) -> None:
+        refusal = self.refusal
+        if refusal is not None:
+            raise DiskFull(refusal) if self._is_full and not self._is_closing else Unavailable(refusal)
+
+    async def submit(self, command: TableCommand, *, validate_only: bool = False) -> TableResult:
+        """Perform a command, or with `validate_only` say whether it would be."""
+        self._refuse_while_failed()
+        answer: asyncio.Future[TableResult] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Order(command, validate_only, answer))
+        self._arrived.set()
+        return await answer
+
+    async def submit_all(self, commands: Sequence[TableCommand]) -> list[TableResult]:
+        """Perform commands one after another, with no other between them; each stands or falls alone.
+
+        Raises what the first refused one was refused with, once all have been answered.
+        """
+        self._refuse_while_failed()
+        loop = asyncio.get_running_loop()
+        orders = [_Order(command, False, loop.create_future()) for command in commands]
+        self._queue.extend(orders)
+        self._arrived.set()
+        outcomes = await asyncio.gather(*(order.answer for order in orders), return_exceptions=True)
+        results: list[TableResult] = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            results.append(outcome)
+        return results
+
+    async def read(self, read: Callable[[ShardTable], R]) -> R:
+        """Read the table as it is durable; waits for the write under way."""
+        if self._is_closing:
+            raise Unavailable("the meta service has been stopped: ask another instance, or start it again")
+        self._stats.reads += 1
+        if not self._is_busy and not self._queue:
+            return read(self._table)
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Reading(read, answer))
+        self._arrived.set()
+        return await answer
+
+    # The task ---------------------------------------------------------------------------------------------------
+    async def _run(self) -> None:
+        while self._queue or not self._is_closing:
+            if self._queue:
+                await self._turn()
+            elif self._is_full:
+                await self._wait(HEAL_AFTER_S)
+                await self._open_anew()
+            else:
+                await self._wait(None)
+
+    async def _wait(self, longest_s: float | None) -> None:
+        self._arrived.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                await self._arrived.wait()
+
+    async def _open_anew(self) -> None:
+        """The store had no room: if it has now, what it kept becomes the table, the write of unknown outcome too."""
+        if self._is_closing or self._queue:
+            return
+        try:
+            await self._store.close()
+            table = ShardTable.load(await self._store.load(), self._store.source)
+            assert table is not None, "a store that had a header has one"
+            await self._store.write([PutHeader(table.state.header)])
+        except StratalogError as error:
+            _log.debug("meta_store_still_fails", source=self._store.source, error=str(error))
+            return
+        if table.version != self._table.version:
+            self._restart_history(table.version)
+        self._table = table
+        self._failure, self._is_full = None, False
+        _log.info("meta_store_works_again", source=self._store.source, version=table.version)
+
+    async def _turn(self) -> None:
+        self._is_busy = True  # from now on the table is ahead of the store: readers wait
+        try:
+            turn = await self._gather()
+            if turn.writes:
+                try:
+                    await self._write(turn.writes)
+                except Exception as error:  # whatever went wrong, the store's state is not known any more
+                    self._fail(turn, error)
+                    return
+            self._answer(turn)
+        finally:
+            self._is_busy = False
+
+    async def _write(self, writes: list[TableWrite]) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self._store.write(writes)
+        self._stats.write_duration.observe(int((loop.time() - began) * 1e6))
+        self._stats.writes += 1
+        self._stats.records += len(writes)
+
+    async def _gather(self) -> _Turn:
+        """Apply what has been asked. Only this task changes the table, so others may run in between."""
+        turn = _Turn()
+        now_ms = self._clock_ms()
+        loop = asyncio.get_running_loop()
+        slice_ends = loop.time() + SLICE_S
+        while self._queue and len(turn.writes) < MAX_WRITES_PER_TURN:
+            if loop.time() > slice_ends:
+                await asyncio.sleep(0)
+                slice_ends = loop.time() + SLICE_S
+            request = self._queue.popleft()
+            if request.answer.done():
+                continue  # its caller has gone: nothing was done yet, so nothing needs to be
+            try:
+                self._take(turn, request, now_ms)
+            except Exception as error:  # a bug in one request must not stop all others (F48)
+                request.answer.set_exception(error)
+                _log.exception("meta_request_failed", request=type(request).__name__)
+        return turn
+
+    def _take(self, turn: _Turn, request: _Request, now_ms: int) -> None:
+        match request:
+            case _Reading():
+                turn.read.append((request, request.read(self._table)))
+            case _Order():
+                if self._failure is not None:
+                    turn.refused.append((request, Unavailable(self._failure)))
+                    return
+                try:
+                    applied = self._table.apply(request.command, now_ms)
+                except StratalogError as refusal:
+                    turn.refused.append((request, refusal))
+                    return
+                if request.validate_only:
+                    self._table.undo(applied)
+                    turn.validated.append((request, applied.result))
+                else:
+                    turn.applied.append((request, applied))
+                    turn.writes.extend(applied.writes)
+
+    def _answer(self, turn: _Turn) -> None:
+        self._stats.commands += len(turn.applied)
+        self._stats.refusals += len(turn.refused)
+        for order, applied in turn.applied:
+            if applied.change_set is not None:
+                self._publish(applied.change_set)
+            _resolve(order.answer, applied.result)
+        for order, result in turn.validated:
+            _resolve(order.answer, result)
+        for order, refusal in turn.refused:
+            _refuse(order.answer, refusal)
+        for reading, seen in turn.read:
+            _resolve(reading.answer, seen)
+
+    def _fail(self, turn: _Turn, error: Exception) -> None:
+        """Go back to what is known to be durable; no command is taken any more, or none until there is room."""
+        self._is_full = isinstance(error, DiskFull)
+        until = "there is room" if self._is_full else "the service is started again"
+        self._failure = (
+            f"the metadata store in {self._store.source} failed ({error}): changes are refused until {until}; "
+            "reading goes on"
+        )
+        self._stats.store_failures += 1
+        _log.error("meta_store_failed", source=self._store.source, error=str(error), commands=len(turn.applied))
+        for _, applied in reversed(turn.applied):
+            self._table.undo(applied)
+        for order, applied in turn.applied:
+            if applied.writes:
+                lost = OutcomeUnknown(
+                    f"{type(order.command).__name__}: the metadata store failed while it was written ({error}): read "
+                    "the "
+                    "metadata once the service is back, then decide"
+                )
+                _refuse(order.answer, lost)
+            else:
+                _refuse(order.answer, Unavailable(self._failure))
+        for order, _ in (*turn.validated, *turn.refused):
+            _refuse(order.answer, Unavailable(self._failure))
+        for reading, _ in turn.read:
+            _resolve(reading.answer, reading.read(self._table))
+
+
+def _resolve(answer: asyncio.Future[Any], result: object) -> None:
+    if not answer.done():
+        answer.set_result(result)
+
+
+def _refuse(answer: asyncio.Future[Any], refusal: StratalogError) -> None:
+    if not answer.done():
+        answer.set_exception(refusal)

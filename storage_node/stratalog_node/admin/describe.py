@@ -1,0 +1,146 @@
+"""Topics, shards and segments as the admin API shows them. Plain reads of what is in memory; no file, no request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stratalog.admin_api.models import SegmentInfo, SettingInForce, ShardInfo, Tier, TierBytes, TopicInfo
+from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog.model.topic import Topic
+from stratalog.settings.describe import SettingSource, describe_topic
+from stratalog.settings.process import ProcessSettings
+from stratalog_node.admin.services import AdminServices
+from stratalog_node.check.remote_segment import place_of
+from stratalog_node.shards.seam import ShardView
+
+_SOURCES = {SettingSource.TOPIC: "topic", SettingSource.PROCESS: "process", SettingSource.DEFAULT: "default"}
+
+
+def end_of(view: ShardView, segment: Segment) -> int:
+    """Where a segment ends; of the active one what is committed."""
+    return segment.end_offset if segment.end_offset is not None else max(view.high_watermark, segment.base_offset)
+
+
+def local_bytes(view: ShardView, segment: Segment) -> int:
+    if not view.has_local(segment.key):
+        return 0
+    if segment.seal is not None:
+        return segment.seal.size_bytes
+    return view.size_below_high_watermark(segment.key, segment.base_offset)
+
+
+def tier_of(view: ShardView, segment: Segment) -> Tier:
+    """A partial remote copy counts only for what is in it: the segment is then `local` or `both`."""
+    is_local, is_cold = view.has_local(segment.key), segment.remote.state is not RemoteState.NONE
+    if is_local:
+        return Tier.BOTH if is_cold else Tier.LOCAL
+    return Tier.COLD if is_cold else Tier.NONE
+
+
+def tier_bytes(pairs: Iterable[tuple[ShardView, Segment]]) -> TierBytes:
+    local = cold = 0
+    for view, segment in pairs:
+        local += local_bytes(view, segment)
+        cold += cold_bytes(segment)
+    return TierBytes(local=local, cold=cold)
+
+
+def cold_bytes(segment: Segment) -> int:
+    """Bytes of batches in the object store: exact for a complete copy, with part headers while it is partial."""
+    remote = segment.remote
+    if remote.state is RemoteState.COMPLETE and segment.seal is not None:
+        return segment.seal.size_bytes
+    return sum(part.size_bytes for part in remote.parts)
+
+
+def commit_offset_of(view: ShardView) -> int:
+    return max((segment.remote.commit_offset for segment in view.segments), default=-1)
+
+
+def upload_lag_bytes(view: ShardView) -> int:
+    """Committed bytes of a shard that are not in the object store yet."""
+    lag = 0
+    for segment in view.segments:
+        if segment.remote.state is RemoteState.COMPLETE or not view.has_local(segment.key):
+            continue
+        lag += view.size_below_high_watermark(segment.key, max(segment.base_offset, segment.remote.commit_offset))
+    return lag
+
+
+def topic_info(services: AdminServices, topic: Topic) -> TopicInfo:
+    pairs = [(view, segment) for view in services.views(topic) for segment in view.segments]
+    return TopicInfo(
+        name=topic.name,
+        topic_id=str(topic.topic_id),
+        shards=topic.shard_count,
+        replication_factor=topic.replication_factor,
+        is_internal=topic.is_internal,
+        created_ms=topic.created_ms,
+        settings=dict(topic.settings),
+        segments=len(pairs),
+        bytes=tier_bytes(pairs),
+    )
+
+
+def shard_info(view: ShardView) -> ShardInfo:
+    segments = view.segments
+    active = segments[-1] if segments and segments[-1].state is SegmentState.ACTIVE else None
+    return ShardInfo(
+        shard=view.key.shard,
+        log_start_offset=view.log_start_offset,
+        high_watermark=view.high_watermark,
+        last_stable_offset=view.last_stable_offset,
+        commit_offset=commit_offset_of(view),
+        leader=active.leader if active else None,
+        isr=list(active.isr) if active else [],
+        epoch=segments[-1].epoch if segments else -1,
+        segments=len(segments),
+        bytes=tier_bytes((view, segment) for segment in segments),
+    )
+
+
+def segment_info(services: AdminServices, view: ShardView, segment: Segment) -> SegmentInfo:
+    seal = segment.seal
+    return SegmentInfo(
+        topic=view.topic.name,
+        shard=view.key.shard,
+        epoch=segment.epoch,
+        state=segment.state.value,
+        base_offset=segment.base_offset,
+        end_offset=end_of(view, segment),
+        size_bytes=seal.size_bytes if seal else local_bytes(view, segment),
+        first_timestamp_ms=seal.first_timestamp_ms if seal else -1,
+        max_timestamp_ms=seal.max_timestamp_ms if seal else -1,
+        tier=tier_of(view, segment),
+        remote_state=segment.remote.state.value,
+        commit_offset=segment.remote.commit_offset,
+        leader=segment.leader,
+        local_nodes=list(segment.local_nodes),
+        digest=seal.digest.hex() if seal else None,
+        places=places_of(services, view, segment),
+    )
+
+
+def places_of(services: AdminServices, view: ShardView, segment: Segment) -> list[str]:
+    places = []
+    if view.has_local(segment.key):
+        places.append(str(services.layout.segment(segment.key)))
+    if services.store is not None:
+        if segment.remote.manifest_key is not None:
+            places.append(f"{services.store.url}/{segment.remote.manifest_key}")
+        places += [f"{services.store.url}/{place_of(part)}" for part in segment.remote.parts]
+    return places
+
+
+def settings_in_force(settings: ProcessSettings, topic: Topic) -> list[SettingInForce]:
+    return [
+        SettingInForce.model_validate(
+            {
+                "key": value.key,
+                "value": value.value,
+                "source": _SOURCES[value.source],
+                "description": value.description,
+            }
+        )
+        for value in describe_topic(settings, topic.settings)
+    ]

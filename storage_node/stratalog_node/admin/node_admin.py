@@ -1,0 +1,225 @@
+"""What a node's admin API answers. No HTTP here: requests and answers are the models of `stratalog.admin_api`.
+
+Lives on the event loop. Questions read memory; `locate`, `verify` and `status` also read files and objects, in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator
+
+from stratalog.admin_api.models import (
+    AlterTopic,
+    CreateTopic,
+    Location,
+    NodeStatus,
+    SealedShard,
+    SealRequest,
+    SegmentInfo,
+    TierBytes,
+    TopicDetail,
+    TopicInfo,
+    VerifyDone,
+    VerifyRequest,
+    VerifySegment,
+    VerifyStart,
+)
+from stratalog.admin_api.wording import human_duration
+from stratalog.model.errors import InvalidRequest, NotFound
+from stratalog.model.segment import Segment
+from stratalog.settings.topic import TopicSettings
+from stratalog.telemetry.process_stats import resident_bytes
+from stratalog_node.admin.describe import (
+    cold_bytes,
+    local_bytes,
+    segment_info,
+    settings_in_force,
+    shard_info,
+    topic_info,
+    upload_lag_bytes,
+)
+from stratalog_node.admin.locate import locate
+from stratalog_node.admin.services import AdminServices
+from stratalog_node.admin.verify import verify
+from stratalog_node.shards.seam import ShardView
+
+SEAL_WAIT_S = 10.0
+"""How long `seal` waits for the seal records before it answers that sealing goes on."""
+_POLL_S = 0.02
+_YIELD_EVERY = 500
+"""Shards per turn of the loop when all of them are summed up: 10,000 shards must not block it (F90)."""
+
+
+class NodeAdmin:
+    def __init__(self, services: AdminServices, admin_address: str = "") -> None:
+        self._services = services
+        self.admin_address = admin_address
+
+    async def status(self) -> NodeStatus:
+        services = self._services
+        states: Counter[str] = Counter()
+        local = cold = lag = lagging = shards = 0
+        for view in list(services.shards.all()):
+            shards += 1
+            if shards % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+            for segment in view.segments:
+                states[segment.state.value] += 1
+                local += local_bytes(view, segment)
+                cold += cold_bytes(segment)
+            behind = self._lag(view)
+            lag += behind
+            lagging += behind > 0
+        disk = await asyncio.to_thread(shutil.disk_usage, services.data_dir)
+        waiting_for = dict(services.readiness())
+        return NodeStatus(
+            node_id=services.node_id,
+            cluster_id=services.cluster_id,
+            version=importlib.metadata.version("stratalog"),
+            started_ms=services.started_ms,
+            now_ms=services.now_ms(),
+            kafka_address=services.kafka_address,
+            admin_address=self.admin_address,
+            data_dir=str(services.data_dir),
+            bucket=services.store.url if services.store else None,
+            bucket_trouble=self._bucket_trouble(),
+            is_ready=not waiting_for,
+            waiting_for=waiting_for,
+            topics=sum(1 for _ in services.catalog.topics()),
+            shards=shards,
+            segments=dict(states),
+            bytes=TierBytes(local=local, cold=cold),
+            upload_lag_bytes=lag,
+            upload_lag_shards=lagging,
+            disk_total_bytes=disk.total,
+            disk_free_bytes=disk.free,
+            disk_reserve_bytes=services.settings.disk_reserve_bytes,
+            resident_bytes=resident_bytes(),
+            loop_blocks=services.loop_blocks(),
+        )
+
+    def _bucket_trouble(self) -> str | None:
+        away_ms = self._services.store_away_ms()
+        if not away_ms:
+            return None
+        return f"takes no uploads for {human_duration(away_ms // 1000)}; the node's log says why, and it is tried again"
+
+    def _lag(self, view: ShardView) -> int:
+        services = self._services
+        if services.store is None or not services.catalog.topic_settings(view.key.topic_id).remote_storage_enable:
+            return 0
+        return upload_lag_bytes(view)
+
+    # Topics -----------------------------------------------------------------------------------------------------
+    async def topics(self) -> list[TopicInfo]:
+        listed = []
+        for topic in sorted(self._services.catalog.topics(), key=lambda topic: topic.name):
+            listed.append(topic_info(self._services, topic))
+            await asyncio.sleep(0)
+        return listed
+
+    def topic(self, name: str) -> TopicDetail:
+        services = self._services
+        topic = services.topic(name)
+        return TopicDetail(
+            topic=topic_info(services, topic),
+            shards=[shard_info(view) for view in services.views(topic)],
+            settings=settings_in_force(services.settings, topic),
+        )
+
+    async def create_topic(self, request: CreateTopic) -> TopicInfo:
+        """Raises: InvalidRequest, AlreadyExists, Unavailable, OutcomeUnknown."""
+        services = self._services
+        TopicSettings.validate_overrides(request.settings, services.settings)
+        topic = await services.meta.create_topic(
+            request.name,
+            shard_count=request.shards or services.settings.num_partitions,
+            replication_factor=request.replication_factor or services.settings.default_replication_factor,
+            settings=request.settings,
+            validate_only=request.validate_only,
+        )
+        return topic_info(services, topic)
+
+    async def alter_topic(self, name: str, request: AlterTopic) -> TopicInfo:
+        """Change settings, then the shard count; an unset key falls back to the process's value."""
+        services = self._services
+        topic = services.topic(name)
+        if request.set or request.unset:
+            wanted = {key: value for key, value in topic.settings.items() if key not in request.unset}
+            if unknown := [key for key in request.unset if key not in topic.settings]:
+                raise InvalidRequest(f"topic {name} does not set {', '.join(unknown)}: nothing to unset")
+            wanted |= request.set
+            TopicSettings.validate_overrides(wanted, services.settings)
+            topic = await services.meta.alter_topic(topic.topic_id, wanted)
+        if request.shards is not None:
+            topic = await services.meta.add_shards(topic.topic_id, request.shards)
+        return topic_info(services, topic)
+
+    async def delete_topic(self, name: str) -> None:
+        topic = self._services.topic(name)
+        if topic.is_internal:
+            raise InvalidRequest(f"topic {name} is internal: it keeps the offsets of consumer groups and stays")
+        await self._services.meta.delete_topic(topic.topic_id)
+
+    # Segments ---------------------------------------------------------------------------------------------------
+    async def segments(self, topic_name: str | None, shard: int | None) -> list[SegmentInfo]:
+        services = self._services
+        if topic_name is None:
+            topics = sorted(services.catalog.topics(), key=lambda topic: topic.name)
+        else:
+            topics = [services.topic(topic_name)]
+        listed: list[SegmentInfo] = []
+        for topic in topics:
+            views = services.views(topic) if shard is None else [services.shard(topic, shard)]
+            for view in views:
+                listed += [segment_info(services, view, segment) for segment in view.segments]
+                await asyncio.sleep(0)
+        return listed
+
+    async def locate(self, topic: str, shard: int, offset: int) -> Location:
+        return await locate(self._services, topic, shard, offset)
+
+    async def seal(self, request: SealRequest) -> list[SealedShard]:
+        """End the active segments and wait a while for their seal records."""
+        services = self._services
+        topic = services.topic(request.topic)
+        views = services.views(topic) if request.shard is None else [services.shard(topic, request.shard)]
+        if not views:
+            raise NotFound(f"no shard of topic {topic.name} is on this node")
+        asked: list[tuple[ShardView, Segment, bool]] = []
+        for view in views:
+            active = services.catalog.active_segment(view.key)
+            if active is not None:
+                asked.append((view, active, services.ask_roll(view.key)))
+        await self._until_sealed([segment for _, segment, was_asked in asked if was_asked])
+        return [self._sealed(view, segment, was_asked) for view, segment, was_asked in asked]
+
+    async def _until_sealed(self, segments: list[Segment]) -> None:
+        """Poll metadata: the seal record is what makes it true, and it comes through the meta service's watch."""
+        catalog = self._services.catalog
+        deadline = asyncio.get_running_loop().time() + SEAL_WAIT_S
+        while asyncio.get_running_loop().time() < deadline:
+            known = [catalog.segment(segment.key) for segment in segments]
+            if all(segment is None or segment.seal is not None for segment in known):
+                return
+            await asyncio.sleep(_POLL_S)
+
+    def _sealed(self, view: ShardView, asked: Segment, was_asked: bool) -> SealedShard:
+        segment = self._services.catalog.segment(asked.key) or asked
+        end = segment.end_offset if segment.end_offset is not None else view.high_watermark
+        outcome = "empty" if not was_asked else "sealed" if segment.seal is not None else "sealing"
+        return SealedShard.model_validate(
+            {
+                "shard": view.key.shard,
+                "epoch": segment.epoch,
+                "base_offset": segment.base_offset,
+                "end_offset": end,
+                "outcome": outcome,
+            }
+        )
+
+    def verify(self, request: VerifyRequest) -> AsyncIterator[VerifyStart | VerifySegment | VerifyDone]:
+        return verify(self._services, request)

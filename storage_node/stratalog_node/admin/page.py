@@ -1,0 +1,91 @@
+"""The node's status page: one self-contained HTML document, no script, no outside asset; it reloads itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from stratalog.admin_api.models import NodeStatus, TopicInfo
+from stratalog.admin_api.wording import counted, human_bytes, human_duration, human_time
+
+_STYLE = """
+body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:64rem;padding:0 1rem}
+body{color:#1c2733;background:#fbfcfd}
+h1{font-size:1.35rem;margin:0}h2{font-size:1rem;margin:2rem 0 .5rem}
+.muted{color:#64748b}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(11rem,1fr));gap:.8rem;margin:1.2rem 0}
+.card{background:#fff;border:1px solid #dde4ea;border-radius:.5rem;padding:.7rem .9rem}
+.card b{display:block;font-size:1.25rem;font-weight:600}
+.badge{border-radius:1rem;padding:.1rem .7rem;font-size:.85rem;font-weight:600}
+.ok{background:#dcf5e4;color:#12633a}.bad{background:#fde3e1;color:#8f1d14}
+table{border-collapse:collapse;width:100%;background:#fff}th,td{padding:.35rem .6rem;border-bottom:1px solid #e6ebef}
+th{text-align:left;font-weight:600}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+.bar{height:.55rem;background:#e6ebef;border-radius:.3rem;overflow:hidden;margin-top:.4rem}
+.bar i{display:block;height:100%;background:#3b7dd8}
+@media(prefers-color-scheme:dark){body{background:#12171c;color:#dbe3ea}.card,table{background:#1a2127;border-color:#2c363f}
+th,td{border-color:#2c363f}.bar{background:#2c363f}}
+"""
+
+
+def render_status_page(status: NodeStatus, topics: Sequence[TopicInfo]) -> str:
+    badge = '<span class="badge ok">ready</span>' if status.is_ready else '<span class="badge bad">not ready</span>'
+    waiting = "".join(f"<li>{escape(what)}: {escape(why)}</li>" for what, why in status.waiting_for.items())
+    if status.bucket_trouble:
+        waiting += f"<li>object store: {escape(status.bucket_trouble)}</li>"
+    waiting = f"<ul>{waiting}</ul>" if waiting else ""
+    bucket = status.bucket or "none: data stays on this disk (start with --bucket URL)"
+    uptime = human_duration((status.now_ms - status.started_ms) // 1000)
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5">
+<meta name="viewport" content="width=device-width,initial-scale=1"><title>Stratalog node {status.node_id}</title>
+<style>{_STYLE}</style></head><body>
+<h1>Stratalog node {status.node_id} {badge}</h1>
+<div class="muted">cluster {escape(status.cluster_id)} · version {escape(status.version)} · Kafka on
+{escape(status.kafka_address)} · up {uptime}, since {human_time(status.started_ms)}</div>{waiting}
+<div class="cards">{_cards(status)}</div>
+<h2>Topics</h2>{_topics(topics)}
+<h2>Places</h2><table>
+<tr><td>data directory</td><td>{escape(status.data_dir)}</td></tr>
+<tr><td>object store</td><td>{escape(bucket)}</td></tr>
+<tr><td>for machines</td><td><a href="/metrics">metrics</a> · <a href="/v1/status">status</a> ·
+<a href="/v1/segments">segments</a> · <a href="/readyz">readiness</a></td></tr></table>
+</body></html>
+"""
+
+
+def _card(name: str, value: str, note: str = "", bar_percent: int | None = None) -> str:
+    bar = "" if bar_percent is None else f'<div class="bar"><i style="width:{bar_percent}%"></i></div>'
+    return f'<div class="card">{escape(name)}<b>{escape(value)}</b><span class="muted">{escape(note)}</span>{bar}</div>'
+
+
+def _cards(status: NodeStatus) -> str:
+    segments = ", ".join(f"{count} {state}" for state, count in sorted(status.segments.items())) or "none"
+    used = status.disk_total_bytes - status.disk_free_bytes
+    percent = round(100 * used / status.disk_total_bytes) if status.disk_total_bytes else 0
+    lag_note = f"{counted(status.upload_lag_shards, 'shard')} behind" if status.bucket else "no object store"
+    return "".join(
+        (
+            _card("Shards", f"{status.shards:,}", f"of {counted(status.topics, 'topic')}"),
+            _card("Segments", f"{sum(status.segments.values()):,}", segments),
+            _card("Local tier", human_bytes(status.bytes.local), "batches on disk"),
+            _card("Cold tier", human_bytes(status.bytes.cold), "batches in the object store"),
+            _card("Upload lag", human_bytes(status.upload_lag_bytes), lag_note),
+            _card(
+                "Disk free", human_bytes(status.disk_free_bytes), f"of {human_bytes(status.disk_total_bytes)}", percent
+            ),
+            _card("Memory", human_bytes(status.resident_bytes), "resident"),
+            _card("Loop blocked", counted(status.loop_blocks, "time"), "over 100 ms"),
+        )
+    )
+
+
+def _topics(topics: Sequence[TopicInfo]) -> str:
+    if not topics:
+        return '<p class="muted">None yet. Create one: <code>stratalog topics create NAME</code></p>'
+    rows = "".join(
+        f'<tr><td>{escape(topic.name)}</td><td class="n">{topic.shards:,}</td><td class="n">{topic.segments:,}</td>'
+        f'<td class="n">{human_bytes(topic.bytes.local)}</td><td class="n">{human_bytes(topic.bytes.cold)}</td></tr>'
+        for topic in topics
+    )
+    head = "".join(f'<th class="n">{name}</th>' for name in ("shards", "segments", "local", "cold"))
+    return f"<table><tr><th>topic</th>{head}</tr>{rows}</table>"

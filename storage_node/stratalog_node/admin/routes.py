@@ -1,0 +1,153 @@
+"""The admin API over HTTP: decodes requests, encodes answers, and gives every error its status (see `admin_api`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from stratalog.admin_api.errors import error_body, http_status_of
+from stratalog.admin_api.models import AlterTopic, CreateTopic, SealRequest, VerifyRequest
+from stratalog.model.errors import InvalidRequest, StratalogError
+from stratalog.telemetry.logs import logger
+from stratalog_node.admin.node_admin import NodeAdmin
+from stratalog_node.admin.page import render_status_page
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+M = TypeVar("M", bound=BaseModel)
+Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
+
+_log = logger(__name__)
+
+
+def add_admin_routes(application: web.Application, admin: NodeAdmin) -> None:
+    """Hand this to `TelemetryServer(add_routes=...)`."""
+    routes = _Routes(admin)
+    router = application.router
+    router.add_get("/", _guarded(routes.page))
+    router.add_get("/v1/status", _guarded(routes.status))
+    router.add_get("/v1/topics", _guarded(routes.topics))
+    router.add_post("/v1/topics", _guarded(routes.create_topic))
+    router.add_get("/v1/topics/{name}", _guarded(routes.topic))
+    router.add_patch("/v1/topics/{name}", _guarded(routes.alter_topic))
+    router.add_delete("/v1/topics/{name}", _guarded(routes.delete_topic))
+    router.add_get("/v1/segments", _guarded(routes.segments))
+    router.add_get("/v1/locate", _guarded(routes.locate))
+    router.add_post("/v1/seal", _guarded(routes.seal))
+    router.add_post("/v1/verify", _guarded(routes.verify))
+
+
+def _guarded(handler: Handler) -> Handler:
+    """Turn our errors into answers. Others are bugs: they are logged once here and answered 500 without details."""
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        from aiohttp import web
+
+        try:
+            return await handler(request)
+        except StratalogError as error:
+            body, status = error_body(error), http_status_of(error)
+        except web.HTTPException:
+            raise
+        except Exception:
+            _log.exception("admin request failed", method=request.method, path=request.path)
+            body, status = error_body(StratalogError("internal error: see the node's log")), 500
+        return web.Response(body=body, status=status, content_type="application/json")
+
+    return guarded
+
+
+class _Routes:
+    def __init__(self, admin: NodeAdmin) -> None:
+        self._admin = admin
+
+    async def page(self, _request: web.Request) -> web.StreamResponse:
+        from aiohttp import web
+
+        html = render_status_page(await self._admin.status(), await self._admin.topics())
+        return web.Response(text=html, content_type="text/html", headers={"Cache-Control": "no-store"})
+
+    async def status(self, _request: web.Request) -> web.StreamResponse:
+        return _answer(await self._admin.status())
+
+    async def topics(self, _request: web.Request) -> web.StreamResponse:
+        return _answers(await self._admin.topics())
+
+    async def topic(self, request: web.Request) -> web.StreamResponse:
+        return _answer(self._admin.topic(request.match_info["name"]))
+
+    async def create_topic(self, request: web.Request) -> web.StreamResponse:
+        return _answer(await self._admin.create_topic(await _body(request, CreateTopic)), status=201)
+
+    async def alter_topic(self, request: web.Request) -> web.StreamResponse:
+        return _answer(await self._admin.alter_topic(request.match_info["name"], await _body(request, AlterTopic)))
+
+    async def delete_topic(self, request: web.Request) -> web.StreamResponse:
+        from aiohttp import web
+
+        await self._admin.delete_topic(request.match_info["name"])
+        return web.Response(status=204)
+
+    async def segments(self, request: web.Request) -> web.StreamResponse:
+        shard = _integer(request, "shard") if "shard" in request.query else None
+        return _answers(await self._admin.segments(request.query.get("topic"), shard))
+
+    async def locate(self, request: web.Request) -> web.StreamResponse:
+        topic = request.query.get("topic")
+        if topic is None:
+            raise InvalidRequest("topic is missing: GET /v1/locate?topic=NAME&shard=N&offset=N")
+        return _answer(await self._admin.locate(topic, _integer(request, "shard"), _integer(request, "offset")))
+
+    async def seal(self, request: web.Request) -> web.StreamResponse:
+        return _answers(await self._admin.seal(await _body(request, SealRequest)))
+
+    async def verify(self, request: web.Request) -> web.StreamResponse:
+        """One JSON line per segment. The first line decides the status: what is refused is refused before it."""
+        from aiohttp import web
+
+        lines = self._admin.verify(await _body(request, VerifyRequest))
+        first = await anext(lines)
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        await response.write(_line(first))
+        async for line in lines:
+            await response.write(_line(line))
+        await response.write_eof()
+        return response
+
+
+def _line(model: BaseModel) -> bytes:
+    return model.model_dump_json().encode() + b"\n"
+
+
+def _answer(model: BaseModel, *, status: int = 200) -> web.Response:
+    from aiohttp import web
+
+    return web.Response(body=_line(model), status=status, content_type="application/json")
+
+
+def _answers(models: Sequence[BaseModel]) -> web.Response:
+    from aiohttp import web
+
+    body = b"[" + b",\n".join(model.model_dump_json().encode() for model in models) + b"]\n"
+    return web.Response(body=body, content_type="application/json")
+
+
+async def _body(request: web.Request, model: type[M]) -> M:
+    try:
+        return TypeAdapter(model).validate_json(await request.read() or b"{}")
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the body"
+        raise InvalidRequest(f"{request.method} {request.path}: {where}: {first['msg']}") from None
+
+
+def _integer(request: web.Request, name: str) -> int:
+    text = request.query.get(name, "")
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidRequest(f"{name}={text!r}: expected an integer") from None

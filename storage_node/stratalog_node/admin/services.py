@@ -1,0 +1,73 @@
+"""What the admin API of a node reaches, and the look-ups that all of its answers begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from stratalog.meta_api.client import MetaClient
+from stratalog.model.errors import NotFound
+from stratalog.model.ids import ShardKey
+from stratalog.model.topic import Topic
+from stratalog.objects.store import ObjectStore
+from stratalog.settings.process import ProcessSettings
+from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.seam import ShardView
+
+
+def _zero() -> int:
+    return 0
+
+
+class ShardSource(Protocol):
+    """What the admin API needs of the node's `Shards`."""
+
+    def get(self, key: ShardKey) -> ShardView | None: ...
+
+    def all(self) -> Iterable[ShardView]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AdminServices:
+    """`store` is None on a node without an object store. `ask_roll` ends a shard's active segment if it holds
+    anything, and says whether it did; sealing then goes on in the background."""
+
+    node_id: int
+    cluster_id: str
+    settings: ProcessSettings
+    data_dir: Path
+    layout: NodeLayout
+    kafka_address: str
+    started_ms: int
+    now_ms: Callable[[], int]
+    catalog: Catalog
+    shards: ShardSource
+    meta: MetaClient
+    store: ObjectStore | None
+    ask_roll: Callable[[ShardKey], bool]
+    readiness: Callable[[], Mapping[str, str]] = dict
+    loop_blocks: Callable[[], int] = _zero
+    store_away_ms: Callable[[], int] = _zero
+    """For how long the object store has not taken uploads; 0 while it does."""
+
+    def topic(self, name: str) -> Topic:
+        """Raises: NotFound."""
+        topic = self.catalog.topic(name)
+        if topic is None:
+            raise NotFound(f"topic {name!r} does not exist; `stratalog topics list` shows all")
+        return topic
+
+    def shard(self, topic: Topic, shard: int) -> ShardView:
+        """Raises: NotFound."""
+        view = self.shards.get(ShardKey(topic.topic_id, shard)) if 0 <= shard < topic.shard_count else None
+        if view is None:
+            raise NotFound(f"topic {topic.name} has no shard {shard} here; it has shards 0 to {topic.shard_count - 1}")
+        return view
+
+    def views(self, topic: Topic) -> list[ShardView]:
+        """The topic's shards on this node, in order."""
+        found = (self.shards.get(ShardKey(topic.topic_id, shard)) for shard in range(topic.shard_count))
+        return [view for view in found if view is not None]

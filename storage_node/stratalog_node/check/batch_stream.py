@@ -1,0 +1,78 @@
+"""Follows the record batches of a segment through windows of bytes, checking everything a reader can check.
+
+Feed it windows in order; it keeps the bytes of an unfinished batch. It checks magic, length, CRC, that offsets go on
+without a gap, the epoch, and it carries the seal digest. Memory: one window and one batch.
+"""
+
+from __future__ import annotations
+
+from stratalog.formats.digest import EMPTY_DIGEST, extend_digest
+from stratalog.formats.record_batch import first_timestamp_ms, scan_valid_prefix, walk
+from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
+from stratalog.model.errors import Corrupt
+
+
+class BatchStream:
+    __slots__ = (
+        "_epoch", "_rest", "_source", "batches", "digest", "first_timestamp_ms", "max_timestamp_ms", "next_offset",
+        "position", "records",
+    )  # fmt: skip
+
+    def __init__(
+        self, *, source: str, base_offset: int, epoch: int, position: int = 0, digest: bytes = EMPTY_DIGEST
+    ) -> None:
+        self._source = source
+        self._epoch = epoch
+        self._rest = b""
+        self.position = position
+        """Where the next batch begins in `source`."""
+        self.next_offset = base_offset
+        self.digest = digest
+        self.batches = 0
+        self.records = 0
+        self.first_timestamp_ms = -1
+        self.max_timestamp_ms = -1
+
+    def feed(self, window: bytes) -> list[tuple[int, BatchHeader, memoryview]]:
+        """The batches that this window completes: (position in the source, header, bytes).
+
+        Raises: Corrupt when the first batch is bad. Good ones before a bad one are given out; the next call raises.
+        """
+        data = self._rest + window if self._rest else window
+        view = memoryview(data)
+        found = scan_valid_prefix(data, self.next_offset, self._epoch, position=self.position)
+        batches = [(self.position + at, header, view[at : at + header.size_bytes]) for at, header in found.headers]
+        self._take(batches)
+        if found.reason is not None and not found.wanted_bytes and not batches:
+            self._raise_fault(view[found.end_position :])
+        self._rest = bytes(view[found.end_position :])
+        return batches
+
+    def finish(self) -> None:
+        """The bytes end here. Raises: Corrupt when they end inside a batch."""
+        if self._rest:
+            self._raise_fault(memoryview(self._rest))
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return len(self._rest)
+
+    def _take(self, batches: list[tuple[int, BatchHeader, memoryview]]) -> None:
+        if not batches:
+            return
+        if self.batches == 0:
+            self.first_timestamp_ms = first_timestamp_ms(batches[0][1])
+        self.digest = extend_digest(self.digest, (bytes(data[:BATCH_HEADER_BYTES]) for _, _, data in batches))
+        self.batches += len(batches)
+        self.records += sum(header.record_count for _, header, _ in batches)
+        self.max_timestamp_ms = max(self.max_timestamp_ms, *(header.max_timestamp_ms for _, header, _ in batches))
+        position, last, _ = batches[-1]
+        self.next_offset = last.end_offset
+        self.position = position + last.size_bytes
+
+    def _raise_fault(self, rest: memoryview) -> None:
+        for _ in walk(
+            rest, source=self._source, position=self.position, expected_base_offset=self.next_offset, epoch=self._epoch
+        ):
+            raise AssertionError("a batch that did not pass a moment ago passes now")
+        raise Corrupt("no batch here", source=self._source, position=self.position)

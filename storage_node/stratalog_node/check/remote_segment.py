@@ -1,0 +1,151 @@
+"""Checks a segment's remote copy: manifest, index, every part, and that the parts' digests chain up to the seal digest.
+
+Lives on the event loop; the store's threads do the reading. One part is in memory at a time. Bad data is reported as
+findings, never raised; so is a store that does not answer, because what was not read was not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from stratalog.admin_api.models import Finding
+from stratalog.formats.digest import EMPTY_DIGEST, object_digest
+from stratalog.formats.index_block import decode_index_block
+from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.part import PartHeader, check_part
+from stratalog.model.errors import Corrupt, NotFound, StratalogError
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment
+from stratalog.objects.store import ObjectStore
+
+LOST = "do not free local copies of this segment; `stratalog doctor` on the bucket shows other attempts of the range"
+ASK_AGAIN = "check the object store, then run this again: what could not be read was not checked"
+
+
+@dataclass(slots=True)
+class RemoteReport:
+    batch_bytes: int = 0
+    """Bytes of batches that passed."""
+    end_offset: int = 0
+    digest: bytes = EMPTY_DIGEST
+    """Of the batches up to `end_offset`."""
+    findings: list[Finding] = field(default_factory=list)
+
+    def error(self, place: str, what: str, next_step: str = LOST) -> None:
+        self.findings.append(Finding(severity="error", place=place, what=what, next_step=next_step))
+
+    def failed(self, place: str, error: StratalogError) -> None:
+        match error:
+            case NotFound():
+                self.error(place, "the object is missing")
+            case Corrupt():
+                self.error(place, f"at byte {error.position}: {error.reason}")
+            case _:
+                self.error(place, f"could not be read: {error}", ASK_AGAIN)
+
+
+async def check_remote_segment(store: ObjectStore, segment: Segment) -> RemoteReport:
+    """Check what metadata says of a segment's remote copy against what the store holds."""
+    report = RemoteReport(end_offset=segment.base_offset)
+    match segment.remote.state:
+        case RemoteState.NONE:
+            return report
+        case RemoteState.PARTIAL:
+            await check_parts(store, segment.key, segment.remote.parts, report)
+            if not report.findings and report.end_offset != segment.remote.commit_offset:
+                report.error(
+                    str(segment.key),
+                    f"parts end at offset {report.end_offset}, the commit offset is {segment.remote.commit_offset}",
+                )
+            return report
+        case RemoteState.COMPLETE:
+            manifest = await _read_manifest(store, segment, report)
+            if manifest is not None:
+                await check_manifest(store, manifest, segment.seal, report)
+            return report
+
+
+async def check_manifest(store: ObjectStore, manifest: Manifest, seal: SealRecord | None, report: RemoteReport) -> None:
+    """Check everything a manifest names, and the manifest against the seal record."""
+    key = manifest.identity.key
+    for name in ("end_offset", "size_bytes", "digest"):
+        if seal is not None and getattr(seal, name) != getattr(manifest.seal, name):
+            report.error(str(key), f"the manifest's {name.replace('_', ' ')} is not the seal record's")
+    await _check_index(store, manifest, report)
+    await check_parts(store, key, manifest.parts, report)
+    if not report.findings and report.digest != manifest.seal.digest:
+        report.error(str(key), f"digest is {report.digest.hex()}, the seal says {manifest.seal.digest.hex()}")
+
+
+async def check_parts(
+    store: ObjectStore, segment: SegmentKey, parts: Iterable[RemotePart], report: RemoteReport
+) -> None:
+    """Check parts in order, going on from `report.end_offset`. After a part that fails the digest chain begins anew."""
+    chained = True
+    for part in parts:
+        place = place_of(part)
+        try:
+            body = await store.get_range(part.object_key, part.position, part.position + part.size_bytes)
+            expected = report.digest if chained else None
+            checked = check_part(body, source=part.object_key, position=part.position, expected_digest_before=expected)
+            header = checked.header
+            check_names(header, segment, part)
+        except StratalogError as error:
+            report.failed(place, error)
+            chained = False
+            report.end_offset = part.end_offset
+            continue
+        if part.base_offset != report.end_offset:
+            report.error(place, f"begins at offset {part.base_offset}, the part before ends at {report.end_offset}")
+        report.end_offset = part.end_offset
+        report.digest = header.digest_after
+        chained = True
+        report.batch_bytes += header.data_size_bytes
+
+
+def check_names(header: PartHeader, segment: SegmentKey, part: RemotePart) -> None:
+    """Refuse a part that is whole but is not the one metadata means. Raises: Corrupt."""
+    if header.identity.key != segment:
+        raise Corrupt(f"belongs to {header.identity.key}", source=part.object_key, position=part.position)
+    found, wanted = (header.base_offset, header.end_offset), (part.base_offset, part.end_offset)
+    if found != wanted:
+        raise Corrupt(f"holds offsets {found}, metadata says {wanted}", source=part.object_key, position=part.position)
+
+
+def place_of(part: RemotePart) -> str:
+    """Where a part is, for people."""
+    return f"{part.object_key} [{part.position}, {part.position + part.size_bytes})"
+
+
+async def _read_manifest(store: ObjectStore, segment: Segment, report: RemoteReport) -> Manifest | None:
+    key = segment.remote.manifest_key
+    if key is None:
+        report.error(str(segment.key), "metadata says complete but names no manifest")
+        return None
+    try:
+        body = await store.get(key)
+        if manifest_digest(body) != segment.remote.manifest_digest:
+            report.error(key, "the manifest is not the one metadata was told of: its digest differs")
+        manifest = decode_manifest(body, source=key)
+    except StratalogError as error:
+        report.failed(key, error)
+        return None
+    if manifest.identity.key != segment.key:
+        report.error(key, f"the manifest belongs to {manifest.identity.key}")
+        return None
+    return manifest
+
+
+async def _check_index(store: ObjectStore, manifest: Manifest, report: RemoteReport) -> None:
+    key = manifest.index_key
+    try:
+        body = await store.get(key)
+        if object_digest(body) != manifest.index_digest:
+            report.error(key, "the index is not the one the manifest names: its digest differs")
+        block = decode_index_block(body, source=key)
+    except StratalogError as error:
+        report.failed(key, error)
+        return
+    if block.identity.key != manifest.identity.key or block.seal.digest != manifest.seal.digest:
+        report.error(key, f"the index belongs to {block.identity.key}")

@@ -1,0 +1,387 @@
+"""Open files of segments: appends at a known position, reads that never block the loop, bounded descriptors.
+
+Appends and non-blocking reads run on the event loop; blocking reads, flushes and truncation run on the disk threads. A
+file is pinned while a thread uses it, so that its descriptor is not closed or reused under the thread.
+Durability: `append` reaches the page cache; only `sync` reaches the disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from stratalog.model.errors import Corrupt, DiskFull, NotFound, Unavailable
+
+_IOV_MAX = 1024
+_TRUNCATE_STEP = 4 << 20
+_PROBE_STEP = 256 << 10
+
+
+class FlushLost(Unavailable):
+    """A flush failed: the kernel may have dropped what was not written yet, and will not say so again."""
+
+
+class Descriptors:
+    """Keeps the number of open descriptors below a limit by closing those not used since the last sweep."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._open: dict[SegmentFile, None] = {}
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    def opened(self, file: SegmentFile) -> None:
+        self._open[file] = None
+        if len(self._open) > self.limit:
+            self._sweep()
+
+    def closed(self, file: SegmentFile) -> None:
+        self._open.pop(file, None)
+
+    def _sweep(self) -> None:
+        for file in list(self._open):
+            if len(self._open) <= self.limit * 3 // 4:
+                return
+            if file.was_used:
+                file.was_used = False
+                self._open.pop(file)
+                self._open[file] = None
+            elif file.pins == 0:
+                file.close()
+
+
+class SegmentFile:
+    """One segment's file. `size_bytes` is what was appended whole; what lies beyond is a torn tail and is never
+    read."""
+
+    __slots__ = ("_descriptors", "_fd", "_is_retired", "_lost", "path", "pins", "size_bytes", "was_used")
+
+    def __init__(self, path: Path, descriptors: Descriptors, size_bytes: int) -> None:
+        self.path = path
+        self.size_bytes = size_bytes
+        self.pins = 0
+        self.was_used = True
+        self._descriptors = descriptors
+        self._fd = -1
+        self._is_retired = False
+        self._lost = ""
+
+    def pin(self) -> None:
+        """A thread is about to use it: its descriptor stays as it is until `unpin`. On the event loop."""
+        self.pins += 1
+
+    def unpin(self) -> None:
+        self.pins -= 1
+        if self._is_retired and self.pins == 0:
+            self.close()
+
+    def retire(self) -> None:
+        """Nobody begins to use it any more: closed as soon as the last pin is gone."""
+        self._is_retired = True
+        if self.pins == 0:
+            self.close()
+
+    def fd(self) -> int:
+        """The descriptor, opened when needed. On the event loop only: threads use `read` and `sync`."""
+        self.was_used = True
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise NotFound(f"{self.path}: the segment's file is gone") from None
+            except OSError as error:
+                raise Unavailable(f"{self.path}: cannot open: {error.strerror}") from error
+            self._descriptors.opened(self)
+        return self._fd
+
+    def create(self, header: bytes) -> None:
+        """Make the file with its identity header. Replaces what an unconfirmed earlier attempt left."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise _write_error(self.path, error) from error
+        try:
+            if os.write(fd, header) != len(header):
+                raise OSError(errno.ENOSPC, "short write")
+        except OSError as error:
+            os.close(fd)
+            with suppress(OSError):
+                # Half a header under this name would be in the way of the next attempt's recovery.
+                os.unlink(self.path)
+            raise _write_error(self.path, error) from error
+        self._fd = fd
+        self.size_bytes = len(header)
+        self._descriptors.opened(self)
+
+    def append(self, buffers: Sequence[memoryview | bytes], size_bytes: int) -> None:
+        """Write all of it after `size_bytes`, or nothing: a failed append leaves the file as long as before.
+
+        Raises: DiskFull, Unavailable.
+        """
+        fd = self.fd()
+        position = self.size_bytes
+        try:
+            if len(buffers) <= _IOV_MAX and os.pwritev(fd, buffers, position) == size_bytes:
+                self.size_bytes = position + size_bytes
+                return
+            self._append_slowly(fd, buffers, position, size_bytes)
+        except OSError as error:
+            self._cut_back(fd, position)
+            raise _write_error(self.path, error) from error
+        self.size_bytes = position + size_bytes
+
+    def _append_slowly(self, fd: int, buffers: Sequence[memoryview | bytes], position: int, size_bytes: int) -> None:
+        # A short pwritev is legal and so is a list longer than IOV_MAX: go on piece by piece from the position reached.
+        written = 0
+        for start in range(0, len(buffers), _IOV_MAX):
+            group = [memoryview(b) for b in buffers[start : start + _IOV_MAX]]
+            while group:
+                count = os.pwritev(fd, group, position + written)
+                if count <= 0:
+                    raise OSError(errno.EIO, "pwritev wrote nothing")
+                written += count
+                while group and count >= len(group[0]):
+                    count -= len(group.pop(0))
+                if group:
+                    group[0] = group[0][count:]
+        if written != size_bytes:
+            raise OSError(errno.EIO, f"wrote {written} of {size_bytes} bytes")
+
+    @staticmethod
+    def _cut_back(fd: int, position: int) -> None:
+        try:
+            os.ftruncate(fd, position)
+        except OSError:
+            # The next append writes over the same position, and recovery cuts at the last whole batch: nothing is lost.
+            return
+
+    def read_cached(self, buffer: memoryview, position: int) -> int:
+        """Fill `buffer` from the page cache; returns how many bytes were there (0: ask a disk thread)."""
+        try:
+            return os.preadv(self.fd(), [buffer], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
+                return os.preadv(self.fd(), [buffer], position)
+            raise Unavailable(f"{self.path}: cannot read at {position}: {error.strerror}") from error
+
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        """Whether the range seems to be in the page cache: looks at one byte in each 256 KiB and at the last."""
+        probe = bytearray(1)
+        view = memoryview(probe)
+        last = position + size_bytes - 1
+        return all(self.read_cached(view, at) for at in (*range(position, last, _PROBE_STEP), last))
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Blocking read of exactly `size_bytes`; for disk threads, of a pinned file."""
+        with self._borrowed(os.O_RDONLY) as fd:
+            return read_exactly(fd, position, size_bytes, str(self.path))
+
+    def sync(self) -> None:
+        """Blocking fdatasync; for disk threads, of a pinned file. Raises: FlushLost, now and at every later try;
+        NotFound, Unavailable when nothing was tried."""
+        if self._lost:
+            raise FlushLost(self._lost)
+        with self._borrowed(os.O_RDWR) as fd:
+            try:
+                os.fdatasync(fd)
+            except OSError as error:
+                self._lost = f"{self.path}: flush failed: {error.strerror}; check the disk, then start the node again"
+                raise FlushLost(self._lost) from error
+
+    @contextmanager
+    def _borrowed(self, flags: int) -> Iterator[int]:
+        """The open descriptor, or one for this use alone: a thread must not open or sweep what the loop looks at, for
+        a number closed under the loop's `pwritev` may already be another file's."""
+        if self._fd >= 0:
+            yield self._fd
+            return
+        try:
+            fd = os.open(self.path, flags | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise NotFound(f"{self.path}: the segment's file is gone") from None
+        except OSError as error:
+            raise Unavailable(f"{self.path}: cannot open: {error.strerror}") from error
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def put_back(self, position: int, data: bytes | memoryview) -> None:
+        """Write bytes that were here before. Blocking; only the journal's replay calls this."""
+        with self._borrowed(os.O_RDWR) as fd:
+            try:
+                while data:
+                    written = os.pwrite(fd, data, position)
+                    data, position = memoryview(data)[written:], position + written
+            except OSError as error:
+                raise _write_error(self.path, error) from error
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut a torn tail. Only recovery calls this."""
+        try:
+            os.ftruncate(self.fd(), size_bytes)
+        except OSError as error:
+            raise _write_error(self.path, error) from error
+        self.size_bytes = size_bytes
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self._descriptors.closed(self)
+
+    def remove(self, *, is_read: bool = False) -> None:
+        """Blocking; for disk threads. Freed in steps, so that no single call stalls the disk; while somebody still
+        reads it, it only loses its name, and its bytes go with the last descriptor."""
+        try:
+            # A descriptor of its own: the kept one may be swept, and its number reused, between two steps.
+            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            size = os.fstat(fd).st_size
+            os.unlink(self.path)
+            while size > _TRUNCATE_STEP and not is_read:
+                size -= _TRUNCATE_STEP
+                os.ftruncate(fd, size)
+        finally:
+            os.close(fd)
+
+
+class FileSlice:
+    """A range of a file that goes to a socket without passing through this process. Pins the file until `release`."""
+
+    __slots__ = ("_file", "_position", "_size_bytes")
+
+    def __init__(self, file: SegmentFile, position: int, size_bytes: int) -> None:
+        file.pin()
+        self._file = file
+        self._position = position
+        self._size_bytes = size_bytes
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def send(self, socket_fd: int) -> int:
+        """Send some of what is left; returns how much. Raises: BlockingIOError, OSError; Corrupt when the file ends."""
+        sent = os.sendfile(socket_fd, self._file.fd(), self._position, self._size_bytes)
+        if sent == 0:
+            raise Corrupt("ends early", source=str(self._file.path), position=self._position)
+        self._position += sent
+        self._size_bytes -= sent
+        return sent
+
+    def release(self) -> None:
+        self._file.unpin()
+
+
+def read_exactly(fd: int, position: int, size_bytes: int, name: str) -> bytes:
+    """Raises Corrupt when the file is shorter, Unavailable when the disk fails: an error is never an empty answer."""
+    pieces = []
+    missing = size_bytes
+    while missing:
+        try:
+            piece = os.pread(fd, missing, position)
+        except OSError as error:
+            raise Unavailable(f"{name}: cannot read at {position}: {error.strerror}") from error
+        if not piece:
+            raise Corrupt(f"ends {missing} bytes early", source=name, position=position)
+        pieces.append(piece)
+        position += len(piece)
+        missing -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _write_error(path: Path, error: OSError) -> DiskFull | Unavailable:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(
+            f"{path}: no space left; free space or wait for uploads and retention, writes resume by themselves"
+        )
+    return Unavailable(f"{path}: cannot write: {error.strerror}")
+
+
+def sync_directory(path: Path) -> None:
+    """Make file names in a directory durable. Blocking; for disk threads. Raises: NotFound, DiskFull, Unavailable."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        raise NotFound(f"{path}: the directory is gone") from None
+    except OSError as error:
+        raise _write_error(path, error) from error
+
+
+def sync_names_of(paths: Iterable[Path]) -> None:
+    """Make the names of segment files durable, with those of their shard and topic. Blocking; for disk threads."""
+    shards = {path.parent for path in paths}
+    topics = {shard.parent for shard in shards}
+    for directory in (*shards, *topics, *{topic.parent for topic in topics}):
+        sync_directory(directory)
+
+
+def make_directories(*paths: Path) -> None:
+    """Make directories whose names survive a power cut. Blocking; at start. Raises: DiskFull, Unavailable."""
+    for path in paths:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _write_error(path, error) from error
+    for parent in {path.parent for path in paths}:
+        sync_directory(parent)
+
+
+def remove_empty_directories(*paths: Path) -> None:
+    """Innermost first; one that still holds something stays, and so do those around it. Blocking."""
+    with suppress(OSError):
+        for path in paths:
+            path.rmdir()
+
+
+def read_front(path: Path, size_bytes: int) -> bytes | None:
+    """At most the first `size_bytes` of a file, or None when there is none. Blocking. Raises: Unavailable."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(size_bytes)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unavailable(f"{path}: cannot read: {error.strerror}") from error
+
+
+def write_durably(path: Path, pieces: Sequence[bytes]) -> None:
+    """Create or replace a small file atomically: temporary name, fsync, rename, fsync of the directory. Blocking.
+
+    Raises: DiskFull, Unavailable; then the file is as it was before.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise _write_error(path, error) from error
+    sync_directory(path.parent)
+
+
+def read_file(path: Path) -> bytes | None:
+    """The whole of a small file, or None when there is none. Blocking."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,77 @@
+"""Where things lie in a node's data directory. Names only; nothing is opened here.
+
+node.json                                       node id, storage id, cluster id
+segments/<topic id>/<shard>/<base 20>-<epoch>.seg    a segment: identity header, batches
+segments/<topic id>/<shard>/<base 20>-<epoch>.idx    its index block, once sealed
+journal/<number 12>.journal                     the disk's shared write-ahead file
+checkpoints/                                    RocksDB
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from stratalog.formats.object_names import parse_segment_file_name, segment_file_name
+from stratalog.model.ids import SegmentKey, ShardKey
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLayout:
+    root: Path
+
+    @property
+    def node_file(self) -> Path:
+        return self.root / "node.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "journal"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def segments(self) -> Path:
+        return self.root / "segments"
+
+    def shard(self, key: ShardKey) -> Path:
+        return self.root.joinpath("segments", str(key.topic_id), str(key.shard))
+
+    def segment(self, key: SegmentKey) -> Path:
+        # One join: a start with 10,000 shards makes 10,000 of them.
+        name = segment_file_name(key.base_offset, key.epoch)
+        return self.root.joinpath("segments", str(key.topic_id), str(key.shard), name)
+
+    def index(self, key: SegmentKey) -> Path:
+        return self.segment(key).with_suffix(".idx")
+
+    def list_shards(self) -> dict[ShardKey, list[SegmentKey]]:
+        """Every segment file there is, by shard, oldest epoch first. Foreign names are left alone."""
+        found: dict[ShardKey, list[SegmentKey]] = {}
+        if not self.segments.is_dir():
+            return found
+        for topic_path in self.segments.iterdir():
+            try:
+                topic_id = UUID(topic_path.name)
+            except ValueError:
+                continue
+            for shard_path in topic_path.iterdir():
+                if shard_path.name.isascii() and shard_path.name.isdigit():
+                    key = ShardKey(topic_id, int(shard_path.name))
+                    keys = sorted(self._segments_in(shard_path, key), key=lambda k: k.epoch)
+                    if keys:
+                        found[key] = keys
+        return found
+
+    @staticmethod
+    def _segments_in(path: Path, key: ShardKey) -> list[SegmentKey]:
+        keys = []
+        for entry in path.iterdir():
+            parsed = parse_segment_file_name(entry.name)
+            if parsed is not None:
+                base_offset, epoch = parsed
+                keys.append(SegmentKey(key.topic_id, key.shard, epoch, base_offset))
+        return keys

@@ -1,0 +1,67 @@
+"""The node's disk threads: blocking reads, flushes, sealing and deletion, each kind in its own pool.
+
+One slow kind must not hold up another: a flush never waits behind a deletion, a read never behind a flush.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from stratalog_node.disk.files import SegmentFile
+
+T = TypeVar("T")
+
+
+class DiskThreads:
+    def __init__(self, read_threads: int = 4) -> None:
+        self._pools = {
+            "read": ThreadPoolExecutor(read_threads, "disk-read"),
+            "flush": ThreadPoolExecutor(1, "disk-flush"),
+            "seal": ThreadPoolExecutor(2, "disk-seal"),
+            "background": ThreadPoolExecutor(4, "disk-background"),
+        }
+
+    async def read(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pools["read"], work)
+
+    async def read_file(self, file: SegmentFile, work: Callable[[], T]) -> T:
+        """Work that reads one segment's file, which stays pinned until the thread is done, also when nobody waits for
+        it any more: the descriptor's number must not become another file's under it."""
+        return await self._pinned("read", file, work)
+
+    async def seal_file(self, file: SegmentFile, work: Callable[[], T]) -> T:
+        return await self._pinned("seal", file, work)
+
+    async def _pinned(self, kind: str, file: SegmentFile, work: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        file.pin()
+        try:
+            running = self._pools[kind].submit(work)
+        except BaseException:
+            file.unpin()
+            raise
+
+        def unpin(_: Future[T]) -> None:
+            with suppress(RuntimeError):  # the loop is closed: so is everything else
+                loop.call_soon_threadsafe(file.unpin)
+
+        running.add_done_callback(unpin)
+        return await asyncio.wrap_future(running)
+
+    async def flush(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pools["flush"], work)
+
+    async def seal(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pools["seal"], work)
+
+    async def background(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pools["background"], work)
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.shutdown(wait=True, cancel_futures=True)

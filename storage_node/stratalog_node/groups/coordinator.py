@@ -1,0 +1,300 @@
+"""The group coordinator of one node: every group API as one method, over the shards of the group log it leads.
+
+A group belongs to one shard of the internal topic `__consumer_offsets`; who leads that shard coordinates the group.
+The node calls `start` once and hands every catalog change to `on_change`; shards are then taken over and given up as
+their leadership comes and goes. While a shard is being read its groups answer 14, elsewhere 16.
+
+Nothing is answered as done before it is durable. Bounded: groups and offsets of the node, members and bytes of a group,
+bytes waiting to be appended.
+Thread: the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from stratalog.machines.group_events import (
+    GroupStatus,
+    HeartbeatReceived,
+    JoinAnswer,
+    LeavingMember,
+    MemberJoined,
+    MembersLeft,
+    MemberSynced,
+    SyncAnswer,
+)
+from stratalog.meta_api.commands import Change, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
+from stratalog.model.group import GroupError, GroupState
+from stratalog.model.ids import ShardKey
+from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.logs import logger
+from stratalog_node.groups.hosted import HostedGroup
+from stratalog_node.groups.hosting import CoordinatorLimits, GroupHosting, GroupMeta
+from stratalog_node.groups.membership import Membership
+from stratalog_node.groups.offsets import OffsetKeeper, OffsetLimits, Topics
+from stratalog_node.groups.placement import OFFSETS_TOPIC
+from stratalog_node.groups.requests import (
+    CommitRequest,
+    DeletedOffsets,
+    DescribedGroup,
+    FetchedOffsets,
+    JoinRequest,
+    ListedGroup,
+    ListedGroups,
+    SyncRequest,
+    TopicShard,
+)
+from stratalog_node.groups.stats import GroupStats
+from stratalog_node.shards.seam import ShardView
+
+_log = logger(__name__)
+
+_MEMBER_ID_PREFIX = 128
+"""Characters of a client's own name that its member ids begin with."""
+
+
+class GroupCoordinator:
+    """See the module. `led_shard` gives the view of a shard that this node leads now, None for every other."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        settings: ProcessSettings,
+        topics: Topics,
+        meta: GroupMeta,
+        led_shard: Callable[[ShardKey], ShardView | None],
+        wall_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        new_member_id: Callable[[str], str],
+        limits: CoordinatorLimits | None = None,
+    ) -> None:
+        self.stats = GroupStats()
+        self._new_member_id = new_member_id
+        limits = limits or CoordinatorLimits()
+        self._sweep_interval_s = limits.sweep_interval_s
+        self._sweeper: asyncio.Task[None] | None = None
+        self.membership = Membership(monotonic_ms=monotonic_ms, wall_ms=wall_ms, stats=self.stats)
+        self._offsets = OffsetKeeper(
+            topics,
+            self.membership,
+            wall_ms=wall_ms,
+            monotonic_ms=monotonic_ms,
+            limits=OffsetLimits(
+                retention_ms=settings.offsets_retention_minutes * 60_000,
+                metadata_max_bytes=settings.offset_metadata_max_bytes,
+            ),
+            stats=self.stats,
+        )
+        self._hosting = GroupHosting(
+            node_id=node_id,
+            settings=settings,
+            topics=topics,
+            meta=meta,
+            led_shard=led_shard,
+            membership=self.membership,
+            wall_ms=wall_ms,
+            monotonic_ms=monotonic_ms,
+            limits=limits,
+            stats=self.stats,
+        )
+
+    # Life -------------------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Take over the shards led here (in the background) and begin to look for what expires."""
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep_forever(), name="group-sweep")
+        self._hosting.adopt()
+
+    async def stop(self) -> None:
+        """Parked requests are answered NOT_COORDINATOR; appends under way are waited for."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await self._hosting.stop()
+        self.membership.stop()
+
+    async def ensure_ready(self) -> None:
+        """Make sure the internal topic exists and what is led here is taken over; FindCoordinator may call it first.
+
+        Raises: Unavailable, OutcomeUnknown: the client asks again.
+        """
+        await self._hosting.ensure_ready()
+
+    def shard_key_of(self, group_id: str) -> ShardKey | None:
+        """The shard whose leader coordinates the group; None before the internal topic exists."""
+        return self._hosting.shard_key_of(group_id)
+
+    def adopt(self) -> None:
+        """Compare with what this node leads now: load what is new, give up what is gone."""
+        self._hosting.adopt()
+
+    async def load(self, index: int) -> None:
+        """Take one shard over; returns when its groups can be used, or when it turned out not to be ours."""
+        await self._hosting.load(index)
+
+    def unload(self, index: int) -> None:
+        """Give one shard up: whoever waits hears NOT_COORDINATOR."""
+        self._hosting.unload(index)
+
+    def on_change(self, change: Change) -> None:
+        """A catalog listener: follows leadership of the internal topic, and forgets offsets of deleted topics."""
+        match change:
+            case TopicDeleted(topic) if topic.name == OFFSETS_TOPIC:
+                self._hosting.unload_all()
+            case TopicDeleted(topic):
+                for hosted in self._hosting.hosted():
+                    self._offsets.forget_topic(hosted, topic.topic_id)
+            case TopicChanged(topic) if topic.name == OFFSETS_TOPIC:
+                self._hosting.adopt_soon()
+            case SegmentChanged(segment) if self._hosting.is_ours(segment.key.shard_key):
+                self._hosting.adopt_soon()
+            case ShardChanged(shard) if self._hosting.is_ours(shard.key):
+                self._hosting.adopt_soon()
+            case _:
+                pass
+
+    # Members ----------------------------------------------------------------------------------------------------
+    async def join(self, request: JoinRequest) -> JoinAnswer:
+        """JoinGroup; waits until the rebalance has its members."""
+        hosted = await self._hosting.arrive(request.group_id) if request.group_id else GroupError.INVALID_GROUP_ID
+        if hosted is None and request.member_id:
+            hosted = GroupError.UNKNOWN_MEMBER_ID
+        if hosted is None:
+            hosted = self._hosting.create(request.group_id)
+        if isinstance(hosted, GroupError):
+            return JoinAnswer(hosted, request.member_id)
+        self.stats.joins += 1
+        prefix = (request.instance_id or request.client_id)[:_MEMBER_ID_PREFIX]
+        new_member_id = "" if request.member_id else self._new_member_id(prefix)
+
+        def event(waiter: int) -> MemberJoined:
+            return MemberJoined(
+                waiter=waiter,
+                member_id=request.member_id,
+                new_member_id=new_member_id,
+                instance_id=request.instance_id,
+                client_id=request.client_id,
+                client_host=request.client_host,
+                session_timeout_ms=request.session_timeout_ms,
+                rebalance_timeout_ms=request.rebalance_timeout_ms,
+                protocol_type=request.protocol_type,
+                protocols=request.protocols,
+                requires_known_id=request.requires_known_id,
+                can_skip_assignment=request.can_skip_assignment,
+            )
+
+        return await self.membership.ask(hosted, event, JoinAnswer)
+
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
+        """SyncGroup; waits until the leader's assignments are durable."""
+        hosted = self._member_group(request.group_id)
+        if isinstance(hosted, GroupError):
+            return SyncAnswer(hosted)
+
+        def event(waiter: int) -> MemberSynced:
+            return MemberSynced(
+                waiter=waiter,
+                member_id=request.member_id,
+                instance_id=request.instance_id,
+                generation=request.generation,
+                protocol_type=request.protocol_type,
+                protocol_name=request.protocol_name,
+                assignments=request.assignments,
+            )
+
+        return await self.membership.ask(hosted, event, SyncAnswer)
+
+    async def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> GroupError:
+        hosted = self._member_group(group_id)
+        if isinstance(hosted, GroupError):
+            return hosted
+        return await self.membership.ask(
+            hosted, lambda waiter: HeartbeatReceived(waiter, member_id, instance_id, generation), GroupError
+        )
+
+    async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> tuple[GroupError, tuple[GroupError, ...]]:
+        """LeaveGroup: an error of the group, and one per member."""
+        hosted = self._member_group(group_id)
+        if hosted is GroupError.UNKNOWN_MEMBER_ID:
+            return GroupError.NONE, (hosted,) * len(members)
+        if isinstance(hosted, GroupError):
+            return hosted, (hosted,) * len(members)
+        leavers = tuple(members)
+        errors = await self.membership.ask(hosted, lambda waiter: MembersLeft(waiter, leavers), tuple)
+        return GroupError.NONE, errors
+
+    # Offsets ----------------------------------------------------------------------------------------------------
+    async def commit_offsets(self, request: CommitRequest) -> list[GroupError]:
+        """OffsetCommit: one error per offset, answered when they are durable."""
+        hosted = await self._hosting.arrive(request.group_id)
+        if hosted is None:
+            hosted = (
+                GroupError.ILLEGAL_GENERATION if request.generation >= 0 else self._hosting.create(request.group_id)
+            )
+        if isinstance(hosted, GroupError):
+            return [hosted] * len(request.offsets)
+        return await self._offsets.commit(hosted, request)
+
+    async def fetch_offsets(self, group_id: str, wanted: Sequence[TopicShard] | None) -> FetchedOffsets:
+        """OffsetFetch: what is committed and durable; None asks for all the group has."""
+        hosted = await self._hosting.arrive(group_id)
+        if isinstance(hosted, GroupError):
+            return FetchedOffsets(hosted)
+        return FetchedOffsets(GroupError.NONE, self._offsets.fetch(hosted, wanted))
+
+    async def delete_offsets(self, group_id: str, places: Sequence[TopicShard]) -> DeletedOffsets:
+        hosted = self._hosting.find(group_id)
+        if hosted is None:
+            return DeletedOffsets(GroupError.GROUP_ID_NOT_FOUND)
+        if isinstance(hosted, GroupError):
+            return DeletedOffsets(hosted)
+        return await self._offsets.delete(hosted, places)
+
+    # Groups -----------------------------------------------------------------------------------------------------
+    async def describe(self, group_id: str) -> DescribedGroup:
+        hosted = self._hosting.find(group_id)
+        if isinstance(hosted, HostedGroup):
+            return DescribedGroup(GroupError.NONE, hosted.machine.status())
+        nothing = GroupStatus(group_id, GroupState.DEAD, 0, "", "", "", ())
+        return DescribedGroup(hosted or GroupError.NONE, nothing)
+
+    async def list_groups(self, states: Sequence[str] = ()) -> ListedGroups:
+        """Groups of this node, of all states or of those named (in any case of letters)."""
+        wanted = {state.lower() for state in states}
+        listed = tuple(
+            ListedGroup(hosted.group_id, hosted.machine.protocol_type or "", hosted.machine.state.value)
+            for hosted in self._hosting.hosted()
+            if not wanted or hosted.machine.state.value.lower() in wanted
+        )
+        error = GroupError.COORDINATOR_LOAD_IN_PROGRESS if self._hosting.is_loading else GroupError.NONE
+        return ListedGroups(error, listed)
+
+    async def delete_groups(self, group_ids: Sequence[str]) -> list[GroupError]:
+        return list(await asyncio.gather(*(self._delete_group(group_id) for group_id in group_ids)))
+
+    async def _delete_group(self, group_id: str) -> GroupError:
+        hosted = self._hosting.find(group_id)
+        if hosted is None:
+            return GroupError.GROUP_ID_NOT_FOUND
+        if isinstance(hosted, GroupError):
+            return hosted
+        return await self._offsets.delete_group(hosted)
+
+    def _member_group(self, group_id: str) -> HostedGroup | GroupError:
+        if not group_id:
+            return GroupError.INVALID_GROUP_ID
+        return self._hosting.find(group_id) or GroupError.UNKNOWN_MEMBER_ID
+
+    # Upkeep -----------------------------------------------------------------------------------------------------
+    async def sweep(self) -> None:
+        """Forget offsets and groups whose time is over; the sweeper calls it."""
+        await self._offsets.sweep(list(self._hosting.hosted()))
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._sweep_interval_s)
+            try:
+                await self.sweep()
+            except Exception:
+                _log.exception("looking for expired offsets failed; it is tried again")

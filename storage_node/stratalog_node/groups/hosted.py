@@ -1,0 +1,93 @@
+"""The groups of one shard of the group log, as this node holds them.
+
+Two states side by side: the machine is what members see; `durable` and `offsets` are what the log holds, changed only
+when an append was acknowledged. Snapshots are made of the second.
+Thread: the event loop.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from stratalog.formats.group_log import GroupEntry, LogEntry, OffsetEntry
+from stratalog.machines.group import Group
+from stratalog.model.group import CommittedOffset, GroupRecord
+from stratalog.model.ids import ShardKey
+from stratalog_node.groups.log import GroupLog
+from stratalog_node.groups.snapshot import LiveKey
+from stratalog_node.groups.stats import GroupStats
+
+
+class HostedGroup:
+    """One group: its machine, its offsets, and what of it is durable."""
+
+    __slots__ = ("changed_ms", "durable", "is_leaving", "machine", "offsets", "scheduled_ms", "shard", "writes")
+
+    def __init__(self, shard: GroupShard, machine: Group) -> None:
+        self.shard = shard
+        self.machine = machine
+        self.offsets: dict[ShardKey, CommittedOffset] = {}
+        self.durable: GroupRecord | None = None
+        self.changed_ms = -1
+        """Wall time of the last durable change; for an empty group since when it is empty."""
+        self.is_leaving = False
+        """Its deletion is being written: whoever asks meanwhile tries again."""
+        self.writes = 0
+        """Submissions to the log that are not answered yet."""
+        self.scheduled_ms: int | None = None
+
+    @property
+    def group_id(self) -> str:
+        return self.machine.group_id
+
+    @property
+    def is_forgettable(self) -> bool:
+        """Nothing is known of it but its name."""
+        return self.machine.is_blank and not self.offsets and self.durable is None and self.writes == 0
+
+
+class ShardState(Enum):
+    LOADING = "loading"
+    READY = "ready"
+    CLOSED = "closed"
+
+
+class GroupShard:
+    """The groups whose log is one shard of the internal topic; the log's live state."""
+
+    __slots__ = ("_stats", "groups", "index", "log", "state")
+
+    def __init__(self, index: int, stats: GroupStats) -> None:
+        self.index = index
+        self._stats = stats
+        self.state = ShardState.LOADING
+        self.groups: dict[str, HostedGroup] = {}
+        self.log: GroupLog | None = None
+
+    def add(self, hosted: HostedGroup) -> None:
+        self.groups[hosted.group_id] = hosted
+        self._stats.groups += 1
+
+    def forget(self, hosted: HostedGroup) -> None:
+        """Drop the group; what of it is in the log the caller has seen to."""
+        if self.groups.get(hosted.group_id) is hosted:
+            del self.groups[hosted.group_id]
+            self._stats.groups -= 1
+
+    def live_keys(self) -> list[LiveKey]:
+        keys: list[LiveKey] = []
+        for group_id, hosted in self.groups.items():
+            if hosted.durable is not None:
+                keys.append((group_id, None))
+            keys.extend((group_id, shard) for shard in hosted.offsets)
+        return keys
+
+    def live_entry(self, key: LiveKey) -> LogEntry | None:
+        group_id, shard = key
+        hosted = self.groups.get(group_id)
+        if hosted is None:
+            return None
+        if shard is not None:
+            committed = hosted.offsets.get(shard)
+            return None if committed is None else OffsetEntry(group_id, shard, committed)
+        return None if hosted.durable is None else GroupEntry(group_id, hosted.durable, hosted.changed_ms)

@@ -1,0 +1,340 @@
+"""Which shards of the group log this node coordinates: makes the internal topic, takes shards over, gives them up.
+
+Leadership of a shard of `__consumer_offsets` is leadership of its groups. A shard is taken over by reading its log,
+retried until it can be read or is somebody else's; while that lasts its groups answer 14. Given up, everyone parked
+hears 16, and nothing of it is kept.
+Thread: the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from stratalog.machines.group import Group
+from stratalog.machines.group_events import GroupClosed, GroupLimits
+from stratalog.model.errors import AlreadyExists, Corrupt, Fenced, StratalogError
+from stratalog.model.group import GroupError
+from stratalog.model.ids import ShardKey
+from stratalog.model.topic import Topic
+from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.logs import logger
+from stratalog_node.groups.hosted import GroupShard, HostedGroup, ShardState
+from stratalog_node.groups.log import GroupLog, LogLimits
+from stratalog_node.groups.membership import Membership
+from stratalog_node.groups.offsets import Topics
+from stratalog_node.groups.placement import OFFSETS_TOPIC, shard_of
+from stratalog_node.groups.replay import Replay
+from stratalog_node.groups.stats import GroupStats
+from stratalog_node.shards.seam import ShardView
+
+_log = logger(__name__)
+
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 0.05, 5.0
+_OPENING_TIMEOUT_S = 5.0
+
+OFFSETS_TOPIC_SETTINGS: Mapping[str, str] = {
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "local.retention.ms": "-1",
+    "local.retention.bytes": "-1",
+    "segment.bytes": str(16 << 20),
+    "max.message.bytes": str(16 << 20),
+}
+"""Snapshots trim this log, age never does; small segments, so that what is trimmed frees its disk soon. Its local copy
+stays: a node whose object store is away must know its groups (F51)."""
+
+
+class GroupMeta(Protocol):
+    """What groups ask of the meta service; `MetaClient` is one."""
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        shard_count: int,
+        replication_factor: int,
+        settings: Mapping[str, str],
+        is_internal: bool = False,
+        validate_only: bool = False,
+    ) -> Topic: ...
+
+    async def advance_log_start(self, shard: ShardKey, offset: int) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorLimits:
+    max_groups: int = 100_000
+    sweep_interval_s: float = 600.0
+    """Time between two looks for offsets to forget."""
+    new_member_join_timeout_ms: int = 300_000
+    log: LogLimits = field(default_factory=LogLimits)
+
+
+class GroupHosting:
+    """Shards by index; a group is found through the shard that its name falls on."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        settings: ProcessSettings,
+        topics: Topics,
+        meta: GroupMeta,
+        led_shard: Callable[[ShardKey], ShardView | None],
+        membership: Membership,
+        wall_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        limits: CoordinatorLimits,
+        stats: GroupStats,
+    ) -> None:
+        self._node_id = node_id
+        self._settings = settings
+        self._topics = topics
+        self._meta = meta
+        self._led_shard = led_shard
+        self._membership = membership
+        self._wall_ms = wall_ms
+        self._monotonic_ms = monotonic_ms
+        self._limits = limits
+        self._stats = stats
+        self._group_limits = GroupLimits(
+            min_session_timeout_ms=settings.group_min_session_timeout_ms,
+            max_session_timeout_ms=settings.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+            max_members=settings.group_max_size,
+            new_member_join_timeout_ms=limits.new_member_join_timeout_ms,
+        )
+        self._shards: dict[int, GroupShard] = {}
+        self._loads: dict[int, asyncio.Task[None]] = {}
+        self._opening: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # The internal topic -----------------------------------------------------------------------------------------
+    async def ensure_ready(self) -> None:
+        """Make sure the internal topic exists and take over what is led here: FindCoordinator calls it first.
+
+        Raises: Unavailable, OutcomeUnknown: the client asks again.
+        """
+        if self._topics.topic(OFFSETS_TOPIC) is None:
+            if self._opening is None:
+                self._opening = self._spawn(self._open_topic(), "group-log-create")
+            await asyncio.shield(self._opening)
+        self.adopt()
+
+    def shard_key_of(self, group_id: str) -> ShardKey | None:
+        """The shard whose leader coordinates the group; None before the internal topic exists."""
+        topic = self._topics.topic(OFFSETS_TOPIC)
+        return None if topic is None else ShardKey(topic.topic_id, shard_of(group_id, topic.shard_count))
+
+    def is_ours(self, key: ShardKey) -> bool:
+        topic = self._topics.topic(OFFSETS_TOPIC)
+        return topic is not None and topic.topic_id == key.topic_id
+
+    async def _open_topic(self) -> None:
+        try:
+            settings = self._settings
+            with contextlib.suppress(AlreadyExists):
+                await self._meta.create_topic(
+                    OFFSETS_TOPIC,
+                    shard_count=settings.offsets_topic_num_partitions,
+                    replication_factor=settings.default_replication_factor,
+                    settings=OFFSETS_TOPIC_SETTINGS,
+                    is_internal=True,
+                )
+            # Whoever asked goes on to JoinGroup: a moment here saves it a round of NOT_COORDINATOR.
+            deadline = asyncio.get_running_loop().time() + _OPENING_TIMEOUT_S
+            while not self._loads and not self._shards and asyncio.get_running_loop().time() < deadline:
+                await asyncio.sleep(_FIRST_RETRY_S / 5)
+                self.adopt()
+            if self._loads:
+                await asyncio.wait(set(self._loads.values()), timeout=_OPENING_TIMEOUT_S)
+        finally:
+            self._opening = None
+
+    # Finding ----------------------------------------------------------------------------------------------------
+    async def arrive(self, group_id: str) -> HostedGroup | GroupError | None:
+        """`find` for requests a group may begin with: the first one of all makes the internal topic."""
+        if self._topics.topic(OFFSETS_TOPIC) is None:
+            try:
+                await self.ensure_ready()
+            except StratalogError as failure:
+                _log.warning("the topic of group offsets is not there yet", reason=str(failure))
+                return GroupError.COORDINATOR_NOT_AVAILABLE
+        return self.find(group_id)
+
+    def find(self, group_id: str) -> HostedGroup | GroupError | None:
+        """The group; None when this node would coordinate it but there is none."""
+        key = self.shard_key_of(group_id)
+        if key is None:
+            return GroupError.COORDINATOR_NOT_AVAILABLE
+        shard = self._shards.get(key.shard)
+        if shard is None:
+            return GroupError.NOT_COORDINATOR
+        if shard.state is not ShardState.READY:
+            return GroupError.COORDINATOR_LOAD_IN_PROGRESS
+        hosted = shard.groups.get(group_id)
+        if hosted is not None and hosted.is_leaving:
+            return GroupError.COORDINATOR_LOAD_IN_PROGRESS
+        return hosted
+
+    def create(self, group_id: str) -> HostedGroup | GroupError:
+        """Requires: `find` answered None."""
+        if self._stats.groups >= self._limits.max_groups:
+            return GroupError.GROUP_MAX_SIZE_REACHED
+        key = self.shard_key_of(group_id)
+        assert key is not None, "checked by find"
+        shard = self._shards[key.shard]
+        hosted = HostedGroup(shard, Group(group_id, self._group_limits))
+        shard.add(hosted)
+        return hosted
+
+    def hosted(self) -> Iterator[HostedGroup]:
+        for shard in self._shards.values():
+            if shard.state is ShardState.READY:
+                yield from list(shard.groups.values())
+
+    # Taking over and giving up ----------------------------------------------------------------------------------
+    def adopt(self) -> None:
+        """Compare with what this node leads now: load what is new, give up what is gone."""
+        topic = self._topics.topic(OFFSETS_TOPIC)
+        if topic is None:
+            return
+        for index in range(topic.shard_count):
+            is_led = self._led_shard(ShardKey(topic.topic_id, index)) is not None
+            if is_led and index not in self._shards:
+                self._begin_load(index)
+            elif not is_led and index in self._shards:
+                self.unload(index)
+
+    @property
+    def is_loading(self) -> bool:
+        return any(shard.state is ShardState.LOADING for shard in self._shards.values())
+
+    async def load(self, index: int) -> None:
+        """Take one shard over; returns when its groups can be used, or when it turned out not to be ours."""
+        if index not in self._shards:
+            self._begin_load(index)
+        loading = self._loads.get(index)
+        if loading is not None:
+            await asyncio.wait({loading})
+
+    def unload_all(self) -> None:
+        for index in list(self._shards):
+            self.unload(index)
+
+    def unload(self, index: int) -> None:
+        """Give one shard up: whoever waits hears NOT_COORDINATOR."""
+        shard = self._shards.pop(index, None)
+        if shard is None:
+            return
+        if (loading := self._loads.pop(index, None)) is not None:
+            loading.cancel()
+        self._stats.shards_loaded -= shard.state is ShardState.READY
+        shard.state = ShardState.CLOSED
+        if shard.log is not None:
+            shard.log.close()
+        for hosted in list(shard.groups.values()):
+            self._membership.step(hosted, GroupClosed(GroupError.NOT_COORDINATOR))
+            self._stats.offsets -= len(hosted.offsets)
+        self._stats.groups -= len(shard.groups)
+        shard.groups.clear()
+
+    def adopt_soon(self) -> None:
+        """After the other listeners of the same change: one of them opens the shard."""
+        asyncio.get_running_loop().call_soon(self.adopt)
+
+    def _begin_load(self, index: int) -> None:
+        shard = self._shards[index] = GroupShard(index, self._stats)
+        self._loads[index] = self._spawn(self._load(shard), f"group-load-{index}")
+
+    async def _load(self, shard: GroupShard) -> None:
+        retry_s = _FIRST_RETRY_S
+        while shard.state is ShardState.LOADING:
+            topic = self._topics.topic(OFFSETS_TOPIC)
+            view = None if topic is None else self._led_shard(ShardKey(topic.topic_id, shard.index))
+            if topic is None or view is None:
+                break
+            shard.log = self._log_of(shard, view)
+            try:
+                replay = await shard.log.load(self._node_id)
+            except Fenced:
+                break
+            except Corrupt as damage:
+                retry_s = _LONGEST_RETRY_S
+                _log.error("group log cannot be read; its groups wait", shard=shard.index, reason=str(damage))
+            except StratalogError as failure:
+                _log.warning("group log not loaded yet", shard=shard.index, reason=str(failure))
+            except Exception:
+                retry_s = _LONGEST_RETRY_S
+                _log.exception("group log not loaded", shard=shard.index)
+            else:
+                self._loads.pop(shard.index, None)
+                self._take_over(shard, replay)
+                return
+            await asyncio.sleep(retry_s)
+            retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
+        self._loads.pop(shard.index, None)
+        self.unload(shard.index)
+
+    def _log_of(self, shard: GroupShard, view: ShardView) -> GroupLog:
+        topic_id = view.key.topic_id
+
+        async def trim(index: int, offset: int) -> None:
+            await self._meta.advance_log_start(ShardKey(topic_id, index), offset)
+
+        return GroupLog(
+            shard.index,
+            view,
+            shard,
+            wall_ms=self._wall_ms,
+            trim=trim,
+            on_fenced=lambda: self._fenced(shard),
+            limits=self._limits.log,
+            stats=self._stats,
+        )
+
+    def _fenced(self, shard: GroupShard) -> None:
+        if self._shards.get(shard.index) is shard:
+            self.unload(shard.index)
+
+    def _take_over(self, shard: GroupShard, replay: Replay) -> None:
+        if not replay.begins_complete:
+            self._stats.incomplete_loads += 1
+            _log.error(
+                "the beginning of the group log is missing: groups that did not write since are forgotten",
+                shard=shard.index,
+            )
+        now_ms = self._monotonic_ms()
+        for group_id, replayed in replay.groups.items():
+            hosted = HostedGroup(shard, Group(group_id, self._group_limits, replayed.record, now_ms))
+            hosted.durable, hosted.changed_ms = replayed.record, replayed.changed_ms
+            hosted.offsets = replayed.offsets
+            shard.add(hosted)
+            self._stats.offsets += len(hosted.offsets)
+            self._membership.wake_in_time(hosted)
+        self._stats.shards_loaded += 1
+        self._stats.loads += 1
+        shard.state = ShardState.READY
+        _log.info("group log loaded", shard=shard.index, groups=len(shard.groups))
+
+    # Tasks ------------------------------------------------------------------------------------------------------
+    async def stop(self) -> None:
+        """Parked requests are answered NOT_COORDINATOR; appends under way are waited for."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        shards = list(self._shards.values())
+        self.unload_all()
+        for shard in shards:
+            if shard.log is not None:
+                await shard.log.drained()
+
+    def _spawn(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

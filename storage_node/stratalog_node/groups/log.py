@@ -1,0 +1,244 @@
+"""One shard of the group log: appended to in order, one append at a time, many entries per append.
+
+Whatever is submitted in one turn of the event loop, or while an append is under way, goes into the next append
+together. `done` is called in the order of submission, with NONE once the shard's HW has passed the entries; so state
+that changes only there is exactly what a restart would read.
+
+Instead of compaction: when the log since the last snapshot is long enough, the whole live state is written again
+between two marks, a piece per append with the new entries behind it, so that nobody waits for it; then everything
+before the first mark is trimmed. A reload so reads at most a few times the live state.
+
+Durability: an entry is durable as the shard is: `ShardView.append` returns when the HW has passed it.
+Thread: the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from stratalog.formats.group_log import KeyValue, LogEntry, LogOpened, encode_entry
+from stratalog.model.errors import Fenced, OutcomeUnknown, StratalogError, Unavailable
+from stratalog.model.group import GroupError
+from stratalog.telemetry.logs import logger
+from stratalog_node.groups.batches import batches_of, entries_of, size_of
+from stratalog_node.groups.replay import Replay
+from stratalog_node.groups.snapshot import LiveState, SnapshotInProgress
+from stratalog_node.groups.stats import GroupStats
+from stratalog_node.shards.seam import ShardView
+
+Done: TypeAlias = Callable[[GroupError], None]
+Trim: TypeAlias = Callable[[int, int], Awaitable[None]]
+"""`await trim(shard, offset)`: what is below the offset may go."""
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    snapshot_min_bytes: int = 4 << 20
+    """No snapshot before this much was appended since the last one."""
+    snapshot_growth: int = 3
+    """... nor before the log since the last snapshot is so many times as long as that one."""
+    chunk_entries: int = 1_000
+    """Entries of a snapshot per append: about 10 ms of the loop."""
+    append_bytes: int = 256 << 10
+    max_pending_bytes: int = 32 << 20
+    """What is submitted beyond this is refused at once."""
+    read_bytes: int = 128 << 10
+
+
+class _Submission:
+    __slots__ = ("done", "pairs", "size_bytes")
+
+    def __init__(self, pairs: list[KeyValue], done: Done) -> None:
+        self.pairs = pairs
+        self.done = done
+        self.size_bytes = size_of(pairs)
+
+
+class GroupLog:
+    """Submit entries; they are acknowledged in order."""
+
+    def __init__(
+        self,
+        index: int,
+        view: ShardView,
+        live: LiveState,
+        *,
+        wall_ms: Callable[[], int],
+        trim: Trim,
+        on_fenced: Callable[[], None],
+        limits: LogLimits,
+        stats: GroupStats,
+    ) -> None:
+        self.index = index
+        self._view = view
+        self._live = live
+        self._wall_ms = wall_ms
+        self._trim = trim
+        self._on_fenced = on_fenced
+        self._limits = limits
+        self._stats = stats
+        self._pending: deque[_Submission] = deque()
+        self._pending_bytes = 0
+        self._writer: asyncio.Task[None] | None = None
+        self._trimmer: asyncio.Task[None] | None = None
+        self._snapshot: SnapshotInProgress | None = None
+        self._since_snapshot_bytes = 0
+        self._last_snapshot_bytes = 0
+        self._is_closed = False
+
+    # Loading ----------------------------------------------------------------------------------------------------
+    async def load(self, node_id: int) -> Replay:
+        """Take the shard over and read it: what anyone's append was acknowledged for lies below the opening record.
+
+        Raises: Unavailable, Fenced, OutcomeUnknown, Corrupt.
+        """
+        now_ms = self._wall_ms()
+        source = f"group log shard {self.index}"
+        opening = batches_of([encode_entry(LogOpened(node_id, now_ms))], now_ms, self._limits.append_bytes)
+        opened_at = await self._view.append(opening)
+        offset = self._view.log_start_offset
+        replay = Replay(offset)
+        while offset <= opened_at:
+            pieces = await self._view.read(offset, self._limits.read_bytes)
+            before = offset
+            for piece in pieces:
+                self._since_snapshot_bytes += len(piece)
+                for entry, end_offset in entries_of(piece, source):
+                    offset = max(offset, end_offset)
+                    if entry is not None:
+                        replay.apply(entry)
+                    else:
+                        self._stats.foreign_batches += 1
+            if offset == before:
+                raise Unavailable(f"{source}: nothing to read at offset {offset}, below {opened_at}: it is tried again")
+            await asyncio.sleep(0)
+        return replay
+
+    # Appending --------------------------------------------------------------------------------------------------
+    def submit(self, entries: Sequence[LogEntry], done: Done) -> None:
+        """`done` is called exactly once, never before this returns. Raises: InvalidRequest for an entry that cannot
+        be written."""
+        submission = _Submission([encode_entry(entry) for entry in entries], done)
+        loop = asyncio.get_running_loop()
+        if self._is_closed:
+            loop.call_soon(done, GroupError.NOT_COORDINATOR)
+            return
+        if self._pending and self._pending_bytes + submission.size_bytes > self._limits.max_pending_bytes:
+            loop.call_soon(done, GroupError.COORDINATOR_NOT_AVAILABLE)
+            return
+        self._pending.append(submission)
+        self._pending_bytes += submission.size_bytes
+        if self._writer is None:
+            self._writer = loop.create_task(self._write(), name=f"group-log-{self.index}")
+
+    def close(self) -> None:
+        """What waits to be appended is refused; an append under way is still reported."""
+        self._is_closed = True
+        self._snapshot = None
+        refused = list(self._pending)
+        self._pending.clear()
+        self._pending_bytes = 0
+        self._finish(refused, GroupError.NOT_COORDINATOR)
+
+    async def drained(self) -> None:
+        """Returns when no append and no trim is under way."""
+        while tasks := {task for task in (self._writer, self._trimmer) if task is not None}:
+            await asyncio.wait(tasks)
+
+    async def _write(self) -> None:
+        try:
+            while not self._is_closed and (self._pending or self._snapshot is not None):
+                await self._append_once()
+        finally:
+            self._writer = None
+
+    async def _append_once(self) -> None:
+        snapshot = self._snapshot
+        pairs = snapshot.next_chunk(self._limits.chunk_entries) if snapshot is not None else []
+        taken = self._take()
+        for submission in taken:
+            pairs += submission.pairs
+        base_offset, error = await self._append(pairs)
+        self._finish(taken, error)
+        if self._is_closed:
+            return
+        if snapshot is not None:
+            self._go_on_with(snapshot, base_offset, len(pairs), error)
+        elif error is GroupError.NONE and self._is_snapshot_due():
+            self._snapshot = SnapshotInProgress(self._wall_ms(), self._live)
+        if error is GroupError.NOT_COORDINATOR:
+            self._on_fenced()
+
+    async def _append(self, pairs: list[KeyValue]) -> tuple[int, GroupError]:
+        try:
+            batches = batches_of(pairs, self._wall_ms(), self._limits.append_bytes)
+            base_offset = await self._view.append(batches)
+        except Fenced:
+            return -1, GroupError.NOT_COORDINATOR
+        except (Unavailable, OutcomeUnknown) as failure:
+            # What may or may not be in the log changes nothing here: the client tries again, and a restart may take
+            # either for true.
+            _log.warning("group log append failed", shard=self.index, reason=str(failure))
+        except Exception:  # whoever waits must hear, whatever went wrong below
+            _log.exception("group log append failed", shard=self.index)
+        else:
+            self._stats.appends += 1
+            size_bytes = sum(len(batch) for batch in batches)
+            self._stats.append_bytes += size_bytes
+            self._since_snapshot_bytes += size_bytes
+            return base_offset, GroupError.NONE
+        self._stats.append_failures += 1
+        return -1, GroupError.COORDINATOR_NOT_AVAILABLE
+
+    def _take(self) -> list[_Submission]:
+        taken: list[_Submission] = []
+        size = 0
+        while self._pending and (not taken or size + self._pending[0].size_bytes <= self._limits.append_bytes):
+            submission = self._pending.popleft()
+            taken.append(submission)
+            size += submission.size_bytes
+        self._pending_bytes -= size
+        return taken
+
+    def _finish(self, submissions: list[_Submission], error: GroupError) -> None:
+        for submission in submissions:
+            try:
+                submission.done(error)
+            except Exception:
+                _log.exception("what a group log entry means was not taken over", shard=self.index)
+
+    # Snapshots --------------------------------------------------------------------------------------------------
+    def _is_snapshot_due(self) -> bool:
+        due_bytes = max(self._limits.snapshot_min_bytes, self._limits.snapshot_growth * self._last_snapshot_bytes)
+        return self._since_snapshot_bytes >= due_bytes
+
+    def _go_on_with(self, snapshot: SnapshotInProgress, base_offset: int, entries: int, error: GroupError) -> None:
+        if error is not GroupError.NONE:
+            _log.warning("group log snapshot given up, the next one is as far away again", shard=self.index)
+            self._snapshot = None
+            self._since_snapshot_bytes = 0
+            return
+        snapshot.appended(base_offset, entries)
+        if snapshot.is_complete:
+            self._snapshot = None
+            self._since_snapshot_bytes = 0
+            self._last_snapshot_bytes = snapshot.size_bytes
+            self._stats.snapshots += 1
+            if self._trimmer is None:
+                self._trimmer = asyncio.get_running_loop().create_task(self._trim_below(snapshot.base_offset))
+
+    async def _trim_below(self, offset: int) -> None:
+        try:
+            await self._trim(self.index, offset)
+        except StratalogError as failure:
+            _log.warning("group log not trimmed; the next snapshot does", shard=self.index, reason=str(failure))
+        except Exception:
+            _log.exception("group log not trimmed; the next snapshot does", shard=self.index)
+        finally:
+            self._trimmer = None

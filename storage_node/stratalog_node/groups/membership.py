@@ -1,0 +1,140 @@
+"""The shell around the group machines: parks requests, steps, performs effects, and wakes groups in time.
+
+It holds no decision. A request is a future in `_waiters` under the number its event carries; if the client is gone, its
+answer is dropped. What the machine wants durable goes to the shard's log, and the machine hears when it is.
+Thread: the event loop. Cost: one step per request, one heap entry per new nearest deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar, assert_never, cast
+
+from stratalog.formats.group_log import GroupEntry
+from stratalog.machines.group_events import (
+    AnswerHeartbeat,
+    AnswerJoin,
+    AnswerLeave,
+    AnswerSync,
+    GroupEffect,
+    GroupEvent,
+    GroupPersisted,
+    JoinAnswer,
+    PersistFailed,
+    PersistGroup,
+    SyncAnswer,
+    TimePassed,
+)
+from stratalog.model.errors import InvalidRequest
+from stratalog.model.group import GroupError, GroupRecord
+from stratalog_node.groups.deadlines import DeadlineHeap
+from stratalog_node.groups.hosted import HostedGroup
+from stratalog_node.groups.stats import GroupStats
+
+Answer: TypeAlias = JoinAnswer | SyncAnswer | GroupError | tuple[GroupError, ...]
+_A = TypeVar("_A", JoinAnswer, SyncAnswer, GroupError, tuple[GroupError, ...])
+
+
+class Membership:
+    def __init__(
+        self,
+        *,
+        monotonic_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+        stats: GroupStats,
+    ) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._wall_ms = wall_ms
+        self._stats = stats
+        self._waiters: dict[int, asyncio.Future[Answer]] = {}
+        self._last_waiter = 0
+        self._deadlines: DeadlineHeap[HostedGroup] = DeadlineHeap()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    async def ask(self, hosted: HostedGroup, event: Callable[[int], GroupEvent], kind: type[_A]) -> _A:
+        """Step with the event made for a new waiter, and wait for its answer."""
+        self._last_waiter += 1
+        waiter = self._last_waiter
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = future
+        try:
+            self.step(hosted, event(waiter))
+            return cast(_A, await future)  # a machine answers each kind of request with its own kind of answer
+        finally:
+            self._waiters.pop(waiter, None)
+
+    def step(self, hosted: HostedGroup, event: GroupEvent) -> None:
+        generation = hosted.machine.generation
+        effects = hosted.machine.step(event, self._monotonic_ms())
+        if hosted.machine.generation != generation:
+            self._stats.rebalances += 1
+        for effect in effects:
+            self._perform(hosted, effect)
+        self.wake_in_time(hosted)
+        if hosted.is_forgettable:
+            self._deadlines.forget(hosted)
+            hosted.shard.forget(hosted)
+
+    def wake_in_time(self, hosted: HostedGroup) -> None:
+        if self._deadlines.schedule(hosted, hosted.machine.next_deadline_ms()):
+            self._arm()
+
+    def stop(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def run_due(self) -> None:
+        """Wake every group whose deadline is reached; called by the alarm."""
+        for hosted in self._deadlines.due(self._monotonic_ms()):
+            self.step(hosted, TimePassed())
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        earliest_ms = self._deadlines.earliest_ms()
+        if earliest_ms is not None:
+            delay_s = max(earliest_ms - self._monotonic_ms(), 0) / 1000
+            self._alarm = asyncio.get_running_loop().call_later(delay_s, self.run_due)
+
+    def _perform(self, hosted: HostedGroup, effect: GroupEffect) -> None:
+        match effect:
+            case AnswerJoin(waiter, answer):
+                self._answer(waiter, answer)
+            case AnswerSync(waiter, assignment):
+                self._answer(waiter, assignment)
+            case AnswerHeartbeat(waiter, error):
+                self._answer(waiter, error)
+            case AnswerLeave(waiter, errors):
+                self._answer(waiter, errors)
+            case PersistGroup(ticket, record):
+                self._persist(hosted, ticket, record)
+            case _:
+                assert_never(effect)
+
+    def _answer(self, waiter: int, answer: Answer) -> None:
+        future = self._waiters.pop(waiter, None)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def _persist(self, hosted: HostedGroup, ticket: int, record: GroupRecord) -> None:
+        changed_ms = self._wall_ms()
+
+        def done(error: GroupError) -> None:
+            hosted.writes -= 1
+            if error is GroupError.NONE:
+                hosted.durable, hosted.changed_ms = record, changed_ms
+                self.step(hosted, GroupPersisted(ticket))
+            else:
+                self.step(hosted, PersistFailed(ticket, error))
+
+        log = hosted.shard.log
+        assert log is not None, "a group is hosted only by a loaded shard"
+        hosted.writes += 1
+        try:
+            log.submit([GroupEntry(hosted.group_id, record, changed_ms)], done)
+        except InvalidRequest:  # a name beyond what the format holds: the members hear that it failed
+            asyncio.get_running_loop().call_soon(done, GroupError.UNKNOWN)

@@ -1,0 +1,77 @@
+"""The state of one shard of the group log, rebuilt by applying its entries in order.
+
+Pure. A snapshot restates the live state, so applying one on top of anything older changes nothing; it only counts as
+the beginning of the log once its end mark is there and nothing between is missing.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from stratalog.formats.group_log import GroupEntry, LogEntry, LogOpened, OffsetEntry, SnapshotBegun, SnapshotEnded
+from stratalog.model.group import CommittedOffset, GroupRecord
+from stratalog.model.ids import ShardKey
+
+
+class ReplayedGroup:
+    __slots__ = ("changed_ms", "offsets", "record")
+
+    def __init__(self) -> None:
+        self.record: GroupRecord | None = None
+        self.changed_ms = -1
+        self.offsets: dict[ShardKey, CommittedOffset] = {}
+
+
+class Replay:
+    """Groups by id. `begins_complete` says whether the log began at offset 0 or with a complete snapshot."""
+
+    __slots__ = ("_begun", "_counted", "_is_first", "begins_complete", "groups")
+
+    def __init__(self, log_start_offset: int) -> None:
+        self.groups: dict[str, ReplayedGroup] = {}
+        self.begins_complete = log_start_offset == 0
+        self._begun: int | None = None
+        """The snapshot whose end would complete the log's beginning."""
+        self._counted = 0
+        self._is_first = True
+
+    def apply(self, entry: LogEntry) -> None:
+        self._counted += 1
+        match entry:
+            case OffsetEntry(group_id, shard, committed):
+                self._apply_offset(group_id, shard, committed)
+            case GroupEntry(group_id, record, changed_ms):
+                if record is None:
+                    self.groups.pop(group_id, None)
+                else:
+                    group = self._group(group_id)
+                    group.record, group.changed_ms = record, changed_ms
+            case SnapshotBegun(snapshot_id):
+                self._begun = snapshot_id if self._is_first else None
+                self._counted = 0
+            case SnapshotEnded(snapshot_id, entry_count):
+                if snapshot_id == self._begun and entry_count == self._counted - 1:
+                    self.begins_complete = True
+                self._begun = None
+            case LogOpened():
+                self._begun = None
+            case _:
+                assert_never(entry)
+        self._is_first = False
+
+    def _group(self, group_id: str) -> ReplayedGroup:
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = ReplayedGroup()
+        return group
+
+    def _apply_offset(self, group_id: str, shard: ShardKey, committed: CommittedOffset | None) -> None:
+        if committed is not None:
+            self._group(group_id).offsets[shard] = committed
+            return
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        group.offsets.pop(shard, None)
+        if not group.offsets and group.record is None:
+            del self.groups[group_id]

@@ -1,0 +1,107 @@
+"""What is asked of the group coordinator and what it answers: plain data, without any wire format.
+
+Times are milliseconds. Answers about several offsets or members are in the order of the request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stratalog.machines.group_events import GroupStatus
+from stratalog.model.group import NO_GENERATION, CommittedOffset, GroupError, MemberProtocol
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[MemberProtocol, ...]
+    requires_known_id: bool
+    """JoinGroup 4 and later: a dynamic member first takes an id (79)."""
+    can_skip_assignment: bool
+    """JoinGroup 9 and later."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: tuple[tuple[str, bytes], ...]
+
+
+class OffsetToCommit(NamedTuple):
+    topic: str
+    shard: int
+    offset: int
+    epoch: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    group_id: str
+    offsets: tuple[OffsetToCommit, ...]
+    member_id: str = ""
+    instance_id: str | None = None
+    generation: int = NO_GENERATION
+    retention_ms: int | None = None
+    """Asked for by old clients; None means the cluster's `offsets.retention.minutes`."""
+
+
+class TopicShard(NamedTuple):
+    topic: str
+    shard: int
+
+
+class FetchedOffset(NamedTuple):
+    topic: str
+    shard: int
+    committed: CommittedOffset | None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffsets:
+    error: GroupError
+    offsets: tuple[FetchedOffset, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """A group that does not exist is described as Dead, as Kafka does below DescribeGroups 6."""
+
+    error: GroupError
+    status: GroupStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    group_id: str
+    protocol_type: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroups:
+    """`error` says that some shards are still loading: their groups are missing."""
+
+    error: GroupError
+    groups: tuple[ListedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedOffsets:
+    """A group error stands for all; otherwise one error per topic shard asked."""
+
+    error: GroupError
+    errors: tuple[GroupError, ...] = ()

@@ -1,0 +1,67 @@
+"""A snapshot of one shard of the group log while it is being written: which piece comes next, when it is complete.
+
+New entries may be appended between the pieces: each piece restates what is durable when it is made, so a newer entry
+is never overtaken by an older piece. The end mark counts everything between the marks.
+Source: docs/formats-groups.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Protocol, TypeAlias
+
+from stratalog.formats.group_log import KeyValue, LogEntry, SnapshotBegun, SnapshotEnded, encode_entry
+from stratalog.model.ids import ShardKey
+from stratalog_node.groups.batches import size_of
+
+LiveKey: TypeAlias = tuple[str, ShardKey | None]
+"""A group's offset in a shard, or with None the group itself."""
+
+
+class LiveState(Protocol):
+    """What a snapshot is made of: the durable state, which changes only when an append was acknowledged."""
+
+    def live_keys(self) -> list[LiveKey]: ...
+
+    def live_entry(self, key: LiveKey) -> LogEntry | None:
+        """The entry that restates it; None when it is gone by now."""
+        ...
+
+
+class SnapshotInProgress:
+    __slots__ = ("_appended_entries", "_keys", "_live", "base_offset", "is_complete", "size_bytes", "snapshot_id")
+
+    def __init__(self, snapshot_id: int, live: LiveState) -> None:
+        self.snapshot_id = snapshot_id
+        self._live = live
+        self._keys: Iterator[LiveKey] = iter(live.live_keys())
+        self._appended_entries = 0
+        self.base_offset = -1
+        """Where the begin mark is: what is below may go once the snapshot is complete."""
+        self.is_complete = False
+        self.size_bytes = 0
+
+    @property
+    def has_begun(self) -> bool:
+        return self.base_offset >= 0
+
+    def next_chunk(self, max_entries: int) -> list[KeyValue]:
+        """Entries to append now, ahead of anything else in the same append."""
+        keys = list(islice(self._keys, max_entries))
+        entries = [entry for key in keys if (entry := self._live.live_entry(key)) is not None]
+        pairs = [encode_entry(entry) for entry in entries]
+        if len(keys) < max_entries:
+            self.is_complete = True
+            pairs.append(encode_entry(SnapshotEnded(self.snapshot_id, self._appended_entries + len(pairs))))
+        if not self.has_begun:
+            pairs.insert(0, encode_entry(SnapshotBegun(self.snapshot_id)))
+        self.size_bytes += size_of(pairs)
+        return pairs
+
+    def appended(self, base_offset: int, entry_count: int) -> None:
+        """An append with a piece of this snapshot at its front, of so many entries in all, is durable."""
+        if not self.has_begun:
+            self.base_offset = base_offset
+            entry_count -= 1
+        self._appended_entries += entry_count

@@ -1,0 +1,305 @@
+"""A storage node, put together: disk, shards, groups, tier, listeners. Order of start and stop, and nothing else.
+
+Start: own the directory, register, load metadata, replay the journal, recover shards, then open the listener; the
+object store may be away (F51). Stop: listeners first, then what writes, then a last flush, so that the next start
+scans nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stratalog.meta_api.client import MetaClient
+from stratalog.meta_api.commands import NodeInfo
+from stratalog.model.errors import NotFound, StratalogError, Unavailable
+from stratalog.model.ids import ShardKey
+from stratalog.objects.store import ObjectStore
+from stratalog.settings.process import ProcessSettings
+from stratalog.settings.topic import TopicSettings
+from stratalog.telemetry.logs import logger
+from stratalog.telemetry.metrics import MetricRegistry
+from stratalog_node.disk.checkpoints import Checkpoints
+from stratalog_node.disk.files import Descriptors, make_directories
+from stratalog_node.disk.journal_file import list_journals
+from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.disk.threads import DiskThreads
+from stratalog_node.groups.coordinator import GroupCoordinator
+from stratalog_node.identity_file import load_or_create, lock_directory
+from stratalog_node.serve.api import control_apis
+from stratalog_node.serve.buffers import BufferPool
+from stratalog_node.serve.context import NodeServices
+from stratalog_node.serve.registry import Registry
+from stratalog_node.serve.server import KafkaServer, bind, data_apis, pooled_reader
+from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.flusher import Flusher
+from stratalog_node.shards.node_shards import NodeShards
+from stratalog_node.shards.recovery import Recovery
+from stratalog_node.shards.sealing import Sealing
+from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.space import SpaceGuard
+from stratalog_node.tier.assembly import NodeTier
+
+log = logger(__name__)
+
+_AGE_LOOK_S = 1.0
+_PRODUCER_LOOKS = 60
+_SPARE_DESCRIPTORS = 256
+_HOT_ANSWER_BYTES = 32 << 20
+"""What fetch answers may hold until they are sent, all connections together; above it each gets a small share."""
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    host: str
+    port: int
+
+
+class StorageNode:
+    def __init__(
+        self,
+        settings: ProcessSettings,
+        directory: Path,
+        listen: Listen,
+        meta: MetaClient,
+        store: ObjectStore | None,
+        *,
+        clock_ms: Callable[[], int] = wall_ms,
+    ) -> None:
+        self.settings = settings
+        self.layout = NodeLayout(directory)
+        self.meta = meta
+        self.store = store
+        self.catalog = Catalog(lambda overrides: TopicSettings.resolve(settings, overrides))
+        self.metrics = MetricRegistry()
+        self.address = ("", 0)
+        self.cluster_id = ""
+        self._listen = listen
+        self._clock_ms = clock_ms
+        self._lock_fd = -1
+        self._is_closing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.shards: NodeShards
+        self.server: KafkaServer
+        self.groups: GroupCoordinator
+        self.tier: NodeTier
+
+    # Start ----------------------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Raises: Unavailable (directory or address in use, meta away), Corrupt, InvalidRequest."""
+        settings = self.settings
+        self._lock_fd = lock_directory(self.layout.root)
+        identity = load_or_create(self.layout.node_file, settings.node_id)
+        make_directories(self.layout.segments, self.layout.journal, self.layout.checkpoints)
+        listener = bind(self._listen.host, self._listen.port)
+        self.address = (self._listen.host, listener.getsockname()[1])
+        advertised = self._advertised_address()
+        registration = await self.meta.register_node(NodeInfo(identity.node_id, identity.storage_id, *advertised))
+        self.cluster_id = registration.cluster_id
+        snapshot = await self.meta.snapshot()
+        self.catalog.load(snapshot)
+        self.threads = DiskThreads()
+        self.checkpoints = Checkpoints(self.layout.checkpoints)
+        self.shards = shards = NodeShards(
+            node_id=identity.node_id,
+            cluster_id=self.cluster_id,
+            settings=settings,
+            catalog=self.catalog,
+            meta=self.meta,
+            layout=self.layout,
+            threads=self.threads,
+            descriptors=Descriptors(descriptor_limit()),
+            clock_ms=self._clock_ms,
+        )
+        journals = list_journals(self.layout.journal)
+        self.flusher = Flusher(
+            self.layout,
+            self.threads,
+            self.checkpoints,
+            cluster_id=self.cluster_id,
+            node_id=identity.node_id,
+            first_journal=int(journals[-1].stem) + 1 if journals else 1,
+            interval_ms=settings.flush_interval_ms,
+            clock_ms=self._clock_ms,
+        )
+        shards.flusher = self.flusher
+        shards.on_written(self.flusher.note_written)
+        self.sealing = shards.sealing = Sealing(shards, self.meta, self._forget_active)
+        pool = BufferPool()
+        shards.reader = pooled_reader(pool, _HOT_ANSWER_BYTES)
+        await self._recover(journals)
+        self.catalog.on_change(shards.follow)
+        self._build_groups()
+        services = NodeServices(
+            identity.node_id, self.cluster_id, settings, self.meta, self.catalog, shards, self.groups
+        )
+        registry = Registry([*data_apis(), *control_apis()])
+        services.control.registry = registry
+        self.server = KafkaServer(services, shards, registry, pool, shards.reader)
+        self.space = SpaceGuard(shards, reserve_bytes=settings.disk_reserve_bytes)
+        self.space.start()
+        self.flusher.start()
+        self.tier = NodeTier(
+            node_id=identity.node_id,
+            node_epoch=registration.node_epoch,
+            cluster_id=self.cluster_id,
+            settings=settings,
+            meta=self.meta,
+            catalog=self.catalog,
+            shards=shards,
+            store=self.store,
+            clock_ms=self._clock_ms,
+            on_pressure=self.space.set_pressure,
+        )
+        await self.tier.start()
+        self._run(self._follow_meta())
+        self._run(self._look_at_ages())
+        await self.groups.start()
+        self._add_metrics()
+        self.server.open(listener, advertised)
+
+    def _advertised_address(self) -> tuple[str, int]:
+        """What clients are told: `advertised.listeners`, or where this node listens."""
+        host, colon, port = self.settings.advertised_listeners.rpartition(":")
+        return (host, int(port) or self.address[1]) if colon else self.address
+
+    async def _recover(self, journals: list[Path]) -> None:
+        recovery = Recovery(self.shards, self.checkpoints.load_all())
+        if journals:
+            entries = await asyncio.to_thread(recovery.replay_journal)
+            log.info("journal replayed", entries=entries)
+        await recovery.recover_all()
+        self.checkpoints.delete(recovery.stale_checkpoints())
+        for path in journals:
+            path.unlink()
+        recovery.hand_over(self.sealing)
+
+    def _build_groups(self) -> None:
+        self.groups = GroupCoordinator(
+            node_id=self.settings.node_id,
+            settings=self.settings,
+            topics=self.catalog,
+            meta=self.meta,
+            led_shard=self._led_shard,
+            wall_ms=self._clock_ms,
+            monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
+            new_member_id=lambda client: f"{client}-{secrets.token_hex(16)}",
+        )
+        self.catalog.on_change(self.groups.on_change)
+
+    def _led_shard(self, key: ShardKey) -> ShardLog | None:
+        shard = self.shards.get(key)
+        return shard if shard is not None and shard.is_leader and shard.refusal is None else None
+
+    def _forget_active(self, active: ActiveSegment) -> None:
+        self.flusher.forget(active)
+        if not self._is_closing:
+            self._run(self.threads.background(lambda: self.checkpoints.delete([active.key])))
+
+    # Running --------------------------------------------------------------------------------------------------------
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _follow_meta(self) -> None:
+        """Keep the catalog current; a lost watch is taken up where it ended."""
+        while True:
+            try:
+                await self._follow_until_lost()
+            except StratalogError as error:
+                log.warning("metadata watch interrupted", error=str(error))
+            except Exception as error:  # a node that has gone blind serves on with what it knew: never end this task
+                log.error("metadata cannot be followed", error=str(error), exc_info=True)
+            await asyncio.sleep(0.2)
+
+    async def _follow_until_lost(self) -> None:
+        try:
+            async for change_set in self.meta.watch(self.catalog.version):
+                self.catalog.apply(change_set)
+        except NotFound:
+            # History is gone: everything anew. Shards that vanished meanwhile are told by the diff of the load.
+            self.catalog.reload(await self.meta.snapshot())
+        else:
+            raise Unavailable("the watch ended")
+
+    async def _look_at_ages(self) -> None:
+        """Segments roll by age, and producers are forgotten, also when nobody writes."""
+        look = 0
+        while True:
+            await asyncio.sleep(_AGE_LOOK_S)
+            now_ms = self._clock_ms()
+            self.shards.now_ms = now_ms
+            look += 1
+            for number, shard in enumerate(list(self.shards.all())):
+                try:
+                    has_rolled = shard.look_at_age(now_ms)
+                    if look % _PRODUCER_LOOKS == 0:
+                        shard.forget_silent_producers(now_ms, self.settings.producer_id_expiration_ms)
+                except Exception as error:  # one shard's fault must not keep the others from rolling (F48)
+                    log.error("roll failed", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
+                    shard.stop_after_fault(f"a fault in the node, see its log: {error}")
+                    continue
+                if has_rolled or number % 1024 == 1023:
+                    # A roll makes a file; thousands that were begun together end together.
+                    await asyncio.sleep(0)
+
+    def ask_roll(self, key: ShardKey) -> bool:
+        """End a shard's active segment; False when it is empty or not here."""
+        shard = self.shards.get(key)
+        return shard.ask_roll(self._clock_ms()) if shard is not None else False
+
+    def readiness(self) -> dict[str, str]:
+        """What keeps this node from being ready, by name."""
+        reasons = {}
+        if self.shards.refusal is not None:
+            reasons["disk"] = self.shards.refusal[1]
+        return reasons
+
+    # Stop -----------------------------------------------------------------------------------------------------------
+    async def close(self) -> None:
+        self._is_closing = True
+        await self.groups.stop()
+        await self.server.close()
+        await self.tier.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.sealing.close()
+        await self.space.close()
+        await self.flusher.close()
+        self.threads.close()
+        self.checkpoints.close()
+        os.close(self._lock_fd)
+
+    def _add_metrics(self) -> None:
+        metrics = self.metrics
+        metrics.add("stratalog_kafka", self.server.stats)
+        metrics.add("stratalog_log", self.shards.stats)
+        metrics.add("stratalog_flush", self.flusher.stats)
+        metrics.add("stratalog_disk", self.space.stats)
+        metrics.add("stratalog_groups", self.groups.stats)
+        self.tier.add_metrics(metrics)
+
+
+def descriptor_limit() -> int:
+    """How many segment files may be open: what the process may open, less what sockets and stores need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    if soft == resource.RLIM_INFINITY:
+        return 8192
+    return max(min(soft // 2, 8192), min(soft - _SPARE_DESCRIPTORS, 128))

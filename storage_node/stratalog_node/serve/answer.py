@@ -1,0 +1,29 @@
+"""A place in a connection's line of answers: what a request becomes until its reply has been sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Answer:
+    """A place in the line of answers. `buffers` is None until it is ready; `release` runs once it was sent or
+    dropped."""
+
+    __slots__ = ("buffers", "held_bytes", "release")
+
+    def __init__(self) -> None:
+        self.buffers: list[Any] | None = None
+        self.held_bytes = 0
+        """What it told `Connection.hold`."""
+        self.release: Callable[[], None] | None = None
+
+
+class Parkable(Answer):
+    """An answer that may have to wait until its connection has room for it."""
+
+    __slots__ = ()
+
+    def unpark(self) -> bool:
+        """There may be room: look again, then call `wake_parked`. False: it needs no room any more."""
+        raise NotImplementedError

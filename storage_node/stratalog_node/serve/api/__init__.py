@@ -1,0 +1,44 @@
+"""The handlers of all control APIs, one module per API key.
+
+A module `pNN_name.py` declares `API = Api(...)`; add its name here. Modules load when `control_apis` is first called,
+so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from stratalog_node.serve.registry import Api
+
+MODULES = (
+    "p02_list_offsets",
+    "p03_metadata",
+    "p08_offset_commit",
+    "p09_offset_fetch",
+    "p10_find_coordinator",
+    "p11_join_group",
+    "p12_heartbeat",
+    "p13_leave_group",
+    "p14_sync_group",
+    "p15_describe_groups",
+    "p16_list_groups",
+    "p18_api_versions",
+    "p19_create_topics",
+    "p20_delete_topics",
+    "p21_delete_records",
+    "p22_init_producer_id",
+    "p23_offset_for_leader_epoch",
+    "p32_describe_configs",
+    "p33_alter_configs",
+    "p35_describe_log_dirs",
+    "p37_create_partitions",
+    "p42_delete_groups",
+    "p44_incremental_alter_configs",
+    "p47_offset_delete",
+    "p60_describe_cluster",
+)
+
+
+def control_apis() -> list[Api]:
+    """Every control API this node serves, in the order of MODULES."""
+    return [import_module(f"{__name__}.{name}").API for name in MODULES]

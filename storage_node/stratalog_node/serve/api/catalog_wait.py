@@ -1,0 +1,25 @@
+"""Wait until this node's catalog shows a change that the meta service has just confirmed.
+
+A client that got its answer asks the next question at once, often here: it must not be told "unknown topic".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+_FIRST_PAUSE_S = 0.001
+_LONGEST_PAUSE_S = 0.02
+
+
+async def catalog_shows(condition: Callable[[], bool], timeout_ms: int) -> bool:
+    """Returns: whether the condition came true in time. The change itself is done either way."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_ms / 1000
+    pause_s = _FIRST_PAUSE_S
+    while not condition():
+        if loop.time() >= deadline:
+            return False
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+    return True

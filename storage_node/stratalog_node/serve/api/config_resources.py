@@ -1,0 +1,75 @@
+"""The things whose settings clients may ask for or change: topics (2) and, read-only, this node (4).
+
+Changes replace a topic's settings as a whole in the meta service; the lock keeps two changes through this node apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.errors import InvalidRequest, StratalogError
+from stratalog.model.topic import Topic
+from stratalog.settings.topic import TopicSettings
+from stratalog_node.serve.api.catalog_wait import catalog_shows
+from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, repeated
+
+if TYPE_CHECKING:
+    from stratalog_node.serve.context import NodeServices
+
+TOPIC, BROKER = 2, 4
+_SHOWN_WITHIN_MS = 1_000
+
+Change = Callable[[Mapping[str, str], Any], Mapping[str, str]]
+"""From the present settings and what the request says, the new ones. Raises InvalidRequest, Refused."""
+
+
+def topic_of(services: NodeServices, name: str) -> Topic:
+    topic = services.catalog.topic(name)
+    if topic is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+    return topic
+
+
+async def alter_all(services: NodeServices, request: Any, change: Change) -> list[dict[str, Any]]:
+    """Apply one change to each resource of an AlterConfigs or IncrementalAlterConfigs request; each stands alone."""
+    doubles = repeated((resource.resource_type, resource.resource_name) for resource in request.resources)
+    answers = []
+    for resource in request.resources:
+        key = (resource.resource_type, resource.resource_name)
+        code, message = ErrorCode.NONE, None
+        try:
+            if key in doubles:
+                raise named_twice(resource.resource_name)
+            await _alter(services, resource, change, is_trial=request.validate_only)
+        except StratalogError as error:
+            code, message = answer_to(error)
+        answers.append({"error_code": code, "error_message": message, "resource_type": key[0], "resource_name": key[1]})
+    return answers
+
+
+async def _alter(services: NodeServices, resource: Any, change: Change, *, is_trial: bool) -> None:
+    if resource.resource_type == BROKER:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            "a node's settings are fixed at its start: change them there, then restart it",
+        )
+    if resource.resource_type != TOPIC:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no settings here")
+    async with services.control.alter_lock:
+        topic = topic_of(services, resource.resource_name)
+        try:
+            settings = change(topic.settings, resource.configs)
+            TopicSettings.validate_overrides(settings, services.settings)
+        except InvalidRequest as error:
+            raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+        if is_trial or dict(settings) == dict(topic.settings):
+            return
+        altered = await services.meta.alter_topic(topic.topic_id, settings)
+        await catalog_shows(lambda: _is_shown(services, altered), _SHOWN_WITHIN_MS)
+
+
+def _is_shown(services: NodeServices, altered: Topic) -> bool:
+    known = services.catalog.topic_by_id(altered.topic_id)
+    return known is None or dict(known.settings) == dict(altered.settings)

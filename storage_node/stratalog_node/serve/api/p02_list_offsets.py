@@ -1,0 +1,87 @@
+"""ListOffsets (2): the offset of a place in a shard, or of a moment.
+
+Special timestamps: -1 HW (LSO for read_committed), -2 log start, -3 the record with the greatest timestamp (v7), -4
+earliest local (v8), -5 last tiered (v9; -1 when nothing is). At or above 0: the first record at or after that time,
+exact inside a compressed batch, else offset and timestamp -1.
+Versions: isolation level and throttle time from 2, leader epochs from 4, flexible from 6. Version 0 answered lists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from stratalog.kafka import messages
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.errors import StratalogError
+from stratalog_node.serve.api.placement import ANY_EPOCH, NotHere, led_shard, offset_error
+from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.registry import Api
+from stratalog_node.shards.epochs import epoch_of_offset
+from stratalog_node.shards.lookup_seam import FoundOffset, ShardLookup
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+_READ_COMMITTED = 1
+_NOTHING = FoundOffset(-1, -1, -1)
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    version = context.header.api_version
+    is_committed = getattr(request, "isolation_level", 0) == _READ_COMMITTED
+    topics = []
+    for topic in request.topics:
+        # By time they wait for the disk or the object store: together, not one after the other.
+        partitions = await asyncio.gather(
+            *(_answer(context, topic.name, one, is_committed) for one in topic.partitions)
+        )
+        topics.append({"name": topic.name, "partitions": partitions})
+    return messages.build(messages.response_type(2, version), throttle_time=0, topics=topics)
+
+
+async def _answer(context: RequestContext, topic: str, asked: Any, is_committed: bool) -> dict[str, Any]:
+    error = ErrorCode.NONE
+    found = _NOTHING
+    try:
+        shard = led_shard(
+            context.services, topic, asked.partition_index, getattr(asked, "current_leader_epoch", ANY_EPOCH)
+        )
+        found = await _find(shard, asked.timestamp, is_committed, context.header.api_version)
+    except StratalogError as problem:
+        error = offset_error(problem)
+    return {
+        "partition_index": asked.partition_index,
+        "error_code": error,
+        "timestamp": found.timestamp_ms,
+        "offset": found.offset,
+        "leader_epoch": found.epoch,
+    }
+
+
+async def _find(shard: ShardLookup, timestamp: int, is_committed: bool, version: int) -> FoundOffset:
+    if timestamp >= 0:
+        return _below_end(await shard.offset_for_time(timestamp), shard, is_committed)
+    if version < _SINCE.get(timestamp, 1 << 15):
+        raise NotHere(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} is not known to ListOffsets v{version}")
+    if timestamp == LATEST:
+        end = shard.last_stable_offset if is_committed else shard.high_watermark
+        return FoundOffset(end, -1, shard.epoch)
+    if timestamp == MAX_TIMESTAMP:
+        return await shard.offset_of_max_timestamp() or _NOTHING
+    if timestamp == EARLIEST:
+        offset = shard.log_start_offset
+    elif timestamp == EARLIEST_LOCAL:
+        offset = shard.earliest_local_offset()
+    else:
+        offset = shard.last_tiered_offset()
+    return FoundOffset(offset, -1, epoch_of_offset(shard.segments, offset) if offset >= 0 else -1)
+
+
+def _below_end(found: FoundOffset | None, shard: ShardLookup, is_committed: bool) -> FoundOffset:
+    """A record that a read_committed consumer cannot read yet is not an answer for it."""
+    if found is None or (is_committed and found.offset >= shard.last_stable_offset):
+        return _NOTHING
+    return found
+
+
+API = Api(2, "ListOffsets", 1, 9, handle)

@@ -1,0 +1,93 @@
+"""Metadata (3): the nodes, and where each shard's active segment is. Makes topics on demand.
+
+Null topics ask for all of them, an empty list for none (in version 0 an empty list asks for all). A topic that is
+missing is made when `auto.create.topics.enable` and the client (from version 4) allow it. The leader epoch is the
+active segment's epoch; sealed segments have no leader and are not shown. Any node answers as controller: all may write.
+Versions: topic ids from 10 (12 looks topics up by id: unknown ones 100); authorized operations are never told.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from stratalog.kafka import messages
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.kafka.metadata import encode_metadata, encode_topic
+from stratalog.model.errors import AlreadyExists, InvalidRequest, LimitExceeded, StratalogError
+from stratalog.model.topic import Topic
+from stratalog_node.serve.api.brokers import all_nodes
+from stratalog_node.serve.api.catalog_wait import catalog_shows
+from stratalog_node.serve.api.placement import is_topic_name
+from stratalog_node.serve.context import NodeServices, RequestContext
+from stratalog_node.serve.registry import Api
+
+_INTERNAL_PREFIX = "__"
+_CREATE_WAIT_MS = 1_000
+_ALLOW_FLAG_SINCE = 4
+_BY_ID_SINCE = 12
+
+
+async def handle(context: RequestContext, request: Any) -> messages.EncodedBody:
+    services = context.services
+    version = context.header.api_version
+    pieces = services.control.metadata
+    if request.topics is None or (version == 0 and not request.topics):
+        topics = [pieces.topic(services.catalog, topic, version) for topic in services.catalog.topics()]
+    else:
+        may_create = services.settings.auto_create_topics_enable and (
+            version < _ALLOW_FLAG_SINCE or request.allow_auto_topic_creation
+        )
+        topics = [await _one(services, version, asked, may_create) for asked in request.topics]
+    body = encode_metadata(version, all_nodes(context), services.cluster_id, services.node_id, topics)
+    return messages.EncodedBody(body)
+
+
+async def _one(services: NodeServices, version: int, asked: Any, may_create: bool) -> bytes:
+    topic_id: UUID | None = getattr(asked, "topic_id", None)
+    if topic_id is not None and topic_id.int and version >= _BY_ID_SINCE:
+        known = services.catalog.topic_by_id(topic_id)
+        if known is None:
+            return encode_topic(version, ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id, False, ())
+        return services.control.metadata.topic(services.catalog, known, version)
+    name = asked.name
+    if name is None:
+        return encode_topic(version, ErrorCode.INVALID_REQUEST, None, None, False, ())
+    topic = services.catalog.topic(name)
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if topic is None and not is_topic_name(name):
+        error = ErrorCode.INVALID_TOPIC_EXCEPTION
+    elif topic is None and may_create and not name.startswith(_INTERNAL_PREFIX):
+        error = await _create(services, name)
+        topic = services.catalog.topic(name)
+    if topic is None:
+        return encode_topic(version, error, name, None, False, ())
+    return services.control.metadata.topic(services.catalog, topic, version)
+
+
+async def _create(services: NodeServices, name: str) -> ErrorCode:
+    """Make a topic with the process's defaults. Returns: what to say if the catalog does not show it after that."""
+    settings = services.settings
+    try:
+        created: Topic | None = await services.meta.create_topic(
+            name,
+            shard_count=settings.num_partitions,
+            replication_factor=settings.default_replication_factor,
+            settings={},
+        )
+    except AlreadyExists:
+        created = None
+    except (InvalidRequest, LimitExceeded):
+        return ErrorCode.INVALID_REPLICATION_FACTOR
+    except StratalogError:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    await catalog_shows(lambda: _is_known(services, name, created), _CREATE_WAIT_MS)
+    return ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def _is_known(services: NodeServices, name: str, created: Topic | None) -> bool:
+    known = services.catalog.topic(name)
+    return known is not None and (created is None or known.topic_id == created.topic_id)
+
+
+API = Api(3, "Metadata", 0, 12, handle)

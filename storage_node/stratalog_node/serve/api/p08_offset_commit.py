@@ -1,0 +1,64 @@
+"""OffsetCommit (8): a group's positions, answered when they are durable.
+
+Commits of members must carry their generation (22, 25, 27, 82); generation -1 is for consumers that assign themselves,
+while the group is empty. Per offset: 3 unknown topic or partition, 12 metadata too long. Versions: retention of the
+client's own choice in 2-4, leader epoch from 6, instance id from 7, flexible from 8.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratalog.kafka import messages
+from stratalog.model.group import NO_GENERATION
+from stratalog_node.groups.requests import CommitRequest, OffsetToCommit
+from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.registry import Api
+
+_NO_EPOCH = -1
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    wanted = tuple(
+        OffsetToCommit(
+            topic.name,
+            partition.partition_index,
+            partition.committed_offset,
+            getattr(partition, "committed_leader_epoch", _NO_EPOCH),
+            partition.committed_metadata or "",
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+    commit = CommitRequest(
+        group_id=request.group_id,
+        offsets=wanted,
+        member_id=request.member_id,
+        instance_id=getattr(request, "group_instance_id", None),
+        generation=getattr(request, "generation_id_or_member_epoch", NO_GENERATION),
+        retention_ms=_retention_ms(request),
+    )
+    errors = iter(await context.services.groups.commit_offsets(commit))
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [
+                {"partition_index": partition.partition_index, "error_code": next(errors)}
+                for partition in topic.partitions
+            ],
+        }
+        for topic in request.topics
+    ]
+    schema = messages.response_type(8, context.header.api_version)
+    return messages.build(schema, throttle_time=0, topics=topics)
+
+
+def _retention_ms(request: Any) -> int | None:
+    asked = getattr(request, "retention_time", None)
+    if asked is None:
+        return None
+    retention_ms = messages.milliseconds(asked)
+    return retention_ms if retention_ms >= 0 else None
+
+
+API = Api(8, "OffsetCommit", 2, 8, handle)

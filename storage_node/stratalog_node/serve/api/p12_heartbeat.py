@@ -1,0 +1,23 @@
+"""Heartbeat (12): a member is alive; 27 tells it to join again.
+
+Errors: 22, 25, 27, 82 and 14, 15, 16. Versions: throttle time from 1, instance id from 3, flexible from 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratalog.kafka import messages
+from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.registry import Api
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    error = await context.services.groups.heartbeat(
+        request.group_id, request.member_id, getattr(request, "group_instance_id", None), request.generation_id
+    )
+    schema = messages.response_type(12, context.header.api_version)
+    return messages.build(schema, throttle_time=0, error_code=error)
+
+
+API = Api(12, "Heartbeat", 0, 4, handle)

@@ -1,0 +1,128 @@
+"""CreateTopics (19): a topic, its shards and the first segment of each.
+
+The answer comes when the meta service has it and this node's catalog shows it. -1 for count or replication factor takes
+the process's default. Placement is the meta service's: replica assignments by the client are refused (39). Settings are
+checked whole before anything is made (40 names key, value and what is allowed).
+Versions: message and validate_only from 1, flexible and the topic's settings in the answer from 5, topic id from 7.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratalog.kafka import messages
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.errors import InvalidRequest, StratalogError
+from stratalog.model.topic import Topic
+from stratalog.settings.describe import describe_topic
+from stratalog.settings.topic import TopicSettings
+from stratalog_node.serve.api.catalog_wait import catalog_shows
+from stratalog_node.serve.api.placement import is_topic_name
+from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, repeated, wait_ms
+from stratalog_node.serve.context import NodeServices, RequestContext
+from stratalog_node.serve.registry import Api
+
+_DEFAULT = -1
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    services = context.services
+    answers = []
+    created: list[Topic] = []
+    doubles = repeated(topic.name for topic in request.topics)
+    for asked in request.topics:
+        try:
+            if asked.name in doubles:
+                raise named_twice(asked.name)
+            topic = await _create(services, asked, is_trial=request.validate_only)
+            created.append(topic)
+            answers.append(_success(services, topic))
+        except StratalogError as error:
+            answers.append(_failure(asked.name, *answer_to(error)))
+    if not request.validate_only:
+        catalog = services.catalog
+        await catalog_shows(
+            lambda: all(catalog.topic_by_id(topic.topic_id) for topic in created), wait_ms(request.timeout)
+        )
+    schema = messages.response_type(19, context.header.api_version)
+    return messages.build(schema, throttle_time=0, topics=answers)
+
+
+async def _create(services: NodeServices, asked: Any, *, is_trial: bool) -> Topic:
+    if not is_topic_name(asked.name):
+        raise Refused(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic name {asked.name[:300]!r} is not allowed: use 1 to 249 of letters, digits, '.', '_' and '-', "
+            "not '.' or '..'",
+        )
+    if asked.assignments:
+        raise Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "segments are placed by the meta service: name counts, not nodes",
+        )
+    settings = services.settings
+    shards = settings.num_partitions if asked.num_partitions == _DEFAULT else asked.num_partitions
+    replicas = settings.default_replication_factor if asked.replication_factor == _DEFAULT else asked.replication_factor
+    if shards < 1:
+        raise Refused(ErrorCode.INVALID_PARTITIONS, f"{shards} partitions: at least 1 is needed")
+    nodes = sum(1 for _ in services.catalog.nodes())
+    if replicas < 1 or replicas > max(nodes, 1):
+        raise Refused(
+            ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {replicas} must be from 1 to {max(nodes, 1)}"
+        )
+    try:
+        overrides = overrides_of(asked.configs)
+        TopicSettings.validate_overrides(overrides, settings)
+    except InvalidRequest as error:
+        raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return await services.meta.create_topic(
+        asked.name, shard_count=shards, replication_factor=replicas, settings=overrides, validate_only=is_trial
+    )
+
+
+def overrides_of(configs: Any) -> dict[str, str]:
+    """The settings a client names. Raises: InvalidRequest for a null value or a key named twice."""
+    overrides: dict[str, str] = {}
+    for config in configs:
+        if config.value is None:
+            raise InvalidRequest(f"topic setting {config.name} has no value: leave it out to take the default")
+        if config.name in overrides:
+            raise InvalidRequest(f"topic setting {config.name} is named twice: name it once")
+        overrides[config.name] = config.value
+    return overrides
+
+
+def _success(services: NodeServices, topic: Topic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "error_code": 0,
+        "error_message": None,
+        "num_partitions": topic.shard_count,
+        "replication_factor": topic.replication_factor,
+        "configs": [
+            {
+                "name": one.key,
+                "value": one.value,
+                "read_only": one.is_read_only,
+                "config_source": one.source,
+                "is_sensitive": False,
+            }
+            for one in describe_topic(services.settings, topic.settings)
+        ],
+    }
+
+
+def _failure(name: str, code: ErrorCode, message: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "topic_id": None,
+        "error_code": code,
+        "error_message": message,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": None,
+    }
+
+
+API = Api(19, "CreateTopics", 2, 7, handle)

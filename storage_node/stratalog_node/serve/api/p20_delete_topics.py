@@ -1,0 +1,68 @@
+"""DeleteTopics (20): a topic vanishes from metadata at once; its files and objects go after the grace period.
+
+A topic made again under the same name has a new id and never meets the old data. Internal topics are kept (73).
+Versions: 1-5 name topics; 6 names them by name or by id (unknown id: 100) and answers both; message from 5.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from stratalog.kafka import messages
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.errors import StratalogError
+from stratalog.model.topic import Topic
+from stratalog_node.serve.api.catalog_wait import catalog_shows
+from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, repeated, wait_ms
+from stratalog_node.serve.context import NodeServices, RequestContext
+from stratalog_node.serve.registry import Api
+
+_BY_ID_SINCE = 6
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    services = context.services
+    version = context.header.api_version
+    if version >= _BY_ID_SINCE:
+        asked = [(topic.name, topic.topic_id) for topic in request.topics]
+    else:
+        asked = [(name, None) for name in request.topic_names]
+    doubles = repeated(name for name, _ in asked if name is not None)
+    gone: list[UUID] = []
+    answers = []
+    for name, topic_id in asked:
+        answer = {"name": name, "topic_id": topic_id, "error_code": 0, "error_message": None}
+        try:
+            if name is not None and name in doubles:
+                raise named_twice(name)
+            topic = _find(services, name, topic_id)
+            answer |= {"name": topic.name, "topic_id": topic.topic_id}
+            await services.meta.delete_topic(topic.topic_id)
+            gone.append(topic.topic_id)
+        except StratalogError as error:
+            answer["error_code"], answer["error_message"] = answer_to(error)
+        answers.append(answer)
+    catalog = services.catalog
+    await catalog_shows(lambda: not any(map(catalog.topic_by_id, gone)), wait_ms(request.timeout))
+    return messages.build(messages.response_type(20, version), throttle_time=0, responses=answers)
+
+
+def _find(services: NodeServices, name: str | None, topic_id: UUID | None) -> Topic:
+    topic: Topic | None
+    if name is not None:
+        if topic_id is not None and topic_id.int:
+            raise Refused(ErrorCode.INVALID_REQUEST, "name the topic by name or by id, not by both")
+        topic = services.catalog.topic(name)
+        if topic is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+    else:
+        topic = services.catalog.topic_by_id(topic_id) if topic_id is not None else None
+        if topic is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+    if topic.is_internal:
+        raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, f"{topic.name} is internal: the cluster needs it")
+    return topic
+
+
+API = Api(20, "DeleteTopics", 1, 6, handle)

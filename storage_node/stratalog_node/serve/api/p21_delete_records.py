@@ -1,0 +1,51 @@
+"""DeleteRecords (21): move the log start up. -1 means up to HW; above HW is 1 (OFFSET_OUT_OF_RANGE).
+
+The log start moves first, in the meta service; segments wholly below it are deleted on every tier after the grace
+period.
+Versions: all the same; flexible from 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratalog.kafka import messages
+from stratalog.kafka.error_codes import ErrorCode, code_of
+from stratalog.model.errors import StratalogError
+from stratalog_node.serve.api.placement import NotHere, led_shard
+from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.registry import Api
+
+_UP_TO_HIGH_WATERMARK = -1
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    topics = []
+    for topic in request.topics:
+        partitions = [await _trim(context, topic.name, one.partition_index, one.offset) for one in topic.partitions]
+        topics.append({"name": topic.name, "partitions": partitions})
+    schema = messages.response_type(21, context.header.api_version)
+    return messages.build(schema, throttle_time=0, topics=topics)
+
+
+async def _trim(context: RequestContext, topic: str, partition: int, offset: int) -> dict[str, int]:
+    error = ErrorCode.NONE
+    log_start = -1
+    try:
+        shard = led_shard(context.services, topic, partition)
+        if shard.topic.is_internal:
+            raise NotHere(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is trimmed by the node alone")
+        wanted = shard.high_watermark if offset == _UP_TO_HIGH_WATERMARK else offset
+        if not 0 <= wanted <= shard.high_watermark:
+            raise NotHere(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{topic}-{partition}: {offset} is not within 0..{shard.high_watermark}"
+            )
+        log_start = await shard.delete_records_before(wanted)
+    except NotHere as refusal:
+        error = refusal.code
+    except StratalogError as problem:
+        error = code_of(problem)
+    return {"partition_index": partition, "low_watermark": log_start, "error_code": error}
+
+
+API = Api(21, "DeleteRecords", 0, 2, handle)

@@ -1,0 +1,41 @@
+"""OffsetForLeaderEpoch (23): where an epoch of a shard ended. The shard's segment list is its epoch history.
+
+Consumers ask after every leader change to learn whether their position was truncated away; here only a late old
+leader's unacknowledged tail ever is. Unknown epochs answer (-1, -1).
+Versions: 2 must be there, librdkafka speaks no other (trap 2); replica id from 3, flexible from 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratalog.kafka import messages
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.errors import StratalogError
+from stratalog_node.serve.api.placement import led_shard, offset_error
+from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.registry import Api
+from stratalog_node.shards.epochs import UNDEFINED, end_of_epoch
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    topics = [
+        {"topic": topic.topic, "partitions": [_answer(context, topic.topic, one) for one in topic.partitions]}
+        for topic in request.topics
+    ]
+    schema = messages.response_type(23, context.header.api_version)
+    return messages.build(schema, throttle_time=0, topics=topics)
+
+
+def _answer(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
+    error = ErrorCode.NONE
+    epoch, end_offset = UNDEFINED
+    try:
+        shard = led_shard(context.services, topic, asked.partition, asked.current_leader_epoch)
+        epoch, end_offset = end_of_epoch(shard.segments, shard.end_offset, asked.leader_epoch)
+    except StratalogError as problem:
+        error = offset_error(problem)
+    return {"error_code": error, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end_offset}
+
+
+API = Api(23, "OffsetForLeaderEpoch", 2, 4, handle)

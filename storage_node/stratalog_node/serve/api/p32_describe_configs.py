@@ -1,0 +1,76 @@
+"""DescribeConfigs (32): what holds for a topic or for this node, and who said so (synonyms, the one in force first).
+
+A null or empty list of keys asks for all of them. Nothing here is secret, so no value is hidden. A broker resource must
+be this node; with an empty name it means the cluster's dynamic defaults, of which there are none.
+Versions: config_source and synonyms in all we serve; type and documentation from 3; flexible from 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stratalog.kafka import messages
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.errors import StratalogError
+from stratalog.settings.describe import SettingValue, describe_process, describe_topic
+from stratalog_node.serve.api.config_resources import BROKER, TOPIC, topic_of
+from stratalog_node.serve.api.topic_answers import Refused, answer_to
+from stratalog_node.serve.context import NodeServices, RequestContext
+from stratalog_node.serve.registry import Api
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    results = []
+    for resource in request.resources:
+        code, message = ErrorCode.NONE, None
+        values: Sequence[SettingValue] = ()
+        try:
+            values = _values(context.services, resource.resource_type, resource.resource_name)
+        except StratalogError as error:
+            code, message = answer_to(error)
+        wanted = set(resource.configuration_keys or ())
+        results.append(
+            {
+                "error_code": code,
+                "error_message": message,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+                "configs": [_told(one, request) for one in values if not wanted or one.key in wanted],
+            }
+        )
+    schema = messages.response_type(32, context.header.api_version)
+    return messages.build(schema, throttle_time=0, results=results)
+
+
+def _values(services: NodeServices, resource_type: int, name: str) -> Sequence[SettingValue]:
+    if resource_type == TOPIC:
+        return describe_topic(services.settings, topic_of(services, name).settings)
+    if resource_type != BROKER:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} has no settings here")
+    if not name:
+        return ()
+    if name != str(services.node_id):
+        raise Refused(
+            ErrorCode.INVALID_REQUEST, f"this is node {services.node_id}: ask node {name!r} for its own settings"
+        )
+    return describe_process(services.settings)
+
+
+def _told(one: SettingValue, request: Any) -> dict[str, Any]:
+    return {
+        "name": one.key,
+        "value": one.value,
+        "read_only": one.is_read_only,
+        "config_source": one.source,
+        "is_sensitive": False,
+        "synonyms": [
+            {"name": synonym.key, "value": synonym.value, "source": synonym.source}
+            for synonym in (one.synonyms if request.include_synonyms else ())
+        ],
+        "config_type": one.type,
+        "documentation": one.description if getattr(request, "include_documentation", False) else None,
+    }
+
+
+API = Api(32, "DescribeConfigs", 1, 4, handle)

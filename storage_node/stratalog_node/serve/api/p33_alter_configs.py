@@ -1,0 +1,30 @@
+"""AlterConfigs (33): the settings named become all that a topic overrides; what is not named returns to its default.
+
+IncrementalAlterConfigs (44) is the gentler one. Node settings are fixed at start (42). What cannot be honoured, such as
+a `compression.type` other than `producer`, is refused (40) and nothing changes.
+Versions: all the same; flexible from 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stratalog.kafka import messages
+from stratalog_node.serve.api.config_resources import alter_all
+from stratalog_node.serve.api.p19_create_topics import overrides_of
+from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.registry import Api
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    answers = await alter_all(context.services, request, _replaced)
+    schema = messages.response_type(33, context.header.api_version)
+    return messages.build(schema, throttle_time=0, responses=answers)
+
+
+def _replaced(_: Mapping[str, str], configs: Any) -> Mapping[str, str]:
+    return overrides_of(configs)
+
+
+API = Api(33, "AlterConfigs", 0, 2, handle)

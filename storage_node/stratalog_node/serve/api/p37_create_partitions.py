@@ -1,0 +1,73 @@
+"""CreatePartitions (37): more shards for a topic; the number only grows.
+
+Keys move to other partitions from then on, as in Kafka. Placement is the meta service's: assignments by the client are
+refused (39). Versions: all the same; flexible from 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratalog.kafka import messages
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError
+from stratalog.model.topic import Topic
+from stratalog_node.serve.api.catalog_wait import catalog_shows
+from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, repeated, wait_ms
+from stratalog_node.serve.context import NodeServices, RequestContext
+from stratalog_node.serve.registry import Api
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    services = context.services
+    doubles = repeated(topic.name for topic in request.topics)
+    grown: list[Topic] = []
+    results = []
+    for asked in request.topics:
+        code, message = ErrorCode.NONE, None
+        try:
+            if asked.name in doubles:
+                raise named_twice(asked.name)
+            topic = _check(services, asked)
+            if not request.validate_only:
+                grown.append(await _grow(services, topic, asked.count))
+        except StratalogError as error:
+            code, message = answer_to(error)
+        results.append({"name": asked.name, "error_code": code, "error_message": message})
+    await catalog_shows(lambda: all(_is_shown(services, topic) for topic in grown), wait_ms(request.timeout))
+    schema = messages.response_type(37, context.header.api_version)
+    return messages.build(schema, throttle_time=0, results=results)
+
+
+def _check(services: NodeServices, asked: Any) -> Topic:
+    topic = services.catalog.topic(asked.name)
+    if topic is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {asked.name!r} does not exist")
+    if asked.assignments:
+        raise Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "segments are placed by the meta service: name a count, not nodes"
+        )
+    if topic.is_internal:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{topic.name} is internal: its number of shards is fixed")
+    if asked.count <= topic.shard_count:
+        raise Refused(
+            ErrorCode.INVALID_PARTITIONS,
+            f"topic {topic.name!r} has {topic.shard_count} partitions and cannot change to {asked.count}: "
+            "the number only grows",
+        )
+    return topic
+
+
+async def _grow(services: NodeServices, topic: Topic, count: int) -> Topic:
+    try:
+        return await services.meta.add_shards(topic.topic_id, count)
+    except (InvalidRequest, LimitExceeded) as error:
+        raise Refused(ErrorCode.INVALID_PARTITIONS, str(error)) from error
+
+
+def _is_shown(services: NodeServices, grown: Topic) -> bool:
+    known = services.catalog.topic_by_id(grown.topic_id)
+    return known is None or known.shard_count >= grown.shard_count
+
+
+API = Api(37, "CreatePartitions", 0, 3, handle)

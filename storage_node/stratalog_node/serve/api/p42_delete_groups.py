@@ -1,0 +1,24 @@
+"""DeleteGroups (42): groups without members go, with all their offsets.
+
+Errors: 68 it has members, 69 it does not exist, and 14, 15, 16. Versions 0-2 differ in form only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratalog.kafka import messages
+from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.registry import Api
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    errors = await context.services.groups.delete_groups(request.groups_names)
+    results = [
+        {"group_id": group_id, "error_code": error}
+        for group_id, error in zip(request.groups_names, errors, strict=True)
+    ]
+    return messages.build(messages.response_type(42, context.header.api_version), throttle_time=0, results=results)
+
+
+API = Api(42, "DeleteGroups", 0, 2, handle)

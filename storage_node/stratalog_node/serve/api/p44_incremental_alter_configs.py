@@ -1,0 +1,45 @@
+"""IncrementalAlterConfigs (44): set or unset single settings of a topic and leave the others alone.
+
+SET and DELETE; APPEND and SUBTRACT are for lists, of which there is none here (40). All of a resource's changes happen,
+or none. Versions: all the same; flexible from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stratalog.kafka import messages
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.errors import InvalidRequest
+from stratalog_node.serve.api.config_resources import alter_all
+from stratalog_node.serve.api.topic_answers import Refused, repeated
+from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.registry import Api
+
+_SET, _DELETE = 0, 1
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    answers = await alter_all(context.services, request, _changed)
+    schema = messages.response_type(44, context.header.api_version)
+    return messages.build(schema, throttle_time=0, responses=answers)
+
+
+def _changed(present: Mapping[str, str], configs: Any) -> Mapping[str, str]:
+    if doubles := repeated(config.name for config in configs):
+        raise Refused(ErrorCode.INVALID_REQUEST, f"named more than once: {', '.join(map(str, doubles))}")
+    settings = dict(present)
+    for config in configs:
+        if config.config_operation == _DELETE:
+            settings.pop(config.name, None)
+        elif config.config_operation != _SET:
+            raise InvalidRequest(f"topic setting {config.name} is no list: set it to a whole value")
+        elif config.value is None:
+            raise InvalidRequest(f"topic setting {config.name} has no value: delete it to take the default")
+        else:
+            settings[config.name] = config.value
+    return settings
+
+
+API = Api(44, "IncrementalAlterConfigs", 0, 1, handle)

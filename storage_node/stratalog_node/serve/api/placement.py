@@ -1,0 +1,76 @@
+"""From a topic name and partition index of a request to the shard on this node, or to the error that says why not.
+
+An offset question is answered by the leader of the active segment only, so that two answers never contradict.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, cast
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.errors import Fenced, NotFound, StratalogError, Unavailable
+from stratalog.model.ids import ShardKey
+
+if TYPE_CHECKING:
+    from stratalog_node.serve.context import NodeServices
+    from stratalog_node.shards.lookup_seam import ShardLookup
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+ANY_EPOCH = -1
+"""What a client sends as current leader epoch when it does not know one."""
+
+
+class NotHere(StratalogError):
+    """This node cannot answer for a partition; `code` says what the client should do."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic may be called so. Kafka's rule."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def led_shard(services: NodeServices, topic_name: str, partition: int, leader_epoch: int = ANY_EPOCH) -> ShardLookup:
+    """The shard, if this node leads it under the epoch the client knows.
+
+    Raises: NotHere with 3, 5, 6, 74 or 75, all retriable after a metadata refresh.
+    """
+    where = f"{topic_name}-{partition}"
+    topic = services.catalog.topic(topic_name)
+    if topic is None or not 0 <= partition < topic.shard_count:
+        raise NotHere(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{where} does not exist")
+    key = ShardKey(topic.topic_id, partition)
+    active = services.catalog.active_segment(key)
+    if active is None or active.leader is None:
+        raise NotHere(ErrorCode.LEADER_NOT_AVAILABLE, f"{where} has no active segment at present: try again")
+    if active.leader != services.node_id:
+        raise NotHere(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{where} is led by node {active.leader}")
+    view = services.shards.get(key)
+    if view is None:
+        raise NotHere(ErrorCode.LEADER_NOT_AVAILABLE, f"{where} is still being opened on this node: try again")
+    # The node's shards implement both seams; the second one is kept apart because only control requests need it.
+    shard = cast("ShardLookup", view)
+    if leader_epoch != ANY_EPOCH:
+        if leader_epoch < active.epoch:
+            raise NotHere(ErrorCode.FENCED_LEADER_EPOCH, f"{where} is at epoch {active.epoch}, not {leader_epoch}")
+        if leader_epoch > active.epoch:
+            raise NotHere(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{where}: epoch {leader_epoch} is not known here yet")
+    return shard
+
+
+def offset_error(error: StratalogError) -> ErrorCode:
+    """The code for a failed offset look-up. Not knowing yet is OFFSET_NOT_AVAILABLE, never OFFSET_OUT_OF_RANGE,
+    which makes consumers jump (trap 10)."""
+    match error:
+        case NotHere():
+            return error.code
+        case Fenced() | NotFound():
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        case Unavailable():
+            return ErrorCode.OFFSET_NOT_AVAILABLE
+        case _:
+            return ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,0 +1,131 @@
+"""Reused memory for frames and answers, and the byte budget that bounds it.
+
+A fresh large buffer per request costs more than the request (first touch of pages), so buffers come from a pool of size
+classes and go back warm. Lives on the event loop; nothing here blocks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+SIZE_CLASSES = (
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    2 << 20,
+    4 << 20,
+    8 << 20,
+    16 << 20,
+    32 << 20,
+    64 << 20,
+    128 << 20,
+)
+
+
+class Buffer:
+    """A pooled piece of memory. `view` is writable and covers all of it."""
+
+    __slots__ = ("capacity", "data", "view")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.data = bytearray(capacity)
+        self.view = memoryview(self.data)
+
+
+class BufferPool:
+    """Warm buffers by size class. `kept_bytes` bounds what lies unused; larger ones are simply freed."""
+
+    def __init__(self, kept_bytes: int = 16 << 20) -> None:
+        self._free: dict[int, list[Buffer]] = {size: [] for size in SIZE_CLASSES}
+        self._kept_limit = kept_bytes
+        self._kept = 0
+        self.lent_bytes = 0
+
+    @staticmethod
+    def capacity_for(size_bytes: int) -> int:
+        for capacity in SIZE_CLASSES:
+            if capacity >= size_bytes:
+                return capacity
+        return size_bytes
+
+    def take(self, size_bytes: int) -> Buffer:
+        capacity = self.capacity_for(size_bytes)
+        self.lent_bytes += capacity
+        free = self._free.get(capacity)
+        if free:
+            self._kept -= capacity
+            return free.pop()
+        return Buffer(capacity)
+
+    def give_back(self, buffer: Buffer) -> None:
+        """Nobody may hold a view of it that is still to be read."""
+        self.lent_bytes -= buffer.capacity
+        free = self._free.get(buffer.capacity)
+        if free is not None and self._kept + buffer.capacity <= self._kept_limit:
+            self._kept += buffer.capacity
+            free.append(buffer)
+
+
+class ByteBudget:
+    """Bounds the bytes of frames that are being received, for all connections together.
+
+    Who gets nothing waits in line and is not read meanwhile. The first in line may overdraw when nobody else makes
+    progress, one at a time: else many half-received large frames would hold the whole budget and none could ever
+    complete.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._waiting: deque[tuple[object, int, Callable[[], None]]] = deque()
+        self._overdrawn_by: object | None = None
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    def take(self, owner: object, size_bytes: int, resume: Callable[[], None]) -> bool:
+        """True: granted. False: `resume` is called once it has been granted."""
+        if owner is self._overdrawn_by or (not self._waiting and self.used_bytes + size_bytes <= self.limit_bytes):
+            self.used_bytes += size_bytes
+            return True
+        if self._overdrawn_by is None and not self._waiting:
+            self._overdrawn_by = owner
+            self.used_bytes += size_bytes
+            return True
+        self._waiting.append((owner, size_bytes, resume))
+        return False
+
+    def take_if_free(self, size_bytes: int) -> bool:
+        """For those who can do with less: no place in line, no overdraft."""
+        if self._waiting or self.used_bytes + size_bytes > self.limit_bytes:
+            return False
+        self.used_bytes += size_bytes
+        return True
+
+    def release(self, owner: object, size_bytes: int) -> None:
+        self.used_bytes -= size_bytes
+        if self._overdrawn_by is owner:
+            self._overdrawn_by = None
+        self._serve_line()
+
+    def abandon(self, owner: object) -> None:
+        """The owner is gone: it waits no longer."""
+        self._waiting = deque(entry for entry in self._waiting if entry[0] is not owner)
+        if self._overdrawn_by is owner:
+            self._overdrawn_by = None
+        self._serve_line()
+
+    def _serve_line(self) -> None:
+        while self._waiting:
+            owner, size_bytes, resume = self._waiting[0]
+            if self.used_bytes + size_bytes > self.limit_bytes:
+                if self._overdrawn_by is not None:
+                    return
+                self._overdrawn_by = owner
+            self._waiting.popleft()
+            self.used_bytes += size_bytes
+            resume()

@@ -1,0 +1,500 @@
+"""One client connection: reads frames into a reused buffer, answers in request order, stops reading when it must.
+
+A small transport of our own over a non-blocking socket: one `recv_into` per readiness, one `sendmsg` per loop turn, so
+that batches go from the receive buffer to `pwritev` without a copy in Python. Lives on the event loop.
+
+Invariant: views of the receive buffer are used up (written or copied) before the next `recv_into` of this connection:
+the node's tick runs before the loop polls again.
+Limits: frame size, requests waiting for answers, unsent answer bytes, time to complete a frame, idle time.
+Memory: a client that does not read its answers holds at most `_HIGH_WATER_BYTES` and one more answer. A fetch that
+would add to that is parked, unread, until there is room; the first in line never is, or nothing would move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from stratalog.kafka.errors import MalformedFrame
+from stratalog.kafka.frames import decode_request_header
+from stratalog.model.errors import StratalogError
+from stratalog.telemetry.logs import logger
+from stratalog_node.disk.files import FileSlice
+from stratalog_node.serve.answer import Answer, Parkable
+from stratalog_node.serve.buffers import Buffer
+from stratalog_node.serve.context import ConnectionInfo
+
+if TYPE_CHECKING:
+    from stratalog_node.serve.server import KafkaServer
+
+log = logger(__name__)
+
+_SIZE = struct.Struct(">i")
+_SMALL_BUFFER = 16 << 10
+"""What a connection gets without asking the byte budget; enough for those that send one small request at a time."""
+_FIRST_BUFFER = 256 << 10
+"""What one gets that has filled the small one before."""
+_MAX_WAITING_ANSWERS = 512
+_HIGH_WATER_BYTES = 4 << 20
+_IOV = 256
+
+
+class Connection:
+    """State of one client's socket."""
+
+    __slots__ = (
+        "_answers",
+        "_buffer",
+        "_catching_up",
+        "_control",
+        "_control_task",
+        "_deadline_ms",
+        "_end",
+        "_first_bytes",
+        "_granted",
+        "_held_bytes",
+        "_is_closed",
+        "_is_reading",
+        "_is_writing",
+        "_loop",
+        "_out",
+        "_out_bytes",
+        "_parked",
+        "_pause_reasons",
+        "_slow_reads",
+        "_start",
+        "fd",
+        "in_send_list",
+        "info",
+        "last_active_ms",
+        "server",
+        "sock",
+    )
+
+    def __init__(self, sock: socket.socket, server: KafkaServer, info: ConnectionInfo, now_ms: int) -> None:
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.server = server
+        self.info = info
+        self.last_active_ms = now_ms
+        self.in_send_list = False
+        self._control: list[Callable[[], Awaitable[None]]] = []  # not deques: an empty one takes 760 bytes
+        self._control_task: asyncio.Task[None] | None = None
+        self._loop = server.loop
+        self._buffer: Buffer | None = None
+        self._start = 0
+        self._end = 0
+        self._first_bytes = _SMALL_BUFFER
+        self._granted = 0
+        self._deadline_ms = 0
+        self._answers: deque[Answer] = deque()
+        self._out: deque[tuple[Any, Callable[[], None] | None]] = deque()
+        self._out_bytes = 0
+        self._held_bytes = 0
+        self._slow_reads = 0
+        self._parked: list[Parkable] = []
+        self._pause_reasons = 0
+        self._is_reading = False
+        self._catching_up: asyncio.Handle | None = None
+        """Under way from a pause to reading: never together with `_is_reading`."""
+        self._is_writing = False
+        self._is_closed = False
+
+    # Life -----------------------------------------------------------------------------------------------------------
+    def open(self) -> None:
+        self._is_reading = True
+        self._loop.add_reader(self.fd, self._on_readable)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
+    def waiting_answers(self) -> int:
+        return len(self._answers)
+
+    def overdue(self, now_ms: int) -> str | None:
+        """Why this connection should be closed by the reaper, if it should."""
+        limits = self.server.limits
+        if self._deadline_ms and now_ms > self._deadline_ms and not self._pause_reasons:
+            return f"a frame was not complete after {limits.read_timeout_ms} ms (connection.read.timeout.ms)"
+        idle_ms = now_ms - self.last_active_ms
+        if not self._answers and limits.max_idle_ms > 0 and idle_ms > limits.max_idle_ms:
+            return f"idle for {idle_ms} ms (connections.max.idle.ms)"
+        if self._out and idle_ms > limits.max_idle_ms > 0:
+            return f"{self._out_bytes} answer bytes not taken for {idle_ms} ms"
+        return None
+
+    def close(self, reason: str, *, is_fault: bool = False) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._loop.remove_reader(self.fd)
+        if self._is_writing:
+            self._loop.remove_writer(self.fd)
+        self._control.clear()
+        if self._control_task is not None:
+            self._control_task.cancel()
+        for _, release in self._out:
+            if release:
+                release()
+        self._out.clear()
+        for answer in self._answers:
+            if answer.release:
+                answer.release()
+        self._answers.clear()
+        self._parked.clear()
+        # First out of the line, or its own release would serve it once more.
+        self.server.budget.abandon(self)
+        self._return_grant()
+        if self._buffer is not None:
+            # Batches of this turn may still be views of it: let the tick use them first.
+            self.server.retire(self._buffer)
+            self._buffer = None
+        self.sock.close()
+        self.server.forget(self, reason, is_fault=is_fault)
+
+    # Reading --------------------------------------------------------------------------------------------------------
+    def _on_readable(self) -> None:
+        buffer = self._buffer
+        if buffer is None:
+            buffer = self._take_first_buffer()
+        elif self._start == self._end:
+            self._start = self._end = 0
+        elif self._end == buffer.capacity or (self._start > 0 and buffer.capacity - self._end < 4096):
+            if not self._make_room(buffer):
+                return
+            assert self._buffer is not None
+            buffer = self._buffer
+        try:
+            count = self.sock.recv_into(buffer.view[self._end :])
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"read failed: {error.strerror}")
+            return
+        if count == 0:
+            self.close("the client closed the connection")
+            return
+        self._end += count
+        if self._end == buffer.capacity:
+            self._first_bytes = _FIRST_BUFFER
+        server = self.server
+        server.stats.received_bytes += count
+        self.last_active_ms = server.now_ms
+        self._take_frames_or_close(buffer)
+
+    def _take_first_buffer(self) -> Buffer:
+        size = self._first_bytes
+        if size > _SMALL_BUFFER:
+            if self.server.budget.take_if_free(size):
+                self._granted = size
+            else:
+                size = _SMALL_BUFFER
+        self._start = self._end = 0
+        buffer = self._buffer = self.server.pool.take(size)
+        return buffer
+
+    def _take_frames_or_close(self, buffer: Buffer) -> None:
+        try:
+            self._take_frames(buffer)
+        except MalformedFrame as error:
+            self.close(str(error), is_fault=True)
+        except Exception as error:  # one request's fault must not leave its connection waiting for ever (F48)
+            log.error("request failed", peer=self.info.peer, error=str(error), exc_info=True)
+            self.close(f"a fault in the node: {error}")
+
+    def _take_frames(self, buffer: Buffer) -> None:
+        view = buffer.view
+        start, end = self._start, self._end
+        server = self.server
+        max_frame = server.limits.max_frame_bytes
+        while end - start >= 4:
+            (size,) = _SIZE.unpack_from(view, start)
+            if size < 8 or size > max_frame:
+                raise MalformedFrame(
+                    f"frame of {size} bytes; from 8 to {max_frame} are allowed (socket.request.max.bytes): "
+                    "close the connection"
+                )
+            frame_end = start + 4 + size
+            if frame_end > end:
+                break
+            if self._pause_reasons:
+                # What came with the last read waits in the buffer until the line of answers is shorter.
+                self._start = start
+                return
+            self._start = frame_end
+            frame = view[start + 4 : frame_end]
+            header = decode_request_header(frame)
+            server.dispatch(self, header, frame)
+            if self._is_closed:
+                return
+            start = frame_end
+            if len(self._answers) > _MAX_WAITING_ANSWERS:
+                self._pause(_PAUSED_BY_ANSWERS)
+            if self._out_bytes + self._held_bytes > _HIGH_WATER_BYTES:
+                self._pause(_PAUSED_BY_WRITES)
+        self._start = start
+        if start == end:
+            self._deadline_ms = 0
+            # A large buffer stays while large frames keep coming (growing anew costs copies) and nobody waits for room.
+            if buffer.capacity <= _FIRST_BUFFER or server.budget.waiting_count:
+                server.rest(self)
+        elif not self._deadline_ms:
+            self._deadline_ms = server.now_ms + server.limits.read_timeout_ms
+
+    def _make_room(self, buffer: Buffer) -> bool:
+        """Move the unfinished frame to the front, or to a larger buffer that it is allowed to have."""
+        kept = self._end - self._start
+        needed = 0
+        if kept >= 4:
+            needed = 4 + int(_SIZE.unpack_from(buffer.view, self._start)[0])
+        if needed <= buffer.capacity:
+            buffer.data[0:kept] = buffer.view[self._start : self._end]
+            self._start, self._end = 0, kept
+            return True
+        if kept < buffer.capacity and self._start > 0:
+            buffer.data[0:kept] = buffer.view[self._start : self._end]
+            self._start, self._end = 0, kept
+            return True
+        # Grow with what really came, at most fourfold: a length alone gets no memory.
+        capacity = min(self.server.pool.capacity_for(needed), buffer.capacity * 4)
+        extra = capacity - self._granted
+        if not self.server.budget.take(self, extra, lambda: self._grow(capacity)):
+            self._pause(_PAUSED_BY_BUDGET)
+            return False
+        self._granted += extra
+        self._move_to(capacity)
+        return True
+
+    def _grow(self, capacity: int) -> None:
+        if self._is_closed:
+            self.server.budget.release(self, capacity - self._granted)
+            return
+        self._granted = capacity
+        self._move_to(capacity)
+        self._resume(_PAUSED_BY_BUDGET)
+
+    def _move_to(self, capacity: int) -> None:
+        old = self._buffer
+        assert old is not None
+        new = self.server.pool.take(capacity)
+        kept = self._end - self._start
+        new.view[:kept] = old.view[self._start : self._end]
+        self.server.retire(old)
+        self._buffer, self._start, self._end = new, 0, kept
+
+    def _return_grant(self) -> None:
+        if self._granted:
+            granted, self._granted = self._granted, 0
+            self.server.budget.release(self, granted)
+
+    def drop_idle_buffer(self) -> None:
+        """Called by the server after the tick, when nothing is unread: an idle connection holds no memory."""
+        if self._buffer is not None and self._start == self._end and not self._is_closed:
+            self.server.pool.give_back(self._buffer)
+            self._buffer = None
+            self._start = self._end = 0
+            self._return_grant()
+
+    def _pause(self, reason: int) -> None:
+        self._pause_reasons |= reason
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self.fd)
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+            self._catching_up = None
+
+    def _resume(self, reason: int) -> None:
+        self._pause_reasons &= ~reason
+        if self._pause_reasons or self._is_closed or self._is_reading or self._catching_up is not None:
+            return
+        if self._deadline_ms:
+            # The client is not to blame for the time it was not read.
+            self._deadline_ms = self.server.now_ms + self.server.limits.read_timeout_ms
+        if self._buffer is not None and self._end > self._start:
+            self._catching_up = self._loop.call_soon(self._take_left_over)
+        else:
+            self._read_on()
+
+    def _take_left_over(self) -> None:
+        """The frames that were read before the pause. The socket is read again only after the turn that uses them: that
+        read may go over their bytes."""
+        self._catching_up = None
+        if self._buffer is None or self._is_closed:
+            return
+        self._take_frames_or_close(self._buffer)
+        if not self._pause_reasons and not self._is_closed:
+            self.server.request_tick()
+            self._catching_up = self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        self._catching_up = None
+        if not self._is_closed:
+            self._is_reading = True
+            self._loop.add_reader(self.fd, self._on_readable)
+
+    # Control requests: one after the other, as clients expect of one connection ------------------------------------
+    def run_control(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._control.append(work)
+        if self._control_task is None:
+            self._control_task = self._loop.create_task(self._work_off())
+
+    async def _work_off(self) -> None:
+        try:
+            while self._control:
+                await self._control.pop(0)()
+        except asyncio.CancelledError:
+            # The node stops, or a handler's own task was cancelled: nobody will answer this request.
+            self.close("a request was cancelled")
+            raise
+        finally:
+            self._control_task = None
+
+    # Answering ------------------------------------------------------------------------------------------------------
+    def expect_answer(self, answer: Answer) -> None:
+        """Take the next place in the line of answers."""
+        self._answers.append(answer)
+
+    def has_room_for(self, answer: Answer) -> bool:
+        """Whether this answer may read its data now. Always true of the first in line: the others wait for it."""
+        if self._answers and self._answers[0] is answer:
+            return True
+        return self._slow_reads == 0 and self._out_bytes + self._held_bytes < _HIGH_WATER_BYTES
+
+    def park(self, answer: Parkable) -> None:
+        """There was no room: `answer.unpark()` is called once there may be."""
+        self._parked.append(answer)
+
+    def hold(self, answer: Answer, size_bytes: int) -> None:
+        """This answer holds so many bytes until it is sent."""
+        answer.held_bytes = size_bytes
+        self._held_bytes += size_bytes
+
+    def slow_read_began(self) -> None:
+        """A read whose size is not known yet: no other begins behind it."""
+        self._slow_reads += 1
+
+    def slow_read_ended(self) -> None:
+        self._slow_reads -= 1
+
+    def wake_parked(self) -> None:
+        """Room was made: the next one may go on, the first in line before all others."""
+        while self._parked and not self._is_closed:
+            first = self._answers[0] if self._answers else None
+            place = next((place for place, parked in enumerate(self._parked) if parked is first), 0)
+            woken = self._parked[place]
+            if woken is not first and (self._slow_reads or self._out_bytes + self._held_bytes >= _HIGH_WATER_BYTES):
+                return
+            del self._parked[place]
+            if woken.unpark():
+                return
+
+    def answer_ready(self) -> None:
+        """Some answer in the line got its buffers: send, at the end of this turn, all that are ready at the head."""
+        if not self.in_send_list and not self._is_closed:
+            self.in_send_list = True
+            self.server.to_send(self)
+
+    def send_ready(self) -> None:
+        self.in_send_list = False
+        if self._is_closed:
+            return
+        answers = self._answers
+        out = self._out
+        while answers and (buffers := answers[0].buffers) is not None:
+            answer = answers.popleft()
+            self._held_bytes -= answer.held_bytes
+            if not buffers:
+                if answer.release:
+                    answer.release()
+                continue
+            release = answer.release
+            last = len(buffers) - 1
+            for index, buffer in enumerate(buffers):
+                self._out_bytes += len(buffer)
+                out.append((buffer, release if index == last else None))
+        if out and not self._is_writing:
+            self._send()
+        if self._pause_reasons & _PAUSED_BY_ANSWERS and len(answers) <= _MAX_WAITING_ANSWERS // 2:
+            self._resume(_PAUSED_BY_ANSWERS)
+        if self._parked:
+            self.wake_parked()
+
+    def _send(self) -> None:
+        out = self._out
+        while out:
+            head = out[0][0]
+            try:
+                if isinstance(head, FileSlice):
+                    sent = head.send(self.fd)
+                    wanted = sent + len(head)
+                else:
+                    buffers = [head] if len(out) == 1 else self._buffers_before_slice()
+                    sent = self.sock.sendmsg(buffers, (), socket.MSG_MORE if len(buffers) < len(out) else 0)
+                    wanted = sum(map(len, buffers))
+            except (BlockingIOError, InterruptedError):
+                break
+            except (OSError, StratalogError) as error:
+                self.close(f"write failed: {error}")
+                return
+            self._out_bytes -= sent
+            self.server.stats.sent_bytes += sent
+            self._drop_sent(sent, head)
+            if sent < wanted:
+                break
+        if out:
+            if not self._is_writing:
+                self._is_writing = True
+                self._loop.add_writer(self.fd, self._on_writable)
+            if self._out_bytes + self._held_bytes > _HIGH_WATER_BYTES:
+                self._pause(_PAUSED_BY_WRITES)
+        elif self._is_writing:
+            self._is_writing = False
+            self._loop.remove_writer(self.fd)
+        if self._pause_reasons & _PAUSED_BY_WRITES and self._out_bytes + self._held_bytes <= _HIGH_WATER_BYTES // 2:
+            self._resume(_PAUSED_BY_WRITES)
+
+    def _buffers_before_slice(self) -> list[Any]:
+        """The buffers at the head, up to the next slice of a file, which goes its own way."""
+        buffers: list[Any] = []
+        for buffer, _ in islice(self._out, _IOV):
+            if isinstance(buffer, FileSlice):
+                break
+            buffers.append(buffer)
+        return buffers
+
+    def _on_writable(self) -> None:
+        self.last_active_ms = self.server.now_ms
+        self._send()
+        if self._parked:
+            self.wake_parked()
+
+    def _drop_sent(self, sent: int, head: Any) -> None:
+        out = self._out
+        if isinstance(head, FileSlice):
+            if not len(head):
+                _, release = out.popleft()
+                if release:
+                    release()
+            return
+        while out:
+            buffer, release = out[0]
+            size = len(buffer)
+            if sent < size:
+                if sent:
+                    out[0] = (memoryview(buffer)[sent:], release)
+                return
+            sent -= size
+            out.popleft()
+            if release:
+                release()
+
+
+_PAUSED_BY_BUDGET, _PAUSED_BY_ANSWERS, _PAUSED_BY_WRITES = 1, 2, 4

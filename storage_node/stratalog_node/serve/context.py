@@ -1,0 +1,48 @@
+"""What a request handler may reach: the node's services, and who is asking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stratalog_node.serve.control_state import ControlState
+
+if TYPE_CHECKING:
+    from stratalog.kafka.frames import RequestHeader
+    from stratalog.meta_api.client import MetaClient
+    from stratalog.settings.process import ProcessSettings
+    from stratalog_node.groups.coordinator import GroupCoordinator
+    from stratalog_node.shards.catalog import Catalog
+    from stratalog_node.shards.seam import Shards
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionInfo:
+    """The other end of a connection."""
+
+    peer: str
+    listener_host: str
+    listener_port: int
+    """The advertised address of the listener this client came through: what Metadata answers."""
+
+
+@dataclass(slots=True)
+class NodeServices:
+    """Everything one storage node is made of, as handlers see it."""
+
+    node_id: int
+    cluster_id: str
+    settings: ProcessSettings
+    meta: MetaClient
+    catalog: Catalog
+    shards: Shards
+    groups: GroupCoordinator
+    control: ControlState = field(default_factory=ControlState)
+    """What control handlers keep between requests; its `registry` is set by whoever opens the listeners."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    services: NodeServices
+    header: RequestHeader
+    connection: ConnectionInfo

@@ -1,0 +1,42 @@
+"""What the control handlers of one node keep between requests. Lives on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stratalog_node.serve.metadata_pieces import MetadataPieces
+
+if TYPE_CHECKING:
+    from stratalog.meta_api.client import MetaClient
+    from stratalog_node.serve.registry import Registry
+
+PRODUCER_ID_BLOCK = 1_000
+
+
+class ProducerIds:
+    """Producer ids never given before, taken from the meta service in blocks; a block's rest is lost at a restart."""
+
+    def __init__(self) -> None:
+        self._block = iter(range(0))
+        self._lock = asyncio.Lock()
+
+    async def next(self, meta: MetaClient) -> int:
+        """Raises: Unavailable, OutcomeUnknown (the block is lost then, which harms nobody)."""
+        async with self._lock:
+            producer_id = next(self._block, None)
+            if producer_id is None:
+                self._block = iter(await meta.allocate_producer_ids(PRODUCER_ID_BLOCK))
+                producer_id = next(self._block)
+            return producer_id
+
+
+@dataclass(slots=True)
+class ControlState:
+    registry: Registry | None = None
+    """What ApiVersions lists."""
+    producer_ids: ProducerIds = field(default_factory=ProducerIds)
+    metadata: MetadataPieces = field(default_factory=MetadataPieces)
+    alter_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a topic's settings are read, changed and written: the meta service takes them as a whole."""

@@ -1,0 +1,329 @@
+"""Fetch: answer with whole batches below the high watermark, or wait until there are some.
+
+Sizes follow KIP-74: partitions in request order, the first non-empty one gets at least one batch, all others obey both
+limits. Waiters are woken by the high watermark (a seal, a deletion), never by polling; the only timer is the client's
+own `max_wait_ms`. Fetch sessions are refused (session id 0): clients then send full lists.
+Source: docs/kafka.md "Fetch".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.kafka.fetch import FetchedPartition, PartitionFetch, decode_fetch, encode_fetch_response
+from stratalog.kafka.frames import RequestHeader
+from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
+from stratalog.telemetry.logs import logger
+from stratalog_node.serve.answer import Parkable
+from stratalog_node.serve.connection import Connection
+from stratalog_node.shards.local_copy import NotCached
+from stratalog_node.shards.reading import Piece, Read, ShardReader
+
+if TYPE_CHECKING:
+    from stratalog_node.serve.server import KafkaServer
+    from stratalog_node.shards.shard_log import ShardLog
+
+log = logger(__name__)
+
+_SLOW_READ_S = 5.0
+"""How long a fetch may wait for disk or object store beyond the client's own patience."""
+
+_Records = tuple[Read | None, int]
+
+
+class PendingFetch(Parkable):
+    """One fetch request until it is answered."""
+
+    __slots__ = (
+        "_connection",
+        "_header",
+        "_is_done",
+        "_is_overdue",
+        "_is_parked",
+        "_is_queued",
+        "_reader",
+        "_request",
+        "_server",
+        "_shard_of",
+        "_task",
+        "_timer",
+    )
+
+    def __init__(
+        self,
+        server: KafkaServer,
+        connection: Connection,
+        header: RequestHeader,
+        frame: memoryview,
+        reader: ShardReader,
+        shard_of: Callable[[str, int], ShardLog | None],
+    ) -> None:
+        super().__init__()
+        self._server = server
+        self._connection = connection
+        self._header = header
+        self._request = decode_fetch(frame, header.body_position, header.api_version)
+        self._reader = reader
+        self._shard_of = shard_of
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_queued = False
+        self._is_overdue = False
+        self._is_parked = False
+        self._is_done = False
+        self.release = self._abandon
+
+    # Waiting --------------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        if self._request.session_id != 0:
+            self._finish([], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        else:
+            self._is_overdue = self._request.max_wait_ms <= 0
+            self.attempt()
+
+    def wake(self) -> None:
+        """A shard moved, or there is room to answer: look again at the end of this turn."""
+        if not self._is_queued and not self._is_done:
+            self._is_queued = True
+            self._server.to_look_again(self)
+
+    def unpark(self) -> bool:
+        self._is_parked = False
+        if self._is_done or self._task is not None:
+            return False
+        self.wake()
+        return True
+
+    def look_again(self) -> None:
+        self._is_queued = False
+        if not self._is_done and self._task is None:
+            self.attempt()
+        self._connection.wake_parked()
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._is_overdue = True
+        if not self._is_done and self._task is None:
+            try:
+                self.attempt()
+            except Exception as error:
+                self.fail(error)
+            self._server.request_tick()
+
+    def _abandon(self) -> None:
+        """The connection is gone."""
+        self._is_done = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        self._unregister()
+
+    def _unregister(self) -> None:
+        for name, partitions in self._request.topics:
+            for partition in partitions:
+                shard = self._shard_of(name, partition.partition)
+                if shard is not None:
+                    shard.waiters.discard(self)
+
+    # Looking --------------------------------------------------------------------------------------------------------
+    def attempt(self) -> None:
+        """Gather what is there; answer, or wait: for more, or for room in the connection."""
+        if not self._connection.has_room_for(self):
+            self._park()
+            return
+        request = self._request
+        left = self._reader.room_bytes(min(request.max_bytes, self._server.limits.fetch_max_bytes))
+        total = 0
+        has_error = False
+        slow: list[tuple[FetchedPartition[Piece], ShardLog, PartitionFetch]] = []
+        is_slow_first = False
+        reads: list[Read] = []
+        answers: list[tuple[str, list[FetchedPartition[Piece]]]] = []
+        waits_on: list[ShardLog] = []
+        for name, partitions in request.topics:
+            line: list[FetchedPartition[Piece]] = []
+            answers.append((name, line))
+            for wanted in partitions:
+                shard = self._shard_of(name, wanted.partition)
+                code = self._refusal(name, shard, wanted)
+                if code:
+                    has_error = True
+                    line.append(_failed(wanted.partition, code, shard))
+                    continue
+                assert shard is not None
+                answer = _empty(wanted.partition, shard)
+                line.append(answer)
+                # Also where there is data: it may be less than the client's min_bytes, and more must wake it.
+                waits_on.append(shard)
+                if wanted.fetch_offset >= shard.high_watermark:
+                    continue
+                if left <= 0 and total:
+                    continue
+                try:
+                    want = min(wanted.max_bytes, max(left, 1))
+                    read = self._reader.read_hot(shard, wanted.fetch_offset, want, for_socket=True)
+                except NotCached:
+                    is_slow_first = is_slow_first or not total
+                    slow.append((answer, shard, wanted))
+                    continue
+                except StratalogError as error:
+                    has_error = True
+                    line[-1] = _failed(wanted.partition, self._code_of(error, name, wanted), shard)
+                    continue
+                if total and read.size_bytes > left:
+                    _release([read])
+                    continue
+                total += read.size_bytes
+                left -= read.size_bytes
+                reads.append(read)
+                line[-1] = answer._replace(records=read.buffers, records_bytes=read.size_bytes)
+        if slow:
+            self._connection.slow_read_began()
+            work = self._read_slowly(answers, reads, slow, total, left, is_slow_first=is_slow_first)
+            self._task = self._server.loop.create_task(self._or_close(work))
+        elif has_error or total >= request.min_bytes or self._is_overdue or not request.topics:
+            self._answer(answers, reads)
+        else:
+            _release(reads)
+            self._wait(waits_on)
+
+    def _park(self) -> None:
+        if not self._is_parked:
+            self._is_parked = True
+            self._connection.park(self)
+
+    def _wait(self, shards: list[ShardLog]) -> None:
+        for shard in shards:
+            shard.waiters.add(self)
+        if self._timer is None:
+            self._timer = self._server.loop.call_later(self._request.max_wait_ms / 1000, self._expire)
+
+    def _refusal(self, name: str, shard: ShardLog | None, wanted: PartitionFetch) -> int:
+        if shard is None:
+            return self._server.missing_shard_error(name, wanted.partition)
+        if wanted.current_leader_epoch >= 0 and (order := shard.knows_epoch(wanted.current_leader_epoch)):
+            return ErrorCode.FENCED_LEADER_EPOCH if order < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
+        if wanted.fetch_offset < shard.log_start_offset or wanted.fetch_offset > shard.end_offset:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        return 0
+
+    # Disk and object store ------------------------------------------------------------------------------------------
+    async def _or_close(self, work: Coroutine[None, None, None]) -> None:
+        """An unforeseen fault costs one connection, not a client that waits for ever (F48)."""
+        try:
+            await work
+        except Exception as error:
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        log.error("fetch failed", client=self._header.client_id, error=str(error), exc_info=error)
+        self._connection.close(f"Fetch failed: {error}")
+
+    async def _read_slowly(
+        self,
+        answers: list[tuple[str, list[FetchedPartition[Piece]]]],
+        reads: list[Read],
+        slow: list[tuple[FetchedPartition[Piece], ShardLog, PartitionFetch]],
+        total: int,
+        left: int,
+        *,
+        is_slow_first: bool,
+    ) -> None:
+        """Read the rest, side by side, each within its share; what does not come in time is left for the next fetch.
+
+        `is_slow_first`: the first one stands before all hot ones in the request, and gets its batch whatever they took.
+        """
+        share = max(left // len(slow), 1)
+        tasks = [
+            asyncio.ensure_future(self._reader.read(shard, wanted.fetch_offset, min(wanted.max_bytes, share)))
+            for _, shard, wanted in slow
+        ]
+        try:
+            await asyncio.wait(tasks, timeout=max(self._request.max_wait_ms / 1000, _SLOW_READ_S))
+        except asyncio.CancelledError:
+            _release(reads)
+            _release(task.result() for task in tasks if task.done() and not task.cancelled() and not task.exception())
+            raise
+        finally:
+            for task in tasks:
+                if not task.done():
+                    task.cancel()
+            self._connection.slow_read_ended()
+        found: dict[int, FetchedPartition[Piece]] = {}
+        for (answer, shard, wanted), task in zip(slow, tasks, strict=True):
+            if not task.done() or task.cancelled():
+                continue
+            error = task.exception()
+            if isinstance(error, StratalogError):
+                found[id(answer)] = _failed(wanted.partition, self._code_of(error, shard.topic.name, wanted), shard)
+            elif error is not None:
+                log.error("read failed", topic=shard.topic.name, error=str(error), exc_info=error)
+                found[id(answer)] = _failed(wanted.partition, ErrorCode.UNKNOWN_SERVER_ERROR, shard)
+            else:
+                read = task.result()
+                if total and read.size_bytes > left and not (is_slow_first and task is tasks[0]):
+                    _release([read])
+                    continue
+                total += read.size_bytes
+                left -= read.size_bytes
+                reads.append(read)
+                found[id(answer)] = answer._replace(records=read.buffers, records_bytes=read.size_bytes)
+        for _, line in answers:
+            for index, answer in enumerate(line):
+                line[index] = found.get(id(answer), answer)
+        self._answer(answers, reads)
+        self._server.request_tick()
+
+    def _code_of(self, error: StratalogError, topic: str, wanted: PartitionFetch) -> int:
+        if isinstance(error, NotFound):
+            return ErrorCode.OFFSET_NOT_AVAILABLE
+        if isinstance(error, Corrupt):
+            # The client must hear of it: behind a retriable code a consumer would wait for ever and not know why.
+            return ErrorCode.CORRUPT_MESSAGE
+        if isinstance(error, Unavailable):
+            self._server.stats.reads_unavailable += 1
+            # Retriable: consumers must not jump because a store is slow (F40).
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+    # Answering ------------------------------------------------------------------------------------------------------
+    def _answer(self, answers: list[tuple[str, list[FetchedPartition[Piece]]]], reads: list[Read]) -> None:
+        if self._connection.is_closed:
+            _release(reads)
+            return
+        self._finish(answers, 0)
+        if reads:
+            self.release = lambda: _release(reads)
+
+    def _finish(self, answers: list[tuple[str, list[FetchedPartition[Piece]]]], error_code: int) -> None:
+        self._is_done = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._unregister()
+        self._server.stats.fetch_requests += 1
+        self.release = None
+        self.buffers = encode_fetch_response(
+            self._header.api_version, self._header.correlation_id, error_code, 0, answers
+        )
+        self._connection.hold(self, sum(map(len, self.buffers)))
+        self._connection.answer_ready()
+
+
+def _empty(partition: int, shard: ShardLog) -> FetchedPartition[Piece]:
+    return FetchedPartition(partition, 0, shard.high_watermark, shard.last_stable_offset, shard.log_start_offset)
+
+
+def _failed(partition: int, code: int, shard: ShardLog | None) -> FetchedPartition[Piece]:
+    if shard is None:
+        return FetchedPartition(partition, code, -1, -1, -1)
+    return FetchedPartition(partition, code, shard.high_watermark, shard.last_stable_offset, shard.log_start_offset)
+
+
+def _release(reads: Iterable[Read]) -> None:
+    for read in reads:
+        if read.release is not None:
+            read.release()

@@ -1,0 +1,358 @@
+"""The Kafka listener of a node: accepts, dispatches, and drives the loop turn.
+
+One turn: connections read and dispatch; then `tick` flushes the shards, lets woken fetches look again, and sends every
+answer that is ready, one `sendmsg` per connection. Lives on the event loop; nothing here blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stratalog.kafka import messages
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.kafka.frames import RequestHeader
+from stratalog.kafka.produce import TopicRecords
+from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.histogram import Histogram
+from stratalog.telemetry.logs import logger
+from stratalog.telemetry.metrics import counter, gauge, histogram
+from stratalog_node.serve.answer import Answer
+from stratalog_node.serve.api.p18_api_versions import fallback_response
+from stratalog_node.serve.buffers import Buffer, BufferPool, ByteBudget
+from stratalog_node.serve.connection import Connection
+from stratalog_node.serve.context import ConnectionInfo, NodeServices, RequestContext
+from stratalog_node.serve.fetch import PendingFetch
+from stratalog_node.serve.produce import PendingProduce, PendingSingle, ProduceHandler
+from stratalog_node.serve.registry import Api, Registry
+from stratalog_node.shards.node_shards import NodeShards
+from stratalog_node.shards.reading import ShardReader
+
+log = logger(__name__)
+
+_PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
+_BACKLOG = 1024
+_REAP_S = 1.0
+_ACCEPTS_PER_TURN = 64
+_ACCEPT_RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ServeLimits:
+    max_frame_bytes: int
+    max_connections: int
+    max_connections_per_ip: int
+    read_timeout_ms: int
+    max_idle_ms: int
+    fetch_max_bytes: int
+
+    @classmethod
+    def of(cls, settings: ProcessSettings) -> ServeLimits:
+        return cls(
+            settings.socket_request_max_bytes,
+            settings.max_connections,
+            settings.max_connections_per_ip,
+            settings.connection_read_timeout_ms,
+            settings.connections_max_idle_ms,
+            settings.fetch_max_bytes,
+        )
+
+
+@dataclass(slots=True)
+class ServeStats:
+    received_bytes: int = counter("Bytes received from clients.")
+    sent_bytes: int = counter("Bytes sent to clients.")
+    produce_requests: int = counter("Produce requests.")
+    fetch_requests: int = counter("Fetch requests answered.")
+    control_requests: int = counter("Requests of all other keys.")
+    produce_errors: int = counter("Batches refused.")
+    control_errors: int = counter("Control requests that failed inside and closed their connection.")
+    reads_unavailable: int = counter("Fetch reads that could not be served now.")
+    accepted: int = counter("Connections accepted.")
+    refused: int = counter("Connections refused for a limit.")
+    closed_for_fault: int = counter("Connections closed for malformed, oversized or slow frames.")
+    connections: int = gauge("Connections open now.")
+    ticks: int = counter("Loop turns that had work.")
+    control_duration: Histogram = field(
+        default_factory=Histogram, metadata=histogram("Time from a control request's dispatch to its answer.")
+    )
+
+
+class KafkaServer:
+    def __init__(
+        self, services: NodeServices, shards: NodeShards, registry: Registry, pool: BufferPool, reader: ShardReader
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.limits = ServeLimits.of(services.settings)
+        self.stats = ServeStats()
+        self.pool = pool
+        self.budget = ByteBudget(services.settings.queued_max_request_bytes)
+        self.now_ms = shards.now_ms
+        self._services = services
+        self._shards = shards
+        self._registry = registry
+        self._reader = reader
+        self._produce = ProduceHandler(self, shards.by_name)
+        self._apis: dict[int, Api] = {api.key: api for api in registry.all()}
+        self._connections: set[Connection] = set()
+        self._per_ip: dict[str, int] = {}
+        self._listeners: list[socket.socket] = []
+        self._is_tick_due = False
+        self._to_send: list[Connection] = []
+        self._retired: list[Buffer] = []
+        self._resting: list[Connection] = []
+        self._looking_again: list[PendingFetch] = []
+        self._this_turn: list[tuple[PendingProduce | PendingSingle, int, Sequence[TopicRecords]]] = []
+        self._reaper: asyncio.TimerHandle | None = None
+        shards.request_tick = self.request_tick
+
+    # Listening ------------------------------------------------------------------------------------------------------
+    def open(self, sock: socket.socket, advertised: tuple[str, int]) -> None:
+        """Take connections on a bound socket; `advertised` is what Metadata tells clients that come through it."""
+        sock.listen(_BACKLOG)
+        self._listeners.append(sock)
+        self.loop.add_reader(sock.fileno(), self._accept, sock, *advertised)
+        if self._reaper is None:
+            self._reap()
+
+    def _accept(self, listener: socket.socket, host: str, port: int) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                log.error("cannot accept connections now", error=error.strerror, retry_s=_ACCEPT_RETRY_S)
+                # The listener stays readable: looking on would keep the loop busy with nothing.
+                self.loop.remove_reader(listener.fileno())
+                self.loop.call_later(_ACCEPT_RETRY_S, self._accept_again, listener, host, port)
+                return
+            peer_ip = str(address[0])
+            if len(self._connections) >= self.limits.max_connections or (
+                self._per_ip.get(peer_ip, 0) >= self.limits.max_connections_per_ip
+            ):
+                self.stats.refused += 1
+                log.warning("connection refused", peer=peer_ip, open=len(self._connections), limit="max.connections")
+                sock.close()
+                continue
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            info = ConnectionInfo(f"{peer_ip}:{address[1]}", host, port)
+            connection = Connection(sock, self, info, self.now_ms)
+            self._connections.add(connection)
+            self._per_ip[peer_ip] = self._per_ip.get(peer_ip, 0) + 1
+            self.stats.accepted += 1
+            self.stats.connections = len(self._connections)
+            connection.open()
+
+    def _accept_again(self, listener: socket.socket, host: str, port: int) -> None:
+        if listener in self._listeners:
+            self.loop.add_reader(listener.fileno(), self._accept, listener, host, port)
+
+    def forget(self, connection: Connection, reason: str, *, is_fault: bool) -> None:
+        self._connections.discard(connection)
+        peer_ip = connection.info.peer.rpartition(":")[0]
+        left = self._per_ip.get(peer_ip, 1) - 1
+        if left:
+            self._per_ip[peer_ip] = left
+        else:
+            self._per_ip.pop(peer_ip, None)
+        self.stats.connections = len(self._connections)
+        if is_fault:
+            self.stats.closed_for_fault += 1
+            log.warning("connection closed", peer=connection.info.peer, reason=reason)
+        else:
+            log.debug("connection closed", peer=connection.info.peer, reason=reason)
+
+    def _reap(self) -> None:
+        """Once a second: the clock of an idle node, and connections that are slow, half-open or idle."""
+        self.now_ms = self._shards.now_ms = self._shards.clock_ms()
+        for connection in list(self._connections):
+            reason = connection.overdue(self.now_ms)
+            if reason is not None:
+                connection.close(reason, is_fault=not reason.startswith("idle"))
+            elif self.now_ms - connection.last_active_ms > _REAP_S * 1000:
+                # After the next turn: batches of this one may still lie in the buffer.
+                self.rest(connection)
+        if self._resting:
+            self.request_tick()
+        self._reaper = self.loop.call_later(_REAP_S, self._reap)
+
+    async def close(self) -> None:
+        if self._reaper is not None:
+            self._reaper.cancel()
+        for sock in self._listeners:
+            self.loop.remove_reader(sock.fileno())
+            sock.close()
+        self._listeners.clear()
+        self.tick()
+        for connection in list(self._connections):
+            connection.close("the node is stopping")
+        await asyncio.sleep(0)
+
+    # Dispatch -------------------------------------------------------------------------------------------------------
+    def dispatch(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
+        api = self._apis.get(header.api_key)
+        if api is None or not api.min_version <= header.api_version <= api.max_version:
+            self._refuse_version(connection, header)
+            return
+        self.request_tick()
+        if api.key == _PRODUCE:
+            self._produce.handle(connection, header, frame)
+        elif api.key == _FETCH:
+            fetch = PendingFetch(self, connection, header, frame, self._reader, self._shards.by_name)
+            connection.expect_answer(fetch)
+            fetch.start()
+        else:
+            self._dispatch_control(connection, api, header, frame)
+
+    def _refuse_version(self, connection: Connection, header: RequestHeader) -> None:
+        if header.api_key != _API_VERSIONS:
+            connection.close(
+                f"key {header.api_key} v{header.api_version} from {header.client_id!r} is not served "
+                "(ApiVersions says what is)",
+                is_fault=True,
+            )
+            return
+        answer = Answer()
+        answer.buffers = [fallback_response(self._registry, header.correlation_id)]
+        connection.expect_answer(answer)
+        connection.answer_ready()
+        self.request_tick()
+
+    def _dispatch_control(self, connection: Connection, api: Api, header: RequestHeader, frame: memoryview) -> None:
+        request = messages.decode_request(api.key, header.api_version, frame.toreadonly(), header.body_position)
+        context = RequestContext(self._services, header, connection.info)
+        answer = Answer()
+        connection.expect_answer(answer)
+        self.stats.control_requests += 1
+        handler = api.handler
+        assert handler is not None
+
+        async def work() -> None:
+            begin = self.loop.time()
+            try:
+                response = await handler(context, request)
+                answer.buffers = [
+                    messages.encode_response(api.key, header.api_version, header.correlation_id, response)
+                ]
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # one handler's fault must not take the node down (F48)
+                self.stats.control_errors += 1
+                log.error(
+                    "request failed",
+                    api=api.name,
+                    version=header.api_version,
+                    client=header.client_id,
+                    error=str(error),
+                    exc_info=not isinstance(error, StratalogError),
+                )
+                connection.close(f"{api.name} failed: {error}")
+                return
+            self.stats.control_duration.observe(int((self.loop.time() - begin) * 1e6))
+            connection.answer_ready()
+            self.request_tick()
+
+        connection.run_control(work)
+
+    def missing_shard_error(self, topic: str, shard: int) -> int:
+        """Unknown here: is it being created (retriable), or is there no such shard?"""
+        known = self._services.catalog.topic(topic)
+        if known is not None and 0 <= shard < known.shard_count:
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    # The turn -------------------------------------------------------------------------------------------------------
+    def request_tick(self) -> None:
+        if not self._is_tick_due:
+            self._is_tick_due = True
+            self.loop.call_soon(self.tick)
+
+    def tick(self) -> None:
+        self._is_tick_due = False
+        self.stats.ticks += 1
+        self.now_ms = self._shards.now_ms = self._shards.clock_ms()
+        self._shards.tick()
+        while self._looking_again:
+            fetches, self._looking_again = self._looking_again, []
+            for fetch in fetches:
+                try:
+                    fetch.look_again()
+                except Exception as error:  # one fetch's fault must not take the turn of all others (F48)
+                    fetch.fail(error)
+        if self._this_turn:
+            for pending, timeout_ms, topics in self._this_turn:
+                if not pending.is_finished:
+                    pending.await_acknowledgement(timeout_ms, topics)
+            self._this_turn.clear()
+        if self._to_send:
+            sending, self._to_send = self._to_send, []
+            for connection in sending:
+                connection.send_ready()
+        if self._retired:
+            for buffer in self._retired:
+                self.pool.give_back(buffer)
+            self._retired.clear()
+        if self._resting:
+            for connection in self._resting:
+                connection.drop_idle_buffer()
+            self._resting.clear()
+
+    def to_send(self, connection: Connection) -> None:
+        self._to_send.append(connection)
+        self.request_tick()
+
+    def to_look_again(self, fetch: PendingFetch) -> None:
+        self._looking_again.append(fetch)
+        self.request_tick()
+
+    def await_turn(
+        self, pending: PendingProduce | PendingSingle, timeout_ms: int, topics: Sequence[TopicRecords]
+    ) -> None:
+        """A produce request that is usually answered by this turn's flush; if not, it gets a timer."""
+        self._this_turn.append((pending, timeout_ms, topics))
+
+    def retire(self, buffer: Buffer) -> None:
+        """A receive buffer whose views this turn's flush still uses."""
+        self._retired.append(buffer)
+        self.request_tick()
+
+    def rest(self, connection: Connection) -> None:
+        """Nothing is unread: its buffer may go back after this turn."""
+        self._resting.append(connection)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket with its address taken; it refuses connections until opened. Raises: Unavailable (address in use)."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setblocking(False)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}; choose another --listen") from error
+    return sock
+
+
+def data_apis() -> list[Api]:
+    """Produce and Fetch: served by the connection itself. Produce is advertised from 0 although 0-2 are refused,
+    because older librdkafka turns compression off otherwise (trap 1 of docs/kafka.md)."""
+    return [
+        Api(_PRODUCE, "Produce", 3, 11, None, advertised_min=0),
+        Api(_FETCH, "Fetch", 4, 12, None),
+    ]
+
+
+def pooled_reader(pool: BufferPool, limit_bytes: int) -> ShardReader:
+    """A reader whose hot reads fill this pool's buffers."""
+    take: Callable[[int], Any] = pool.take
+    give_back: Callable[[Any], None] = pool.give_back
+    return ShardReader(take, give_back, limit_bytes)

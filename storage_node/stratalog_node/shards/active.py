@@ -1,0 +1,89 @@
+"""The segment being written: its leader machine, its file, its sparse index, and where the high watermark stands in
+the file."""
+
+from __future__ import annotations
+
+from stratalog.formats.index_points import INDEX_INTERVAL_BYTES, IndexBuilder
+from stratalog.formats.offered_batch import assign
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.segment_leader import OfferedBatch, PersistBatches, SegmentLeader
+from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.segment import SegmentIdentity
+from stratalog_node.disk.files import SegmentFile
+from stratalog_node.shards.local_copy import LocalCopy
+
+
+class ActiveSegment(LocalCopy):
+    """A local copy that grows. Stays in use, ended, until its seal record is written.
+
+    Invariant: `hw_position` is where the batch at `hw_offset` begins or would begin.
+    """
+
+    __slots__ = (
+        "_marks",
+        "flushed_bytes",
+        "hw_offset",
+        "hw_position",
+        "identity",
+        "index",
+        "leader",
+        "producers_at_end",
+    )
+
+    def __init__(
+        self, identity: SegmentIdentity, file: SegmentFile, leader: SegmentLeader, index: IndexBuilder
+    ) -> None:
+        super().__init__(identity.key, file, index)
+        self.identity = identity
+        self.leader = leader
+        self.index = index
+        self.producers_at_end: tuple[ProducerSnapshot, ...] | None = None
+        """Set when the segment has ended: what its seal record will carry."""
+        self.flushed_bytes = 0
+        self.hw_offset = leader.high_watermark
+        self.hw_position = self.size_bytes if leader.high_watermark == leader.end_offset else 0
+        self._marks: list[tuple[int, int]] = []
+        if leader.high_watermark != leader.end_offset:
+            # Found at start, its roll not confirmed yet: all of it is committed at once when it is.
+            self._marks.append((leader.end_offset, self.size_bytes))
+
+    def write(self, effect: PersistBatches) -> None:
+        """Append the batches, with the offsets the leader gave them. Raises: DiskFull, Unavailable (nothing
+        written)."""
+        batches = effect.batches
+        epoch = self.key.epoch
+        for batch in batches:
+            assign(batch.payload, batch.base_offset, epoch)
+        self.file.append([batch.payload for batch in batches], effect.size_bytes)
+        if effect.size_bytes <= INDEX_INTERVAL_BYTES or len(batches) == 1:
+            self.index.append(
+                batches[0].base_offset, effect.size_bytes, batches[0].max_timestamp_ms, effect.max_timestamp_ms
+            )
+        else:
+            self._index_in_pieces(batches)
+        self._marks.append((effect.end_offset, self.file.size_bytes - SEGMENT_HEADER_BYTES))
+
+    def _index_in_pieces(self, batches: list[OfferedBatch]) -> None:
+        """A group larger than the index interval: a reader would scan all its small batches from the one point."""
+        first, size, newest = batches[0], 0, -1
+        for batch in batches:
+            if size >= INDEX_INTERVAL_BYTES:
+                self.index.append(first.base_offset, size, first.max_timestamp_ms, newest)
+                first, size = batch, 0
+            size += batch.size_bytes
+            newest = max(newest, batch.max_timestamp_ms)
+        self.index.append(first.base_offset, size, first.max_timestamp_ms, newest)
+
+    def move_high_watermark(self, high_watermark: int) -> None:
+        marks = self._marks
+        reached = 0
+        for offset, position in marks:
+            if offset > high_watermark:
+                break
+            self.hw_offset, self.hw_position = offset, position
+            reached += 1
+        del marks[:reached]
+
+    @property
+    def is_wholly_committed(self) -> bool:
+        return self.leader.high_watermark == self.leader.end_offset

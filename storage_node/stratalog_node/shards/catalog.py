@@ -1,0 +1,187 @@
+"""The node's view of metadata: topics, shards, segments and nodes, kept current by the meta service's watch.
+
+Lives on the event loop. Reads are dictionary look-ups; a change replaces records, it never edits them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from uuid import UUID
+
+from stratalog.meta_api.commands import (
+    Change,
+    ChangeSet,
+    NodeChanged,
+    NodeInfo,
+    SegmentChanged,
+    SegmentPurged,
+    ShardChanged,
+    Snapshot,
+    TopicChanged,
+    TopicDeleted,
+)
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.segment import Segment, SegmentState
+from stratalog.model.topic import Topic
+from stratalog.settings.topic import TopicSettings
+from stratalog.telemetry.logs import logger
+
+log = logger(__name__)
+
+
+class _ShardEntry:
+    __slots__ = ("log_start_offset", "segments")
+
+    def __init__(self, log_start_offset: int) -> None:
+        self.log_start_offset = log_start_offset
+        self.segments: list[Segment] = []
+
+
+class Catalog:
+    """Topics by name and id; each shard's segments, oldest first, without the deleted ones."""
+
+    def __init__(self, resolve: Callable[[Mapping[str, str]], TopicSettings]) -> None:
+        self._resolve = resolve
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[UUID, Topic] = {}
+        self._settings: dict[UUID, TopicSettings] = {}
+        self._shards: dict[ShardKey, _ShardEntry] = {}
+        self._nodes: dict[int, NodeInfo] = {}
+        self._listeners: list[Callable[[Change], None]] = []
+        self.version = -1
+
+    # Reading ----------------------------------------------------------------------------------------------------
+    def topic(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        return self._by_id.get(topic_id)
+
+    def topics(self) -> Iterable[Topic]:
+        return self._by_name.values()
+
+    def topic_settings(self, topic_id: UUID) -> TopicSettings:
+        return self._settings[topic_id]
+
+    def nodes(self) -> Iterable[NodeInfo]:
+        return self._nodes.values()
+
+    def shard_keys(self) -> Iterable[ShardKey]:
+        return self._shards.keys()
+
+    def has_shard(self, key: ShardKey) -> bool:
+        return key in self._shards
+
+    def segments(self, key: ShardKey) -> list[Segment]:
+        """Not to be changed by the caller."""
+        entry = self._shards.get(key)
+        return entry.segments if entry else []
+
+    def log_start_offset(self, key: ShardKey) -> int:
+        entry = self._shards.get(key)
+        return entry.log_start_offset if entry else 0
+
+    def active_segment(self, key: ShardKey) -> Segment | None:
+        segments = self.segments(key)
+        if segments and segments[-1].state is SegmentState.ACTIVE:
+            return segments[-1]
+        return None
+
+    def segment(self, key: SegmentKey) -> Segment | None:
+        for segment in reversed(self.segments(key.shard_key)):
+            if segment.key == key:
+                return segment
+        return None
+
+    # Following --------------------------------------------------------------------------------------------------
+    def on_change(self, listener: Callable[[Change], None]) -> None:
+        """Call `listener` after each change has been applied."""
+        self._listeners.append(listener)
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Start from nothing with a snapshot; listeners are not called."""
+        for topic in snapshot.topics:
+            self._put_topic(topic)
+        for shard in snapshot.shards:
+            entry = self._shards[shard.key] = _ShardEntry(shard.log_start_offset)
+            entry.segments = [s for s in shard.segments if s.state is not SegmentState.DELETED]
+        self._nodes = {node.node_id: node for node in snapshot.nodes}
+        self.version = snapshot.version
+
+    def reload(self, snapshot: Snapshot) -> None:
+        """Take a newer snapshot after the watch lost its place: tells the listeners what differs."""
+        kept = {topic.topic_id for topic in snapshot.topics}
+        changes: list[Change] = [TopicDeleted(t) for t in list(self._by_id.values()) if t.topic_id not in kept]
+        changes += [TopicChanged(t) for t in snapshot.topics if self._by_id.get(t.topic_id) != t]
+        for shard in snapshot.shards:
+            changes.append(ShardChanged(shard))
+            known = {segment.key: segment for segment in self.segments(shard.key)}
+            listed = {segment.key for segment in shard.segments}
+            changes += [SegmentChanged(s) for s in shard.segments if known.get(s.key) != s]
+            changes += [
+                SegmentChanged(replace(gone, state=SegmentState.DELETED))
+                for key, gone in known.items()
+                if key not in listed
+            ]
+        changes += [NodeChanged(node) for node in snapshot.nodes]
+        self.apply(ChangeSet(snapshot.version, tuple(changes)))
+
+    def apply(self, change_set: ChangeSet) -> None:
+        if change_set.version <= self.version:
+            return
+        self.version = change_set.version
+        for change in change_set.changes:
+            self._apply_one(change)
+            for listener in self._listeners:
+                try:
+                    listener(change)
+                except Exception:  # the others, and the changes that follow, must be told all the same (F48)
+                    log.error("a listener failed on a change of metadata", change=type(change).__name__, exc_info=True)
+
+    def _put_topic(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        self._settings[topic.topic_id] = self._resolve(topic.settings)
+
+    def _apply_one(self, change: Change) -> None:
+        match change:
+            case TopicChanged(topic):
+                self._put_topic(topic)
+            case TopicDeleted(topic):
+                if self._by_id.pop(topic.topic_id, None) is not None:
+                    self._settings.pop(topic.topic_id, None)
+                if (current := self._by_name.get(topic.name)) and current.topic_id == topic.topic_id:
+                    del self._by_name[topic.name]
+                for shard in range(topic.shard_count):
+                    self._shards.pop(ShardKey(topic.topic_id, shard), None)
+            case ShardChanged(shard):
+                entry = self._shards.get(shard.key)
+                if entry is None:
+                    entry = self._shards[shard.key] = _ShardEntry(shard.log_start_offset)
+                    entry.segments = [s for s in shard.segments if s.state is not SegmentState.DELETED]
+                entry.log_start_offset = shard.log_start_offset
+            case SegmentChanged(segment):
+                self._put_segment(segment)
+            case SegmentPurged():
+                pass
+            case NodeChanged(node):
+                self._nodes[node.node_id] = node
+
+    def _put_segment(self, segment: Segment) -> None:
+        entry = self._shards.get(segment.key.shard_key)
+        if entry is None:
+            return
+        for index in range(len(entry.segments) - 1, -1, -1):
+            known = entry.segments[index]
+            if known.key == segment.key:
+                if segment.state is SegmentState.DELETED:
+                    del entry.segments[index]
+                else:
+                    entry.segments[index] = segment
+                return
+            if known.base_offset < segment.base_offset or known.epoch < segment.epoch:
+                break
+        if segment.state is not SegmentState.DELETED:
+            entry.segments.append(segment)
+            entry.segments.sort(key=lambda s: s.epoch)

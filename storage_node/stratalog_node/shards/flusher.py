@@ -1,0 +1,279 @@
+"""Makes appended bytes durable: grouped flushes for topics that wait for them, background flushes and checkpoints for
+the rest.
+
+Group commit: while one flush runs in its thread, requests gather; the next flush takes them all. A group of few files
+is flushed file by file; a group of many copies their new bytes into the disk's one journal and flushes only that,
+because a flush per file collapses with the number of files (docs/decisions/0004).
+A flush that failed is final for its segment: the kernel reports an error once and forgets the pages, so that a later
+success proves nothing. The shard stops, and nothing more of the segment is acknowledged.
+Lives on the event loop; the flushes run on the flush thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from stratalog.formats.checkpoint import Checkpoint
+from stratalog.formats.digest import EMPTY_DIGEST
+from stratalog.model.errors import NotFound, StratalogError
+from stratalog.telemetry.logs import logger
+from stratalog.telemetry.metrics import counter
+from stratalog_node.disk.checkpoints import Checkpoints
+from stratalog_node.disk.files import FlushLost
+from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.disk.threads import DiskThreads
+from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.shared_journal import FullJournal, SharedJournal, sync_segment
+
+log = logger(__name__)
+
+DIRECT_FILES = 2
+"""Up to so many files of a group are flushed themselves: the journal would write their bytes a second time for
+nothing."""
+JOURNAL_SPAN_BYTES = 1 << 20
+"""A file with more new bytes than this is flushed itself: the flush then costs less than the copy."""
+CHECKPOINT_BYTES = 32 << 20
+CHECKPOINT_MS = 30_000
+_RETRY_S = 0.2
+_FLUSHES_AT_STOP = 64
+"""Side by side when the node stops, so that the file system's journal commits them together."""
+
+
+@dataclass(slots=True)
+class FlushStats:
+    groups: int = counter("Groups of acknowledged-after-flush appends made durable.")
+    group_files: int = counter("Files in those groups.")
+    journal_groups: int = counter("Groups that went through the shared journal.")
+    journal_bytes: int = counter("Bytes copied into the journal.")
+    background_flushes: int = counter("Files flushed in the background.")
+    checkpoints: int = counter("Checkpoints of active segments written.")
+    failures: int = counter("Flushes that failed.")
+    microseconds: int = counter("Time spent in grouped flushes, in microseconds.")
+
+
+@dataclass(slots=True)
+class _Ask:
+    shard: ShardLog
+    active: ActiveSegment
+    end_offset: int
+    size_bytes: int
+
+
+class Flusher:
+    def __init__(
+        self,
+        layout: NodeLayout,
+        threads: DiskThreads,
+        checkpoints: Checkpoints,
+        *,
+        cluster_id: str,
+        node_id: int,
+        first_journal: int,
+        interval_ms: int,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self.stats = FlushStats()
+        self._threads = threads
+        self._checkpoints = checkpoints
+        self._journal = SharedJournal(layout, cluster_id, node_id, first_journal, clock_ms)
+        self._journaled: dict[ActiveSegment, ShardLog] = {}
+        self._retiring: asyncio.Task[None] | None = None
+        self._interval_s = interval_ms / 1000
+        self._clock_ms = clock_ms
+        self._asked: dict[ActiveSegment, _Ask] = {}
+        self._group_task: asyncio.Task[None] | None = None
+        self._background_task: asyncio.Task[None] | None = None
+        self._dirty: dict[ActiveSegment, ShardLog] = {}
+        self._checkpointed: dict[ActiveSegment, tuple[int, int]] = {}
+
+    def start(self) -> None:
+        self._background_task = asyncio.get_running_loop().create_task(self._run_background())
+
+    async def close(self) -> None:
+        """Flush and checkpoint everything, so that the next start scans nothing."""
+        if self._background_task is not None:
+            self._background_task.cancel()
+            await asyncio.gather(self._background_task, return_exceptions=True)
+        if self._group_task is not None:
+            await asyncio.gather(self._group_task, return_exceptions=True)
+        await self._flush_dirty(checkpoint_all=True)
+        await self._retire_journal()
+        if self._retiring is not None:
+            await self._retiring
+
+    # Grouped flushes ----------------------------------------------------------------------------------------------
+    def ask(self, shard: ShardLog, active: ActiveSegment, end_offset: int) -> None:
+        """Tell `shard.persisted` once everything below `end_offset` is on the disk."""
+        self._asked[active] = _Ask(shard, active, end_offset, active.file.size_bytes)
+        if self._group_task is None:
+            self._group_task = asyncio.get_running_loop().create_task(self._run_groups())
+
+    async def _run_groups(self) -> None:
+        try:
+            while self._asked:
+                group = list(self._asked.values())
+                self._asked = {}
+                if not await self._run_group(group):
+                    await asyncio.sleep(_RETRY_S)
+                if self._journal.is_full:
+                    await self._retire_journal()
+        finally:
+            self._group_task = None
+
+    async def _run_group(self, group: list[_Ask]) -> bool:
+        """False: some of it could not be tried, and is asked again."""
+        for ask in group:
+            ask.active.file.pin()
+        begin = time.perf_counter()
+        try:
+            outcomes = await self._threads.flush(partial(self._make_durable, group))
+        finally:
+            for ask in group:
+                ask.active.file.unpin()
+        self.stats.groups += 1
+        self.stats.group_files += len(group)
+        self.stats.microseconds += int((time.perf_counter() - begin) * 1e6)
+        now_ms = self._clock_ms()
+        is_whole = True
+        for ask, error in zip(group, outcomes, strict=True):
+            if error is None:
+                try:
+                    ask.shard.persisted(ask.active, ask.end_offset, now_ms)
+                except Exception as fault:  # one shard's fault must not leave the others unanswered (F48)
+                    log.error("shard stopped by a fault", topic=ask.shard.topic.name, exc_info=True)
+                    ask.shard.stop_after_fault(f"a fault in the node, see its log: {fault}")
+                continue
+            self.stats.failures += 1
+            if isinstance(error, FlushLost | NotFound):
+                log.error("flush failed; its appends stay unacknowledged", error=str(error))
+                ask.shard.flush_failed(ask.active, str(error), now_ms)
+            else:
+                log.warning("flush not possible now, trying again", error=str(error))
+                self._asked.setdefault(ask.active, ask)
+                is_whole = False
+        return is_whole
+
+    def _make_durable(self, group: list[_Ask]) -> list[StratalogError | None]:
+        """Blocking. Returns, for each one asked, why it is not on the disk, or None."""
+        outcomes: list[StratalogError | None] = [None] * len(group)
+        spans = [ask.size_bytes - self._journal.durable_bytes(ask.active) for ask in group]
+        small = [place for place, span in enumerate(spans) if span <= JOURNAL_SPAN_BYTES]
+        direct = [place for place, span in enumerate(spans) if span > JOURNAL_SPAN_BYTES]
+        if len(small) <= DIRECT_FILES or not self._write_journal([group[place] for place in small]):
+            direct += small
+        for place in direct:
+            try:
+                sync_segment(group[place].active, group[place].size_bytes)
+            except StratalogError as error:
+                outcomes[place] = error
+        return outcomes
+
+    def _write_journal(self, asks: list[_Ask]) -> bool:
+        """False: the journal is of no use now, flush the files themselves."""
+        try:
+            self.stats.journal_bytes += self._journal.write([(ask.active, ask.size_bytes) for ask in asks])
+        except StratalogError as error:
+            log.warning("journal not written, flushing file by file", files=len(asks), error=str(error))
+            return False
+        self.stats.journal_groups += 1
+        self._journaled.update((ask.active, ask.shard) for ask in asks)
+        return True
+
+    async def _retire_journal(self) -> None:
+        """Begin a new journal; the full one goes once its files are flushed, beside the traffic. At most one is under
+        way, so that journals cannot pile up."""
+        if self._retiring is not None:
+            await self._retiring
+        full = self._journal.put_away()
+        if full is not None:
+            shards, self._journaled = self._journaled, {}
+            self._retiring = asyncio.get_running_loop().create_task(self._retire(full, shards))
+
+    async def _retire(self, full: FullJournal, shards: dict[ActiveSegment, ShardLog]) -> None:
+        for active, error in await self._threads.background(full.retire):
+            self.stats.failures += 1
+            # What was acknowledged is in the journal; what comes now would be read back from a file in doubt.
+            shards[active].flush_failed(active, str(error), self._clock_ms())
+
+    # Background flushes and checkpoints ---------------------------------------------------------------------------
+    def note_written(self, shard: ShardLog, active: ActiveSegment) -> None:
+        self._dirty[active] = shard
+
+    def forget(self, active: ActiveSegment) -> None:
+        """The segment is sealed or gone."""
+        self._dirty.pop(active, None)
+        self._checkpointed.pop(active, None)
+
+    async def _run_background(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self._flush_dirty(checkpoint_all=False)
+
+    async def _flush_dirty(self, *, checkpoint_all: bool) -> None:
+        dirty, self._dirty = self._dirty, {}
+        waiting = [
+            (a, s) for a, s in dirty.items() if checkpoint_all or a is s.active
+        ]  # an ended one: sealing flushes it
+        at_once = _FLUSHES_AT_STOP if checkpoint_all else 1
+        for start in range(0, len(waiting), at_once):
+            group = waiting[start : start + at_once]
+            await asyncio.gather(*(self._flush_in_background(a, s, force=checkpoint_all) for a, s in group))
+
+    async def _flush_in_background(self, active: ActiveSegment, shard: ShardLog, *, force: bool) -> None:
+        size_bytes = active.file.size_bytes
+        checkpoint = self._due_checkpoint(active, force=force)
+        active.file.pin()
+        try:
+            await self._threads.background(partial(self._flush_one, active, size_bytes, checkpoint))
+        except NotFound:
+            return  # deleted meanwhile, by retention or with its topic
+        except FlushLost as error:
+            self.stats.failures += 1
+            log.error("background flush failed", error=str(error))
+            shard.flush_failed(active, str(error), self._clock_ms())
+            return
+        except StratalogError as error:
+            self.stats.failures += 1
+            log.error("background flush failed", file=str(active.file.path), error=str(error))
+            self._checkpointed.pop(active, None)
+            self._dirty.setdefault(active, shard)
+            return
+        finally:
+            active.file.unpin()
+        if active.file.size_bytes > size_bytes or (checkpoint is None and active is shard.active):
+            self._dirty.setdefault(active, shard)
+
+    def _flush_one(self, active: ActiveSegment, size_bytes: int, checkpoint: Checkpoint | None) -> None:
+        if active.flushed_bytes < size_bytes:
+            sync_segment(active, size_bytes)
+            self.stats.background_flushes += 1
+        if checkpoint is not None:
+            self._checkpoints.put([checkpoint])
+            self.stats.checkpoints += 1
+
+    def _due_checkpoint(self, active: ActiveSegment, *, force: bool) -> Checkpoint | None:
+        position = active.size_bytes
+        now_ms = self._clock_ms()
+        last_position, last_ms = self._checkpointed.setdefault(active, (0, now_ms))
+        if position == last_position or not position:
+            return None
+        if not force and position - last_position < CHECKPOINT_BYTES and now_ms - last_ms < CHECKPOINT_MS:
+            return None
+        self._checkpointed[active] = (position, now_ms)
+        leader = active.leader
+        return Checkpoint(
+            key=active.key,
+            position=position,
+            next_offset=leader.end_offset,
+            digest=EMPTY_DIGEST,
+            first_timestamp_ms=active.index.first_timestamp_ms,
+            max_timestamp_ms=active.index.max_timestamp_ms,
+            points=active.index.freeze(),
+            # An ended segment shares its table with the next one, which has gone on.
+            producers=leader.producers.snapshot() if active.producers_at_end is None else active.producers_at_end,
+        )

@@ -1,0 +1,146 @@
+"""A segment's local copy: its file, its sparse points, and how to find and read a range of it.
+
+Positions count from the first batch. Reads come in two kinds with one code: `read` functions that take from the page
+cache and raise `NotCached` (event loop), and blocking ones (disk threads).
+Cost: a sequential reader is found by its hint, without a scan; else one look-up and at most one index interval of
+headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stratalog.formats.index_points import IndexPoints
+from stratalog.formats.record_batch import parse_header, walk
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
+from stratalog.model.errors import Corrupt
+from stratalog.model.ids import SegmentKey
+from stratalog_node.disk.files import SegmentFile
+from stratalog_node.disk.give_way import giving_way
+
+ReadBytes = Callable[[int, int], "bytes | memoryview"]
+"""(position, size) -> at most that many bytes, fewer only at the end of the batches."""
+
+_HINTS = 16
+
+
+class NotCached(Exception):
+    """The bytes are not in the page cache: ask again on a disk thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Whole batches at `[position, end_position)`; the first one contains the offset asked for."""
+
+    position: int
+    end_position: int
+    next_offset: int
+    """First offset after the extent."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_position - self.position
+
+
+class LocalCopy:
+    """One segment's bytes on this node's disk."""
+
+    __slots__ = ("_hints", "damage", "file", "key", "points")
+
+    def __init__(self, key: SegmentKey, file: SegmentFile, points: IndexPoints) -> None:
+        self.key = key
+        self.file = file
+        self.points = points
+        self.damage: str | None = None
+        """What a read found wrong. From then on every read of this copy is checked, also from the page cache."""
+        self._hints: list[tuple[int, int]] = []
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of batches."""
+        return self.file.size_bytes - SEGMENT_HEADER_BYTES
+
+    def remember(self, offset: int, position: int) -> None:
+        """A reader stopped at this batch boundary and will be back."""
+        hints = self._hints
+        if hints and hints[-1][0] == offset:
+            return
+        if len(hints) >= _HINTS:
+            del hints[0]
+        hints.append((offset, position))
+
+    def hinted(self, offset: int) -> int:
+        """The position of the batch that begins at `offset`, or -1."""
+        for known, position in reversed(self._hints):
+            if known == offset:
+                return position
+        return -1
+
+    def find(self, offset: int, max_bytes: int, end_position: int, end_offset: int, read: ReadBytes) -> Extent:
+        """Batches from the one that contains `offset`, at least one whole, else at most `max_bytes`, all of them below
+        `end_position` (where `end_offset` begins). Raises: NotCached, Corrupt."""
+        position = self.hinted(offset)
+        if position < 0 or position >= end_position:
+            position = self._scan_to(offset, end_position, read)
+        want = position + max_bytes
+        if want >= end_position:
+            return Extent(position, end_position, end_offset)
+        at = self.points.before_position(want)
+        if at >= 0:
+            point = self.points[at]
+            if point.position > position:
+                return Extent(position, point.position, point.offset)
+        return self._scan_within(position, want, end_position, read)
+
+    def _scan_to(self, offset: int, end_position: int, read: ReadBytes) -> int:
+        position = self.points.position(self.points.before_offset(offset)) or 0
+        while position < end_position:
+            header = self._header_at(position, read)
+            if header.end_offset > offset:
+                return position
+            position += header.size_bytes
+        raise Corrupt(
+            f"offset {offset} is not below byte {end_position}", source=str(self.file.path), position=position
+        )
+
+    def _scan_within(self, position: int, want: int, end_position: int, read: ReadBytes) -> Extent:
+        first = self._header_at(position, read)
+        end, next_offset = position + first.size_bytes, first.end_offset
+        while end < end_position:
+            header = self._header_at(end, read)
+            if end + header.size_bytes > want:
+                break
+            end += header.size_bytes
+            next_offset = header.end_offset
+        return Extent(position, end, next_offset)
+
+    def _header_at(self, position: int, read: ReadBytes) -> BatchHeader:
+        data = read(position, BATCH_HEADER_BYTES)
+        header = parse_header(data) if len(data) >= BATCH_HEADER_BYTES else None
+        if header is None or header.size_bytes < BATCH_HEADER_BYTES:
+            raise Corrupt("no batch header here", source=str(self.file.path), position=SEGMENT_HEADER_BYTES + position)
+        return header
+
+    def header_at(self, position: int) -> BatchHeader:
+        """Blocking: the header of the batch at a position."""
+        return self._header_at(position, self.read_blocking)
+
+    # The two kinds of reading -----------------------------------------------------------------------------------
+    def read_header_cached(self, position: int, size_bytes: int) -> bytes | memoryview:
+        buffer = bytearray(size_bytes)
+        if self.file.read_cached(memoryview(buffer), SEGMENT_HEADER_BYTES + position) < size_bytes:
+            raise NotCached
+        return memoryview(buffer)
+
+    def read_blocking(self, position: int, size_bytes: int) -> bytes:
+        return self.file.read(SEGMENT_HEADER_BYTES + position, size_bytes)
+
+    def read_verified(self, extent: Extent) -> bytes:
+        """Blocking. What comes off the disk is checked before anybody sees it (F73)."""
+        data = self.read_blocking(extent.position, extent.size_bytes)
+        source, position = str(self.file.path), SEGMENT_HEADER_BYTES + extent.position
+        for _ in giving_way(walk(data, source=source, position=position, epoch=self.key.epoch)):
+            pass
+        return data

@@ -1,0 +1,240 @@
+"""Ranges and look-ups of one shard for the tier, the groups and the control requests (shards/seam.py,
+shards/lookup_seam.py).
+
+Nothing here is on the hot path. File reads run on the disk threads, object reads through the cold reader.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from stratalog.formats.record_batch import walk
+from stratalog.formats.records import decode_records, first_offset_at_or_after, offset_of_max_timestamp
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.model.errors import NotFound, Unavailable
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemoteState, Segment
+from stratalog_node.disk.give_way import giving_way
+from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.local_copy import LocalCopy
+from stratalog_node.shards.lookup_seam import FoundOffset
+from stratalog_node.shards.sealed import SealedCopy
+from stratalog_node.shards.seam import LogRange
+
+if TYPE_CHECKING:
+    from stratalog_node.shards.shard_log import ShardLog
+
+_TIME_SCAN_BYTES = 256 << 10
+T = TypeVar("T")
+
+
+class ColdTimes(Protocol):
+    """The part of the cold reader that looks for times."""
+
+    async def find_by_time(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None: ...
+
+    async def offset_of_max_timestamp(self, segment: Segment) -> tuple[int, int] | None: ...
+
+
+def readable_end(copy: LocalCopy) -> tuple[int, int]:
+    """(position, offset) below which a local copy is committed."""
+    if isinstance(copy, ActiveSegment):
+        return copy.hw_position, copy.hw_offset
+    assert isinstance(copy, SealedCopy)
+    return copy.seal.size_bytes, copy.seal.end_offset
+
+
+def size_below_high_watermark(copy: LocalCopy, from_offset: int) -> int:
+    """Committed bytes at and above a batch boundary: exact when the boundary is remembered, else from the index point
+    before it, which is at most one index interval too much."""
+    end_position, end_offset = readable_end(copy)
+    if from_offset >= end_offset:
+        return 0
+    position = copy.hinted(from_offset)
+    if position < 0:
+        position = copy.points.position(copy.points.before_offset(from_offset)) or 0
+    return max(end_position - position, 0)
+
+
+async def read_committed_range(shard: ShardLog, segment: SegmentKey, from_offset: int, max_bytes: int) -> LogRange:
+    """See `ShardView.read_committed_range`."""
+    copy = shard.copy_of(segment)
+    if copy is None:
+        if shard.is_unwritten(segment):
+            return LogRange(from_offset, from_offset, b"", ())
+        raise NotFound(f"{shard.topic.name}-{shard.key.shard}: no local copy of segment {segment.base_offset}")
+    end_position, end_offset = readable_end(copy)
+    if from_offset >= end_offset:
+        return LogRange(from_offset, from_offset, b"", ())
+
+    def work() -> LogRange:
+        if isinstance(copy, SealedCopy):
+            copy.load_points()
+        extent = copy.find(from_offset, max_bytes, end_position, end_offset, copy.read_blocking)
+        data = copy.read_blocking(extent.position, extent.size_bytes)
+        source, position = str(copy.file.path), SEGMENT_HEADER_BYTES + extent.position
+        batches = walk(data, source=source, position=position, epoch=segment.epoch)
+        headers = tuple(header for _, header in giving_way(batches))
+        copy.remember(extent.next_offset, extent.end_position)
+        return LogRange(headers[0].base_offset, headers[-1].end_offset, data, headers)
+
+    return await _pinned(shard, copy, work)
+
+
+# Times ----------------------------------------------------------------------------------------------------------------
+async def offset_for_time(shard: ShardLog, timestamp_ms: int) -> FoundOffset | None:
+    """The first record at or after a time, on any tier; exact inside its batch."""
+    for segment in _segments_of(shard):
+        if segment.seal is not None and segment.seal.max_timestamp_ms < timestamp_ms:
+            continue
+        copy = shard.copy_of(segment.key)
+        if copy is not None:
+            found = await _local_time(shard, copy, timestamp_ms)
+        else:
+            found = await _cold(shard).find_by_time(segment, timestamp_ms)
+        if found is not None and found[0] >= shard.log_start_offset:
+            return FoundOffset(found[0], found[1], segment.epoch)
+        if found is not None:
+            # The record found lies below the log start: look on from there, one batch at a time.
+            return await _first_after_start(shard, timestamp_ms)
+    return await _unlisted_time(shard, timestamp_ms)
+
+
+async def _unlisted_time(shard: ShardLog, timestamp_ms: int) -> FoundOffset | None:
+    """In segments whose roll is confirmed but not yet told by the meta service's watch: they may hold committed
+    records, and "no such time" would send a consumer to the end."""
+    listed = {segment.key for segment in shard.segments}
+    for active in (*shard.ended, *((shard.active,) if shard.active is not None else ())):
+        if active.key in listed:
+            continue
+        found = await _local_time(shard, active, timestamp_ms)
+        if found is not None:
+            return FoundOffset(found[0], found[1], active.key.epoch)
+    return None
+
+
+async def _first_after_start(shard: ShardLog, timestamp_ms: int) -> FoundOffset | None:
+    offset = shard.log_start_offset
+    while offset < shard.high_watermark:
+        read = await shard.node.reader.read(shard, offset, _TIME_SCAN_BYTES)
+        try:
+            for data in read.in_memory():
+                view = memoryview(data)
+                for at, header in walk(view, source=f"{shard.topic.name}-{shard.key.shard}", verify=False):
+                    offset = max(offset, header.end_offset)
+                    if header.max_timestamp_ms < timestamp_ms:
+                        continue
+                    batch = bytes(view[at : at + header.size_bytes])
+                    # Not the batch's first such record: the log may start behind it, in the middle of the batch.
+                    for record in decode_records(batch):
+                        if record.offset >= shard.log_start_offset and record.timestamp_ms >= timestamp_ms:
+                            return FoundOffset(record.offset, record.timestamp_ms, header.epoch)
+        finally:
+            if read.release is not None:
+                read.release()
+    return None
+
+
+async def _local_time(shard: ShardLog, copy: LocalCopy, timestamp_ms: int) -> tuple[int, int] | None:
+    end_position, _ = readable_end(copy)
+
+    def work() -> tuple[int, int] | None:
+        if isinstance(copy, SealedCopy):
+            copy.load_points()
+        position = copy.points.position(copy.points.before_time(timestamp_ms)) or 0
+        while position < end_position:
+            header = copy.header_at(position)
+            if header.max_timestamp_ms >= timestamp_ms:
+                batch = copy.read_blocking(position, header.size_bytes)
+                found = first_offset_at_or_after(batch, timestamp_ms)
+                if found is not None:
+                    return found
+            position += header.size_bytes
+        return None
+
+    return await _pinned(shard, copy, work)
+
+
+async def offset_with_max_timestamp(shard: ShardLog) -> FoundOffset | None:
+    best: FoundOffset | None = None
+    for segment in _segments_of(shard):
+        copy = shard.copy_of(segment.key)
+        if segment.seal is not None and best is not None and segment.seal.max_timestamp_ms <= best.timestamp_ms:
+            continue
+        if copy is None:
+            found = await _cold(shard).offset_of_max_timestamp(segment)
+        else:
+            found = await _local_max(shard, copy)
+        if found is not None and found[0] >= shard.log_start_offset and (best is None or found[1] > best.timestamp_ms):
+            best = FoundOffset(found[0], found[1], segment.epoch)
+    return best
+
+
+async def _local_max(shard: ShardLog, copy: LocalCopy) -> tuple[int, int] | None:
+    end_position, _ = readable_end(copy)
+
+    def work() -> tuple[int, int] | None:
+        position, newest, at = 0, -1, -1
+        while position < end_position:
+            header = copy.header_at(position)
+            if header.max_timestamp_ms > newest:
+                newest, at = header.max_timestamp_ms, position
+            position += header.size_bytes
+        if at < 0:
+            return None
+        return offset_of_max_timestamp(copy.read_blocking(at, copy.header_at(at).size_bytes))
+
+    return await _pinned(shard, copy, work)
+
+
+async def _pinned(shard: ShardLog, copy: LocalCopy, work: Callable[[], T]) -> T:
+    return await shard.node.threads.read_file(copy.file, work)
+
+
+def _segments_of(shard: ShardLog) -> Sequence[Segment]:
+    """Segments that may hold records at or above the log start, oldest first."""
+    segments = shard.segments
+    first = max(bisect_right(segments, shard.log_start_offset, key=lambda s: s.base_offset) - 1, 0)
+    return segments[first:]
+
+
+def _cold(shard: ShardLog) -> ColdTimes:
+    cold = shard.node.cold_times
+    if cold is None:
+        raise Unavailable(f"{shard.topic.name}-{shard.key.shard}: data is in the object store, but no bucket is set")
+    return cold
+
+
+# Offsets of the tiers -----------------------------------------------------------------------------------------------
+def earliest_local_offset(shard: ShardLog) -> int:
+    """First offset of the unbroken local run up to the high watermark."""
+    earliest = shard.active.key.base_offset if shard.active else shard.high_watermark
+    for ended in reversed(shard.ended):
+        earliest = ended.key.base_offset
+    for segment in reversed(shard.segments):
+        if segment.base_offset >= earliest:
+            continue
+        if not shard.has_local(segment.key):
+            break
+        earliest = segment.base_offset
+    return max(earliest, shard.log_start_offset)
+
+
+def last_tiered_offset(shard: ShardLog) -> int:
+    """Last offset durable in the object store; -1 when none is."""
+    for segment in reversed(shard.segments):
+        remote = segment.remote
+        if remote.state is RemoteState.COMPLETE and segment.end_offset is not None:
+            return segment.end_offset - 1
+        if remote.commit_offset > segment.base_offset:
+            return remote.commit_offset - 1
+    return -1
+
+
+def local_size_bytes(shard: ShardLog) -> int:
+    copies: list[LocalCopy] = [*shard.copies.values(), *shard.ended]
+    if shard.active is not None:
+        copies.append(shard.active)
+    return sum(copy.file.size_bytes for copy in copies)

@@ -1,0 +1,233 @@
+"""Reads of a shard: from the page cache on the loop, from disk on a thread, from the object store by the cold reader.
+
+`read_hot` is synchronous and never blocks: what is not in the page cache raises `NotCached`, and `read` goes the slow
+way.
+Requires: log start <= offset < high watermark.
+Memory: hot reads fill pooled buffers, given back when the answer was sent; `outstanding_bytes` bounds them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.read_policy import ReadFrom, choose
+from stratalog.model.errors import Corrupt, NotFound, Unavailable
+from stratalog.model.segment import RemoteState, Segment
+from stratalog.telemetry.logs import logger
+from stratalog_node.disk.files import FileSlice
+from stratalog_node.shards.local_copy import Extent, LocalCopy, NotCached
+from stratalog_node.shards.sealed import SealedCopy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stratalog_node.shards.shard_log import ShardLog
+
+
+log = logger(__name__)
+
+_SLICE_BYTES = 32 << 10
+"""From here on the kernel's `sendfile` is cheaper than a read and a send."""
+
+
+Piece: TypeAlias = bytes | memoryview | FileSlice
+"""A piece of an answer. Slices come only from `read_hot(for_socket=True)`."""
+
+
+class ColdReads(Protocol):
+    """The part of `tier.cold_reader` that reads use."""
+
+    async def read(self, segments: Sequence[Segment], offset: int, max_bytes: int) -> Sequence[bytes | memoryview]: ...
+
+
+class Pooled(Protocol):
+    @property
+    def view(self) -> memoryview: ...
+
+
+@dataclass(slots=True)
+class Read:
+    """Whole batches. Call `release` once nobody looks at `buffers` any more."""
+
+    buffers: list[Piece]
+    size_bytes: int
+    release: Callable[[], None] | None = None
+
+    def in_memory(self) -> list[bytes | memoryview]:
+        """The pieces of a read that was not for a socket: no slices of files among them."""
+        return [piece for piece in self.buffers if not isinstance(piece, FileSlice)]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an offset of a shard is."""
+
+    copy: LocalCopy | None
+    end_position: int
+    end_offset: int
+    segment_index: int
+    """Among the catalog's segments; -1 when the catalog does not list it yet (a roll being confirmed)."""
+    is_in_store: bool
+
+
+class ShardReader:
+    def __init__(self, take: Callable[[int], Pooled], give_back: Callable[[Pooled], None], limit_bytes: int) -> None:
+        self._take = take
+        self._give_back = give_back
+        self._limit_bytes = limit_bytes
+        self.outstanding_bytes = 0
+        self.cold: ColdReads | None = None
+
+    def room_bytes(self, wanted: int) -> int:
+        """How much one more answer may hold."""
+        return min(wanted, max(self._limit_bytes - self.outstanding_bytes, 64 << 10))
+
+    # Where ----------------------------------------------------------------------------------------------------------
+    def place(self, shard: ShardLog, offset: int) -> Place:
+        """Raises: NotFound when no segment holds the offset."""
+        active = shard.active
+        if active is not None and offset >= active.key.base_offset:
+            in_store = self._is_in_store(shard.segments[-1], offset) if shard.segments else False
+            return Place(active, active.hw_position, active.hw_offset, len(shard.segments) - 1, in_store)
+        segments = shard.segments
+        index = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+        for ended in reversed(shard.ended):
+            if ended.key.base_offset <= offset < ended.leader.end_offset:
+                in_store = (
+                    index >= 0 and segments[index].key == ended.key and self._is_in_store(segments[index], offset)
+                )
+                return Place(ended, ended.hw_position, ended.hw_offset, index, in_store)
+        if index < 0:
+            raise NotFound(f"{shard.topic.name}-{shard.key.shard}: no segment holds offset {offset}")
+        segment = segments[index]
+        copy = shard.copies.get(segment.epoch)
+        if isinstance(copy, SealedCopy):
+            return Place(copy, copy.seal.size_bytes, copy.seal.end_offset, index, self._is_in_store(segment, offset))
+        end_offset = segment.end_offset if segment.end_offset is not None else segment.remote.commit_offset
+        return Place(None, 0, end_offset, index, self._is_in_store(segment, offset))
+
+    @staticmethod
+    def _is_in_store(segment: Segment, offset: int) -> bool:
+        remote = segment.remote
+        return remote.state is RemoteState.COMPLETE or remote.commit_offset > offset
+
+    def _source(self, shard: ShardLog, place: Place) -> ReadFrom:
+        in_store = place.is_in_store and self.cold is not None
+        # A copy known to be damaged is passed over where another one is; else what is whole in it is still served.
+        has_local = place.copy is not None and (place.copy.damage is None or not in_store)
+        return choose(shard.rules.read_policy.value, has_local=has_local, is_in_store=in_store)
+
+    # On the loop ----------------------------------------------------------------------------------------------------
+    def read_hot(self, shard: ShardLog, offset: int, max_bytes: int, *, for_socket: bool = False) -> Read:
+        """Bytes, or with `for_socket` a slice of the file when it is worth it.
+
+        Raises: NotCached (use `read`), NotFound, Corrupt.
+        """
+        place = self.place(shard, offset)
+        copy = place.copy
+        if copy is None or self._source(shard, place) is ReadFrom.COLD:
+            raise NotCached
+        if copy.damage is not None or (isinstance(copy, SealedCopy) and not copy.is_indexed):
+            raise NotCached
+        extent = copy.find(offset, max_bytes, place.end_position, place.end_offset, copy.read_header_cached)
+        if for_socket and extent.size_bytes >= _SLICE_BYTES:
+            return self._slice(shard, copy, extent)
+        size = extent.size_bytes
+        buffer = self._take(size)
+        view = buffer.view[:size]
+        try:
+            if copy.file.read_cached(view, SEGMENT_HEADER_BYTES + extent.position) < size:
+                raise NotCached
+        except BaseException:
+            self._give_back(buffer)
+            raise
+        copy.remember(extent.next_offset, extent.end_position)
+        self.outstanding_bytes += size
+        shard.node.stats.cached_read_bytes += size
+
+        def release() -> None:
+            self.outstanding_bytes -= size
+            self._give_back(buffer)
+
+        return Read([view], size, release)
+
+    def _slice(self, shard: ShardLog, copy: LocalCopy, extent: Extent) -> Read:
+        position, size = SEGMENT_HEADER_BYTES + extent.position, extent.size_bytes
+        if not copy.file.is_cached(position, size):
+            raise NotCached
+        copy.remember(extent.next_offset, extent.end_position)
+        shard.node.stats.cached_read_bytes += size
+        piece = FileSlice(copy.file, position, size)
+        return Read([piece], size, piece.release)
+
+    # Off the loop ---------------------------------------------------------------------------------------------------
+    async def read(self, shard: ShardLog, offset: int, max_bytes: int) -> Read:
+        """From wherever the policy says. Raises: Unavailable, Corrupt, NotFound."""
+        place = self.place(shard, offset)
+        source = self._source(shard, place)
+        if source is ReadFrom.NOWHERE:
+            raise Unavailable(
+                f"{shard.topic.name}-{shard.key.shard}: offset {offset} is only in the object store and "
+                "remote.read.policy does not allow to read it there, or no bucket is set"
+            )
+        if source is ReadFrom.LOCAL:
+            try:
+                return await self._read_local(shard, place, offset, max_bytes)
+            except Corrupt as error:
+                self._mark_damaged(shard, place, error)
+                if self._source(shard, place) is not ReadFrom.COLD:
+                    raise
+        if source is ReadFrom.MEMORY_THEN_COLD:
+            try:
+                return self.read_hot(shard, offset, max_bytes)
+            except NotCached:
+                pass
+        assert self.cold is not None
+        shard.node.stats.cold_reads += 1
+        buffers: list[Piece] = list(await self.cold.read(shard.segments[place.segment_index :], offset, max_bytes))
+        return self._counted(buffers)
+
+    def _counted(self, pieces: list[Piece]) -> Read:
+        """Memory of its own: counted until it was sent, so that many slow readers leave one another less room."""
+        size = sum(map(len, pieces))
+        self.outstanding_bytes += size
+
+        def release() -> None:
+            self.outstanding_bytes -= size
+
+        return Read(pieces, size, release)
+
+    def _mark_damaged(self, shard: ShardLog, place: Place, error: Corrupt) -> None:
+        """Once checked and found wrong, the bytes lie in the page cache, where reads are not checked: remember it."""
+        copy = place.copy
+        assert copy is not None
+        if copy.damage is None:
+            copy.damage = str(error)
+            shard.node.stats.damaged_copies += 1
+            next_step = (
+                "reads go to the object store; free or restore the local copy"
+                if place.is_in_store and self.cold is not None
+                else "restore the file from another copy; reads before the damage still work"
+            )
+            log.error(
+                "local copy is damaged", topic=shard.topic.name, shard=shard.key.shard, error=str(error), next=next_step
+            )
+
+    async def _read_local(self, shard: ShardLog, place: Place, offset: int, max_bytes: int) -> Read:
+        copy = place.copy
+        assert copy is not None
+
+        def work() -> tuple[Extent, bytes]:
+            if isinstance(copy, SealedCopy):
+                copy.load_points()
+            extent = copy.find(offset, max_bytes, place.end_position, place.end_offset, copy.read_blocking)
+            return extent, copy.read_verified(extent)
+
+        extent, data = await shard.node.threads.read_file(copy.file, work)
+        copy.remember(extent.next_offset, extent.end_position)
+        shard.node.stats.disk_read_bytes += len(data)
+        return self._counted([data])

@@ -1,0 +1,30 @@
+"""A topic's settings as the append path wants them: plain attributes, one object for all shards of a topic."""
+
+from __future__ import annotations
+
+from stratalog.machines.segment_leader import RollPolicy
+from stratalog.settings.choices import FlushPolicy, TimestampType
+from stratalog.settings.topic import TopicSettings
+
+
+class ShardRules:
+    """Replaced as a whole when the topic's settings change."""
+
+    __slots__ = (
+        "is_append_time",
+        "is_fsync",
+        "max_message_bytes",
+        "read_policy",
+        "roll",
+        "timestamp_after_max_ms",
+        "timestamp_before_max_ms",
+    )
+
+    def __init__(self, settings: TopicSettings) -> None:
+        self.max_message_bytes = settings.max_message_bytes
+        self.is_append_time = settings.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        self.timestamp_before_max_ms = settings.message_timestamp_before_max_ms
+        self.timestamp_after_max_ms = settings.message_timestamp_after_max_ms
+        self.is_fsync = settings.flush_policy is FlushPolicy.FSYNC
+        self.read_policy = settings.remote_read_policy
+        self.roll = RollPolicy(settings.segment_bytes, settings.segment_ms, settings.min_insync_replicas)

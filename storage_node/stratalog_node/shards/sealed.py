@@ -1,0 +1,70 @@
+"""A sealed segment's local copy. Its index block is read when somebody first looks into the segment, on a disk
+thread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stratalog.formats.index_block import decode_index_block
+from stratalog.formats.index_points import IndexBuilder, IndexPoints
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.model.errors import Corrupt
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import SealRecord
+from stratalog.telemetry.logs import logger
+from stratalog_node.disk.files import SegmentFile, read_file
+from stratalog_node.disk.segment_scan import SegmentScan
+from stratalog_node.shards.local_copy import LocalCopy
+
+log = logger(__name__)
+
+_NO_POINTS = IndexPoints()
+
+
+class SealedCopy(LocalCopy):
+    __slots__ = ("_is_loaded", "index_path", "seal")
+
+    def __init__(
+        self, key: SegmentKey, file: SegmentFile, index_path: Path, seal: SealRecord, points: IndexPoints | None = None
+    ) -> None:
+        super().__init__(key, file, points if points is not None else _NO_POINTS)
+        self.index_path = index_path
+        self.seal = seal
+        self._is_loaded = points is not None
+
+    @property
+    def is_indexed(self) -> bool:
+        return self._is_loaded
+
+    def load_points(self) -> None:
+        """Blocking. A damaged or missing index block is made again from the segment (F73)."""
+        if self._is_loaded:
+            return
+        points = self._read_points()
+        if points is None:
+            scan = SegmentScan(self.key, IndexBuilder(self.key.base_offset), ProducerTable(), 0, self.key.base_offset)
+            scan.advance(self.read_blocking, self.seal.size_bytes)
+            if scan.digest != self.seal.digest:
+                raise Corrupt(
+                    f"digest differs from the seal record: {scan.stopped or 'other batches'}",
+                    source=str(self.file.path),
+                    position=scan.position,
+                )
+            points = scan.index.freeze()
+        self.points = points
+        self._is_loaded = True
+
+    def _read_points(self) -> IndexPoints | None:
+        data = read_file(self.index_path)
+        if data is None:
+            log.warning("index block is missing; reading the segment instead", file=str(self.index_path))
+            return None
+        try:
+            block = decode_index_block(data, source=str(self.index_path))
+        except Corrupt as error:
+            log.warning("index block is damaged; reading the segment instead", error=str(error))
+            return None
+        if block.seal.digest != self.seal.digest or block.identity.key != self.key:
+            log.warning("index block is of other data; reading the segment instead", file=str(self.index_path))
+            return None
+        return block.points

@@ -1,0 +1,251 @@
+"""What follows a roll, off the hot path: the meta service confirms it, then the ended segment is flushed, scanned and
+sealed.
+
+Order per shard: rolls are confirmed in order, seals written in order. The next segment's high watermark moves only
+when its roll is confirmed *and* every batch of the ended one is committed (docs/design.md section 10).
+Lives on the event loop; scans run on the seal threads, two segments at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from stratalog.formats.index_block import IndexBlock, encode_index_block
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.segment_leader import FenceRaised, IsrCommitted, OpeningConfirmed, ProposeIsr
+from stratalog.meta_api.client import MetaClient
+from stratalog.model.errors import Conflict, Corrupt, Fenced, NotFound, Rejected, StratalogError, Unavailable
+from stratalog.model.ids import ShardKey
+from stratalog.model.segment import SealRecord
+from stratalog.telemetry.logs import logger
+from stratalog_node.disk.files import FlushLost, sync_names_of, write_durably
+from stratalog_node.disk.segment_scan import SegmentScan
+from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.node_shards import NodeShards
+from stratalog_node.shards.sealed import SealedCopy
+from stratalog_node.shards.shard_log import ShardLog
+
+log = logger(__name__)
+
+_FIRST_DELAY_S = 0.05
+_LONGEST_DELAY_S = 5.0
+_PARALLEL_SEALS = 2
+
+
+@dataclass(slots=True)
+class _Ended:
+    shard: ShardLog
+    old: ActiveSegment
+    committed: asyncio.Event
+
+
+class Sealing:
+    def __init__(self, node: NodeShards, meta: MetaClient, forget: Callable[[ActiveSegment], None]) -> None:
+        self._node = node
+        self._meta = meta
+        self._forget = forget
+        self._confirm_lines: dict[ShardKey, deque[tuple[_Ended, ActiveSegment]]] = {}
+        self._seal_lines: dict[ShardKey, deque[_Ended]] = {}
+        self._ended: dict[ActiveSegment, _Ended] = {}
+        self._slots = asyncio.Semaphore(_PARALLEL_SEALS)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_closing = False
+
+    @property
+    def unsealed_count(self) -> int:
+        return len(self._ended)
+
+    async def close(self) -> None:
+        """Stop; what is not sealed yet is sealed by the next start."""
+        self._is_closing = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Rolls --------------------------------------------------------------------------------------------------------
+    def rolled(self, shard: ShardLog, old: ActiveSegment, new: ActiveSegment) -> None:
+        ended = _Ended(shard, old, asyncio.Event())
+        self._ended[old] = ended
+        if old.is_wholly_committed:
+            ended.committed.set()
+        line = self._confirm_lines.get(shard.key)
+        if line is None:
+            self._confirm_lines[shard.key] = deque([(ended, new)])
+            self._start(self._confirm_in_order(shard))
+        else:
+            line.append((ended, new))
+
+    def ended_advanced(self, shard: ShardLog, active: ActiveSegment) -> None:
+        ended = self._ended.get(active)
+        if ended is not None and active.is_wholly_committed:
+            ended.committed.set()
+
+    def detached(self, shard: ShardLog, unsealed: Iterable[ActiveSegment]) -> None:
+        """The shard's topic was deleted: what waits for it learns that from the meta service."""
+        for ended, _ in self._confirm_lines.get(shard.key, ()):
+            ended.committed.set()
+        for active in unsealed:
+            self._ended.pop(active, None)
+            self._forget(active)
+
+    async def _confirm_in_order(self, shard: ShardLog) -> None:
+        line = self._confirm_lines[shard.key]
+        try:
+            while line:
+                ended, new = line[0]
+                # First committed, then told: an end that meta knows must be one that a power cut cannot take back.
+                await ended.committed.wait()
+                if not await self._confirm(ended):
+                    return
+                shard.confirmed(new, OpeningConfirmed(), self._node.clock_ms())
+                line.popleft()
+                self.seal_later(ended)
+        finally:
+            self._confirm_lines.pop(shard.key, None)
+
+    async def _confirm(self, ended: _Ended) -> bool:
+        """Tell the meta service where the segment ended, until it answers. False: this node leads no more."""
+        old = ended.old
+        delay_s = _FIRST_DELAY_S
+        while True:
+            try:
+                await self._meta.roll_segment(old.key, old.leader.end_offset)
+                return True
+            except (Fenced, Conflict, NotFound, Rejected) as error:
+                log.warning("roll refused: this node leads the shard no more", segment=str(old.key), error=str(error))
+                ended.shard.stop_leading(f"roll refused: {error}")
+                return False
+            except StratalogError as error:
+                # Unavailable or unknown: rolling is idempotent for the same end, so ask again.
+                log.warning("roll not confirmed yet", segment=str(old.key), retry_s=delay_s, error=str(error))
+                await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+                delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
+
+    def propose_isr(self, shard: ShardLog, active: ActiveSegment, effect: ProposeIsr) -> None:
+        self._start(self._propose_isr(shard, active, effect))
+
+    async def _propose_isr(self, shard: ShardLog, active: ActiveSegment, effect: ProposeIsr) -> None:
+        try:
+            segment = await self._meta.propose_isr(active.key, effect.isr, effect.version)
+        except Fenced:
+            shard.confirmed(active, FenceRaised(active.key.epoch), self._node.clock_ms())
+        except StratalogError as error:
+            log.warning("ISR proposal failed", segment=str(active.key), error=str(error))
+            shard.confirmed(active, IsrCommitted(active.leader.isr, active.leader.isr_version), self._node.clock_ms())
+        else:
+            shard.confirmed(active, IsrCommitted(segment.isr, segment.isr_version), self._node.clock_ms())
+
+    # Seals --------------------------------------------------------------------------------------------------------
+    def recovered(self, shard: ShardLog, old: ActiveSegment) -> None:
+        """A segment that meta knows as SEALING: found on the disk at start."""
+        ended = _Ended(shard, old, asyncio.Event())
+        ended.committed.set()
+        self._ended[old] = ended
+        self.seal_later(ended)
+
+    def seal_later(self, ended: _Ended) -> None:
+        line = self._seal_lines.get(ended.shard.key)
+        if line is None:
+            self._seal_lines[ended.shard.key] = deque([ended])
+            self._start(self._seal_in_order(ended.shard))
+        else:
+            line.append(ended)
+
+    async def _seal_in_order(self, shard: ShardLog) -> None:
+        line = self._seal_lines[shard.key]
+        try:
+            while line:
+                await self._seal(line[0])
+                line.popleft()
+        finally:
+            self._seal_lines.pop(shard.key, None)
+
+    async def _seal(self, ended: _Ended) -> None:
+        old, shard = ended.old, ended.shard
+        delay_s = _FIRST_DELAY_S
+        block: IndexBlock | None = None
+        while True:
+            try:
+                if block is None:
+                    # A slot for the work, not for the waiting: two segments in trouble must not keep all others out.
+                    async with self._slots:
+                        block = await self._node.threads.seal_file(old.file, lambda: self._make_seal(old))
+                # The same record each time: after a lost answer another one (another time) would be a conflict.
+                await self._meta.seal_segment(old.key, block.seal)
+                break
+            except FlushLost as error:
+                self._node.stats.seal_failures += 1
+                log.error("segment cannot be sealed: its flush failed", error=str(error))
+                shard.flush_failed(old, str(error), self._node.clock_ms())
+                return
+            except (Corrupt, Rejected) as error:
+                if self._node.catalog.segment(old.key) is None:
+                    self._let_go(ended)  # deleted meanwhile, by retention or with its topic
+                    return
+                self._node.stats.seal_failures += 1
+                log.error("segment cannot be sealed; it stays readable where it is whole", error=str(error))
+                return
+            except StratalogError as error:
+                log.warning("seal not written yet", segment=str(old.key), retry_s=delay_s, error=str(error))
+                await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+                delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
+        self._node.stats.sealed += 1
+        index_path = self._node.layout.index(old.key)
+        copy = SealedCopy(old.key, old.file, index_path, block.seal, block.points)
+        if old in shard.ended:
+            shard.sealed(old, copy)
+        self._drop(ended)
+
+    def _let_go(self, ended: _Ended) -> None:
+        """The deletion worker takes the file away; nobody reads the segment any more."""
+        if ended.old in ended.shard.ended:
+            ended.shard.ended.remove(ended.old)
+            ended.shard.copies[ended.old.key.epoch] = ended.old
+        self._drop(ended)
+
+    def _drop(self, ended: _Ended) -> None:
+        self._ended.pop(ended.old, None)
+        self._forget(ended.old)
+
+    def _make_seal(self, old: ActiveSegment) -> IndexBlock:
+        """Blocking: flush, read every batch back, check, digest, and write the index block beside the file."""
+        old.file.sync()
+        scan = SegmentScan.begin(old.key, ProducerTable())
+        scan.advance(old.read_blocking, old.size_bytes, lambda: self._is_closing)
+        if self._is_closing:
+            raise Unavailable("the node is stopping")
+        if scan.stopped is not None or scan.next_offset != old.leader.end_offset:
+            raise Corrupt(
+                f"segment should end at offset {old.leader.end_offset}, its batches end at {scan.next_offset}: "
+                f"{scan.stopped or 'nothing follows'}",
+                source=str(old.file.path),
+                position=scan.position,
+            )
+        assert old.producers_at_end is not None
+        record = SealRecord(
+            epoch=old.key.epoch,
+            base_offset=old.key.base_offset,
+            end_offset=scan.next_offset,
+            first_timestamp_ms=scan.index.first_timestamp_ms,
+            max_timestamp_ms=scan.index.max_timestamp_ms,
+            size_bytes=scan.position,
+            digest=scan.digest,
+            producers=old.producers_at_end,
+            replicas=(self._node.node_id,),
+            sealed_ms=self._node.clock_ms(),
+        )
+        points = scan.index.freeze()
+        path = self._node.layout.index(old.key)
+        write_durably(path, [encode_index_block(old.identity, record, points)])
+        sync_names_of([path])
+        return IndexBlock(old.identity, record, points)

@@ -1,0 +1,89 @@
+"""What the shards promise to the rest of the node: the tier, the groups and the request handlers.
+
+Threads: everything here is called on the node's event loop; what reads files does so on the disk threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stratalog.model.batch import BatchHeader
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.segment import Segment
+from stratalog.model.topic import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """Whole record batches, contiguous by offset, as they are in the segment file, CRC already checked.
+
+    `headers` has one entry per batch; `data` is all of them back to back.
+    """
+
+    base_offset: int
+    end_offset: int
+    data: bytes
+    headers: tuple[BatchHeader, ...]
+
+
+class ShardView(Protocol):
+    """One shard on this node."""
+
+    key: ShardKey
+    topic: Topic
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def last_stable_offset(self) -> int: ...
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """All segments that are not DELETED, oldest first."""
+        ...
+
+    def has_local(self, segment: SegmentKey) -> bool: ...
+
+    def size_below_high_watermark(self, segment: SegmentKey, from_offset: int) -> int:
+        """Bytes of committed batches of a local segment at and above an offset (exact for a batch boundary)."""
+        ...
+
+    async def read_committed_range(self, segment: SegmentKey, from_offset: int, max_bytes: int) -> LogRange:
+        """Batches of one local segment from a batch boundary on, below min(HW, LSO), at least one batch even when it
+        is larger than `max_bytes`. Empty when there is none. Verifies every CRC. Raises Corrupt, NotFound."""
+        ...
+
+    async def append(self, batches: Sequence[bytes]) -> int:
+        """Append batches built by the node itself (group offsets); returns the first one's base offset when the HW has
+        passed them all. Raises Unavailable, DiskFull, Fenced."""
+        ...
+
+    async def read(self, offset: int, max_bytes: int) -> list[bytes | memoryview]:
+        """Whole batches from the one that contains `offset`, below HW; local or cold."""
+        ...
+
+
+class Shards(Protocol):
+    """All shards of this node."""
+
+    def get(self, key: ShardKey) -> ShardView | None: ...
+
+    def all(self) -> Iterable[ShardView]: ...
+
+    def on_committed(self, listener: Callable[[ShardView], None]) -> None:
+        """Call `listener` on the loop whenever a shard's min(HW, LSO) moved: at most once per shard and tick."""
+        ...
+
+    def on_segment_changed(self, listener: Callable[[ShardView, Segment], None]) -> None:
+        """Call `listener` when a segment of this node sealed, was deleted, or changed its remote copy."""
+        ...
+
+    async def free_local(self, shard: ShardView | None, segment: SegmentKey) -> None:
+        """Delete the local copy (after meta agreed): waits for readers, truncates in steps off the loop."""
+        ...

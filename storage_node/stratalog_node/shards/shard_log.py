@@ -1,0 +1,481 @@
+"""One shard on this node: takes batches, writes them once per loop turn, tells who waits, serves ranges.
+
+The shell around `SegmentLeader`: it performs effects and holds no decision about offsets, acknowledgement or rolling.
+Lives on the event loop; rolls are confirmed and segments sealed by `shards/sealing.py`, reads off the loop by
+`shards/reading.py`.
+
+Invariant: a batch's payload is used before `flush_pending` returns (it is a view of a receive buffer).
+Memory: an idle shard without data is this object and an empty leader; its file is made by its first append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
+
+from stratalog.formats.index_points import IndexBuilder
+from stratalog.formats.segment_file import encode_segment_header
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.producer_table import ProducerTable, Refusal
+from stratalog.machines.segment_leader import (
+    Acknowledge,
+    BatchesPersisted,
+    BatchesReceived,
+    BatchesWritten,
+    FenceRaised,
+    LeaderEffect,
+    LeaderEvent,
+    OfferedBatch,
+    PersistBatches,
+    PersistFailed,
+    ProposeIsr,
+    RefuseBatch,
+    RepeatAnswer,
+    RollAsked,
+    RollSegment,
+    SegmentLeader,
+    StopLeading,
+    TimePassed,
+)
+from stratalog.model.errors import DiskFull, Unavailable
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.segment import Segment, SegmentIdentity
+from stratalog.model.topic import Topic
+from stratalog_node.disk.files import SegmentFile
+from stratalog_node.shards import ranges
+from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.local_copy import LocalCopy
+from stratalog_node.shards.lookup_seam import FoundOffset
+from stratalog_node.shards.seam import LogRange
+from stratalog_node.shards.waiting import Waiting, WaitingLines
+
+if TYPE_CHECKING:
+    from stratalog_node.shards.node_shards import NodeShards
+    from stratalog_node.shards.rules import ShardRules
+
+_REFUSALS = {
+    Refusal.OUT_OF_ORDER: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    Refusal.DUPLICATE_FORGOTTEN: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+    Refusal.STALE_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
+}
+
+
+class FetchWaiter(Protocol):
+    """Someone who wants to look again when this shard's readable end moves."""
+
+    def wake(self) -> None: ...
+
+
+class ShardLog:
+    """One shard this node leads."""
+
+    __slots__ = (
+        "_is_dirty",
+        "_pending",
+        "_waiting",
+        "active",
+        "copies",
+        "ended",
+        "high_watermark",
+        "key",
+        "led_since_epoch",
+        "log_start_offset",
+        "node",
+        "refusal",
+        "rules",
+        "topic",
+        "waiters",
+    )
+
+    def __init__(self, node: NodeShards, key: ShardKey, topic: Topic, rules: ShardRules) -> None:
+        self.node = node
+        self.key = key
+        self.topic = topic
+        self.rules = rules
+        self.active: ActiveSegment | None = None
+        self.ended: list[ActiveSegment] = []
+        """Segments that ended and are not sealed yet, oldest first."""
+        self.copies: dict[int, LocalCopy] = {}
+        """Epoch -> sealed segments with a local copy."""
+        self.high_watermark = 0
+        self.log_start_offset = 0
+        self.led_since_epoch = 0
+        self.refusal: tuple[ErrorCode, str] | None = None
+        """Why this shard takes no writes, if so."""
+        self.waiters: set[FetchWaiter] = set()
+        self._pending: list[OfferedBatch] = []
+        self._is_dirty = False
+        self._waiting = WaitingLines()
+
+    # What others ask ------------------------------------------------------------------------------------------------
+    @property
+    def last_stable_offset(self) -> int:
+        return self.high_watermark
+
+    @property
+    def end_offset(self) -> int:
+        return self.active.leader.end_offset if self.active else self.high_watermark
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the active segment as the meta service confirmed it."""
+        segment = self.node.catalog.active_segment(self.key)
+        return segment.epoch if segment else -1
+
+    @property
+    def is_leader(self) -> bool:
+        segment = self.node.catalog.active_segment(self.key)
+        return segment is not None and segment.leader == self.node.node_id
+
+    def knows_epoch(self, epoch: int) -> int:
+        """-1: a client with this epoch has stale metadata; 1: it knows more than we do; 0: serve it.
+
+        Every roll raises the epoch, so one that this node led too is good enough: its log was never truncated since.
+        """
+        newest = self.active.key.epoch if self.active is not None else self.epoch
+        if epoch > newest:
+            return 1
+        return 0 if epoch >= self.led_since_epoch else -1
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        return self.node.catalog.segments(self.key)
+
+    def copy_of(self, segment: SegmentKey) -> LocalCopy | None:
+        if self.active is not None and self.active.key == segment:
+            return self.active
+        for ended in self.ended:
+            if ended.key == segment:
+                return ended
+        return self.copies.get(segment.epoch)
+
+    def has_local(self, segment: SegmentKey) -> bool:
+        """An active segment nobody has written to counts: its file is made by its first append."""
+        return self.copy_of(segment) is not None or self.is_unwritten(segment)
+
+    def is_unwritten(self, segment: SegmentKey) -> bool:
+        active = self.node.catalog.active_segment(self.key)
+        return self.active is None and active is not None and active.key == segment and self.is_leader
+
+    # Appending --------------------------------------------------------------------------------------------------
+    def offer(self, batch: OfferedBatch) -> None:
+        """Put a checked batch in line for this turn."""
+        self._pending.append(batch)
+        if not self._is_dirty:
+            self._is_dirty = True
+            self.node.mark_dirty(self)
+
+    def flush_pending(self, now_ms: int) -> None:
+        """Once per turn: step the machine with all that came, write once, answer."""
+        self._is_dirty = False
+        batches, self._pending = self._pending, []
+        refusal = self.refusal or self.node.refusal
+        if refusal is not None:
+            for batch in batches:
+                self._refuse(batch, refusal[0], refusal[1])
+            return
+        if self.active is None:
+            if not self.node.may_open():
+                self._defer(batches)
+                return
+            try:
+                self.active = self._open_first()
+            except (DiskFull, Unavailable) as error:
+                for batch in batches:
+                    self._refuse(batch, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+                return
+        self._step(self.active, BatchesReceived(batches), now_ms)
+
+    def _defer(self, batches: list[OfferedBatch]) -> None:
+        """Too many files to make in this turn: take the bytes out of the receive buffers and wait for the next."""
+        for batch in batches:
+            if not isinstance(batch.payload.obj, bytearray) or len(batch.payload.obj) != batch.size_bytes:
+                batch.payload = memoryview(bytearray(batch.payload))
+        self._pending = batches
+        self._is_dirty = True
+        self.node.defer(self)
+
+    def _step(self, active: ActiveSegment, event: LeaderEvent, now_ms: int) -> None:
+        effects = active.leader.step(event, now_ms)
+        for index, effect in enumerate(effects):
+            if not self._perform(active, effect, now_ms):
+                self._drop_after_failure(effects[index + 1 :])
+                return
+
+    def _drop_after_failure(self, effects: list[LeaderEffect]) -> None:
+        """The write failed, and with it the roll that would have followed: its batches are refused too."""
+        for effect in effects:
+            if isinstance(effect, RollSegment):
+                for batch in effect.remaining:
+                    self._refuse(batch, ErrorCode.KAFKA_STORAGE_ERROR, "the write before this one failed")
+
+    def _perform(self, active: ActiveSegment, effect: LeaderEffect, now_ms: int) -> bool:
+        match effect:
+            case PersistBatches():
+                return self._persist(active, effect, now_ms)
+            case Acknowledge(leader_mark, high_watermark):
+                self._acknowledge(active, leader_mark, high_watermark)
+            case RepeatAnswer(batch, duplicate):
+                self._wait_for(Waiting(duplicate.end_offset, duplicate.base_offset, batch))
+            case RefuseBatch(batch, reason):
+                code = _REFUSALS[reason] if isinstance(reason, Refusal) else ErrorCode.NOT_ENOUGH_REPLICAS
+                message = reason.value if isinstance(reason, Refusal) else reason
+                self._refuse(batch, code, message)
+            case RollSegment(end_offset, remaining):
+                self._roll(active, end_offset, remaining, now_ms)
+            case ProposeIsr():
+                self.node.propose_isr(self, active, effect)
+            case StopLeading():
+                self.stop_leading("fenced by the meta service")
+            case _:
+                assert_never(effect)
+        return True
+
+    def _persist(self, active: ActiveSegment, effect: PersistBatches, now_ms: int) -> bool:
+        try:
+            active.write(effect)
+        except (DiskFull, Unavailable) as error:
+            self._step(active, PersistFailed(), now_ms)
+            self.node.write_failed(self, error)
+            for batch in effect.batches:
+                self._refuse(batch, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            self._fail_waiting_above(active.leader.end_offset, str(error))
+            return False
+        stats = self.node.stats
+        stats.appended_bytes += effect.size_bytes
+        stats.appended_batches += len(effect.batches)
+        stats.append_groups += 1
+        self.node.written(self, active)
+        if self.rules.is_fsync:
+            self._queue_answers(effect.batches)
+            self._step(active, BatchesWritten(), now_ms)
+            self.node.flusher.ask(self, active, effect.end_offset)
+            return True
+        (acknowledge,) = active.leader.step(BatchesPersisted(effect.end_offset), now_ms) or (None,)
+        if (
+            isinstance(acknowledge, Acknowledge)
+            and acknowledge.high_watermark == effect.end_offset
+            and not self.ended
+            and not self._waiting
+        ):
+            # The common case: written is committed. Nobody waits, so these are answered without taking a place in line.
+            active.move_high_watermark(effect.end_offset)
+            self.high_watermark = effect.end_offset
+            self.node.advanced(self)
+            log_start, is_append_time = self.log_start_offset, self.rules.is_append_time
+            for batch in effect.batches:
+                batch.request.settle(
+                    batch.place, 0, batch.base_offset, batch.max_timestamp_ms if is_append_time else -1, log_start
+                )
+            return True
+        self._queue_answers(effect.batches)
+        if acknowledge is not None:
+            self._perform(active, acknowledge, now_ms)
+        return True
+
+    def _queue_answers(self, batches: list[OfferedBatch]) -> None:
+        for batch in batches:
+            if batch.acks == 0:
+                batch.request.settle(batch.place, 0, batch.base_offset, -1, self.log_start_offset)
+            else:
+                self._waiting.append(Waiting(batch.end_offset, batch.base_offset, batch))
+
+    def persisted(self, active: ActiveSegment, end_offset: int, now_ms: int) -> None:
+        """The flusher made everything below `end_offset` durable."""
+        if self.node.get(self.key) is self:
+            self._step(active, BatchesPersisted(end_offset), now_ms)
+
+    def _acknowledge(self, active: ActiveSegment, leader_mark: int, high_watermark: int) -> None:
+        active.move_high_watermark(high_watermark)
+        if active is not self.active:
+            self.node.sealing.ended_advanced(self, active)
+        # A later segment's mark counts only when every earlier one is wholly committed.
+        if self.ended and active is not self.ended[0] and not self.ended[0].is_wholly_committed:
+            return
+        for waiting in self._waiting.take_reached(leader_mark, high_watermark):
+            self._answer(waiting)
+        if high_watermark > self.high_watermark:
+            self.high_watermark = high_watermark
+            self.node.advanced(self)
+
+    def _answer(self, waiting: Waiting) -> None:
+        batch = waiting.batch
+        append_time_ms = batch.max_timestamp_ms if self.rules.is_append_time else -1
+        batch.request.settle(batch.place, 0, waiting.base_offset, append_time_ms, self.log_start_offset)
+
+    def _wait_for(self, waiting: Waiting) -> None:
+        if waiting.end_offset <= self.high_watermark or waiting.batch.acks == 0:
+            self._answer(waiting)
+        else:
+            # In the log but not committed yet: a repetition is not acknowledged before its original (F54).
+            self._waiting.insert(waiting)
+
+    def _refuse(self, batch: OfferedBatch, code: int, message: str) -> None:
+        batch.request.settle(batch.place, code, -1, -1, self.log_start_offset, message)
+
+    def _fail_waiting_above(self, end_offset: int, message: str) -> None:
+        for waiting in self._waiting.take_above(end_offset):
+            self._refuse(waiting.batch, ErrorCode.KAFKA_STORAGE_ERROR, message)
+
+    def flush_failed(self, active: ActiveSegment, reason: str, now_ms: int) -> None:
+        """What the disk holds of this segment is not known any more: acknowledge nothing more of it, seal it never."""
+        active.leader.step(FenceRaised(active.key.epoch), now_ms)
+        self._stop(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+    def stop_after_fault(self, reason: str) -> None:
+        """Something unforeseen in the middle of a turn: what is in line is refused, what was taken out of it runs into
+        its own time limit."""
+        self._stop(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        self._is_dirty = False
+        batches, self._pending = self._pending, []
+        for batch in batches:
+            self._refuse(batch, ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+    def stop_leading(self, reason: str) -> None:
+        """Another node leads, or the topic is gone."""
+        self._stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
+
+    def _stop(self, code: ErrorCode, reason: str) -> None:
+        """Whoever waits gets "outcome unknown": the batch may survive in the segment's seal."""
+        self.refusal = (code, reason)
+        for waiting in self._waiting.take_above(-1):
+            self._refuse(waiting.batch, ErrorCode.REQUEST_TIMED_OUT, reason)
+        self.wake_waiters()
+
+    # Opening and rolling ----------------------------------------------------------------------------------------
+    def _open_first(self) -> ActiveSegment:
+        segment = self.node.catalog.active_segment(self.key)
+        if segment is None or segment.leader != self.node.node_id:
+            raise Unavailable(f"{self.topic.name}-{self.key.shard}: this node leads no active segment of it yet")
+        if self.ended:
+            # A restart that found the file of the segment before, not sealed yet, and none of this one.
+            table = ProducerTable(self.ended[-1].producers_at_end or ())
+        else:
+            previous = self.segments[-2].seal if len(self.segments) > 1 else None
+            table = ProducerTable(previous.producers if previous else ())
+        return self._open(segment.key, table, isr=segment.isr, is_confirmed=True)
+
+    def _open(
+        self, key: SegmentKey, table: ProducerTable, *, isr: tuple[int, ...], is_confirmed: bool
+    ) -> ActiveSegment:
+        identity = SegmentIdentity(
+            self.node.cluster_id, key.topic_id, self.topic.name, key.shard, key.epoch, key.base_offset, self.node.now_ms
+        )
+        file = SegmentFile(self.node.layout.segment(key), self.node.descriptors, 0)
+        file.create(encode_segment_header(identity))
+        leader = SegmentLeader(key, self.node.node_id, self.rules.roll, table, isr=isr, is_confirmed=is_confirmed)
+        return ActiveSegment(identity, file, leader, IndexBuilder(key.base_offset))
+
+    def _roll(self, old: ActiveSegment, end_offset: int, remaining: list[OfferedBatch], now_ms: int) -> None:
+        """Go on in the next file at once; the meta service confirms in the background (docs/design.md section 10)."""
+        key = SegmentKey(self.key.topic_id, self.key.shard, old.key.epoch + 1, end_offset)
+        try:
+            new = self._open(key, old.leader.producers, isr=(self.node.node_id,), is_confirmed=False)
+        except (DiskFull, Unavailable) as error:
+            old.leader.is_ended = False
+            self.node.write_failed(self, error)
+            for batch in remaining:
+                self._refuse(batch, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            return
+        old.producers_at_end = old.leader.producers.snapshot()
+        self.ended.append(old)
+        self.active = new
+        self.node.stats.rolls += 1
+        self.node.sealing.rolled(self, old, new)
+        if remaining:
+            self._step(new, BatchesReceived(remaining), now_ms)
+
+    def ask_roll(self, now_ms: int) -> bool:
+        """By command; False when the active segment is empty."""
+        before = self.active
+        if before is not None and self.refusal is None:
+            self._step(before, RollAsked(), now_ms)
+        return self.active is not before
+
+    def look_at_age(self, now_ms: int) -> bool:
+        """Returns whether it has rolled."""
+        before = self.active
+        if before is not None and self.refusal is None:
+            self._step(before, TimePassed(), now_ms)
+        return self.active is not before
+
+    def forget_silent_producers(self, now_ms: int, expiration_ms: int) -> int:
+        """Idempotent producers that have not written for so long; returns how many were forgotten."""
+        return self.active.leader.producers.expire(now_ms, expiration_ms) if self.active is not None else 0
+
+    def confirmed(self, active: ActiveSegment, event: Any, now_ms: int) -> None:
+        """The meta service answered something about this segment: step its leader with it."""
+        self._step(active, event, now_ms)
+
+    def sealed(self, ended: ActiveSegment, copy: LocalCopy) -> None:
+        """Its seal record is written: from now on it is one of the sealed copies."""
+        self.copies[ended.key.epoch] = copy
+        self.ended.remove(ended)
+
+    def take_out(self, segment: SegmentKey) -> LocalCopy | None:
+        """Readers that come from now on do not find this copy here. Never the active one."""
+        for ended in self.ended:
+            if ended.key == segment:
+                self.ended.remove(ended)
+                return ended
+        copy = self.copies.get(segment.epoch)
+        return self.copies.pop(segment.epoch) if copy is not None and copy.key == segment else None
+
+    # Readers ----------------------------------------------------------------------------------------------------
+    def wake_waiters(self) -> None:
+        if self.waiters:
+            waiters, self.waiters = self.waiters, set()
+            for waiter in waiters:
+                waiter.wake()
+
+    def apply_rules(self, topic: Topic, rules: ShardRules) -> None:
+        self.topic = topic
+        self.rules = rules
+        if self.active is not None:
+            self.active.leader.policy = rules.roll
+
+    # The seams: for the tier, the groups, the control requests ---------------------------------------------------
+    async def append(self, batches: Sequence[bytes]) -> int:
+        """Append batches built by the node itself; see `shards/seam.py`."""
+        return await self.node.append_internally(self, batches)
+
+    async def read(self, offset: int, max_bytes: int) -> list[bytes | memoryview]:
+        """Whole batches as copies that the caller may keep."""
+        if offset >= self.high_watermark:
+            return []
+        read = await self.node.reader.read(self, offset, max_bytes)
+        try:
+            # A view is of a pooled buffer, which goes back now.
+            return [bytes(piece) if isinstance(piece, memoryview) else piece for piece in read.in_memory()]
+        finally:
+            if read.release is not None:
+                read.release()
+
+    def size_below_high_watermark(self, segment: SegmentKey, from_offset: int) -> int:
+        copy = self.copy_of(segment)
+        return ranges.size_below_high_watermark(copy, from_offset) if copy is not None else 0
+
+    async def read_committed_range(self, segment: SegmentKey, from_offset: int, max_bytes: int) -> LogRange:
+        return await ranges.read_committed_range(self, segment, from_offset, max_bytes)
+
+    async def offset_for_time(self, timestamp_ms: int) -> FoundOffset | None:
+        return await ranges.offset_for_time(self, timestamp_ms)
+
+    async def offset_of_max_timestamp(self) -> FoundOffset | None:
+        return await ranges.offset_with_max_timestamp(self)
+
+    def earliest_local_offset(self) -> int:
+        return ranges.earliest_local_offset(self)
+
+    def last_tiered_offset(self) -> int:
+        return ranges.last_tiered_offset(self)
+
+    def local_size_bytes(self) -> int:
+        return ranges.local_size_bytes(self)
+
+    async def delete_records_before(self, offset: int) -> int:
+        shard = await self.node.meta.advance_log_start(self.key, min(offset, self.high_watermark))
+        if shard.log_start_offset > self.log_start_offset:
+            self.log_start_offset = shard.log_start_offset
+            self.wake_waiters()
+        return self.log_start_offset

@@ -1,0 +1,112 @@
+"""Watches the room for new data: refuses writes before the disk is full, takes them again when there is room.
+
+Reads, uploads and retention go on meanwhile: they are what makes room (F52).
+Lives on the event loop; looks once a second, oftener as the reserve comes near, and at once after a failed write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.retention import DiskPressure
+from stratalog.model.errors import DiskFull, StratalogError
+from stratalog.telemetry.logs import logger
+from stratalog.telemetry.metrics import counter, gauge
+from stratalog_node.shards.node_shards import NodeShards
+
+log = logger(__name__)
+
+_LOOK_S = 1.0
+_SHORTEST_LOOK_S = 0.005
+_FASTEST_BYTES_PER_S = 1 << 30
+"""No node writes faster: what is above the reserve lasts at least so long, and the next look may wait so long."""
+_HEALED_SHARE = 1.1
+"""Free space must exceed the reserve by this much before writes resume, or they would flap."""
+
+
+@dataclass(slots=True)
+class SpaceStats:
+    free_bytes: int = gauge("Free bytes on the data disk.")
+    local_bytes: int = gauge("Bytes of segments on this node.")
+    is_refusing_writes: int = gauge("1 while new data is refused for lack of room.")
+    refusals: int = counter("Times writes began to be refused for lack of room.")
+
+
+class SpaceGuard:
+    def __init__(self, shards: NodeShards, *, reserve_bytes: int) -> None:
+        self.stats = SpaceStats()
+        self._shards = shards
+        self._reserve_bytes = reserve_bytes
+        self._pressure: DiskPressure | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._has_failed = False
+        self._spare_bytes = 0
+        self._since_counted_s = _LOOK_S
+        shards.on_write_failure(self._write_failed)
+
+    def start(self) -> None:
+        self.look()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            pause_s = _LOOK_S
+            if self._spare_bytes > 0 and self._shards.refusal is None:
+                pause_s = min(max(self._spare_bytes / _FASTEST_BYTES_PER_S, _SHORTEST_LOOK_S), _LOOK_S)
+            await asyncio.sleep(pause_s)
+            self._since_counted_s += pause_s
+            self.look()
+
+    def _write_failed(self, error: StratalogError) -> None:
+        if isinstance(error, DiskFull):
+            self._has_failed = True
+            self.look()
+
+    def set_pressure(self, pressure: DiskPressure | None) -> None:
+        """Local data waits for its upload above the hard limit (or no more)."""
+        if pressure != self._pressure:
+            self._pressure = pressure
+            self.look()
+
+    def look(self) -> None:
+        """Decide by the numbers of this moment."""
+        free_bytes = self._shards.disk_usage().usable_bytes
+        self._spare_bytes = free_bytes - self._reserve_bytes
+        self.stats.free_bytes = free_bytes
+        if self._since_counted_s >= _LOOK_S:
+            # One look at each local copy: not oftener than once a second.
+            self._since_counted_s = 0.0
+            self.stats.local_bytes = self._shards.local_bytes()
+        reason = self._reason(free_bytes)
+        self._has_failed = False
+        was_refusing = self._shards.refusal is not None
+        if reason is None:
+            if was_refusing:
+                log.info("writes resume", free_bytes=free_bytes, local_bytes=self.stats.local_bytes)
+            self._shards.refusal = None
+        else:
+            if not was_refusing:
+                self.stats.refusals += 1
+                log.error("writes are refused", reason=reason)
+            self._shards.refusal = (ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        self.stats.is_refusing_writes = int(reason is not None)
+
+    def _reason(self, free_bytes: int) -> str | None:
+        needed = self._reserve_bytes
+        if self._shards.refusal is not None:
+            needed = int(needed * _HEALED_SHARE)
+        if self._has_failed or free_bytes < needed:
+            return (
+                f"{free_bytes} bytes are free on {self._shards.layout.root}, {needed} are kept in reserve "
+                "(disk.reserve.bytes): free space or wait for uploads and retention; writes resume by themselves"
+            )
+        if self._pressure is not None:
+            return self._pressure.message
+        return None

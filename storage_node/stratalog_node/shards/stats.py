@@ -1,0 +1,24 @@
+"""Plain counters of the append and read paths; telemetry reads them, the hot path only adds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.telemetry.metrics import counter
+
+
+@dataclass(slots=True)
+class ShardStats:
+    appended_batches: int = counter("Record batches appended.")
+    appended_bytes: int = counter("Bytes of record batches appended.")
+    append_groups: int = counter("Writes to segment files: one per shard and loop turn.")
+    write_failures: int = counter("Writes that failed, disk full included.")
+    rolls: int = counter("Segments ended and followed by a new one.")
+    sealed: int = counter("Segments sealed.")
+    seal_failures: int = counter("Segments whose seal was refused or found damage.")
+    cached_read_bytes: int = counter("Bytes of batches served from the page cache.")
+    disk_read_bytes: int = counter("Bytes of batches read from disk on a thread, and checked.")
+    cold_reads: int = counter("Reads that went to the object store.")
+    local_copies_freed: int = counter("Local copies of segments deleted.")
+    damaged_copies: int = counter("Local copies in which a read found damage.")
+    torn_tail_bytes: int = counter("Bytes cut from torn tails at start.")

@@ -1,0 +1,140 @@
+"""The tiers of one node, put together: uploads, cold reads, retention and the janitor over one store, or over none.
+
+Without a store only retention and the deletion of local files run. Order of start and stop, and nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from stratalog.formats.object_names import ObjectNames
+from stratalog.machines.retention import DiskPressure
+from stratalog.meta_api.client import MetaClient
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import Segment
+from stratalog.objects.store import ObjectStore
+from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.metrics import MetricRegistry
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.node_shards import NodeShards
+from stratalog_node.tier.cold_limits import ColdReadLimits
+from stratalog_node.tier.cold_reader import ColdReader
+from stratalog_node.tier.janitor import Janitor
+from stratalog_node.tier.limits import janitor_schedule, retention_schedule, upload_limits
+from stratalog_node.tier.retention import RetentionWorker
+from stratalog_node.tier.stats import TierStats
+from stratalog_node.tier.uploader import TierWriter
+
+
+class NodeTier:
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        node_epoch: int,
+        cluster_id: str,
+        settings: ProcessSettings,
+        meta: MetaClient,
+        catalog: Catalog,
+        shards: NodeShards,
+        store: ObjectStore | None,
+        clock_ms: Callable[[], int],
+        on_pressure: Callable[[DiskPressure | None], None],
+    ) -> None:
+        self.stats = TierStats()
+        self.names = ObjectNames("", cluster_id)
+        self.writer: TierWriter | None = None
+        self.cold: ColdReader | None = None
+        self._catalog = catalog
+        self._shards = shards
+        self._store = store
+        if store is not None:
+            self.writer = TierWriter(
+                node_id=node_id,
+                cluster_id=cluster_id,
+                meta=meta,
+                shards=shards,
+                catalog=catalog,
+                store=store,
+                limits=upload_limits(settings),
+                clock_ms=clock_ms,
+                rng=random.Random(),
+                holder=f"node-{node_id}-{node_epoch}",
+                names=self.names,
+                stats=self.stats,
+                doubt_ms=settings.remote_orphan_grace_ms,
+            )
+            self.cold = ColdReader(store, self.names, cold_read_limits(settings), self._reload)
+        self.retention = RetentionWorker(
+            node_id=node_id,
+            meta=meta,
+            shards=shards,
+            catalog=catalog,
+            store=store,
+            names=self.names,
+            schedule=retention_schedule(settings),
+            clock_ms=clock_ms,
+            stats=self.stats,
+            on_pressure=on_pressure,
+            local_bytes=shards.local_bytes,
+            unsent_bytes=self._unsent_bytes,
+        )
+        self.janitor = Janitor(
+            node_id=node_id,
+            meta=meta,
+            shards=shards,
+            catalog=catalog,
+            store=store,
+            writer=self.writer,
+            names=self.names,
+            schedule=janitor_schedule(settings),
+            clock_ms=clock_ms,
+            stats=self.stats,
+            free_deleted=self._free_deleted,
+        )
+
+    def _unsent_bytes(self) -> int:
+        return self.writer.status().uploader.unsent_bytes if self.writer is not None else 0
+
+    async def _reload(self, key: SegmentKey) -> Segment | None:
+        return self._catalog.segment(key)
+
+    async def _free_deleted(self, key: SegmentKey) -> None:
+        await self._shards.free_local(self._shards.get(key.shard_key), key)
+
+    async def start(self) -> None:
+        if self.writer is not None:
+            self._shards.reader.cold = self.cold
+            self._shards.cold_times = self.cold
+            await self.writer.start()
+        await self.retention.start()
+        await self.janitor.start()
+
+    async def close(self) -> None:
+        await self.janitor.close()
+        await self.retention.close()
+        if self.writer is not None:
+            await self.writer.close()
+        if self.cold is not None:
+            await self.cold.close()
+
+    def add_metrics(self, metrics: MetricRegistry) -> None:
+        metrics.add("stratalog_tier", self.stats)
+        if self.writer is not None:
+            metrics.refresh_with(self.writer.status)
+        if self.cold is not None:
+            metrics.add("stratalog_cold_read", self.cold.stats)
+
+
+def cold_read_limits(settings: ProcessSettings) -> ColdReadLimits:
+    rate = settings.remote_read_bytes_per_second
+    return ColdReadLimits(
+        cache_bytes=settings.remote_read_cache_bytes,
+        window_min_bytes=settings.remote_read_window_min_bytes,
+        window_max_bytes=settings.remote_read_window_max_bytes,
+        bytes_per_s=None if rate < 0 else rate,
+        max_concurrency=settings.remote_read_max_concurrency,
+        unread_ttl_ms=settings.remote_read_unread_ttl_ms,
+        read_ttl_ms=settings.remote_read_read_ttl_ms,
+    )

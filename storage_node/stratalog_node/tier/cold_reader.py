@@ -1,0 +1,343 @@
+"""Reads a shard's data back from the object store: verified, read ahead, shared by all readers of the node.
+
+A read answers whole batches from the one that contains its offset: it waits for the first block and adds what lies
+ready behind it. Nothing is cached or answered before every CRC and the identity of its part were checked, on this
+reader's own threads. Blocks are fetched once for all readers, by tasks of their own that a cancelled reader leaves
+alone (F43, F47). How far ahead is `machines.read_window`'s to say; how fast is this reader's own limit, so that
+producers and hot readers do not feel it.
+
+Requires: one event loop; segments oldest first, without the deleted ones.
+Cost of a read from memory: about 30 us, no copy. Views handed out keep at most their blocks alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from time import monotonic
+from typing import TypeVar
+
+from stratalog.formats.object_names import ObjectNames
+from stratalog.machines.read_window import Block, ReadWindow, WindowStatus
+from stratalog.model.errors import Corrupt, NotFound, Unavailable
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.segment import RemoteState, Segment
+from stratalog.objects.limits import TransferLimits
+from stratalog.objects.store import ObjectStore
+from stratalog_node.tier.block_cache import BlockCache, HeldBlock
+from stratalog_node.tier.cold_limits import ColdReadLimits, ColdReadStats
+from stratalog_node.tier.cold_times import TimeSearch
+from stratalog_node.tier.remote_blocks import RemoteBlock, check_block
+from stratalog_node.tier.remote_index import ObjectGone, RemoteIndex, ask_again, object_gone
+from stratalog_node.tier.remote_walk import Missing, remote_end_offset, segment_at, walk_blocks
+from stratalog_node.tier.single_flight import SingleFlight
+
+T = TypeVar("T")
+
+Reload = Callable[[SegmentKey], Awaitable[Segment | None]]
+"""The segment as metadata has it now, None when it is gone; asked when an object was not there."""
+
+_LOOKS = 64
+"""Indexes learned for one look ahead: a bound for a memory too small to hold them."""
+_SHORTEST_TICK_S = 0.05
+_LONGEST_TICK_S = 1.0
+_FORGET_TTLS = 4
+"""A shard that nobody reads is forgotten after so many unread TTLs, its window with it."""
+
+
+@dataclass(slots=True)
+class _ShardReads:
+    """What is remembered of a shard that is being read."""
+
+    key: ShardKey
+    window: ReadWindow
+    used_ms: int
+
+
+class ColdReader:
+    """All cold reads of one node."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        names: ObjectNames,
+        limits: ColdReadLimits,
+        reload: Reload,
+        *,
+        now_ms: Callable[[], int] = lambda: int(monotonic() * 1_000),
+    ) -> None:
+        self._store = store
+        self._cluster_id = names.cluster_id
+        self._limits = limits
+        self._reload = reload
+        self._now_ms = now_ms
+        self.stats = ColdReadStats()
+        self._threads = ThreadPoolExecutor(limits.threads, thread_name_prefix="cold-read")
+        self._transfers = TransferLimits(bytes_per_s=limits.bytes_per_s, concurrency=limits.max_concurrency)
+        # Read-ahead leaves a slot to those who wait.
+        self._ahead_slots = asyncio.Semaphore(max(1, limits.max_concurrency - 1))
+        self._cache = BlockCache(limits.cache_bytes - limits.index_bytes, self._evicted)
+        self._index = RemoteIndex(store, names.cluster_id, limits, self._transfers, self._threads, self.stats)
+        self._fetches: SingleFlight[Block, HeldBlock] = SingleFlight()
+        self._looks: SingleFlight[ShardKey, None] = SingleFlight()
+        self._shards: dict[ShardKey, _ShardReads] = {}
+        self._tick: asyncio.TimerHandle | None = None
+
+    # Reading ----------------------------------------------------------------------------------------------------
+    async def read(self, segments: Sequence[Segment], offset: int, max_bytes: int) -> list[memoryview]:
+        """Whole batches from the one that contains `offset`: at least one, else at most `max_bytes`.
+
+        Raises: NotFound when `offset` is not in the cold tier; Unavailable when the store does not answer or an object
+        is gone for good; Corrupt, naming object and byte.
+        """
+        self.stats.reads += 1
+        return await self._with_reload(segments, offset, lambda known: self._read(known, offset, max_bytes))
+
+    async def find_by_time(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the segment's first record with that time or a later one, exact inside compressed
+        batches; None when what of it is in the cold tier has none."""
+        search = self._time_search()
+        return await self._with_reload([segment], segment.base_offset, lambda s: search.first_at(s[0], timestamp_ms))
+
+    async def offset_of_max_timestamp(self, segment: Segment) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record with the segment's highest time."""
+        search = self._time_search()
+        return await self._with_reload([segment], segment.base_offset, lambda s: search.first_of_max(s[0]))
+
+    async def _with_reload(
+        self, segments: Sequence[Segment], offset: int, work: Callable[[Sequence[Segment]], Awaitable[T]]
+    ) -> T:
+        """Do `work`; when an object is gone, read the segment's metadata again, once (F33, F35)."""
+        try:
+            return await work(segments)
+        except ObjectGone as gone:
+            number = segment_at(segments, offset)
+            stale = segments[number]
+            self.stats.reloads += 1
+            self._index.forget(stale)
+            fresh = await self._reload(stale.key)
+            if fresh is None:
+                raise Unavailable(f"segment {stale.key} is gone: ask for the shard's log start offset") from gone
+            if fresh.remote == stale.remote:
+                raise
+            return await work([*segments[:number], fresh, *segments[number + 1 :]])
+
+    async def _read(self, segments: Sequence[Segment], offset: int, max_bytes: int) -> list[memoryview]:
+        remote = await self._block_at(segments, offset)
+        shard = self._shard(remote.segment.shard_key)
+        reach_bytes = min(max_bytes, self._limits.window.cap_bytes)
+        if shard.window.continues(offset):
+            reach_bytes = max(reach_bytes, shard.window.window_bytes)
+        held = self._cache.get(remote.block)
+        if held is None:
+            fetch = self._demand(shard, remote)
+            self._look_ahead(shard, segments, offset, reach_bytes)
+            held = await fetch
+        else:
+            self.stats.hits += 1
+            self._look_ahead(shard, segments, offset, reach_bytes)
+        return self._collect(shard, segments, held, offset, max_bytes)
+
+    def _collect(
+        self, shard: _ShardReads, segments: Sequence[Segment], held: HeldBlock, offset: int, max_bytes: int
+    ) -> list[memoryview]:
+        """Batches of the block that was waited for, and of those behind it that are there."""
+        pieces: list[memoryview] = []
+        left_bytes = max_bytes
+        now_ms = shard.used_ms = self._now_ms()
+        while True:
+            piece, end_offset = held.cut(offset, left_bytes, at_least_one=not pieces)
+            if not len(piece):
+                return pieces
+            pieces.append(piece)
+            left_bytes -= len(piece)
+            self.stats.bytes_used += len(piece)
+            shard.window.used(held.block, len(piece), end_offset, now_ms)
+            is_read = end_offset >= held.block.end_offset
+            self._cache.touched(held.block, is_read=is_read)
+            following = next(self._walk(segments, end_offset), None) if is_read and left_bytes > 0 else None
+            if not isinstance(following, RemoteBlock):
+                return pieces
+            ready = self._cache.get(following.block)
+            if ready is None:
+                return pieces
+            self.stats.hits += 1
+            held, offset = ready, end_offset
+
+    # Finding blocks ---------------------------------------------------------------------------------------------
+    def _walk(self, segments: Sequence[Segment], offset: int) -> Iterator[RemoteBlock | Missing]:
+        return walk_blocks(segments, offset, self._index)
+
+    async def _block_at(self, segments: Sequence[Segment], offset: int) -> RemoteBlock:
+        for _ in range(_LOOKS):
+            found = next(self._walk(segments, offset), None)
+            if found is None:
+                raise NotFound(f"offset {offset} is not in the cold tier: {_extent(segments)}")
+            if isinstance(found, RemoteBlock):
+                return found
+            await self._learn(found)
+        raise Unavailable("cold reads: the memory for indexes is too small; raise remote.read.cache.bytes")
+
+    async def _learn(self, missing: Missing) -> None:
+        if missing.part is None:
+            await self._index.manifest(missing.segment)
+        else:
+            await self._index.part_blocks(missing.segment.key, missing.part)
+
+    # Reading ahead ----------------------------------------------------------------------------------------------
+    def _look_ahead(self, shard: _ShardReads, segments: Sequence[Segment], offset: int, reach_bytes: int) -> None:
+        """Start what the window asks for; never waits. An index that is missing is learned first, beside."""
+        missing = self._plan(shard, segments, offset, reach_bytes)
+        if missing is not None:
+            self._looks.start(shard.key, lambda: self._learn_ahead(shard, segments, offset, reach_bytes, missing))
+
+    async def _learn_ahead(
+        self, shard: _ShardReads, segments: Sequence[Segment], offset: int, reach_bytes: int, missing: Missing
+    ) -> None:
+        for _ in range(_LOOKS):
+            await self._learn(missing)
+            still = self._plan(shard, segments, offset, reach_bytes)
+            if still is None:
+                return
+            missing = still
+
+    def _plan(self, shard: _ShardReads, segments: Sequence[Segment], offset: int, reach_bytes: int) -> Missing | None:
+        """Start the fetches of one look ahead. Returns: the index that is needed to see further."""
+        seen: dict[Block, RemoteBlock] = {}
+        missing: Missing | None = None
+
+        def ahead() -> Iterator[Block]:
+            nonlocal missing
+            for found in self._walk(segments, offset):
+                if isinstance(found, Missing):
+                    missing = found
+                    return
+                seen[found.block] = found
+                yield found.block
+
+        for block in shard.window.plan(ahead(), reach_bytes, self._cache.allowance_bytes):
+            self._start(shard, seen[block], is_ahead=True)
+        return missing
+
+    # Fetching ---------------------------------------------------------------------------------------------------
+    async def hold(self, segment: Segment, offset: int) -> HeldBlock:
+        """The block that contains an offset, fetched if need be; for searches by time."""
+        remote = await self._block_at([segment], offset)
+        held = self._cache.get(remote.block)
+        if held is not None:
+            self.stats.hits += 1
+            return held
+        return await self._demand(self._shard(segment.key.shard_key), remote)
+
+    def _demand(self, shard: _ShardReads, remote: RemoteBlock) -> Awaitable[HeldBlock]:
+        """A reader waits for this block: fetch it, or join who fetches it. The fetch has begun when this returns."""
+        if shard.window.demand(remote.block):
+            self.stats.misses += 1
+            self._start(shard, remote, is_ahead=False)
+        else:
+            self.stats.joined += 1
+        return self._fetches.join(remote.block, lambda: self._fetch(shard, remote, is_ahead=False))
+
+    def _start(self, shard: _ShardReads, remote: RemoteBlock, *, is_ahead: bool) -> None:
+        self._cache.reserve(remote.block.size_bytes)
+        self._measure()
+        self._fetches.start(remote.block, lambda: self._fetch(shard, remote, is_ahead=is_ahead))
+
+    async def _fetch(self, shard: _ShardReads, remote: RemoteBlock, *, is_ahead: bool) -> HeldBlock:
+        size_bytes = remote.block.size_bytes
+        try:
+            async with self._ahead_slots if is_ahead else nullcontext():
+                held = await ask_again(lambda: self._transfer(remote))
+        except BaseException:
+            self._cache.release(size_bytes)
+            shard.window.failed(remote.block)
+            self.stats.fetch_failures += 1
+            self._measure()
+            raise
+        self._cache.hold(held)
+        shard.window.arrived(remote.block, self._now_ms())
+        self._measure()
+        self._arm()
+        return held
+
+    async def _transfer(self, remote: RemoteBlock) -> HeldBlock:
+        """Fetch and check, once."""
+        size_bytes = remote.block.size_bytes
+        async with self._transfers.transfer(size_bytes):
+            with object_gone(remote.block.object_key):
+                data = await self._store.get_range_view(remote.block.object_key, remote.start, remote.end)
+        self.stats.fetches += 1
+        self.stats.bytes_fetched += size_bytes
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, check_block, remote, data, self._cluster_id
+            )
+        except Corrupt:
+            self.stats.corrupt_ranges += 1
+            raise
+
+    # Keeping and dropping ---------------------------------------------------------------------------------------
+    def _shard(self, key: ShardKey) -> _ShardReads:
+        shard = self._shards.get(key)
+        if shard is None:
+            shard = self._shards[key] = _ShardReads(key, ReadWindow(self._limits.window), self._now_ms())
+        return shard
+
+    def _evicted(self, held: HeldBlock) -> None:
+        self.stats.evicted_blocks += 1
+        shard = self._shards.get(held.segment.shard_key)
+        if shard is not None:
+            shard.window.dropped(held.block)
+
+    def _arm(self) -> None:
+        """Look for what has expired again soon, as long as something is held."""
+        if self._tick is None and (self._shards or len(self._cache)):
+            shortest_s = min(self._limits.read_ttl_ms, self._limits.unread_ttl_ms) / 2_000
+            pause_s = min(max(shortest_s, _SHORTEST_TICK_S), _LONGEST_TICK_S)
+            self._tick = asyncio.get_running_loop().call_later(pause_s, self._expire)
+
+    def _expire(self) -> None:
+        self._tick = None
+        now_ms = self._now_ms()
+        for shard in list(self._shards.values()):
+            expired = shard.window.expire(now_ms)
+            for block in expired.blocks:
+                self._cache.drop(block)
+            self.stats.expired_unread_blocks += expired.unread_blocks
+            self.stats.expired_unread_bytes += expired.unread_bytes
+            if shard.window.is_idle and now_ms - shard.used_ms > _FORGET_TTLS * self._limits.unread_ttl_ms:
+                del self._shards[shard.key]
+        self.stats.window_bytes = sum(shard.window.window_bytes for shard in self._shards.values())
+        self._measure()
+        self._arm()
+
+    def _measure(self) -> None:
+        self.stats.held_bytes = self._cache.held_bytes + self._index.held_bytes
+        self.stats.in_flight_bytes = self._cache.reserved_bytes
+
+    def window(self, key: ShardKey) -> WindowStatus | None:
+        """A shard's read-ahead, for the status page; None when it is not being read."""
+        shard = self._shards.get(key)
+        return shard.window.describe() if shard else None
+
+    def _time_search(self) -> TimeSearch:
+        return TimeSearch(self._index, self.hold, self._threads)
+
+    async def close(self) -> None:
+        """Readers that wait get Unavailable. The store is the caller's."""
+        if self._tick is not None:
+            self._tick.cancel()
+        await self._looks.close()
+        await self._fetches.close()
+        await self._index.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _extent(segments: Sequence[Segment]) -> str:
+    remote = [segment for segment in segments if segment.remote.state is not RemoteState.NONE]
+    if not remote:
+        return "nothing of this shard is there"
+    return f"it has offsets {remote[0].base_offset} to {remote_end_offset(remote[-1])} of this shard"

@@ -1,0 +1,116 @@
+"""Finds records of the cold tier by their time.
+
+A sealed segment's index block names the few batches to look into; a segment that is still being uploaded is searched by
+its parts' headers and indexes. Batches are opened on the cold readers' threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+
+from stratalog.formats.index_points import IndexPoints
+from stratalog.formats.part import PartHeader
+from stratalog.formats.record_batch import parse_header
+from stratalog.formats.records import first_offset_at_or_after
+from stratalog.model.segment import RemotePart, RemoteState, Segment
+from stratalog_node.tier.block_cache import HeldBlock
+from stratalog_node.tier.remote_index import RemoteIndex
+from stratalog_node.tier.remote_walk import remote_end_offset
+
+_HEADERS_AT_ONCE = 8
+
+Hold = Callable[[Segment, int], Awaitable[HeldBlock]]
+
+
+class TimeSearch:
+    """Searches single segments; keeps nothing."""
+
+    def __init__(self, index: RemoteIndex, hold: Hold, threads: Executor) -> None:
+        self._index = index
+        self._hold = hold
+        self._threads = threads
+
+    async def first_at(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record at or after a time."""
+        match segment.remote.state:
+            case RemoteState.COMPLETE:
+                block = await self._index.index_block(segment)
+                if block.position_for_time(timestamp_ms) is None:
+                    return None
+                start = _offset_before(block.points, timestamp_ms, segment.base_offset)
+                return await self._scan(segment, start, remote_end_offset(segment), timestamp_ms)
+            case RemoteState.PARTIAL:
+                return await self._first_in_parts(segment, timestamp_ms)
+            case RemoteState.NONE:
+                return None
+
+    async def first_of_max(self, segment: Segment) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record with the highest time of what is in the store."""
+        match segment.remote.state:
+            case RemoteState.COMPLETE:
+                highest = (await self._index.index_block(segment)).seal.max_timestamp_ms
+            case RemoteState.PARTIAL:
+                highest = -1
+                parts = segment.remote.parts
+                for first in range(0, len(parts), _HEADERS_AT_ONCE):
+                    headers = await self._headers(segment, parts[first : first + _HEADERS_AT_ONCE])
+                    highest = max(highest, *(header.max_timestamp_ms for header in headers))
+            case RemoteState.NONE:
+                return None
+        return await self.first_at(segment, highest) if highest >= 0 else None
+
+    async def _first_in_parts(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
+        parts = segment.remote.parts
+        for first in range(0, len(parts), _HEADERS_AT_ONCE):
+            some = parts[first : first + _HEADERS_AT_ONCE]
+            for part, header in zip(some, await self._headers(segment, some), strict=True):
+                if header.max_timestamp_ms < timestamp_ms:
+                    continue
+                start = part.base_offset
+                known = self._index.blocks_now(segment.key, part)
+                if known is not None:
+                    start = _offset_before(known.index.points, timestamp_ms, start)
+                found = await self._scan(segment, start, part.end_offset, timestamp_ms)
+                if found is not None:
+                    return found
+        return None
+
+    async def _headers(self, segment: Segment, parts: Sequence[RemotePart]) -> Sequence[PartHeader]:
+        return await asyncio.gather(*(self._header(segment, part) for part in parts))
+
+    async def _header(self, segment: Segment, part: RemotePart) -> PartHeader:
+        if self._index.is_large(part):
+            return (await self._index.part_blocks(segment.key, part)).index.header
+        return await self._index.part_header(segment.key, part)
+
+    async def _scan(self, segment: Segment, offset: int, end_offset: int, timestamp_ms: int) -> tuple[int, int] | None:
+        """Look into the batches of `[offset, end_offset)`. A batch may claim a time that none of its records has, so
+        the search goes on behind it."""
+        while offset < end_offset:
+            held = await self._hold(segment, offset)
+            found = await asyncio.get_running_loop().run_in_executor(
+                self._threads, _first_in_block, held, offset, timestamp_ms
+            )
+            if found is not None:
+                return found
+            offset = held.block.end_offset
+        return None
+
+
+def _offset_before(points: IndexPoints, timestamp_ms: int, base_offset: int) -> int:
+    """From where on to look: only older batches lie before."""
+    number = points.before_time(timestamp_ms)
+    return base_offset if number < 0 else points[number].offset
+
+
+def _first_in_block(held: HeldBlock, offset: int, timestamp_ms: int) -> tuple[int, int] | None:
+    source = f"segment {held.segment} in {held.block.object_key}"
+    for batch in held.batches_from(offset):
+        if parse_header(batch).max_timestamp_ms < timestamp_ms:
+            continue
+        found = first_offset_at_or_after(batch, timestamp_ms, source=source)
+        if found is not None:
+            return (found.offset, found.timestamp_ms)
+    return None

@@ -1,0 +1,114 @@
+"""Holds this node's write lock `tier/<node id>`: takes it, renews it, tells when it is gained and lost.
+
+One task. The lease is only a courtesy to others: what keeps a deposed writer out is the lock's epoch, which is in every
+name it writes and in every commit it asks for (F6, F7, F86). So a renewal that fails for want of an answer stops
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from stratalog.meta_api.client import MetaClient
+from stratalog.meta_api.commands import Lock
+from stratalog.model.errors import Conflict, StratalogError
+from stratalog.telemetry.logs import logger
+
+log = logger(__name__)
+
+
+def tier_lock_name(node_id: int) -> str:
+    return f"tier/{node_id}"
+
+
+class TierLock:
+    """`on_gained` is awaited before the lock counts as held; if it raises, it is tried again later."""
+
+    def __init__(
+        self,
+        *,
+        meta: MetaClient,
+        name: str,
+        holder: str,
+        ttl_ms: int,
+        call_timeout_ms: int,
+        rng: random.Random,
+        on_gained: Callable[[Lock], Awaitable[None]],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._meta = meta
+        self._name = name
+        self._holder = holder
+        self._ttl_ms = ttl_ms
+        self._call_timeout_s = call_timeout_ms / 1_000
+        self._rng = rng
+        self._on_gained = on_gained
+        self._on_lost = on_lost
+        self._asked_again = asyncio.Event()
+        self._complained: str | None = None
+        self.current: Lock | None = None
+
+    def lost(self, epoch: int) -> None:
+        """A commit under this epoch was fenced: let go at once and ask anew."""
+        if self.current is not None and self.current.epoch == epoch:
+            self._let_go(f"epoch {epoch} was fenced")
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._renew()
+            pause_s = self._ttl_ms / 3_000 * (0.5 + self._rng.random() / 2)
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._asked_again.wait()
+            except TimeoutError:
+                pass
+            else:
+                self._asked_again.clear()
+                # Fenced just now: whoever took the lock keeps it for a while.
+                await asyncio.sleep(pause_s / 4)
+
+    async def release(self) -> None:
+        """Give the lock back, so that the next life need not wait for the lease's end."""
+        held, self.current = self.current, None
+        if held is None:
+            return
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                await self._meta.release_lock(held)
+        except (StratalogError, TimeoutError) as error:
+            log.info("write lock not given back, its lease will end by itself", lock=self._name, error=str(error))
+
+    async def _renew(self) -> None:
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                lock = await self._meta.acquire_lock(self._name, self._holder, self._ttl_ms)
+            if self.current is not None and self.current.epoch != lock.epoch:
+                self._let_go(f"epoch {self.current.epoch} gave way to {lock.epoch}")
+            if self.current is None:
+                await self._on_gained(lock)
+                log.info("write lock taken", lock=self._name, epoch=lock.epoch)
+            self.current = lock
+            self._complained = None
+        except Conflict as error:
+            if self.current is not None:
+                self._let_go(str(error))
+            else:
+                self._complain("write lock is held by another, uploads wait", error)
+        except (StratalogError, TimeoutError) as error:
+            self._complain("write lock cannot be renewed", error)
+
+    def _let_go(self, reason: str) -> None:
+        self.current = None
+        log.warning("write lock lost, uploads stop", lock=self._name, reason=reason)
+        self._on_lost()
+        self._asked_again.set()
+
+    def _complain(self, event: str, error: Exception) -> None:
+        """One line per change, not one per renewal."""
+        kind = f"{event} {type(error).__name__}"
+        if self._complained != kind:
+            self._complained = kind
+            log.warning(event, lock=self._name, error=str(error))

@@ -1,0 +1,65 @@
+"""Makes parts and bundle bodies of what was read. Byte work of any size goes to the encoder's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stratalog.formats.bundle import BundleEntry, BundleHeader, BundleMember, encode_bundle
+from stratalog.formats.fields import Buffer
+from stratalog.formats.part import PART_HEADER_BYTES, PartIndex, decode_part_header, decode_part_index, encode_part
+from stratalog.machines.upload_events import PART_OVERHEAD_BYTES, Piece
+from stratalog.model.segment import SegmentIdentity
+from stratalog_node.tier.encoder import Encoder
+from stratalog_node.tier.source import PieceData
+
+_BATCH_WEIGHT = 512
+_MEMBER_WEIGHT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPart:
+    """A part ready to be put. `index` is what a reader of it would decode."""
+
+    piece: Piece
+    identity: SegmentIdentity
+    pieces: Sequence[Buffer]
+    index: PartIndex
+
+    @property
+    def base_offset(self) -> int:
+        return self.index.header.base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.index.header.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self.index.header.size_bytes
+
+
+class PartBuilder:
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+
+    async def part(self, data: PieceData, identity: SegmentIdentity, attempt: int) -> BuiltPart:
+        return await self._encoder.run(_BATCH_WEIGHT * len(data.headers), build_part, data, identity, attempt)
+
+    async def bundle(
+        self, header: BundleHeader, parts: Sequence[BuiltPart]
+    ) -> tuple[list[Buffer], tuple[BundleEntry, ...]]:
+        members = [BundleMember(part.identity, part.base_offset, part.end_offset, part.pieces) for part in parts]
+        return await self._encoder.run(_MEMBER_WEIGHT * len(members), encode_bundle, header, members)
+
+
+def build_part(data: PieceData, identity: SegmentIdentity, attempt: int) -> BuiltPart:
+    pieces, _ = encode_part(
+        identity, data.base_offset, data.end_offset, data.data, data.headers, data.digest_before, attempt
+    )
+    header = decode_part_header(pieces[0], source="part just made")
+    index = decode_part_index(pieces[2], header, source="part just made", position=header.index_position)
+    return BuiltPart(data.piece, identity, pieces, index)
+
+
+assert PART_OVERHEAD_BYTES > PART_HEADER_BYTES, "the uploader plans bundles with at least a part's header in mind"

@@ -1,0 +1,140 @@
+"""How a part of a segment is cut into blocks, and what must be true of the bytes that come for one.
+
+A small part is one block, fetched whole with its header and index. A large part is cut at its index points, so that a
+block begins and ends with a batch and can be checked by itself.
+The functions that check bytes run in the cold readers' threads.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from stratalog.formats.batch_scan import scan_batches
+from stratalog.formats.envelope import ENVELOPE_BYTES
+from stratalog.formats.index_block import INDEX_INTERVAL_BYTES, POINT_BYTES
+from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, PartIndex, decode_part_header, decode_part_index
+from stratalog.machines.read_window import Block
+from stratalog.model.errors import Corrupt
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemotePart
+from stratalog_node.tier.block_cache import HeldBlock
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteBlock:
+    """A block of a segment and where it lies: bytes `[start, end)` of its object."""
+
+    block: Block
+    segment: SegmentKey
+    start: int
+    end: int
+    whole_part: RemotePart | None
+    """Set when the range is all of this part, header and index included."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartBlocks:
+    """All blocks of one part, in order, and the part's own index."""
+
+    index: PartIndex
+    blocks: tuple[RemoteBlock, ...]
+    base_offsets: tuple[int, ...]
+
+    def at(self, offset: int) -> int:
+        """The number of the block that contains `offset`."""
+        return max(0, bisect_right(self.base_offsets, offset) - 1)
+
+
+def whole_part_block(segment: SegmentKey, part: RemotePart) -> RemoteBlock:
+    block = Block(part.object_key, part.position, part.base_offset, part.end_offset, part.size_bytes)
+    return RemoteBlock(block, segment, part.position, part.position + part.size_bytes, part)
+
+
+def cut_part(segment: SegmentKey, part: RemotePart, index: PartIndex, block_bytes: int) -> PartBlocks:
+    """Cut at the first point at or after each `block_bytes`; a rest smaller than half a block joins the last one."""
+    size = index.header.data_size_bytes
+    cuts: list[tuple[int, int]] = [(part.base_offset, 0)]
+    for number in range(len(index.points)):
+        point = index.points[number]
+        if point.position - cuts[-1][1] >= block_bytes and size - point.position >= block_bytes // 2:
+            cuts.append((point.offset, point.position))
+    ends = [*cuts[1:], (part.end_offset, size)]
+    data_start = part.position + PART_HEADER_BYTES
+    blocks = tuple(
+        RemoteBlock(
+            Block(part.object_key, data_start + start, base_offset, end_offset, stop - start),
+            segment,
+            data_start + start,
+            data_start + stop,
+            None,
+        )
+        for (base_offset, start), (end_offset, stop) in zip(cuts, ends, strict=True)
+    )
+    return PartBlocks(index, blocks, tuple(base_offset for base_offset, _ in cuts))
+
+
+def largest_index_bytes(part: RemotePart) -> int:
+    """No part of this size has a larger index: points are 64 KiB apart."""
+    return min(
+        part.size_bytes - PART_HEADER_BYTES,
+        ENVELOPE_BYTES + 8 + POINT_BYTES * (part.size_bytes // INDEX_INTERVAL_BYTES),
+    )
+
+
+def check_part_header(data: memoryview, segment: SegmentKey, part: RemotePart, cluster_id: str) -> PartHeader:
+    """The header at the front of `data`. Raises: Corrupt unless it is the part that metadata means."""
+    header = decode_part_header(data, source=part.object_key, position=part.position)
+    found = (header.identity.cluster_id, header.identity.key, header.base_offset, header.end_offset, header.size_bytes)
+    wanted = (cluster_id, segment, part.base_offset, part.end_offset, part.size_bytes)
+    if found != wanted:
+        raise Corrupt(
+            f"part says it is {_words(*found)}; metadata says {_words(*wanted)}",
+            source=part.object_key,
+            position=part.position,
+        )
+    return header
+
+
+def check_index_tail(tail: memoryview, header: PartHeader, part: RemotePart) -> PartIndex:
+    """The index, which is the end of `tail`, which is the end of the part. Raises: Corrupt."""
+    size = header.index_size_bytes
+    if size > len(tail):
+        raise Corrupt(
+            f"part claims an index of {size} bytes, points 64 KiB apart have at most {len(tail)}",
+            source=part.object_key,
+            position=part.position,
+        )
+    return decode_part_index(
+        tail[len(tail) - size :], header, source=part.object_key, position=part.position + header.index_position
+    )
+
+
+def check_block(remote: RemoteBlock, data: memoryview, cluster_id: str) -> HeldBlock:
+    """Every batch of a fetched range: CRC, offsets without a gap, epoch; of a whole part its header, too.
+
+    Raises: Corrupt, naming object and byte.
+    """
+    block = remote.block
+    position = remote.start
+    if remote.whole_part is not None:
+        header = check_part_header(data, remote.segment, remote.whole_part, cluster_id)
+        data = data[PART_HEADER_BYTES : header.index_position]
+        position += PART_HEADER_BYTES
+    found = scan_batches(
+        data, base_offset=block.base_offset, epoch=remote.segment.epoch, source=block.object_key, position=position
+    )
+    if found.end_offset != block.end_offset:
+        raise Corrupt(
+            f"batches from offset {block.base_offset} end at {found.end_offset}, expected {block.end_offset}",
+            source=block.object_key,
+            position=position + len(data),
+        )
+    return HeldBlock(block, remote.segment, data, found.base_offsets, found.positions)
+
+
+def _words(cluster_id: str, key: SegmentKey, base_offset: int, end_offset: int, size_bytes: int) -> str:
+    return (
+        f"cluster {cluster_id}, topic {key.topic_id}, shard {key.shard}, segment {key.base_offset}-{key.epoch}, "
+        f"offsets {base_offset} to {end_offset}, {size_bytes} bytes"
+    )

@@ -1,0 +1,284 @@
+"""What the object store says about its own data: manifests, index blocks, part headers and part indexes.
+
+Everything is checked against metadata before it is kept: a manifest against its digest and the seal record, an index
+block against the manifest, a part's header against the part that metadata names. Kept by least recent use, bounded by
+bytes. One fetch at a time for each thing, which a cancelled reader does not cancel (F43).
+Lives on the event loop; large pieces are decoded on the caller's threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import Any, TypeAlias, TypeVar
+
+from stratalog.formats.digest import object_digest
+from stratalog.formats.index_block import IndexBlock, decode_index_block
+from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.part import PART_HEADER_BYTES, PartHeader
+from stratalog.model.errors import Corrupt, NotFound, Unavailable
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment, SegmentIdentity
+from stratalog.objects.limits import TransferLimits
+from stratalog.objects.store import ObjectStore
+from stratalog_node.tier.cold_limits import ColdReadLimits, ColdReadStats
+from stratalog_node.tier.remote_blocks import (
+    PartBlocks,
+    check_index_tail,
+    check_part_header,
+    cut_part,
+    largest_index_bytes,
+)
+from stratalog_node.tier.single_flight import SingleFlight
+
+Known: TypeAlias = Manifest | IndexBlock | PartBlocks
+V = TypeVar("V")
+_Key: TypeAlias = tuple[str, int]
+"""An object's key, and a position in it; -1 is the whole object."""
+
+_PART_ENTRY_BYTES = 200
+_BLOCK_ENTRY_BYTES = 300
+"""What an entry takes in memory, about."""
+
+
+class ObjectGone(Unavailable):
+    """An object that metadata named is not there: it was moved by a compaction, deleted with its segment, or lost."""
+
+
+@contextmanager
+def object_gone(object_key: str) -> Iterator[None]:
+    """Turn a store's NotFound into ObjectGone: "the object is gone" is not "there is no such offset"."""
+    try:
+        yield
+    except NotFound as error:
+        raise ObjectGone(f"object {object_key} is gone: read the segment's metadata again ({error})") from error
+
+
+async def ask_again(attempt: Callable[[], Awaitable[V]]) -> V:
+    """What comes back damaged once may have been damaged on its way; what is damaged twice is damaged at rest."""
+    try:
+        return await attempt()
+    except Corrupt:
+        return await attempt()
+
+
+class RemoteIndex:
+    """Finds its way in the object store for one node's cold reads."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        cluster_id: str,
+        limits: ColdReadLimits,
+        transfers: TransferLimits,
+        threads: Executor,
+        stats: ColdReadStats,
+    ) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+        self._index_bytes = limits.index_bytes
+        self._range_bytes = limits.range_bytes
+        self._transfers = transfers
+        self._threads = threads
+        self._stats = stats
+        self._known: OrderedDict[_Key, tuple[Known, int]] = OrderedDict()
+        self._flights: SingleFlight[_Key, Known] = SingleFlight()
+        self.held_bytes = 0
+
+    # What is known now ------------------------------------------------------------------------------------------
+    def parts_now(self, segment: Segment) -> Sequence[RemotePart] | None:
+        """The segment's parts in order; None when its manifest must be fetched first."""
+        remote = segment.remote
+        if remote.state is RemoteState.COMPLETE:
+            known = self._look(_manifest_key(segment))
+            return known.parts if isinstance(known, Manifest) else None
+        return remote.parts
+
+    def is_large(self, part: RemotePart) -> bool:
+        """Whether a part is cut into blocks by its index; smaller ones are fetched whole."""
+        return part.size_bytes > 2 * self._range_bytes
+
+    def blocks_now(self, segment: SegmentKey, part: RemotePart) -> PartBlocks | None:
+        """A large part's blocks; None when its index must be fetched first."""
+        known = self._look((part.object_key, part.position))
+        return known if isinstance(known, PartBlocks) else None
+
+    # Fetching ---------------------------------------------------------------------------------------------------
+    async def manifest(self, segment: Segment) -> Manifest:
+        """Of a COMPLETE segment. Raises: Corrupt when it is not the one metadata means; what the store raises."""
+        found = await self._learn(_manifest_key(segment), lambda: self._fetch_manifest(segment))
+        assert isinstance(found, Manifest)
+        return found
+
+    async def index_block(self, segment: Segment) -> IndexBlock:
+        """Of a COMPLETE segment."""
+        manifest = await self.manifest(segment)
+        found = await self._learn((manifest.index_key, -1), lambda: self._fetch_index_block(segment, manifest))
+        assert isinstance(found, IndexBlock)
+        return found
+
+    async def part_blocks(self, segment: SegmentKey, part: RemotePart) -> PartBlocks:
+        """Of a large part: two small requests at once."""
+        found = await self._learn((part.object_key, part.position), lambda: self._fetch_part_blocks(segment, part))
+        assert isinstance(found, PartBlocks)
+        return found
+
+    async def part_header(self, segment: SegmentKey, part: RemotePart) -> PartHeader:
+        """A part's own header, not kept: for times, of segments that have no index block yet."""
+        head = await self._range(part.object_key, part.position, part.position + PART_HEADER_BYTES)
+        return await self._in_thread(lambda: check_part_header(head, segment, part, self._cluster_id))
+
+    def forget(self, segment: Segment) -> None:
+        """Metadata has changed, or an object was gone: learn anew."""
+        parts = segment.remote.parts
+        if segment.remote.state is RemoteState.COMPLETE:
+            parts = self.parts_now(segment) or ()
+            self._drop(_manifest_key(segment))
+        for part in parts:
+            self._drop((part.object_key, part.position))
+
+    async def close(self) -> None:
+        await self._flights.close()
+
+    # Inside -----------------------------------------------------------------------------------------------------
+    async def _learn(self, key: _Key, fetch: Callable[[], Coroutine[Any, Any, tuple[Known, int]]]) -> Known:
+        known = self._look(key)
+        if known is not None:
+            return known
+
+        async def work() -> Known:
+            found, size_bytes = await ask_again(fetch)
+            self._keep(key, found, size_bytes)
+            return found
+
+        return await self._flights.join(key, work)
+
+    def _look(self, key: _Key) -> Known | None:
+        entry = self._known.get(key)
+        if entry is None:
+            return None
+        self._known.move_to_end(key)
+        return entry[0]
+
+    def _keep(self, key: _Key, found: Known, size_bytes: int) -> None:
+        self._drop(key)
+        self._known[key] = (found, size_bytes)
+        self.held_bytes += size_bytes
+        # The newest stays, whatever its size: its reader is about to use it.
+        while self.held_bytes > self._index_bytes and len(self._known) > 1:
+            self._drop(next(iter(self._known)))
+
+    def _drop(self, key: _Key) -> None:
+        if (entry := self._known.pop(key, None)) is not None:
+            self.held_bytes -= entry[1]
+
+    async def _fetch_manifest(self, segment: Segment) -> tuple[Manifest, int]:
+        key = segment.remote.manifest_key
+        assert key is not None
+        data = await self._whole(key, 0)
+        manifest = await self._in_thread(lambda: _check_manifest(data, segment, self._cluster_id))
+        return manifest, len(data) + _PART_ENTRY_BYTES * len(manifest.parts)
+
+    async def _fetch_index_block(self, segment: Segment, manifest: Manifest) -> tuple[IndexBlock, int]:
+        data = await self._whole(manifest.index_key, manifest.index_size_bytes)
+        block = await self._in_thread(lambda: _check_index_block(data, manifest))
+        return block, len(data)
+
+    async def _fetch_part_blocks(self, segment: SegmentKey, part: RemotePart) -> tuple[PartBlocks, int]:
+        end = part.position + part.size_bytes
+        head, tail = await asyncio.gather(
+            self._range(part.object_key, part.position, part.position + PART_HEADER_BYTES),
+            self._range(part.object_key, end - largest_index_bytes(part), end),
+        )
+
+        def check() -> PartBlocks:
+            header = check_part_header(head, segment, part, self._cluster_id)
+            index = check_index_tail(tail, header, part)
+            return cut_part(segment, part, index, self._range_bytes)
+
+        blocks = await self._in_thread(check)
+        return blocks, _BLOCK_ENTRY_BYTES * len(blocks.blocks) + len(tail)
+
+    async def _whole(self, object_key: str, size_bytes: int) -> bytes:
+        async with self._transfers.transfer(size_bytes):
+            with object_gone(object_key):
+                data = await self._store.get(object_key)
+        self._count(len(data))
+        return data
+
+    async def _range(self, object_key: str, start: int, end: int) -> memoryview:
+        async with self._transfers.transfer(end - start):
+            with object_gone(object_key):
+                data = await self._store.get_range_view(object_key, start, end)
+        self._count(len(data))
+        return data
+
+    def _count(self, size_bytes: int) -> None:
+        self._stats.index_fetches += 1
+        self._stats.bytes_fetched += size_bytes
+
+    async def _in_thread(self, check: Callable[[], V]) -> V:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, check)
+        except Corrupt:
+            self._stats.corrupt_ranges += 1
+            raise
+
+
+def _manifest_key(segment: Segment) -> _Key:
+    key = segment.remote.manifest_key
+    if key is None:
+        raise Unavailable(
+            f"segment {segment.key}: metadata calls it complete and names no manifest; wait for the metadata to load"
+        )
+    return (key, -1)
+
+
+def _check_manifest(data: bytes, segment: Segment, cluster_id: str) -> Manifest:
+    key = segment.remote.manifest_key or ""
+    wanted = segment.remote.manifest_digest
+    found = manifest_digest(data)
+    if wanted is not None and found != wanted:
+        raise Corrupt(f"manifest has digest {found.hex()}, metadata says {wanted.hex()}", source=key, position=0)
+    manifest = decode_manifest(data, source=key)
+    _check_identity(manifest.identity, segment.key, cluster_id, key)
+    if segment.seal is not None and _essence(manifest.seal) != _essence(segment.seal):
+        raise Corrupt(
+            f"manifest has seal {_essence(manifest.seal)}, metadata says {_essence(segment.seal)}",
+            source=key,
+            position=0,
+        )
+    return manifest
+
+
+def _check_index_block(data: bytes, manifest: Manifest) -> IndexBlock:
+    key = manifest.index_key
+    found = object_digest(data)
+    if len(data) != manifest.index_size_bytes or found != manifest.index_digest:
+        raise Corrupt(
+            f"index has {len(data)} bytes and digest {found.hex()}, the manifest says {manifest.index_size_bytes} and "
+            f"{manifest.index_digest.hex()}",
+            source=key,
+            position=0,
+        )
+    block = decode_index_block(data, source=key)
+    if block.identity.key != manifest.identity.key or _essence(block.seal) != _essence(manifest.seal):
+        raise Corrupt("index is not that of the manifest's segment", source=key, position=0)
+    return block
+
+
+def _check_identity(identity: SegmentIdentity, key: SegmentKey, cluster_id: str, source: str) -> None:
+    if (identity.cluster_id, identity.key) != (cluster_id, key):
+        raise Corrupt(
+            f"is of cluster {identity.cluster_id}, segment {identity.key}; metadata says {cluster_id}, {key}",
+            source=source,
+            position=0,
+        )
+
+
+def _essence(seal: SealRecord) -> tuple[int, int, int, int, str]:
+    """What must be equal wherever a seal is written; replicas and times are the meta store's alone."""
+    return (seal.epoch, seal.base_offset, seal.end_offset, seal.size_bytes, seal.digest.hex())

@@ -1,0 +1,222 @@
+"""Retention of a node: ends old data, frees local copies, and refuses writes before the disk is full of unsent data.
+
+A round looks at each shard once. What goes is decided in `stratalog.machines.retention`; here it is carried out in the
+order that loses nothing: for total retention the log start first, files and objects after the grace (the janitor,
+F29); for a local copy check the remote one, let meta agree, then free the file (F37). Each step may be repeated after a
+crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from stratalog.formats.object_names import ObjectNames
+from stratalog.machines.retention import (
+    DiskPressure,
+    LocalFreeing,
+    RetentionLimits,
+    disk_pressure,
+    expired,
+    local_copies_to_free,
+)
+from stratalog.meta_api.client import MetaClient
+from stratalog.model.errors import Conflict, Corrupt, NotFound
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog.objects.store import ObjectStore
+from stratalog.settings.choices import ReadPolicy
+from stratalog.settings.topic import TopicSettings
+from stratalog.telemetry.logs import logger
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.seam import Shards, ShardView
+from stratalog_node.tier.remote_copy import check_remote_copy
+from stratalog_node.tier.rounds import Rounds
+from stratalog_node.tier.stats import TierStats
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSchedule:
+    interval_ms: int = 300_000
+    pressure_interval_ms: int = 2_000
+    hard_limit_bytes: int = -1
+    """`local.hard.limit.bytes`; -1 is none."""
+    call_timeout_ms: int = 30_000
+
+
+class RetentionWorker:
+    """`on_pressure` is told when writes must be refused (with the numbers), and None when they may go on."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        meta: MetaClient,
+        shards: Shards,
+        catalog: Catalog,
+        store: ObjectStore | None,
+        names: ObjectNames,
+        schedule: RetentionSchedule,
+        clock_ms: Callable[[], int],
+        stats: TierStats,
+        on_pressure: Callable[[DiskPressure | None], None] = lambda _: None,
+        local_bytes: Callable[[], int] | None = None,
+        unsent_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._node_id = node_id
+        self._meta = meta
+        self._shards = shards
+        self._catalog = catalog
+        self._store = store
+        self._names = names
+        self._schedule = schedule
+        self._clock_ms = clock_ms
+        self._stats = stats
+        self._on_pressure = on_pressure
+        self._local_bytes = local_bytes or self._count_local_bytes
+        self._unsent_bytes = unsent_bytes
+        self._unhealthy: dict[SegmentKey, str] = {}
+        self.pressure: DiskPressure | None = None
+        self._rounds = Rounds("tier-retention", schedule.interval_ms, self.run_once, stats)
+        self._pressure_rounds = Rounds("tier-pressure", schedule.pressure_interval_ms, self._check_pressure, stats)
+
+    async def start(self) -> None:
+        self._rounds.start()
+        self._pressure_rounds.start()
+
+    async def close(self) -> None:
+        await self._rounds.close()
+        await self._pressure_rounds.close()
+
+    def poke(self) -> None:
+        """Do a round soon: a segment became complete, a setting changed."""
+        self._rounds.poke()
+
+    async def run_once(self) -> None:
+        """One round over all shards of this node. An error of one shard does not stop the others."""
+        for view in list(self._shards.all()):
+            segments = view.segments
+            if len(segments) > 1 or any(segment.state is SegmentState.SEALED for segment in segments):
+                await self._rounds.guard(partial(self._look_at, view))
+                await asyncio.sleep(0)
+        await self._check_pressure()
+
+    # One shard ------------------------------------------------------------------------------------------------------
+    async def _look_at(self, view: ShardView) -> None:
+        if self._catalog.topic_by_id(view.key.topic_id) is None:
+            return
+        settings = self._catalog.topic_settings(view.key.topic_id)
+        limits = _limits(settings)
+        now_ms = self._clock_ms()
+        active_bytes = sum(
+            view.size_below_high_watermark(segment.key, segment.base_offset)
+            for segment in view.segments
+            if segment.seal is None and view.has_local(segment.key)
+        )
+        newest = view.segments[-1]
+        if newest.leader == self._node_id:
+            move = expired(view.segments, active_bytes, limits, now_ms)
+            if move is not None and move.offset > view.log_start_offset:
+                async with self._deadline():
+                    await self._meta.advance_log_start(view.key, move.offset)
+                self._stats.log_starts_moved += 1
+                log.info(
+                    "retention moves the log start",
+                    topic=view.topic.name,
+                    shard=view.key.shard,
+                    offset=move.offset,
+                    reason=move.reason,
+                )
+        await self._finish_freeing(view)
+        for freeing in local_copies_to_free(view.segments, view.has_local, active_bytes, limits, now_ms):
+            await self._free(view, freeing)
+
+    async def _finish_freeing(self, view: ShardView) -> None:
+        """Copies that meta agreed to forget, but that a crash or a lost answer left here (F38)."""
+        for segment in list(view.segments):
+            if (
+                segment.remote.state is RemoteState.COMPLETE
+                and self._node_id not in segment.local_nodes
+                and view.has_local(segment.key)
+                and await self._is_readable_cold(segment)
+            ):
+                await self._shards.free_local(view, segment.key)
+                self._stats.local_copies_freed += 1
+
+    async def _free(self, view: ShardView, freeing: LocalFreeing) -> None:
+        segment = self._catalog.segment(freeing.key)
+        if segment is None or not view.has_local(freeing.key) or not await self._is_readable_cold(segment):
+            return
+        try:
+            async with self._deadline():
+                await self._meta.forget_local([freeing.key], self._node_id)
+        except (Conflict, NotFound):
+            return  # metadata moved on: the next round sees it
+        await self._shards.free_local(view, freeing.key)
+        self._stats.local_copies_freed += 1
+        log.debug("local copy freed", segment=str(freeing.key), reason=freeing.reason)
+
+    async def _is_readable_cold(self, segment: Segment) -> bool:
+        """Look at the remote copy once more before the local one goes: it may be the last (F37)."""
+        remote, seal = segment.remote, segment.seal
+        if self._store is None or seal is None or remote.manifest_key is None or remote.manifest_digest is None:
+            return False
+        try:
+            async with self._deadline():
+                await check_remote_copy(
+                    self._store, self._names, segment.key, seal, remote.manifest_key, remote.manifest_digest
+                )
+        except (Corrupt, NotFound) as error:
+            if self._unhealthy.get(segment.key) != str(error):
+                self._unhealthy[segment.key] = str(error)
+                log.error(
+                    "remote copy is not whole, the local one stays; run `stratalog verify`",
+                    segment=str(segment.key),
+                    error=str(error),
+                )
+            return False
+        self._unhealthy.pop(segment.key, None)
+        return True
+
+    def _deadline(self) -> asyncio.Timeout:
+        return asyncio.timeout(self._schedule.call_timeout_ms / 1_000)
+
+    # The node ---------------------------------------------------------------------------------------------------------
+    async def _check_pressure(self) -> None:
+        local_bytes = self._local_bytes()
+        self._stats.local_bytes = local_bytes
+        before = self.pressure
+        limit_bytes = self._schedule.hard_limit_bytes
+        unsent_bytes = self._unsent_bytes() if 0 <= limit_bytes < local_bytes else 0
+        self.pressure = disk_pressure(local_bytes, limit_bytes, unsent_bytes, before)
+        if (self.pressure is None) == (before is None):
+            return
+        self._on_pressure(self.pressure)
+        if self.pressure is not None:
+            log.error("writes are refused", reason=self.pressure.message)
+        else:
+            log.info("writes go on, local data is below the hard limit", local_bytes=local_bytes)
+
+    def _count_local_bytes(self) -> int:
+        return sum(
+            segment.seal.size_bytes
+            if segment.seal is not None
+            else view.size_below_high_watermark(segment.key, segment.base_offset)
+            for view in self._shards.all()
+            for segment in view.segments
+            if view.has_local(segment.key)
+        )
+
+
+def _limits(settings: TopicSettings) -> RetentionLimits:
+    return RetentionLimits(
+        retention_ms=settings.retention_ms,
+        retention_bytes=settings.retention_bytes,
+        local_retention_ms=settings.effective_local_retention_ms,
+        local_retention_bytes=settings.effective_local_retention_bytes,
+        may_read_cold=settings.remote_read_policy is not ReadPolicy.DISABLE,
+    )

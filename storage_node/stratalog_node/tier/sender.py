@@ -1,0 +1,178 @@
+"""Performs one upload: read, build, put under a new attempt name, commit.
+
+Loop task; one call per task of the uploader. The name is protected from the sweep until the commit is known. The bytes
+are let go as soon as the put has answered: a meta service that is away holds up no memory (F80).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from stratalog.formats.bundle import BundleHeader
+from stratalog.machines.bundles import run_starts
+from stratalog.machines.upload_events import Gone, NothingThere, Piece, PieceOutcome, Unreadable, UploadLimits
+from stratalog.meta_api.commands import Lock, PartCommit, PartReplacement
+from stratalog.model.errors import Corrupt, NotFound, StratalogError
+from stratalog.model.segment import RemotePart
+from stratalog.objects.store import ObjectStore
+from stratalog.telemetry.logs import logger
+from stratalog_node.tier.attempts import Attempts
+from stratalog_node.tier.committer import Change, Committed, Committer, outcome_of
+from stratalog_node.tier.known import KnownSegments
+from stratalog_node.tier.ledger import PartLedger
+from stratalog_node.tier.parts import BuiltPart, PartBuilder
+from stratalog_node.tier.puts import PutRefused, put
+from stratalog_node.tier.source import PieceReader
+from stratalog_node.tier.stats import TierStats
+
+_READS_AT_A_TIME = 8
+_OUTCOMES_PER_STEP = 512
+
+log = logger(__name__)
+
+
+class Sender:
+    """Raises PutDoubtful, PutRefused, MetaAway, Fenced; otherwise an outcome for each piece."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        node_id: int,
+        store: ObjectStore,
+        reader: PieceReader,
+        builder: PartBuilder,
+        committer: Committer,
+        attempts: Attempts,
+        known: KnownSegments,
+        ledger: PartLedger,
+        limits: UploadLimits,
+        stats: TierStats,
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._node_id = node_id
+        self._store = store
+        self._reader = reader
+        self._builder = builder
+        self._committer = committer
+        self._attempts = attempts
+        self._known = known
+        self._ledger = ledger
+        self._limits = limits
+        self._stats = stats
+
+    async def send_chunk(self, lock: Lock, piece: Piece) -> tuple[PieceOutcome, ...]:
+        attempt = self._attempts.next_attempt()
+        built = await self._prepare(piece, attempt)
+        if not isinstance(built, BuiltPart):
+            return (built,)
+        object_key = self._attempts.chunk(piece.key, built.base_offset, built.end_offset, lock.epoch, attempt)
+        part = RemotePart(object_key, 0, built.size_bytes, built.base_offset, built.end_offset)
+        with self._attempts.in_flight(object_key):
+            size = await put(self._store, object_key, built.pieces, self._limits.put_timeout_ms)
+            slim = BuiltPart(piece, built.identity, (), built.index)
+            del built
+            outcomes = await self._commit(lock, [(slim, part)])
+        self._stats.chunks_put += 1
+        self._stats.bytes_put += size
+        return outcomes
+
+    async def send_bundle(self, lock: Lock, pieces: Sequence[Piece]) -> tuple[PieceOutcome, ...]:
+        attempt = self._attempts.next_attempt()
+        outcomes: list[PieceOutcome] = []
+        parts: list[BuiltPart] = []
+        for start in range(0, len(pieces), _READS_AT_A_TIME):
+            some = pieces[start : start + _READS_AT_A_TIME]
+            for built in await asyncio.gather(*(self._prepare(piece, attempt) for piece in some)):
+                if isinstance(built, BuiltPart):
+                    parts.append(built)
+                else:
+                    outcomes.append(built)
+        if not parts:
+            return tuple(outcomes)
+        number = self._attempts.next_bundle_number()
+        object_key = self._attempts.bundle(lock.epoch, number, attempt)
+        header = BundleHeader(self._cluster_id, self._node_id, lock.epoch, number, attempt)
+        body, entries = await self._builder.bundle(header, parts)
+        placed = [
+            (
+                BuiltPart(part.piece, part.identity, (), part.index),
+                RemotePart(object_key, entry.position, entry.size_bytes, entry.base_offset, entry.end_offset),
+            )
+            for part, entry in zip(parts, entries, strict=True)
+        ]
+        del parts
+        with self._attempts.in_flight(object_key):
+            size = await put(self._store, object_key, body, self._limits.put_timeout_ms)
+            del body
+            outcomes += await self._commit(lock, placed)
+        self._stats.bundles_put += 1
+        self._stats.bytes_put += size
+        return tuple(outcomes)
+
+    async def _prepare(self, piece: Piece, attempt: int) -> BuiltPart | PieceOutcome:
+        segment = self._known.get(piece.key)
+        identity = self._known.identity(piece.key)
+        if segment is None or identity is None:
+            return Gone(piece.key)
+        try:
+            data = await self._reader.read(piece, segment.remote.parts)
+            if data is None:
+                return NothingThere(piece.key)
+            built = await self._builder.part(data, identity, attempt)
+        except (Corrupt, NotFound) as error:
+            return Unreadable(piece.key, str(error), is_final=False)
+        except StratalogError as error:
+            raise PutRefused(str(error)) from error
+        except Exception as error:
+            # One segment's trouble must not hold up the others of its bundle (F48).
+            self._stats.tasks_crashed += 1
+            log.exception("segment cannot be read for its upload", segment=str(piece.key))
+            return Unreadable(piece.key, f"unexpected error: {error!r}", is_final=False)
+        following = self._ledger.digest_at(piece.key, built.end_offset) if piece.replaces else None
+        if following is not None and following != built.index.header.digest_after:
+            reason = (
+                f"offsets {built.base_offset} to {built.end_offset} read for a move end with digest "
+                f"{built.index.header.digest_after.hex()}, what follows goes on from {following.hex()}: local copy and "
+                "object store differ, run `stratalog verify`"
+            )
+            return Unreadable(piece.key, reason, is_final=True)
+        return built
+
+    # Committing -----------------------------------------------------------------------------------------------------
+    async def _commit(self, lock: Lock, placed: Sequence[tuple[BuiltPart, RemotePart]]) -> tuple[PieceOutcome, ...]:
+        changes: list[Change] = [
+            PartReplacement(built.piece.key, built.piece.replaces, (part,))
+            if built.piece.replaces
+            else PartCommit(built.piece.key, built.piece.base_offset, part)
+            for built, part in placed
+        ]
+        outcomes = []
+        answers = await self._committer.commit(lock, changes)
+        for number, (committed, (built, part)) in enumerate(zip(answers, placed, strict=True), 1):
+            if number % _OUTCOMES_PER_STEP == 0:
+                await asyncio.sleep(0)
+            if committed.refusal is None:
+                self._note(committed, built, part)
+            if committed.segment is not None:
+                self._known.put(committed.segment)
+            outcomes.append(outcome_of(committed))
+        return tuple(outcomes)
+
+    def _note(self, committed: Committed, built: BuiltPart, part: RemotePart) -> None:
+        key = built.piece.key
+        if built.piece.replaces:
+            self._stats.parts_moved += 1
+        else:
+            self._stats.parts_committed += 1
+            self._stats.bytes_committed += part.size_bytes
+            self._ledger.note_digest(key, part.end_offset, built.index.header.digest_after)
+        if not self._known.is_bundle_key(part.object_key):
+            self._ledger.note_index(key, built.index)
+        if committed.segment is None:
+            return
+        remote = committed.segment.remote
+        starts = run_starts(remote.parts, self._known.is_bundle_key, self._limits.chunk_bytes)
+        edges = [remote.parts[index].base_offset for index in starts if index < len(remote.parts)]
+        self._ledger.keep_digests(key, [remote.commit_offset, *edges])

@@ -1,0 +1,183 @@
+"""Reads what is to be uploaded: new batches from the local copy, committed ones from there or from the store.
+
+Loop task; files are read on the disk threads, large parts are checked on the encoder's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, PartIndex, check_part, decode_part_header
+from stratalog.formats.part import decode_part_index as decode_index
+from stratalog.formats.record_batch import walk
+from stratalog.machines.upload_events import Piece
+from stratalog.model.batch import BatchHeader
+from stratalog.model.errors import Corrupt, NotFound, Unavailable
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemotePart
+from stratalog.objects.store import ObjectStore
+from stratalog_node.shards.seam import Shards, ShardView
+from stratalog_node.tier.encoder import Encoder
+from stratalog_node.tier.ledger import PartLedger
+
+_SMALL_PART_BYTES = 64 << 10
+"""A part up to this size is read whole when its header and index are wanted: one request instead of two."""
+
+
+@dataclass(frozen=True, slots=True)
+class PieceData:
+    """Whole batches `[base_offset, end_offset)` of a piece, CRC checked, and the segment's digest before them."""
+
+    piece: Piece
+    base_offset: int
+    end_offset: int
+    data: bytes
+    headers: Sequence[BatchHeader]
+    digest_before: bytes
+
+
+class PieceReader:
+    """Every read of a segment's bytes on their way up."""
+
+    def __init__(
+        self, shards: Shards, store: ObjectStore, ledger: PartLedger, encoder: Encoder, timeout_ms: int
+    ) -> None:
+        self._timeout_ms = timeout_ms
+        self._shards = shards
+        self._store = store
+        self._ledger = ledger
+        self._encoder = encoder
+
+    async def read(self, piece: Piece, parts: Sequence[RemotePart]) -> PieceData | None:
+        """The bytes of a piece; None when there is nothing below min(HW, LSO) yet.
+
+        `parts` are the segment's committed ones. Raises: Corrupt, NotFound, and whatever the store raises.
+        """
+        if piece.replaces:
+            return await self._read_run(piece)
+        view = self._local_view(piece.key)
+        if view is None:
+            raise NotFound(f"segment {piece.key} has no local copy on this node to upload from: look for its replicas")
+        found = await view.read_committed_range(piece.key, piece.base_offset, piece.max_bytes)
+        if not found.headers:
+            return None
+        # F26: what is above min(HW, LSO) may yet be taken back. The shard promises it; a broken promise stops here.
+        limit = min(view.high_watermark, view.last_stable_offset)
+        assert found.base_offset == piece.base_offset, f"{piece.key}: read from {found.base_offset}, asked otherwise"
+        assert found.end_offset <= limit, f"{piece.key}: read up to {found.end_offset}, only {limit} is committed"
+        digest = await self._digest_at(piece.key, piece.base_offset, parts)
+        return PieceData(piece, found.base_offset, found.end_offset, found.data, found.headers, digest)
+
+    # Digests and indexes --------------------------------------------------------------------------------------------
+    async def _digest_at(self, key: SegmentKey, offset: int, parts: Sequence[RemotePart]) -> bytes:
+        known = self._ledger.digest_at(key, offset)
+        if known is None:
+            if not parts or parts[-1].end_offset != offset:
+                raise NotFound(f"segment {key}: no committed part ends at {offset}: read its metadata again")
+            known = (await self.header(key, parts[-1])).digest_after
+            self._ledger.note_digest(key, offset, known)
+        return known
+
+    async def header(self, key: SegmentKey, part: RemotePart) -> PartHeader:
+        """A committed part's header, from the store. Raises: Corrupt when it is another part's."""
+        data = await self._get(part, 0, PART_HEADER_BYTES)
+        header = decode_part_header(data, source=part.object_key, position=part.position)
+        check_is_part(header, key, part)
+        return header
+
+    async def index(self, key: SegmentKey, part: RemotePart) -> PartIndex:
+        """A committed part's header and index: remembered, or from the store."""
+        known = self._ledger.index_at(key, part.base_offset, part.end_offset)
+        if known is not None:
+            return known
+        if part.size_bytes <= _SMALL_PART_BYTES:
+            data = await self._get(part, 0, part.size_bytes)
+            header = decode_part_header(data, source=part.object_key, position=part.position)
+            check_is_part(header, key, part)
+            index_bytes: bytes | memoryview = memoryview(data)[header.index_position :]
+        else:
+            header = await self.header(key, part)
+            index_bytes = await self._get(part, header.index_position, header.index_size_bytes)
+        index = decode_index(
+            index_bytes, header, source=part.object_key, position=part.position + header.index_position
+        )
+        self._ledger.note_index(key, index)
+        return index
+
+    # Parts that move ------------------------------------------------------------------------------------------------
+    async def _read_run(self, piece: Piece) -> PieceData:
+        run = piece.replaces
+        view = self._local_view(piece.key)
+        if view is not None:
+            try:
+                return await self._read_run_locally(piece, view)
+            except (Corrupt, NotFound):
+                pass  # what is in the store was checked when it went there: it is as good
+        datas: list[bytes | memoryview] = []
+        headers: list[BatchHeader] = []
+        digest_before = b""
+        for part in run:
+            body = await self._get(part, 0, part.size_bytes)
+            index = await self._encoder.run(part.size_bytes, check_part_of, body, part)
+            check_is_part(index.header, piece.key, part)
+            digest_before = digest_before or index.header.digest_before
+            batches = memoryview(body)[PART_HEADER_BYTES : index.header.index_position]
+            datas.append(batches)
+            headers += (header for _, header in walk(batches, source=part.object_key, verify=False))
+        return PieceData(piece, run[0].base_offset, run[-1].end_offset, b"".join(datas), headers, digest_before)
+
+    async def _read_run_locally(self, piece: Piece, view: ShardView) -> PieceData:
+        run = piece.replaces
+        next_offset, end_offset = run[0].base_offset, run[-1].end_offset
+        datas: list[bytes] = []
+        headers: list[BatchHeader] = []
+        left_bytes = piece.max_bytes
+        while next_offset < end_offset:
+            found = await view.read_committed_range(piece.key, next_offset, max(left_bytes, 1))
+            size = 0
+            for header in found.headers:
+                if header.end_offset > end_offset:
+                    break
+                size += header.size_bytes
+                headers.append(header)
+            if not size:
+                raise NotFound(f"segment {piece.key}: local copy lacks a batch at {next_offset} below {end_offset}")
+            datas.append(found.data if size == len(found.data) else found.data[:size])
+            next_offset = headers[-1].end_offset
+            left_bytes -= size
+        digest = self._ledger.digest_at(piece.key, run[0].base_offset)
+        if digest is None:
+            digest = (await self.header(piece.key, run[0])).digest_before
+        data = datas[0] if len(datas) == 1 else b"".join(datas)
+        return PieceData(piece, run[0].base_offset, end_offset, data, headers, digest)
+
+    async def _get(self, part: RemotePart, position: int, size_bytes: int) -> bytes:
+        """Bytes of a part, `position` from its start. Raises: Unavailable after the time limit."""
+        start = part.position + position
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1_000):
+                return await self._store.get_range(part.object_key, start, start + size_bytes)
+        except TimeoutError as error:
+            raise Unavailable(f"get {part.object_key}: no answer within {self._timeout_ms} ms") from error
+
+    def _local_view(self, key: SegmentKey) -> ShardView | None:
+        view = self._shards.get(key.shard_key)
+        return view if view is not None and view.has_local(key) else None
+
+
+def check_part_of(body: bytes, part: RemotePart) -> PartIndex:
+    return check_part(body, source=part.object_key, position=part.position)
+
+
+def check_is_part(header: PartHeader, key: SegmentKey, part: RemotePart) -> None:
+    """Raises: Corrupt when what lies where metadata points is another segment's or another range."""
+    found = (header.identity.key, header.base_offset, header.end_offset, header.size_bytes)
+    wanted = (key, part.base_offset, part.end_offset, part.size_bytes)
+    if found != wanted:
+        raise Corrupt(
+            f"part is {found}, metadata says {wanted}: the object is not what was committed",
+            source=part.object_key,
+            position=part.position,
+        )

@@ -1,0 +1,46 @@
+"""What the cold tier's writing side has done, as plain integers for telemetry. Lives on the event loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.telemetry.metrics import counter, gauge
+
+
+@dataclass(slots=True)
+class TierStats:
+    """Register as `stratalog_tier`. Gauges are brought up to date by `TierWriter.status`."""
+
+    chunks_put: int = counter("Chunk objects put and committed.")
+    bundles_put: int = counter("Bundle objects put and committed.")
+    parts_committed: int = counter("Parts whose commit moved a commit offset.")
+    parts_moved: int = counter("Committed parts that were merged or moved to another object.")
+    bytes_put: int = counter("Bytes of chunk and bundle objects that were put.")
+    bytes_committed: int = counter("Bytes of parts that moved a commit offset.")
+    attempts_doubtful: int = counter("Attempts whose outcome is unknown and that were sent again under a new name.")
+    attempts_refused: int = counter("Attempts that the object store refused.")
+    commits_lost: int = counter("Commits that lost their compare-and-set.")
+    commits_repeated: int = counter("Commits sent again because their answer was lost or refused.")
+    locks_lost: int = counter("Times another took this node's write lock.")
+    segments_completed: int = counter("Segments whose remote copy became complete.")
+    segments_held: int = counter("Times a segment could not be uploaded any further.")
+    tasks_crashed: int = counter("Uploads ended by an error nobody expected.")
+    sweeps: int = counter("Sweeps for objects that no metadata names.")
+    objects_swept: int = counter("Orphans deleted from the object store.")
+    segments_purged: int = counter("Deleted segments whose files, objects and metadata are gone.")
+    bundles_deleted: int = counter("Bundles deleted because nothing refers to them.")
+    bundles_rewritten: int = counter("Bundles whose live parts were moved out.")
+    local_copies_freed: int = counter("Local copies freed by local retention.")
+    log_starts_moved: int = counter("Times retention moved a shard's log start.")
+    rounds_failed: int = counter("Rounds of retention or deletion that met an error.")
+
+    oldest_unsent_ms: int = gauge("Age of the oldest committed data that is not in the object store.")
+    unsent_bytes: int = gauge("Committed bytes that are not in the object store.")
+    bytes_in_flight: int = gauge("Bytes of uploads in flight.")
+    uploads_in_flight: int = gauge("Uploads in flight.")
+    segments_unfinished: int = gauge("Segments whose remote copy is not complete.")
+    segments_to_publish: int = gauge("Sealed segments that wait for index and manifest.")
+    held_segments: int = gauge("Segments that cannot be uploaded any further.")
+    store_away_ms: int = gauge("For how long the object store has been away; 0 while it answers.")
+    objects_unexplained: int = gauge("Objects that the last sweep left alone because nothing explains them.")
+    local_bytes: int = gauge("Bytes of local segments when retention last looked.")

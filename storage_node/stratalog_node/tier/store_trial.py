@@ -1,0 +1,59 @@
+"""Tries the object store before the first upload: it may be away, or not fit at all (F46, F51)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from stratalog.machines.upload_events import UploadLimits
+from stratalog.model.errors import InvalidRequest, StratalogError
+from stratalog.objects.store import ObjectStore
+from stratalog.telemetry.logs import logger
+
+log = logger(__name__)
+
+
+class StoreTrial:
+    """Asks until the store passes. A store that overwrites would let two writers destroy each other's data: it must be
+    changed by an operator, and that it is asked again meanwhile harms nobody. One log line per kind of trouble."""
+
+    def __init__(
+        self, store: ObjectStore, limits: UploadLimits, clock_ms: Callable[[], int], rng: random.Random
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._clock_ms = clock_ms
+        self._rng = rng
+        self.waiting_since_ms: int | None = None
+        """Since when the store has not passed; None when it has, or was not asked yet."""
+
+    async def passed(self) -> None:
+        """Returns when the store has passed its trial."""
+        limits = self._limits
+        pause_ms = limits.backoff_ms
+        complained: str | None = None
+        while (trouble := await self._ask()) is not None:
+            kind, reason = trouble
+            if self.waiting_since_ms is None:
+                self.waiting_since_ms = self._clock_ms()
+            if complained != kind:
+                complained = kind
+                tell = log.error if kind == "unfit" else log.warning
+                tell("object store cannot be used, uploads wait", store=self._store.url, reason=reason)
+            await asyncio.sleep(pause_ms / 1_000 * (0.5 + self._rng.random() / 2))
+            pause_ms = min(2 * pause_ms, limits.backoff_cap_ms)
+        if complained is not None:
+            log.info("object store answers, uploads begin", store=self._store.url)
+        self.waiting_since_ms = None
+
+    async def _ask(self) -> tuple[str, str] | None:
+        """What is wrong with the store: a kind and a reason; None when nothing is."""
+        try:
+            async with asyncio.timeout(self._limits.put_timeout_ms / 1_000):
+                await self._store.probe()
+        except InvalidRequest as error:
+            return "unfit", str(error)
+        except (StratalogError, TimeoutError) as error:
+            return "away", str(error) or "no answer in time"
+        return None

@@ -1,0 +1,499 @@
+"""The uploader of a node: follows the shards' committed data into the object store.
+
+One task turns what happened (data committed, segments sealed or deleted, uploads ended) into events for the machine
+`stratalog.machines.uploader`, and its effects into upload tasks; nothing is decided here. Producers never wait for it:
+all it takes from the hot path is one dictionary entry per shard and tick.
+
+Requires: `start` after the shards have recovered; the catalog is kept current by its watch.
+Invariants: at most `limits.max_requests` uploads, at most `limits.in_flight_bytes` of data; a quiet node does nothing
+but renew its lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, assert_never
+
+from stratalog.formats.object_names import ObjectNames
+from stratalog.machines.upload_events import (
+    CancelTask,
+    CommittedGrew,
+    FlushAsked,
+    LockGained,
+    LockLost,
+    Moved,
+    NothingThere,
+    PieceOutcome,
+    Publish,
+    ReportHeld,
+    ReportStore,
+    RewriteAsked,
+    SegmentGone,
+    SegmentSeen,
+    SendBundle,
+    SendChunk,
+    TaskEnded,
+    TaskFailed,
+    TaskFailure,
+    UploaderEffect,
+    UploaderEvent,
+    UploadLimits,
+)
+from stratalog.machines.upload_state import UploaderStatus, uploads
+from stratalog.machines.uploader import Uploader
+from stratalog.meta_api.client import MetaClient
+from stratalog.meta_api.commands import Change, Lock, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
+from stratalog.model.errors import Fenced, Unavailable
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
+from stratalog.objects.store import ObjectStore
+from stratalog.telemetry.logs import logger
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.seam import Shards, ShardView
+from stratalog_node.tier.attempts import Attempts
+from stratalog_node.tier.committer import Committer, MetaAway
+from stratalog_node.tier.encoder import Encoder
+from stratalog_node.tier.known import KnownSegments
+from stratalog_node.tier.ledger import PartLedger
+from stratalog_node.tier.lock import TierLock, tier_lock_name
+from stratalog_node.tier.parts import PartBuilder
+from stratalog_node.tier.publisher import Publisher
+from stratalog_node.tier.puts import PutDoubtful, PutRefused
+from stratalog_node.tier.sender import Sender
+from stratalog_node.tier.source import PieceReader
+from stratalog_node.tier.stats import TierStats
+from stratalog_node.tier.store_trial import StoreTrial
+
+log = logger(__name__)
+
+_FLUSH_LOOK_S = 0.01
+_SHARDS_PER_TURN = 1_000
+"""Shards whose high watermark is looked at in one step of the loop (about 10 us each)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatus:
+    """What the cold tier is doing now."""
+
+    uploader: UploaderStatus
+    doubtful_attempts: int
+    lock_epoch: int | None
+
+
+class TierWriter:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        cluster_id: str,
+        meta: MetaClient,
+        shards: Shards,
+        catalog: Catalog,
+        store: ObjectStore,
+        limits: UploadLimits,
+        clock_ms: Callable[[], int],
+        rng: random.Random,
+        holder: str,
+        names: ObjectNames | None = None,
+        stats: TierStats | None = None,
+        lock_ttl_ms: int = 5_000,
+        doubt_ms: int = 3_600_000,
+        gather_ms: int = 20,
+    ) -> None:
+        """`holder` must be of this process life (node id and node epoch). `gather_ms` is how long moved high watermarks
+        are gathered before they are looked at. `doubt_ms`: how long a doubtful attempt is kept from the sweep."""
+        self.stats = stats or TierStats()
+        self.names = names or ObjectNames("", cluster_id)
+        self._node_id = node_id
+        self._meta = meta
+        self._shards = shards
+        self._catalog = catalog
+        self._limits = limits
+        self._clock_ms = clock_ms
+        self._rng = rng
+        self._gather_s = gather_ms / 1_000
+        self._wake_ms: int | None = None
+        self._encoder = Encoder()
+        self._ledger = PartLedger()
+        self.attempts = Attempts(self.names, node_id, rng, clock_ms, doubt_ms)
+        self._known = KnownSegments(cluster_id, catalog, self.names)
+        self._machine = Uploader(limits, self._known.is_bundle_key)
+        self._committer = Committer(meta, limits, rng, self.stats)
+        self._trial = StoreTrial(store, limits, clock_ms, rng)
+        reader = PieceReader(shards, store, self._ledger, self._encoder, limits.call_timeout_ms)
+        self._sender = Sender(
+            cluster_id=cluster_id,
+            node_id=node_id,
+            store=store,
+            reader=reader,
+            builder=PartBuilder(self._encoder),
+            committer=self._committer,
+            attempts=self.attempts,
+            known=self._known,
+            ledger=self._ledger,
+            limits=limits,
+            stats=self.stats,
+        )
+        self._publisher = Publisher(
+            store=store,
+            meta=meta,
+            reader=reader,
+            committer=self._committer,
+            attempts=self.attempts,
+            known=self._known,
+            limits=limits,
+            stats=self.stats,
+        )
+        self.lock = TierLock(
+            meta=meta,
+            name=tier_lock_name(node_id),
+            holder=holder,
+            ttl_ms=lock_ttl_ms,
+            call_timeout_ms=limits.call_timeout_ms,
+            rng=rng,
+            on_gained=self._lock_gained,
+            on_lost=self._lock_lost,
+        )
+        self._told: dict[SegmentKey, SegmentState] = {}
+        self._dirty: dict[ShardKey, ShardView] = {}
+        self._inbox: list[UploaderEvent] = []
+        self._wake = asyncio.Event()
+        self._uploads: dict[int, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # Life -----------------------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Begin. Returns soon: lock, store and meta service may all be away (F51)."""
+        self._shards.on_committed(self._on_committed)
+        self._shards.on_segment_changed(self._on_segment_changed)
+        self._catalog.on_change(self._on_change)
+        for number, view in enumerate(list(self._shards.all()), 1):
+            if number % _SHARDS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            for segment in view.segments:
+                self._look_at(segment, view)
+        self._tasks = [
+            asyncio.create_task(self._run(), name="tier-uploader"),
+            asyncio.create_task(self._open(), name="tier-lock"),
+        ]
+
+    async def close(self) -> None:
+        """Stop uploading; what is in flight is given up and swept later. Gives the lock back."""
+        running = [*self._tasks, *self._uploads.values()]
+        self._tasks = []
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self.lock.release()
+        self._encoder.close()
+
+    def poke(self) -> None:
+        """Look at the clock now (tests move it by hand)."""
+        self._wake.set()
+
+    async def flush_now(self, timeout_ms: int = 60_000) -> None:
+        """Upload everything that is committed now, and complete what is sealed now.
+
+        Raises: Unavailable, saying what is left, when that takes longer than `timeout_ms`.
+        """
+        targets = self._flush_targets()
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                while targets := {key: end for key, end in targets.items() if not self._is_flushed(key, end)}:
+                    self._tell(FlushAsked())
+                    await asyncio.sleep(_FLUSH_LOOK_S)
+        except TimeoutError as error:
+            status = self._machine.describe(self._clock_ms())
+            raise Unavailable(
+                f"upload: {len(targets)} segments are not in the object store after {timeout_ms} ms "
+                f"({status.unsent_bytes} bytes unsent, {len(status.held)} segments held, store away for "
+                f"{status.store_away_ms} ms, lock epoch {status.lock_epoch}): see the node's status"
+            ) from error
+
+    def status(self) -> TierStatus:
+        """Also brings the gauges of `stats` up to date. Cost: one look at each unfinished segment."""
+        described = self._machine.describe(self._clock_ms())
+        if (since := self._trial.waiting_since_ms) is not None:
+            described = replace(described, store_away_ms=self._clock_ms() - since)
+        stats = self.stats
+        stats.oldest_unsent_ms = described.oldest_unsent_ms
+        stats.unsent_bytes = described.unsent_bytes
+        stats.bytes_in_flight = described.bytes_in_flight
+        stats.uploads_in_flight = described.tasks
+        stats.segments_unfinished = described.segments
+        stats.segments_to_publish = described.to_publish
+        stats.held_segments = len(described.held)
+        stats.store_away_ms = described.store_away_ms
+        lock = self.lock.current
+        return TierStatus(described, self.attempts.expire(), lock.epoch if lock else None)
+
+    def commit_offset(self, key: SegmentKey) -> int | None:
+        """The segment's commit offset as the uploader knows it; None when it is finished or not this node's."""
+        return self._machine.commit_offset(key)
+
+    def is_in_flight(self, key: SegmentKey) -> bool:
+        return self._machine.is_in_flight(key)
+
+    def rewrite(self, key: SegmentKey, parts: tuple[RemotePart, ...]) -> None:
+        """Move committed parts out of the object they lie in."""
+        self._tell(RewriteAsked(key, parts))
+
+    # What happens -----------------------------------------------------------------------------------------------------
+    def _tell(self, event: UploaderEvent) -> None:
+        self._inbox.append(event)
+        self._wake.set()
+
+    def _on_committed(self, view: ShardView) -> None:
+        self._dirty[view.key] = view
+        self._wake.set()
+
+    def _on_segment_changed(self, view: ShardView, segment: Segment) -> None:
+        self._look_at(segment, view)
+
+    def _on_change(self, change: Change) -> None:
+        match change:
+            case SegmentChanged(segment):
+                self._look_at(segment, self._shards.get(segment.key.shard_key))
+            case ShardChanged(shard):
+                # A new shard brings its first segment along.
+                for segment in shard.segments:
+                    self._look_at(segment, self._shards.get(shard.key))
+            case TopicDeleted(topic):
+                for key in [key for key in self._known if key.topic_id == topic.topic_id]:
+                    self._drop(key)
+            case TopicChanged(topic):
+                for view in [view for view in self._shards.all() if view.key.topic_id == topic.topic_id]:
+                    for segment in view.segments:
+                        self._look_at(segment, view)
+            case _:
+                pass
+
+    def _look_at(self, segment: Segment, view: ShardView | None, *, is_news: bool = False) -> None:
+        """Tell the machine of a segment whose state changed, or that is new to it."""
+        known = self._known.get(segment.key)
+        if not self._is_ours(segment):
+            if known is not None:
+                self._drop(segment.key)
+            return
+        latest = self._known.put(segment)
+        if self._told.get(latest.key) is latest.state and not is_news:
+            return
+        self._told[latest.key] = latest.state
+        offset = max(latest.remote.commit_offset, latest.base_offset)
+        has_local = view is not None and view.has_local(segment.key)
+        self._tell(
+            SegmentSeen(
+                latest.key,
+                is_sealed=latest.seal is not None,
+                end_offset=latest.end_offset,
+                commit_offset=offset,
+                parts=latest.remote.parts,
+                has_local=has_local,
+                unsent_bytes=self._unsent_bytes(latest.key, offset),
+            )
+        )
+
+    def _is_ours(self, segment: Segment) -> bool:
+        if not uploads(segment, self._node_id) or self._catalog.topic_by_id(segment.key.topic_id) is None:
+            return False
+        return self._catalog.topic_settings(segment.key.topic_id).remote_storage_enable
+
+    def _drop(self, key: SegmentKey) -> None:
+        self._known.drop(key)
+        self._told.pop(key, None)
+        self._ledger.forget(key)
+        self._tell(SegmentGone(key))
+
+    def _unsent_bytes(self, key: SegmentKey, offset: int) -> int:
+        """Committed bytes of the local copy from `offset` on, below min(HW, LSO)."""
+        view = self._shards.get(key.shard_key)
+        if view is None or not view.has_local(key):
+            return 0
+        limit = min(view.high_watermark, view.last_stable_offset)
+        if limit <= offset:
+            return 0
+        size = view.size_below_high_watermark(key, offset)
+        segment = self._known.get(key)
+        end_offset = segment.end_offset if segment is not None else None
+        if limit < view.high_watermark and (end_offset is None or limit < end_offset):
+            size -= view.size_below_high_watermark(key, limit)
+        return max(0, size)
+
+    async def _lock_gained(self, lock: Lock) -> None:
+        """Metadata is the truth: read all of it before anything is sent under a new lock (F5, F31)."""
+        async with asyncio.timeout(self._limits.call_timeout_ms / 1_000):
+            snapshot = await self._meta.snapshot()
+        self._ledger.clear()
+        present = {segment.key: segment for shard in snapshot.shards for segment in shard.segments}
+        for key in [key for key in self._known if key not in present]:
+            self._drop(key)
+        for number, segment in enumerate(present.values(), 1):
+            if number % _SHARDS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if segment.state is not SegmentState.DELETED and segment.remote.state is not RemoteState.COMPLETE:
+                self._look_at(segment, self._shards.get(segment.key.shard_key), is_news=True)
+            elif self._known.get(segment.key) is not None:
+                self._drop(segment.key)
+        self._tell(LockGained(lock.epoch))
+
+    async def _open(self) -> None:
+        await self._trial.passed()
+        await self.lock.run()
+
+    def _lock_lost(self) -> None:
+        self.stats.locks_lost += 1
+        self._tell(LockLost())
+
+    # The turn ------------------------------------------------------------------------------------------------------
+    async def _run(self) -> None:
+        while True:
+            try:
+                self._turn()
+            except Exception:  # F79: an uploader that died silently would fill the disk
+                self.stats.tasks_crashed += 1
+                log.exception("uploader turn failed, going on")
+            if self._gather_s:
+                await asyncio.sleep(self._gather_s)
+            await self._wait()
+
+    def _turn(self) -> None:
+        events, self._inbox = self._inbox, []
+        now_ms = self._clock_ms()
+        # News of segments first: a shard may have grown into a segment that the machine learns of in this very turn.
+        self._machine.take_in(map(self._recounted, events), now_ms)
+        grown: list[UploaderEvent] = []
+        for key in list(islice(self._dirty, _SHARDS_PER_TURN)):
+            del self._dirty[key]
+            for segment_key in self._known.of_shard(key):
+                offset = self._machine.commit_offset(segment_key)
+                if offset is not None:
+                    grown.append(CommittedGrew(segment_key, self._unsent_bytes(segment_key, offset)))
+        for effect in self._machine.step_all(grown, now_ms):
+            self._perform(effect)
+        # By the time of this turn: a pause that ends before the alarm is set would otherwise be slept through (F45).
+        self._wake_ms = self._machine.next_wake_ms(now_ms)
+
+    def _recounted(self, event: UploaderEvent) -> UploaderEvent:
+        """An answer with the unsent bytes of this very moment: its own count is older than what was told since."""
+        if not isinstance(event, TaskEnded):
+            return event
+        outcomes: list[PieceOutcome] = []
+        for outcome in event.outcomes:
+            match outcome:
+                case Moved(key, offset, parts, _, is_ours):
+                    outcome = Moved(key, offset, parts, self._unsent_bytes(key, offset), is_ours)
+                case NothingThere(key):
+                    offset = self._machine.commit_offset(key) or key.base_offset
+                    outcome = NothingThere(key, self._unsent_bytes(key, offset))
+                case _:
+                    pass
+            outcomes.append(outcome)
+        return TaskEnded(event.task, tuple(outcomes))
+
+    async def _wait(self) -> None:
+        """Until something happened, or the machine wants to know the time."""
+        if not self._inbox and not self._dirty:
+            timer = None
+            if self._wake_ms is not None:
+                delay_s = max(0, self._wake_ms - self._clock_ms()) / 1_000
+                timer = asyncio.get_running_loop().call_later(delay_s, self._wake.set)
+            try:
+                await self._wake.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        self._wake.clear()
+
+    def _perform(self, effect: UploaderEffect) -> None:
+        lock = self.lock.current
+        match effect:
+            case SendChunk(task, piece):
+                self._begin(task, lock, lambda held: self._sender.send_chunk(held, piece))
+            case SendBundle(task, pieces):
+                self._begin(task, lock, lambda held: self._sender.send_bundle(held, pieces))
+            case Publish(task):
+                publication = effect
+                self._begin(task, lock, lambda held: self._publisher.publish(held, publication))
+            case CancelTask(task):
+                if running := self._uploads.get(task):
+                    running.cancel()
+            case ReportStore(service, is_away, reason, away_ms):
+                if is_away:
+                    log.warning(f"{service} does not answer, uploads wait", reason=reason)
+                else:
+                    log.info(f"{service} answers again, uploads go on", away_ms=away_ms)
+            case ReportHeld(key, reason, is_final):
+                self.stats.segments_held += 1
+                log.error("segment is not uploaded any further", segment=str(key), reason=reason, is_final=is_final)
+            case _:
+                assert_never(effect)
+
+    def _begin(
+        self,
+        task: int,
+        lock: Lock | None,
+        work: Callable[[Lock], Coroutine[Any, Any, tuple[PieceOutcome, ...]]],
+    ) -> None:
+        if lock is None:
+            self._tell(self._failed(task, TaskFailure.LOCK_LOST, "the write lock was lost"))
+            return
+        self._uploads[task] = asyncio.create_task(self._upload(task, lock, work), name=f"tier-upload-{task}")
+
+    async def _upload(
+        self,
+        task: int,
+        lock: Lock,
+        work: Callable[[Lock], Coroutine[Any, Any, tuple[PieceOutcome, ...]]],
+    ) -> None:
+        """Run one upload to its end and tell the machine, whatever happens (F48)."""
+        event: UploaderEvent = self._failed(task, TaskFailure.CANCELLED, "cancelled")
+        try:
+            event = TaskEnded(task, await work(lock))
+        except PutDoubtful as error:
+            self.stats.attempts_doubtful += 1
+            event = self._failed(task, TaskFailure.DOUBTFUL, str(error))
+        except PutRefused as error:
+            self.stats.attempts_refused += 1
+            event = self._failed(task, TaskFailure.REFUSED, str(error))
+        except MetaAway as error:
+            event = self._failed(task, TaskFailure.META_AWAY, str(error))
+        except Fenced as error:
+            self.lock.lost(lock.epoch)
+            event = self._failed(task, TaskFailure.LOCK_LOST, str(error))
+        except Exception as error:
+            self.stats.tasks_crashed += 1
+            log.exception("upload ended by an unexpected error, it is tried again")
+            event = self._failed(task, TaskFailure.REFUSED, repr(error))
+        finally:
+            del self._uploads[task]
+            self._tell(event)
+
+    def _failed(self, task: int, failure: TaskFailure, reason: str) -> TaskFailed:
+        return TaskFailed(task, failure, reason, self._rng.random())
+
+    # Flushing ---------------------------------------------------------------------------------------------------------
+    def _flush_targets(self) -> dict[SegmentKey, int]:
+        """Where each segment of ours must get: its committed end. Sealed ones must be complete."""
+        targets: dict[SegmentKey, int] = {}
+        for view in self._shards.all():
+            limit = min(view.high_watermark, view.last_stable_offset)
+            for segment in view.segments:
+                if self._is_ours(segment):
+                    end = limit if segment.end_offset is None else min(limit, segment.end_offset)
+                    targets[segment.key] = max(end, segment.base_offset)
+        return targets
+
+    def _is_flushed(self, key: SegmentKey, end_offset: int) -> bool:
+        segment = self._known.get(key) or self._catalog.segment(key)
+        if segment is None or not self._is_ours(segment):
+            return True
+        if self.lock.current is None or segment.seal is not None:
+            return False  # a sealed one is done when it is complete, and then it is not ours any more
+        committed = self._machine.commit_offset(key)
+        return end_offset == segment.base_offset or (committed is not None and committed >= end_offset)

@@ -1,0 +1,116 @@
+"""What the pages tell a reader to type works, in order, in an empty folder.
+
+How commands are found is told in support/docs_commands.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.docs_commands import DocumentedCommand, commands_of, pages_with_commands
+from support.source_tree import REPOSITORY, relative
+from support.waiting import eventually_sync
+
+# What the pages write -> told to be somewhere else while they are tested.
+KAFKA_PORT, ADMIN_PORT = "9092", "9644"
+
+
+class Reader:
+    """Somebody who types what a page says, in a folder of their own where .venv is what the make targets have made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / ".venv").symlink_to(Path(sys.prefix))
+        self._nodes: list[subprocess.Popen[bytes]] = []
+        self._ports = {port: _free_port() for port in (KAFKA_PORT, ADMIN_PORT)}
+        self._environment = os.environ | {
+            "STRATALOG_ADMIN": f"127.0.0.1:{self._ports[ADMIN_PORT]}",
+            "STRATALOG_METRICS_LISTEN": f"127.0.0.1:{self._ports[ADMIN_PORT]}",
+            "COLUMNS": "160",
+        }
+
+    def translated(self, text: str) -> str:
+        for documented, actual in self._ports.items():
+            text = re.sub(rf"(?<=[\w.]:){documented}\b", str(actual), text)
+        return text
+
+    def types(self, command: DocumentedCommand, page: str) -> None:
+        where = f"{page}:{command.line}: $ {command.text}"
+        if command.starts_a_node:
+            self._starts_a_node(command, where)
+            return
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", self.translated(command.text)],
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        told = f"{where}\nexit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        assert (done.returncode != 0) == command.must_fail, told
+
+    def _starts_a_node(self, command: DocumentedCommand, where: str) -> None:
+        log = self.folder / f"node-{len(self._nodes)}.log"
+        with log.open("wb") as output:
+            node = subprocess.Popen(
+                ["bash", "-c", f"exec {self.translated(command.text)}"],
+                cwd=self.folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self._nodes.append(node)
+        eventually_sync(lambda: "ready" in log.read_text(errors="replace") or node.poll() is not None, timeout=30)
+        assert node.poll() is None, f"{where}\nended with {node.returncode}:\n{log.read_text(errors='replace')[-2000:]}"
+
+    def leaves(self) -> None:
+        for node in self._nodes:
+            if node.poll() is None:
+                node.send_signal(signal.SIGTERM)
+        for node in self._nodes:
+            try:
+                node.wait(20)
+            except subprocess.TimeoutExpired:
+                node.kill()
+                node.wait(10)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", pages_with_commands(REPOSITORY), ids=relative)
+def test_what_a_page_tells_to_type_works(page: Path, tmp_path: Path) -> None:
+    commands = commands_of(page.read_text(encoding="utf-8"))
+    needed = {command.program for command in commands}
+    if missing := {program for program in needed if shutil.which(program) is None}:
+        pytest.skip(f"{', '.join(sorted(missing))} is not installed here")
+    targets = make_targets()
+    reader = Reader(tmp_path)
+    try:
+        for command in commands:
+            if command.make_target is not None:
+                assert command.make_target in targets, f"{relative(page)}:{command.line}: no such target"
+            else:
+                reader.types(command, relative(page))
+    finally:
+        reader.leaves()

@@ -1,0 +1,287 @@
+"""Every metric that a node exports moves in a test (F88): on a real node with real faults, or where ELSEWHERE says."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import struct
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from support.fault_proxy import FaultProxy, Latency, LostAnswer, Rule, ServerError, proxy_in_thread
+from support.metric_history import MetricHistory
+from support.node_process import NodeProcess
+from support.s3_servers import S3Server, moto_server
+from support.waiting import eventually_sync
+
+SETTINGS: dict[str, Any] = {
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 1,
+    "flush.interval.ms": 10,
+    "log.retention.check.interval.ms": 50,
+    "max.connections.per.ip": 12,
+    "remote.upload.interval.ms": 20,
+    "remote.upload.timeout.ms": 300,
+    "remote.orphan.grace.ms": 2000,
+    "remote.orphan.sweep.interval.ms": 100,
+    "remote.delete.delay.ms": 0,
+    "remote.read.unread.ttl.ms": 60,
+    "remote.read.read.ttl.ms": 20,
+    "remote.read.window.min.bytes": 16384,
+    "remote.read.window.max.bytes": 65536,
+    "remote.read.cache.bytes": 65536,
+}
+
+_COLD_READER = "tests/unit/tier/test_cold_reader.py"
+_TIER_FAULTS = "tests/unit/tier/test_tier_faults.py"
+_RARE = "tests/clients/test_metrics_of_rare_faults.py"
+_GROUP_LOG = "tests/unit/groups/test_group_log_keeping.py"
+
+# What cannot be had on demand from outside: metric -> (the test that moves it, through which field of a stat object).
+ELSEWHERE: dict[str, tuple[str, str]] = {
+    "stratalog_cold_read_corrupt_ranges_total": (_COLD_READER, "corrupt_ranges"),
+    "stratalog_cold_read_expired_unread_blocks_total": (_COLD_READER, "expired_unread_blocks"),
+    "stratalog_cold_read_hits_total": (_COLD_READER, "hits"),
+    "stratalog_cold_read_joined_total": (_COLD_READER, "joined"),
+    "stratalog_cold_read_reloads_total": (_COLD_READER, "reloads"),
+    "stratalog_cold_read_fetch_failures_total": ("tests/stores/test_cold_reader_behind_faults.py", "fetch_failures"),
+    "stratalog_cold_read_expired_unread_bytes_total": (_COLD_READER, "expired_unread_blocks"),
+    "stratalog_flush_failures_total": ("tests/unit/shards/test_flush_groups.py", "stats.failures == 1"),
+    "stratalog_groups_append_failures_total": (_RARE, "append_failures"),
+    "stratalog_kafka_control_errors_total": (_RARE, "control_errors"),
+    "stratalog_meta_watches_lagged_total": ("tests/unit/meta/test_meta_watch.py", 'match="snapshot"'),
+    "stratalog_tier_held_segments": (_RARE, "held_segments"),
+    "stratalog_tier_commits_lost_total": (_TIER_FAULTS, "commits_lost"),
+    "stratalog_groups_foreign_batches_total": (_GROUP_LOG, "foreign_batches"),
+    "stratalog_groups_incomplete_loads_total": (_GROUP_LOG, "incomplete_loads"),
+    "stratalog_groups_snapshots_total": (_GROUP_LOG, "snapshots"),
+    "stratalog_log_seal_failures_total": ("tests/unit/shards/test_shard_rolls.py", "seal_failures"),
+    "stratalog_log_damaged_copies_total": ("tests/unit/shards/test_damaged_copies.py", "damaged_copies"),
+    "stratalog_loop_blocks_total": ("tests/unit/telemetry/test_loop_watchdog.py", "blocks"),
+    "stratalog_loop_blocked_seconds": ("tests/unit/telemetry/test_loop_watchdog.py", "blocked.count"),
+    "stratalog_metric_read_failures_total": ("tests/unit/telemetry/test_metrics_registry.py", "read_failures"),
+    "stratalog_tier_commits_repeated_total": (_TIER_FAULTS, "commits_repeated"),
+    "stratalog_tier_locks_lost_total": (_TIER_FAULTS, "locks_lost"),
+    "stratalog_tier_objects_swept_total": ("tests/unit/tier/test_tier_janitor.py", "is_swept"),
+    "stratalog_tier_objects_unexplained": ("tests/unit/tier/test_tier_janitor.py", "objects_unexplained"),
+    "stratalog_tier_bundles_rewritten_total": ("tests/unit/tier/test_tier_janitor.py", "bundles_rewritten"),
+    "stratalog_tier_parts_moved_total": ("tests/unit/tier/test_tier_janitor.py", "parts_moved"),
+    "stratalog_tier_segments_held_total": (_TIER_FAULTS, "segments_held"),
+    "stratalog_tier_tasks_crashed_total": (_TIER_FAULTS, "tasks_crashed"),
+}
+
+
+class Scene:
+    """One node behind a fault proxy to its object store, and what its clients do."""
+
+    def __init__(self, node: NodeProcess, proxy: FaultProxy) -> None:
+        self.node = node
+        self.proxy = proxy
+
+    def create(self, name: str, shards: int = 1, **settings: str) -> None:
+        config = {key.replace("_", "."): value for key, value in settings.items()}
+        admin = AdminClient({"bootstrap.servers": self.node.bootstrap})
+        admin.create_topics([NewTopic(name, shards, config=config)])[name].result(10)
+
+    def delete(self, name: str) -> None:
+        admin = AdminClient({"bootstrap.servers": self.node.bootstrap})
+        admin.delete_topics([name])[name].result(10)
+
+    def produce(self, topic: str, count: int, size: int = 200, shards: int = 1, **options: Any) -> list[str]:
+        """Returns the errors of the records that were refused."""
+        refused: list[str] = []
+        config = {"bootstrap.servers": self.node.bootstrap, "linger.ms": 0, "batch.num.messages": 10}
+        producer = Producer(config | {"message.timeout.ms": 2000, "message.max.bytes": 10_000_000} | options)
+        for number in range(count):
+            producer.produce(
+                topic,
+                value=b"v" * size,
+                partition=number % shards,
+                on_delivery=lambda error, _: refused.append(str(error)) if error else None,
+            )
+            producer.poll(0)
+        producer.flush(20)
+        return refused
+
+    def consume(self, topic: str, count: int, group: str | None = None, from_offset: int = 0) -> int:
+        config = {
+            "bootstrap.servers": self.node.bootstrap,
+            "group.id": group or "none",
+            "auto.offset.reset": "earliest",
+        }
+        consumer = Consumer(config | {"session.timeout.ms": 6000, "enable.auto.commit": False})
+        if group is not None:
+            consumer.subscribe([topic])
+        else:
+            consumer.assign([TopicPartition(topic, 0, from_offset)])
+        got = 0
+        while got < count:
+            message = consumer.poll(5)
+            if message is None:
+                break
+            got += message.error() is None
+        if group is not None and got:
+            consumer.commit(asynchronous=False)
+        consumer.close()
+        return got
+
+    def segments(self, topic: str) -> list[dict[str, Any]]:
+        return list(json.loads(self.node.get(f"/v1/segments?topic={topic}")))
+
+    def seal(self, topic: str) -> None:
+        self.send("POST", "/v1/seal", {"topic": topic})
+
+    def send(self, method: str, path: str, body: object) -> None:
+        url = f"http://{self.node.admin}{path}"
+        request = urllib.request.Request(url, json.dumps(body).encode(), method=method)
+        urllib.request.urlopen(request, timeout=30).read()
+
+    def metric(self, name: str) -> float:
+        return sum(value for key, value in self.node.metrics().items() if key.partition("{")[0] == name)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with moto_server() as server:
+        yield server
+
+
+def test_every_metric_moves(tmp_path: Path, server: S3Server) -> None:
+    history = MetricHistory()
+    with proxy_in_thread(server.port) as proxy:
+        node = NodeProcess(tmp_path / "data", server.through(proxy.port).url("p"), SETTINGS)
+        with node, history.watch(node):
+            scene = Scene(node, proxy)
+            hot_paths(scene)
+            forgotten_offsets(scene)
+            cold_paths(scene)
+            refusals(scene)
+            store_faults(scene)
+            torn_tail(scene, tmp_path)
+            no_room(scene)
+            failing_disk(scene, node.pid)
+
+    unmoved = history.families.keys() - history.moved() - ELSEWHERE.keys()
+    assert not unmoved, "no test moves these:\n" + "\n".join(sorted(unmoved))
+
+
+def hot_paths(scene: Scene) -> None:
+    scene.create("hot", shards=2)
+    scene.create("durable", shards=8, flush_policy="fsync")
+    scene.produce("hot", 100, shards=2)
+    scene.produce("durable", 200, shards=8)
+    assert scene.consume("hot", 100, group="readers") == 100
+    scene.produce("hot", 360, size=100_000, shards=1, **{"queue.buffering.max.kbytes": 100_000})
+    eventually_sync(lambda: scene.metric("stratalog_flush_checkpoints_total") > 0, 20)
+
+
+def forgotten_offsets(scene: Scene) -> None:
+    scene.create("forgotten")
+    scene.produce("forgotten", 10)
+    assert scene.consume("forgotten", 10, group="forgetful") == 10
+    scene.delete("forgotten")
+    eventually_sync(lambda: scene.metric("stratalog_groups_expired_offsets_total") > 0, 20)
+
+
+def cold_paths(scene: Scene) -> None:
+    scene.create("cold", local_retention_bytes="0", segment_bytes="200000")
+    scene.produce("cold", 3000, size=1000, **{"batch.num.messages": 50})
+    scene.seal("cold")
+    eventually_sync(lambda: scene.segments("cold")[0]["tier"] == "cold", 30)
+    scene.proxy.add(Rule(Latency(0.02)))
+    scene.consume("cold", 2000)
+    scene.consume("cold", 3)
+    scene.proxy.clear()
+    scene.create("gone", retention_ms="1", segment_bytes="2000")
+    scene.produce("gone", 100)
+    scene.seal("gone")
+    eventually_sync(lambda: scene.metric("stratalog_tier_log_starts_moved_total") > 0, 30)
+    scene.delete("gone")
+    eventually_sync(lambda: scene.metric("stratalog_tier_segments_purged_total") > 0, 30)
+
+
+def refusals(scene: Scene) -> None:
+    scene.create("narrow", max_message_bytes="500")
+    with pytest.raises(KafkaException):
+        scene.create("narrow")
+    assert scene.produce("narrow", 1, size=5000)
+    with socket.create_connection(scene.node.host_and_port) as broken:
+        broken.sendall(struct.pack(">i", -5))
+        assert broken.recv(1) == b""
+    crowd = [socket.create_connection(scene.node.host_and_port) for _ in range(20)]
+    eventually_sync(lambda: scene.metric("stratalog_kafka_refused_total") > 0, 10)
+    for one in crowd:
+        one.close()
+    scene.create("barred", local_retention_bytes="0", segment_bytes="2000")
+    scene.produce("barred", 100)
+    scene.seal("barred")
+    eventually_sync(lambda: scene.segments("barred")[0]["tier"] == "cold", 30)
+    scene.send("PATCH", "/v1/topics/barred", {"set": {"remote.read.policy": "Disable"}})
+    assert scene.consume("barred", 1) == 0
+
+
+def store_faults(scene: Scene) -> None:
+    proxy = scene.proxy
+
+    def until(metric: str) -> None:
+        """Keep writing, so that there is something to upload, until a metric has moved."""
+
+        def has_moved() -> bool:
+            scene.produce("hot", 20, shards=2)
+            return scene.metric(metric) > 0
+
+        eventually_sync(has_moved, 30)
+
+    proxy.add(Rule(Latency(0.1), methods={"PUT"}))
+    proxy.add(Rule(LostAnswer(), methods={"PUT"}, times=1))
+    until("stratalog_tier_attempts_doubtful_total")
+    proxy.clear()
+    proxy.add(Rule(ServerError(503)))
+    until("stratalog_tier_attempts_refused_total")
+    until("stratalog_tier_store_away_ms")
+    scene.consume("cold", 1, from_offset=1000)
+    proxy.clear()
+    scene.produce("hot", 20, shards=2)
+    eventually_sync(lambda: scene.metric("stratalog_tier_store_away_ms") == 0, 60)
+
+
+def torn_tail(scene: Scene, tmp_path: Path) -> None:
+    node = scene.node
+    place = Path(scene.segments("hot")[-1]["places"][0])
+    node.kill()
+    with place.open("ab") as file:
+        file.write(b"\0" * 100)
+    node.start()
+    assert scene.metric("stratalog_log_torn_tail_bytes_total") >= 100
+
+
+def no_room(scene: Scene) -> None:
+    node = scene.node
+    node.stop()
+    node.settings["disk.reserve.bytes"] = 1 << 60
+    node.start()
+    assert scene.produce("hot", 1)
+    node.stop()
+    del node.settings["disk.reserve.bytes"]
+    node.start()
+
+
+def failing_disk(scene: Scene, pid: int) -> None:
+    """The kernel refuses every write: the node's disk fails, its memory does not."""
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+    assert scene.produce("hot", 1)
+    assert scene.produce("durable", 1, **{"enable.idempotence": True})
+    scene.node.kill()
+    scene.node.start()
+
+
+def test_the_table_names_tests_that_speak_of_the_field(repository: Path) -> None:
+    for metric, (path, field) in ELSEWHERE.items():
+        assert field in (repository / path).read_text(encoding="utf-8"), f"{path} does not move {metric}"

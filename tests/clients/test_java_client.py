@@ -1,0 +1,90 @@
+"""The Java client: Kafka's own console, performance and admin tools against a node."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from support.foreign_clients import CLIENTS, Message
+from support.java_client import JavaTools
+from support.node_process import NodeProcess
+from support.topics import create_topic, produce, read, values_of
+
+# The first run may fetch the jars.
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def java(repository: Path) -> JavaTools:
+    return JavaTools.find(repository)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_the_console_tools_write_and_read(codec: str, java: JavaTools, node: NodeProcess, topic: str) -> None:
+    create_topic(node.bootstrap, topic)
+    lines = [f"line {number} {'of text ' * 10}" for number in range(200)]
+    at = ("--bootstrap-server", node.bootstrap, "--topic", topic)
+    java.run("ConsoleProducer", *at, "--compression-codec", codec, standard_input="\n".join(lines) + "\n")
+    assert values_of(read(node.bootstrap, topic, 200)) == [line.encode() for line in lines]
+
+    printed = java.run("consumer.ConsoleConsumer", *at, "--from-beginning", "--max-messages", "200", "--group", topic)
+    assert [line for line in printed.splitlines() if line.startswith("line ")] == lines
+
+
+def test_the_java_consumer_reads_what_the_others_compressed(java: JavaTools, node: NodeProcess, topic: str) -> None:
+    create_topic(node.bootstrap, topic)
+    expected = []
+    for client in CLIENTS:
+        for codec in ("gzip", "snappy", "lz4", "zstd"):
+            if client.missing(codec) is None:
+                message = Message(client.name.encode(), f"{codec} by {client.name} {'again ' * 30}".strip().encode())
+                client.produce(node.bootstrap, topic, [message] * 3, codec)
+                expected += [message.value.decode()] * 3
+    at = ("--bootstrap-server", node.bootstrap, "--topic", topic)
+    printed = java.run("consumer.ConsoleConsumer", *at, "--from-beginning", "--max-messages", str(len(expected)))
+    assert [line for line in printed.splitlines() if " by " in line] == expected
+
+
+def test_the_performance_tools_run_through(java: JavaTools, node: NodeProcess, topic: str) -> None:
+    create_topic(node.bootstrap, topic, 4)
+    count = 100_000
+    report = java.run(
+        "ProducerPerformance",
+        *("--topic", topic, "--num-records", str(count), "--record-size", "200", "--throughput", "-1"),
+        *("--bootstrap-server", node.bootstrap, "--command-property", "acks=all"),
+    )
+    assert re.search(rf"^{count} records sent", report, re.MULTILINE), report
+    assert "Exception" not in report
+    report = java.run(
+        "ConsumerPerformance", "--bootstrap-server", node.bootstrap, "--topic", topic, "--num-records", str(count)
+    )
+    *_, last = [line for line in report.splitlines() if line[:2].isdigit()]
+    assert int(last.split(",")[4]) >= count, report
+
+
+@pytest.mark.slow  # nine JVM starts
+def test_the_admin_tools_manage_topics_settings_groups_and_offsets(
+    java: JavaTools, node: NodeProcess, topic: str
+) -> None:
+    at = ("--bootstrap-server", node.bootstrap)
+    java.run("TopicCommand", *at, "--create", "--topic", topic, "--partitions", "3", "--config", "retention.ms=900000")
+    described = java.run("TopicCommand", *at, "--describe", "--topic", topic)
+    assert "PartitionCount: 3" in described and "retention.ms=900000" in described
+    produce(node.bootstrap, topic, [b"x"] * 50, partition=1)
+    assert f"{topic}:1:50" in java.run("GetOffsetShell", *at, "--topic", topic)
+
+    entity = ("--entity-type", "topics", "--entity-name", topic)
+    java.run("kafka.admin.ConfigCommand", *at, *entity, "--alter", "--add-config", "segment.bytes=65536")
+    assert "segment.bytes=65536" in java.run("kafka.admin.ConfigCommand", *at, *entity, "--describe")
+
+    group = f"{topic}-group"
+    reset = ("--group", group, "--topic", topic, "--reset-offsets", "--to-offset", "20", "--execute")
+    java.run("consumer.group.ConsumerGroupCommand", *at, *reset)
+    described = java.run("consumer.group.ConsumerGroupCommand", *at, "--describe", "--group", group)
+    (line,) = [line.split() for line in described.splitlines() if line.split()[1:3] == [topic, "1"]]
+    assert line[3:6] == ["20", "50", "30"], "committed, end, lag"
+
+    java.run("TopicCommand", *at, "--delete", "--topic", topic)
+    assert topic not in java.run("TopicCommand", *at, "--list").split()

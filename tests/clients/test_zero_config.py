@@ -1,0 +1,18 @@
+"""A node that was told nothing but where its data is works, and says that it does to anybody who may reach it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.foreign_clients import Confluent, Message
+from support.node_process import NodeProcess
+
+
+def test_a_node_without_settings_works_and_answers_probes_without_a_token(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as node:
+        messages = [Message(b"key", b"value %d" % number) for number in range(10)]
+        Confluent().produce(node.bootstrap, "made-on-demand", messages)
+        assert Confluent().consume(node.bootstrap, "made-on-demand", 10) == messages
+        assert all(node.get(path) for path in ("/healthz", "/readyz", "/metrics"))
+    with node:
+        assert Confluent().consume(node.bootstrap, "made-on-demand", 10) == messages

@@ -1,0 +1,54 @@
+"""What every test run shares: options, and a summary that names what was not run because a program is missing."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--crash-rounds",
+        type=int,
+        default=20,
+        help="rounds of kill -9 that tests/crash makes (20 in `make test`, 200 in `make crash`)",
+    )
+    parser.addoption(
+        "--crash-seed",
+        type=int,
+        default=random.SystemRandom().randrange(1 << 30),
+        help="repeats the random moments of a crash test; each one prints its seed",
+    )
+
+
+@pytest.fixture(scope="session")
+def crash_rounds(request: pytest.FixtureRequest) -> int:
+    """How many times a crash test kills its process."""
+    return int(request.config.getoption("--crash-rounds"))
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The checkout that is being tested."""
+    return REPOSITORY
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says in one line whether the real S3 server took part: a green run without it proves less."""
+    stats = terminalreporter.stats
+    skipped = [report for report in stats.get("skipped", []) if "real_s3" in report.keywords]
+    ran = [
+        report
+        for outcome in ("passed", "failed")
+        for report in stats.get(outcome, [])
+        if "real_s3" in report.keywords and report.when == "call"
+    ]
+    if ran:
+        terminalreporter.write_line(f"real S3 server: {len(ran)} tests ran against it")
+    if skipped:
+        reason = str(skipped[0].longrepr[2]) if isinstance(skipped[0].longrepr, tuple) else "see above"
+        terminalreporter.write_line(f"real S3 server: SKIPPED, {len(skipped)} tests did not run ({reason})")

@@ -1,0 +1,138 @@
+"""`kill -9` of the meta service at any moment: what was answered is there after the restart, whole and once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from stratalog_meta import open_service
+from support.meta_worlds import HandClock
+
+# Tells each answer on a line of its own. With argv[2] it kills itself at that write of the store: before it is synced,
+# or after it and before anybody is answered.
+SERVICE = """
+import asyncio, json, os, signal, sys, time
+from pathlib import Path
+from stratalog.model.metadata import NodeInfo, PartCommit
+from stratalog.model.segment import RemotePart
+from stratalog_meta import MetaService
+from stratalog_meta.stores.rocksdb import RocksStore
+
+kill_at, moment = int(sys.argv[2]), sys.argv[3]
+
+class KilledStore(RocksStore):
+    count = 0
+    async def write(self, writes):
+        self.count += 1
+        if self.count == kill_at and moment == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        await super().write(writes)
+        if self.count == kill_at and moment == "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def tell(*words):
+    os.write(1, json.dumps(words).encode() + b"\\n")
+
+async def write_a_shard(service, name, lock):
+    topic = await service.create_topic(name, shard_count=1, replication_factor=1, settings={})
+    tell("topic", name)
+    shards = {shard.key: shard for shard in (await service.snapshot()).shards}
+    segment = shards[topic.topic_id, 0].segments[-1]
+    for offset in range(0, 40, 10):
+        part = RemotePart(f"{name}-{offset}", 0, 10, offset, offset + 10)
+        await service.commit_parts(lock, [PartCommit(segment.key, offset, part)])
+        tell("committed", name, offset + 10)
+    await service.roll_segment(segment.key, 40)
+    tell("rolled", name, 40)
+    ids = await service.allocate_producer_ids(3)
+    tell("ids", ids.start, ids.stop)
+
+async def main():
+    service = MetaService(KilledStore(Path(sys.argv[1])), lambda: int(time.time() * 1000))
+    await service.start()
+    await service.register_node(NodeInfo(1, "storage", "host", 9092))
+    lock = await service.acquire_lock("tier/1", "node-1/1", 60_000)
+    turn = 0
+    while True:
+        turn += 1
+        prefix = f"{os.getpid()}-{turn}"
+        await asyncio.gather(*(write_a_shard(service, f"{prefix}-{n}", lock) for n in range(5)))
+        tell("turn", turn)
+
+asyncio.run(main())
+"""
+
+
+def run_until_killed(directory: Path, kill_at: int, moment: str, after_s: float | None = None) -> list[list[object]]:
+    """Everything that the service answered before it died, by its own hand or so long after its first answer."""
+    command = [sys.executable, "-c", SERVICE, str(directory), str(kill_at), moment]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        timer = None
+        assert process.stdout is not None
+        told = b""
+        if after_s is not None:
+            told = process.stdout.readline()  # its start is not what is killed here
+            timer = threading.Timer(after_s, process.kill)
+            timer.start()
+        told += process.stdout.read()
+        assert process.wait() == -signal.SIGKILL
+        if timer is not None:
+            timer.cancel()
+    return [json.loads(line) for line in told.splitlines() if line.endswith(b"]")]
+
+
+async def check(directory: Path, told: list[list[object]]) -> int:
+    """Compare the restarted service with the answers. Returns: how many topics it has."""
+    service = open_service(directory, HandClock())
+    await service.start()
+    snapshot = await service.snapshot()
+    ids = {topic.name: topic.topic_id for topic in snapshot.topics}
+    shards = {shard.key.topic_id: shard for shard in snapshot.shards}
+    highest = 0
+    for answer in told:
+        match answer:
+            case ["topic", str(name)]:
+                assert name in ids, f"topic {name} was answered and is gone"
+            case ["committed", str(name), int(offset)]:
+                remote = shards[ids[name]].segments[0].remote
+                assert remote.commit_offset >= offset, f"{name}: commit offset {offset} was answered and is gone"
+                assert [part.base_offset for part in remote.parts] == list(range(0, remote.commit_offset, 10))
+            case ["rolled", str(name), int(offset)]:
+                first, second = shards[ids[name]].segments
+                assert (first.end_offset, second.base_offset) == (offset, offset)
+            case ["ids", int(), int(end)]:
+                highest = max(highest, end)
+    assert (await service.allocate_producer_ids(1)).start >= highest, "producer ids were given twice"
+    await service.close()
+    return len(ids)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("kill_at", [4, 5, 9, 13])
+def test_killed_on_either_side_of_a_synced_write(tmp_path: Path, kill_at: int, moment: str) -> None:
+    """The 4th write holds the first topics: synced, they are there though nobody was told; not synced, none is."""
+    told = run_until_killed(tmp_path / "meta", kill_at, moment)
+    count = asyncio.run(check(tmp_path / "meta", told))
+    if kill_at == 4:
+        assert not told
+        assert count == (5 if moment == "after" else 0), "a group of commands is kept whole or not at all"
+    else:
+        assert told
+
+
+def test_killed_again_and_again_at_random_moments(tmp_path: Path, crash_rounds: int) -> None:
+    chance = random.Random(3)
+    told: list[list[object]] = []
+    rounds = max(2, crash_rounds // 4)
+    for _ in range(rounds):
+        told += run_until_killed(tmp_path / "meta", 0, "never", after_s=chance.random())
+        asyncio.run(check(tmp_path / "meta", told))
+    assert len(told) >= rounds

@@ -1,0 +1,300 @@
+"""Any sequence of commands keeps the shard table true; watchers and stores that follow it come to the same state."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.table_commands import (
+    AcquireLock,
+    AddShards,
+    AdvanceLogStart,
+    AllocateProducerIds,
+    AlterTopic,
+    CommitParts,
+    CompleteRemote,
+    CreateTopic,
+    DeleteTopic,
+    ForgetLocal,
+    ProposeIsr,
+    PurgeSegments,
+    RaiseFence,
+    RegisterNode,
+    ReleaseLock,
+    ReplaceParts,
+    RollSegment,
+    SealSegment,
+    TableCommand,
+)
+from stratalog.machines.table_records import PutHeader, TableHeader
+from stratalog.meta_api.streams import WatchReader, WatchWriter
+from stratalog.model.errors import StratalogError
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import (
+    ChangeSet,
+    Lock,
+    NodeChanged,
+    NodeInfo,
+    PartCommit,
+    PartReplacement,
+    SegmentChanged,
+    SegmentPurged,
+    ShardChanged,
+    TopicChanged,
+    TopicDeleted,
+)
+from stratalog.model.segment import RemotePart, Segment, SegmentState
+from stratalog.model.topic import Shard, Topic
+from stratalog_meta.stores import encoding
+from support.table_stories import record_of, state_of
+
+HEADER = TableHeader("cluster", 0, 1)
+CHANCE = st.integers(0, 1_000)
+
+
+class Follower:
+    """A watcher that knows nothing but the change sets, as they come over HTTP."""
+
+    def __init__(self) -> None:
+        self.topics: dict[UUID, Topic] = {}
+        self.log_starts: dict[ShardKey, int] = {}
+        self.segments: dict[SegmentKey, Segment] = {}
+        self.nodes: dict[int, NodeInfo] = {}
+        self.version = 0
+        self._writer, self._reader = WatchWriter(), WatchReader()
+
+    def follow(self, told: ChangeSet) -> None:
+        change_set = self._reader.read(self._writer.line(told))
+        assert change_set == told, "a change set crosses HTTP unchanged"
+        assert change_set.version == self.version + 1
+        self.version = change_set.version
+        for change in change_set.changes:
+            match change:
+                case TopicChanged(topic):
+                    self.topics[topic.topic_id] = topic
+                case TopicDeleted(topic):
+                    del self.topics[topic.topic_id]
+                    for number in range(topic.shard_count):
+                        del self.log_starts[ShardKey(topic.topic_id, number)]
+                case ShardChanged(shard):
+                    self.log_starts[shard.key] = shard.log_start_offset
+                    self.segments.update((segment.key, segment) for segment in shard.segments)
+                case SegmentChanged(segment):
+                    self.segments[segment.key] = segment
+                case SegmentPurged(key):
+                    del self.segments[key]
+                case NodeChanged(node):
+                    self.nodes[node.node_id] = node
+
+    def shards(self) -> dict[ShardKey, Shard]:
+        shards = {}
+        for key, log_start in self.log_starts.items():
+            own = [segment for segment in self.segments.values() if segment.key.shard_key == key]
+            living = sorted((s for s in own if s.state is not SegmentState.DELETED), key=lambda segment: segment.epoch)
+            shards[key] = Shard(key, log_start, tuple(living))
+        return shards
+
+
+class ShardTableMachine(RuleBasedStateMachine):
+    """Every command is refused without a trace, or applied, undone and applied again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = ShardTable.empty(HEADER)
+        self.now_ms = 1_000
+        self.follower = Follower()
+        self.items: dict[bytes, bytes] = {}
+        self.topic_count = 0
+        self.locks: list[Lock] = []
+        self.keep([PutHeader(HEADER)])
+
+    def keep(self, writes: object) -> None:
+        for key, value in encoding.encode(writes):  # type: ignore[arg-type]
+            if value is None:
+                self.items.pop(key, None)
+            else:
+                self.items[key] = value
+
+    def do(self, command: TableCommand) -> object:
+        """The result, or None when the command was refused."""
+        before = state_of(self.table)
+        try:
+            applied = self.table.apply(command, self.now_ms)
+        except StratalogError:
+            assert state_of(self.table) == before, f"refused, but not without a trace: {command}"
+            return None
+        after = state_of(self.table)
+        self.table.undo(applied)
+        assert state_of(self.table) == before, f"not undone: {command}"
+        applied = self.table.apply(command, self.now_ms)
+        assert state_of(self.table) == after, f"not the same again: {command}"
+        if applied.change_set is not None:
+            self.follower.follow(applied.change_set)
+        self.keep(applied.writes)
+        return applied.result
+
+    # What exists, by chance; sometimes what never was
+    def a_topic(self, chance: int) -> UUID:
+        topics = list(self.table.state.topics)
+        return topics[chance % len(topics)] if topics and chance % 13 else UUID(int=chance)
+
+    def a_segment(self, chance: int) -> SegmentKey:
+        living = [segment.key for shard in self.table.snapshot().shards for segment in shard.segments]
+        known = [*living, *self.table.state.deleted]
+        return known[chance % len(known)] if known and chance % 17 else SegmentKey(UUID(int=chance), 0, 0, 0)
+
+    def a_lock(self, chance: int) -> Lock:
+        return self.locks[-1] if chance % 5 else self.locks[chance % len(self.locks)]
+
+    # Nodes and topics
+    @initialize(shards=st.integers(1, 2), replicas=st.integers(1, 2))
+    def begin(self, shards: int, replicas: int) -> None:
+        self.do(RegisterNode(NodeInfo(1, "storage", "host", 9092)))
+        self.do(RegisterNode(NodeInfo(2, "storage", "host", 9092)))
+        self.create_topic("a", shards, replicas)
+        self.acquire_lock("x", 0)
+
+    @rule(node_id=st.integers(1, 4), rack=st.sampled_from([None, "a", "b"]), count=st.integers(0, 3))
+    def register_node_and_take_ids(self, node_id: int, rack: str | None, count: int) -> None:
+        self.do(RegisterNode(NodeInfo(node_id, "storage", "host", 9092, rack)))
+        self.do(AllocateProducerIds(count))
+
+    @rule(name=st.sampled_from("abc"), shards=st.integers(0, 3), replicas=st.integers(1, 3))
+    def create_topic(self, name: str, shards: int, replicas: int) -> None:
+        self.topic_count += 1
+        self.do(CreateTopic(UUID(int=self.topic_count), name, shards, replicas, {"k": name}))
+
+    @rule(chance=CHANCE, shards=st.integers(1, 3), value=st.sampled_from(["", "1", "é"]))
+    def add_shards_and_alter(self, chance: int, shards: int, value: str) -> None:
+        self.do(AddShards(self.a_topic(chance), shards))
+        self.do(AlterTopic(self.a_topic(chance), {"retention.ms": value}))
+
+    @rule(chance=CHANCE, really=st.integers(0, 3))
+    def delete_topic(self, chance: int, really: int) -> None:
+        if really == 0:
+            self.do(DeleteTopic(self.a_topic(chance)))
+
+    # Segments
+    @rule(chance=CHANCE, length=st.integers(-1, 6))
+    def roll(self, chance: int, length: int) -> None:
+        segment = self.a_segment(chance)
+        known = self.table.state.find_segment(segment)
+        reached = max(segment.base_offset, known.remote.commit_offset) if known is not None else 0
+        self.do(RollSegment(segment, reached + length))
+
+    @rule(chance=CHANCE, node=st.integers(1, 4), which=st.integers(0, 3))
+    def seal(self, chance: int, node: int, which: int) -> None:
+        known = self.table.state.find_segment(self.a_segment(chance))
+        if known is not None:
+            replicas = known.replicas if which else (node,)
+            self.do(SealSegment(known.key, record_of(known.key, known.end_offset or 0, replicas)))
+
+    @rule(chance=CHANCE, count=st.integers(0, 2), behind=st.integers(0, 3))
+    def propose_isr(self, chance: int, count: int, behind: int) -> None:
+        known = self.table.state.find_segment(self.a_segment(chance))
+        if known is not None:
+            self.do(ProposeIsr(known.key, known.replicas[:count], known.isr_version - behind // 3))
+
+    @rule(chance=CHANCE, fence=st.integers(0, 3))
+    def raise_fence(self, chance: int, fence: int) -> None:
+        self.do(RaiseFence(self.a_segment(chance), fence))
+
+    @rule(chance=CHANCE, offset=st.integers(0, 12))
+    def advance_log_start(self, chance: int, offset: int) -> None:
+        self.do(AdvanceLogStart(self.a_segment(chance).shard_key, offset))
+
+    @rule(chance=CHANCE, other=CHANCE, node=st.integers(1, 2))
+    def forget_local(self, chance: int, other: int, node: int) -> None:
+        self.do(ForgetLocal((self.a_segment(chance),), node))
+        self.do(ForgetLocal((self.a_segment(chance), self.a_segment(other)), node))
+
+    @rule(chance=CHANCE)
+    def purge(self, chance: int) -> None:
+        segment = self.a_segment(chance)
+        self.do(PurgeSegments((segment, segment)))
+
+    # Remote copies, locks
+    @rule(holder=st.sampled_from("xxy"), wait_ms=st.sampled_from([0, 5, 2_000]))
+    def acquire_lock(self, holder: str, wait_ms: int) -> None:
+        self.now_ms += wait_ms
+        result = self.do(AcquireLock("tier", holder, 1_000))
+        if isinstance(result, Lock):
+            self.locks.append(result)
+
+    @rule(chance=CHANCE)
+    def release_lock(self, chance: int) -> None:
+        self.do(ReleaseLock(self.a_lock(chance)))
+        self.acquire_lock("x", 0)
+
+    @rule(chance=CHANCE, other=CHANCE, length=st.integers(0, 4), behind=st.integers(0, 5))
+    def commit(self, chance: int, other: int, length: int, behind: int) -> None:
+        commits = []
+        for key in (self.a_segment(chance), self.a_segment(other)):
+            known = self.table.state.find_segment(key)
+            reached = max(key.base_offset, known.remote.commit_offset if known is not None else -1)
+            base = reached - behind // 5
+            end = base + length
+            if known is not None and known.end_offset is not None and behind:
+                end = min(end, known.end_offset)
+            commits.append(PartCommit(key, base, RemotePart(f"chunk-{base}-{end}", 0, 10, base, end)))
+        self.do(CommitParts(self.a_lock(chance), tuple(commits)))
+
+    @rule(chance=CHANCE, first=st.integers(0, 2), count=st.integers(1, 3), name=st.sampled_from("pq"))
+    def replace_parts(self, chance: int, first: int, count: int, name: str) -> None:
+        known = self.table.state.find_segment(self.a_segment(chance))
+        old = tuple(known.remote.parts[first : first + count]) if known is not None else ()
+        if known is not None and old:
+            merged = RemotePart(name, 0, 30, old[0].base_offset, old[-1].end_offset)
+            self.do(ReplaceParts(self.a_lock(chance), (PartReplacement(known.key, old, (merged,)),)))
+
+    @rule(chance=CHANCE, manifest=st.sampled_from(["m", "n"]))
+    def complete(self, chance: int, manifest: str) -> None:
+        self.do(CompleteRemote(self.a_lock(chance), self.a_segment(chance), manifest, b"digest", 10))
+
+    @rule(chance=CHANCE, length=st.integers(0, 4))
+    def lead_a_segment_through_its_life(self, chance: int, length: int) -> None:
+        """What a node does when nothing goes wrong, as far as it gets."""
+        key = self.a_segment(chance)
+        for _ in range(chance % 5 + 1):
+            known = self.table.state.find_segment(key)
+            if known is None or known.state is SegmentState.DELETED:
+                return
+            reached = max(key.base_offset, known.remote.commit_offset)
+            if known.state is SegmentState.ACTIVE:
+                self.do(RollSegment(key, max(reached, self.table.shard(key.shard_key).log_start_offset) + length))
+            elif known.state is SegmentState.SEALING:
+                self.do(SealSegment(key, record_of(key, known.end_offset or 0, known.replicas)))
+            elif reached != known.end_offset:
+                piece = RemotePart(f"rest-{reached}", 0, 10, reached, known.end_offset or 0)
+                self.do(CommitParts(self.locks[-1], (PartCommit(key, reached, piece),)))
+            else:
+                self.do(CompleteRemote(self.locks[-1], key, "m", b"digest", 10))
+                self.do(ForgetLocal((key,), known.replicas[0]))
+
+    # What is always so
+    @invariant()
+    def the_table_is_true(self) -> None:
+        self.table.check_invariants()
+
+    @invariant()
+    def a_watcher_knows_what_a_snapshot_says(self) -> None:
+        snapshot = self.table.snapshot()
+        assert self.follower.version == snapshot.version
+        assert self.follower.topics == {topic.topic_id: topic for topic in snapshot.topics}
+        assert self.follower.nodes == {node.node_id: node for node in snapshot.nodes}
+        assert self.follower.shards() == {shard.key: shard for shard in snapshot.shards}
+
+    @invariant()
+    def a_store_loads_what_the_table_is(self) -> None:
+        loaded = ShardTable.load(encoding.decode(sorted(self.items.items()), "items"), "items")
+        assert loaded is not None
+        loaded.check_invariants()
+        assert state_of(loaded) == state_of(self.table)
+
+
+ShardTableMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+test_any_sequence_of_commands = ShardTableMachine.TestCase

@@ -1,0 +1,247 @@
+"""The uploader machine against a model: whatever the answers, nothing is sent twice at a time, nothing is forgotten."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stratalog.machines.upload_events import (
+    CancelTask,
+    CommittedGrew,
+    FlushAsked,
+    Gone,
+    LockGained,
+    LockLost,
+    Moved,
+    NothingThere,
+    Piece,
+    PieceOutcome,
+    Publish,
+    RewriteAsked,
+    SegmentGone,
+    SegmentSeen,
+    SendBundle,
+    SendChunk,
+    TaskEnded,
+    TaskFailed,
+    TaskFailure,
+    TimePassed,
+    Unreadable,
+    UploaderEvent,
+    UploadLimits,
+)
+from stratalog.machines.uploader import Uploader
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemotePart
+
+LIMITS = UploadLimits(
+    chunk_bytes=5_000, bundle_bytes=20_000, in_flight_bytes=40_000, max_requests=3, interval_ms=100, merge_parts=3,
+    backoff_ms=10, backoff_cap_ms=100, hold_ms=50,
+)  # fmt: skip
+
+
+@dataclass
+class Model:
+    """One segment: an offset is a byte, so sizes and offsets are the same."""
+
+    key: SegmentKey
+    end: int = 0
+    is_sealed: bool = False
+    is_gone: bool = False
+    is_complete: bool = False
+    parts: list[RemotePart] = field(default_factory=list)
+
+    @property
+    def committed(self) -> int:
+        return self.parts[-1].end_offset if self.parts else 0
+
+    def moved(self, is_ours: bool = True) -> Moved:
+        return Moved(self.key, self.committed, tuple(self.parts), self.end - self.committed, is_ours)
+
+    def seen(self) -> SegmentSeen:
+        end = self.end if self.is_sealed else None
+        unsent = self.end - self.committed
+        return SegmentSeen(self.key, self.is_sealed, end, self.committed, tuple(self.parts), True, unsent)
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.machine = Uploader(LIMITS, lambda key: key.startswith("b"))
+        self.models = [Model(SegmentKey(UUID(int=1), shard, 0, 0)) for shard in range(4)]
+        self.by_key = {model.key: model for model in self.models}
+        self.tasks: dict[int, SendChunk | SendBundle | Publish] = {}
+        self.now_ms = 0
+        self.objects = 0
+        self.has_lock = False
+        self.tell(*(model.seen() for model in self.models))
+
+    def tell(self, *events: UploaderEvent) -> None:
+        for effect in self.machine.step_all(events, self.now_ms):
+            match effect:
+                case SendChunk(task) | SendBundle(task) | Publish(task):
+                    assert self.has_lock, "nothing begins without the lock"
+                    self.tasks[task] = effect
+                case CancelTask(task):
+                    self.cancelled(task)
+                case _:
+                    pass
+        self.machine.check_invariants()
+        busy = [piece.key for effect in self.tasks.values() for piece in pieces_of(effect)]
+        live = [key for key in busy if not self.by_key[key].is_gone]
+        assert len(live) == len(set(live)), "one range in flight per segment"
+
+    def cancelled(self, task: int) -> None:
+        del self.tasks[task]
+        self.tell(TaskFailed(task, TaskFailure.CANCELLED, "", 0.0))
+
+    # What may happen ------------------------------------------------------------------------------------------------
+    def grow(self, number: int, size: int) -> None:
+        model = self.models[number]
+        if not model.is_sealed and not model.is_gone:
+            model.end += size
+            self.tell(CommittedGrew(model.key, model.end - model.committed))
+
+    def seal(self, number: int) -> None:
+        model = self.models[number]
+        if not model.is_gone:
+            model.is_sealed = True
+            self.tell(model.seen())
+
+    def delete(self, number: int) -> None:
+        self.models[number].is_gone = True
+        self.tell(SegmentGone(self.models[number].key))
+
+    def rewrite(self, number: int) -> None:
+        model = self.models[number]
+        some = tuple(part for part in model.parts if part.object_key.startswith("b") and self.rng.random() < 0.5)
+        self.tell(RewriteAsked(model.key, some))
+
+    def lock(self, is_held: bool) -> None:
+        self.has_lock = is_held
+        self.tell(LockGained(1) if is_held else LockLost())
+
+    def time(self, ms: int) -> None:
+        self.now_ms += ms
+        self.tell(TimePassed())
+
+    def answer(self, failure: TaskFailure | None, is_odd: bool) -> None:
+        if not self.tasks:
+            return
+        task = self.rng.choice(sorted(self.tasks))
+        effect = self.tasks.pop(task)
+        if failure is not None:
+            if failure is TaskFailure.LOCK_LOST:
+                failure = TaskFailure.DOUBTFUL
+            self.tell(TaskFailed(task, failure, "why not", self.rng.random()))
+            return
+        self.objects += 1
+        if isinstance(effect, Publish):
+            outcomes: tuple[PieceOutcome, ...] = (self.publish(effect),)
+        else:
+            name = f"{'b' if isinstance(effect, SendBundle) else 'c'}{self.objects}"
+            outcomes = tuple(self.outcome(piece, name, is_odd) for piece in pieces_of(effect))
+        self.tell(TaskEnded(task, outcomes))
+
+    def publish(self, effect: Publish) -> PieceOutcome:
+        model = self.by_key[effect.key]
+        if not model.is_gone:
+            assert model.is_sealed and model.committed == model.end
+            assert effect.parts == tuple(model.parts)
+            assert not any(part.object_key.startswith("b") for part in effect.parts), "all parts are at home"
+            model.is_complete = True
+        return Gone(effect.key)
+
+    def outcome(self, piece: Piece, name: str, is_odd: bool) -> PieceOutcome:
+        model = self.by_key[piece.key]
+        if model.is_gone:
+            return Gone(piece.key)
+        if is_odd and self.rng.random() < 0.5:
+            return self.rng.choice(
+                [
+                    NothingThere(piece.key, model.end - model.committed),
+                    Unreadable(piece.key, "bad CRC", is_final=False),
+                    model.moved(is_ours=False),
+                ]
+            )
+        if piece.replaces:
+            at = model.parts.index(piece.replaces[0])
+            assert tuple(model.parts[at : at + len(piece.replaces)]) == piece.replaces
+            size = sum(part.size_bytes for part in piece.replaces)
+            new = RemotePart(name, 0, size, piece.replaces[0].base_offset, piece.replaces[-1].end_offset)
+            model.parts[at : at + len(piece.replaces)] = [new]
+        else:
+            assert piece.base_offset == model.committed, "parts follow one another without a gap"
+            assert 0 < piece.max_bytes <= model.end - model.committed
+            end = piece.base_offset + piece.max_bytes
+            model.parts.append(RemotePart(name, 0, piece.max_bytes, piece.base_offset, end))
+        return model.moved()
+
+    def drain(self) -> None:
+        """From now on all goes well."""
+        self.lock(True)
+        for _ in range(3_000):
+            if self.tasks:
+                self.answer(None, is_odd=False)
+                continue
+            wake_ms = self.machine.next_wake_ms(self.now_ms)
+            if wake_ms is None:
+                break
+            self.now_ms = max(self.now_ms, wake_ms)
+            self.tell(TimePassed())
+        else:
+            raise AssertionError(f"it never ends: {self.machine.describe(self.now_ms)}")
+
+
+def pieces_of(effect: SendChunk | SendBundle | Publish) -> tuple[Piece, ...]:
+    match effect:
+        case SendChunk(_, piece):
+            return (piece,)
+        case SendBundle(_, pieces):
+            return pieces
+        case Publish(_, key):
+            return (Piece(key, 0, 0),)
+
+
+numbers = st.integers(0, 3)
+steps = st.one_of(
+    st.tuples(st.just("grow"), numbers, st.sampled_from([1, 50, 900, 4_000, 30_000])),
+    st.tuples(st.just("grow"), numbers, st.sampled_from([1, 50, 900])),
+    st.tuples(st.just("answer"), st.just(None), st.booleans()),
+    st.tuples(st.just("answer"), st.just(None), st.just(False)),
+    st.tuples(st.just("answer"), st.sampled_from(list(TaskFailure)), st.just(False)),
+    st.tuples(st.just("time"), st.integers(1, 150)),
+    st.tuples(st.just("time"), st.just(100)),
+    st.tuples(st.just("seal"), numbers),
+    st.tuples(st.just("delete"), numbers),
+    st.tuples(st.just("rewrite"), numbers),
+    st.tuples(st.just("lock"), st.booleans()),
+    st.tuples(st.just("flush")),
+)
+
+
+@given(plot=st.lists(steps, max_size=120), seed=st.integers(0, 1_000))
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_answered_all_that_is_committed_gets_there_and_the_machine_comes_to_rest(
+    plot: list[tuple[str, ...]], seed: int
+) -> None:
+    """F8, F38, F77, F80, F84 as plain events."""
+    world = World(seed)
+    world.lock(True)
+    for name, *details in plot:
+        if name == "flush":
+            world.tell(FlushAsked())
+        else:
+            getattr(world, name)(*details)
+    world.drain()
+    for model in world.models:
+        if not model.is_gone:
+            assert model.committed == model.end
+            assert model.is_complete == model.is_sealed
+    assert world.machine.is_settled()
+    assert world.machine.describe(world.now_ms).bytes_in_flight == 0
+    assert world.machine.describe(world.now_ms).oldest_unsent_ms == 0

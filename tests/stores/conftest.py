@@ -1,0 +1,64 @@
+"""The stores that the one suite runs on, and the servers behind them, started once for the session."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from stratalog.objects import ObjectStore, StoreSettings, open_store
+from support.s3_servers import NO_VERSITYGW, S3Server, moto_server, versitygw_binary, versitygw_server
+
+PATIENT = StoreSettings(attempt_timeout_ms=10_000, deadline_ms=20_000, backoff_ms=5, backoff_cap_ms=50)
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    with moto_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    if versitygw_binary() is None:
+        pytest.skip(NO_VERSITYGW)
+    with versitygw_server(tmp_path_factory.mktemp("versitygw") / "buckets") as server:
+        yield server
+
+
+STORES = ["directory", "memory", "moto", pytest.param("versitygw", marks=pytest.mark.real_s3)]
+
+
+@pytest.fixture(params=STORES)
+def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A place of its own for each test."""
+    match request.param:
+        case "directory":
+            return str(tmp_path_factory.mktemp("objects") / "store")
+        case "memory":
+            return "memory:"
+        case name:
+            server: S3Server = request.getfixturevalue(name)
+            return server.url(f"tests/{uuid4().hex}")
+
+
+@pytest.fixture
+async def store(store_url: str) -> AsyncIterator[ObjectStore]:
+    opened = open_store(store_url, PATIENT)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def opener() -> AsyncIterator[Callable[..., ObjectStore]]:
+    """Opens stores and closes them when the test ends."""
+    opened: list[ObjectStore] = []
+
+    def open_one(url: str, settings: StoreSettings = PATIENT) -> ObjectStore:
+        opened.append(open_store(url, settings))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        await one.close()

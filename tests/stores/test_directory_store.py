@@ -1,0 +1,155 @@
+"""The directory store by itself: what a crash, a full disk and other programs' files may do to it (F50, F52)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
+from stratalog.objects import ObjectStore, StoreSettings, open_store
+from support.waiting import eventually
+
+Opener = Callable[..., ObjectStore]
+
+WRITER = """
+import asyncio, sys
+from stratalog.objects import open_store
+
+async def write(worker):
+    store = open_store(sys.argv[1])
+    for number in range(1_000_000):
+        body = bytes([number % 251]) * (1 + number * 7919 % 400_000)
+        await store.put(f"w{worker}/{number:08}.{len(body)}", [body])
+
+async def main():
+    await asyncio.gather(*(write(worker) for worker in range(4)))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_writer_never_leaves_a_torn_object_under_a_name(tmp_path: Path, opener: Opener) -> None:
+    """Whatever is listed is whole: its name says how long it must be (F50)."""
+    store = opener(str(tmp_path / "store"))
+    for round_number in range(3):
+        process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / "store" / f"r{round_number}")])
+        try:
+            await eventually(lambda n=round_number: _count(tmp_path / "store" / f"r{n}") > 20 * (n + 1), timeout=60)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    infos = [info async for info in store.list("")]
+    assert len(infos) > 60
+    for info in infos:
+        name, _, length = info.key.rpartition(".")
+        body = await store.get(info.key)
+        assert len(body) == info.size_bytes == int(length)
+        assert body == bytes([int(name.rpartition("/")[2]) % 251]) * len(body)
+
+
+def _count(folder: Path) -> int:
+    return sum(1 for path in folder.glob("w*/*"))
+
+
+async def test_what_dead_writers_left_is_swept_and_never_listed(tmp_path: Path, opener: Opener) -> None:
+    incoming = tmp_path / ".incoming"
+    incoming.mkdir()
+    (incoming / "old").write_bytes(b"half")
+    (incoming / "new").write_bytes(b"half")
+    two_days_ago = time.time() - 2 * 86_400
+    os.utime(incoming / "old", (two_days_ago, two_days_ago))
+    store = opener(str(tmp_path))
+    await store.put("a", [b"x"])
+    assert [info.key async for info in store.list("")] == ["a"]
+    assert [path.name for path in incoming.iterdir()] == ["new"], "another process may still be writing the young one"
+
+
+async def test_a_deletion_takes_empty_folders_and_no_others(tmp_path: Path, opener: Opener) -> None:
+    store = opener(str(tmp_path))
+    await store.put("a/b/c/one", [b"x"])
+    await store.put("a/two", [b"x"])
+    await store.delete(["a/b/c/one"])
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["two"]
+    await store.delete(["a/two"])
+    assert not (tmp_path / "a").exists()
+    assert tmp_path.exists()
+
+
+async def test_puts_and_deletions_of_one_folder_do_not_harm_each_other(tmp_path: Path, opener: Opener) -> None:
+    store = opener(str(tmp_path))
+
+    async def churn(worker: int) -> None:
+        for number in range(40):
+            await store.put(f"a/b/{worker}-{number}", [b"x"])
+            await store.delete([f"a/b/{worker}-{number}"])
+
+    await asyncio.gather(*(churn(worker) for worker in range(4)))
+    assert [info.key async for info in store.list("")] == []
+
+
+async def test_a_key_below_another_key_is_refused(tmp_path: Path, opener: Opener) -> None:
+    store = opener(str(tmp_path))
+    await store.put("a", [b"x"])
+    with pytest.raises(InvalidRequest, match="below another key"):
+        await store.put("a/b", [b"x"])
+    with pytest.raises(NotFound):
+        await store.get("a/b")
+    await store.delete(["a/b"])
+
+
+async def test_files_of_others_are_not_listed_unless_their_names_are_keys(tmp_path: Path, opener: Opener) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "lost+found" / "x").write_bytes(b"x")
+    (tmp_path / ".hidden").write_bytes(b"x")
+    (tmp_path / "a b").write_bytes(b"x")
+    (tmp_path / "plain").write_bytes(b"x")
+    assert [info.key async for info in opener(str(tmp_path)).list("")] == ["plain"]
+
+
+async def test_a_directory_that_was_removed_is_made_again(tmp_path: Path, opener: Opener) -> None:
+    store = opener(str(tmp_path / "store"))
+    await store.put("a", [b"x"])
+    (tmp_path / "store" / "a").unlink()
+    (tmp_path / "store" / ".incoming").rmdir()
+    (tmp_path / "store").rmdir()
+    assert [info.key async for info in store.list("")] == []
+    await store.put("a", [b"y"])
+    assert await store.get("a") == b"y"
+
+
+async def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    await store.close()
+    with pytest.raises(Unavailable, match="closed"):
+        await store.put("a", [b"x"])
+
+
+async def test_a_place_that_cannot_be_a_directory_is_told(tmp_path: Path, opener: Opener) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises((InvalidRequest, Unavailable), match="file"):
+        await opener(str(tmp_path / "file" / "store")).probe()
+
+
+async def test_a_file_system_that_hangs_ends_in_the_deadline(tmp_path: Path, opener: Opener) -> None:
+    """A FIFO nobody writes to stands in for a dead mount: the read's thread hangs, the caller does not."""
+    os.mkfifo(tmp_path / "hung")
+    writer = os.open(tmp_path / "hung", os.O_RDWR | os.O_NONBLOCK)
+    settings = StoreSettings(attempt_timeout_ms=100, deadline_ms=200, attempts=1, threads=1)
+    store = opener(str(tmp_path), settings)
+    try:
+        with pytest.raises(Unavailable, match="no answer"):
+            await store.get("hung")
+        with pytest.raises(Unavailable, match="no answer"):
+            await store.head("hung")
+    finally:
+        # Lets the hung thread go, so that the test process can end: its read meets the end, or its open no file.
+        (tmp_path / "hung").unlink()
+        os.close(writer)

@@ -1,0 +1,302 @@
+"""What every meta store promises. A new store joins by its name in `support.meta_worlds.STORE_KINDS`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from rocksdict import Options, Rdict
+
+from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.table_records import (
+    DropPart,
+    DropSegment,
+    DropShard,
+    DropTopic,
+    NodeEntry,
+    PutHeader,
+    PutLock,
+    PutNode,
+    PutPart,
+    PutSeal,
+    PutSegmentHead,
+    PutShard,
+    PutTopic,
+    ShardRow,
+    TableHeader,
+    TableWrite,
+)
+from stratalog.model.errors import Corrupt, InvalidRequest, Unavailable
+from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
+from stratalog.model.metadata import Lock, NodeInfo
+from stratalog.model.parts import PartList
+from stratalog.model.producers import BatchMemo, ProducerSnapshot
+from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
+from stratalog.model.topic import Topic
+from stratalog_meta.stores.rocksdb import RocksStore
+from stratalog_meta.stores.seam import MetaStore
+from support.meta_worlds import STORE_KINDS, make_store
+
+TOPIC_ID = UUID("4b186ce9-ec7d-4a13-9932-91a9e41c24b5")
+SHARD = ShardKey(TOPIC_ID, 9_999)
+HEADER = TableHeader("cluster-1", 7, MAX_OFFSET - 1)
+TOPIC = Topic("orders.v1", TOPIC_ID, 10_000, 3, {"retention.ms": "-1", "note": "größer\n\x00"}, 5, True)
+NODE = NodeEntry(NodeInfo(2**31 - 1, "storage", "::1", 65_535, None), 3)
+LOCK = Lock("tier/ß/1", "node-1/4", 9, MAX_OFFSET)
+SEAL = SealRecord(
+    2**31 - 1,
+    5,
+    MAX_OFFSET,
+    -1,
+    -1,
+    2**40,
+    bytes(range(256)),
+    (
+        ProducerSnapshot(MAX_OFFSET, 7, 1, (BatchMemo(0, 4, 5, 1), BatchMemo(5, 9, 10, 2))),
+        ProducerSnapshot(1, 0, 0, ()),
+    ),
+    (1, 2),
+    99,
+)
+PARTS = tuple(RemotePart(f"bundles/{number}", number, 10, 5 + number, 6 + number) for number in range(300))
+SEALED = Segment(
+    SegmentKey(TOPIC_ID, 9_999, 2**31 - 1, 5),
+    SegmentState.SEALED,
+    None,
+    (1, 2, 3),
+    (1, 2),
+    4,
+    1,
+    MAX_OFFSET,
+    SEAL,
+    (1, 2),
+    RemoteCopy(RemoteState.PARTIAL, 305, PartList(PARTS), None, None, 3_000),
+    None,
+    8,
+)
+COMPLETE = replace(
+    SEALED,
+    key=SegmentKey(TOPIC_ID, 9_999, 3, 5),
+    seal=replace(SEAL, epoch=3),
+    remote=RemoteCopy(RemoteState.COMPLETE, MAX_OFFSET, (), "data/…/x.manifest", b"\x00\xff", 1),
+    state=SegmentState.DELETED,
+    deleted_ms=77,
+)
+ACTIVE = Segment(SegmentKey(TOPIC_ID, 0, 0, 0), SegmentState.ACTIVE, 1, (1,), (1,), 0, 1)
+
+
+def writes_of(segment: Segment) -> list[TableWrite]:
+    writes: list[TableWrite] = [PutSegmentHead(segment)]
+    if segment.seal is not None:
+        writes.append(PutSeal(segment.key, segment.seal))
+    writes.extend(PutPart(segment.key, part) for part in segment.remote.parts)
+    return writes
+
+
+EVERYTHING: list[TableWrite] = [
+    PutTopic(TOPIC),
+    PutShard(ShardRow(SHARD, MAX_OFFSET)),
+    *writes_of(SEALED),
+    *writes_of(COMPLETE),
+    *writes_of(ACTIVE),
+    PutNode(NODE),
+    PutLock(LOCK),
+    PutHeader(HEADER),
+]
+
+
+@pytest.fixture(params=STORE_KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> MetaStore:
+    return make_store(request.param, tmp_path)
+
+
+async def reloaded(store: MetaStore) -> list[object]:
+    await store.close()
+    return list(await store.load())
+
+
+# Every store ----------------------------------------------------------------------------------------------------
+async def test_a_new_store_is_empty(store: MetaStore) -> None:
+    assert await store.load() == []
+    assert await reloaded(store) == []
+
+
+async def test_what_was_written_is_loaded_and_the_header_comes_first(store: MetaStore) -> None:
+    await store.load()
+    await store.write(EVERYTHING)
+    records = await reloaded(store)
+    assert records[0] == HEADER
+    expected = [HEADER, NODE, LOCK, TOPIC, ShardRow(SHARD, MAX_OFFSET), SEALED, COMPLETE, ACTIVE]
+    assert sorted(map(repr, records)) == sorted(map(repr, expected))
+
+
+async def test_the_last_write_of_a_record_stands(store: MetaStore) -> None:
+    await store.load()
+    await store.write([PutHeader(TableHeader("c", 1, 1)), PutLock(LOCK), PutHeader(TableHeader("c", 2, 1))])
+    await store.write([PutLock(replace(LOCK, epoch=10))])
+    assert await reloaded(store) == [TableHeader("c", 2, 1), replace(LOCK, epoch=10)]
+
+
+async def test_what_was_dropped_is_gone(store: MetaStore) -> None:
+    await store.load()
+    await store.write(EVERYTHING)
+    drops: list[TableWrite] = [
+        DropTopic(TOPIC_ID),
+        DropShard(SHARD),
+        DropSegment(ACTIVE.key),
+        DropSegment(COMPLETE.key),
+    ]
+    drops += [DropPart(SEALED.key, part.base_offset) for part in PARTS[1:]]
+    await store.write(drops)
+    records = await reloaded(store)
+    (segment,) = [record for record in records if isinstance(record, Segment)]
+    assert segment.key == SEALED.key and tuple(segment.remote.parts) == PARTS[:1]
+    assert [type(record) for record in records if not isinstance(record, Segment)] == [TableHeader, Lock, NodeEntry]
+
+
+async def test_a_part_can_be_dropped_and_put_in_one_transaction(store: MetaStore) -> None:
+    await store.load()
+    merged = RemotePart("merged", 0, 20, 5, 7)
+    await store.write([PutHeader(HEADER), *writes_of(SEALED)])
+    await store.write([DropPart(SEALED.key, 5), DropPart(SEALED.key, 6), PutPart(SEALED.key, merged)])
+    (segment,) = [record for record in await reloaded(store) if isinstance(record, Segment)]
+    assert tuple(segment.remote.parts[:2]) == (merged, PARTS[2])
+
+
+async def test_a_store_in_use_is_refused_to_a_second_service(store: MetaStore, tmp_path: Path) -> None:
+    await store.load()
+    second = RocksStore(tmp_path / "meta") if isinstance(store, RocksStore) else store
+    with pytest.raises(Unavailable, match="in use"):
+        await second.load()
+    await store.close()
+
+
+# The embedded store ---------------------------------------------------------------------------------------------
+async def filled(directory: Path) -> Path:
+    """A closed RocksDB store with a topic in it."""
+    store = RocksStore(directory / "deep" / "meta")
+    await store.load()
+    topic = replace(TOPIC, shard_count=1)
+    await store.write([PutHeader(HEADER), PutTopic(topic), PutShard(ShardRow(ACTIVE.key.shard_key, 0))])
+    await store.write(writes_of(ACTIVE))
+    await store.close()
+    return directory / "deep" / "meta"
+
+
+async def test_a_second_process_is_told_who_is_in_the_way(tmp_path: Path) -> None:
+    directory = await filled(tmp_path)
+    program = (
+        "import asyncio, sys; from pathlib import Path; from stratalog_meta.stores.rocksdb import RocksStore\n"
+        "try: asyncio.run(RocksStore(Path(sys.argv[1])).load())\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    store = RocksStore(directory)
+    await store.load()
+    done = subprocess.run([sys.executable, "-c", program, str(directory)], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Unavailable")
+    assert str(directory) in done.stdout and "another process" in done.stdout
+    await store.close()
+    done = subprocess.run([sys.executable, "-c", program, str(directory)], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+
+
+KILLED_AFTER_THREE_WRITES = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from stratalog.machines.table_records import PutHeader, PutLock, TableHeader
+from stratalog.model.metadata import Lock
+from stratalog_meta.stores.rocksdb import RocksStore
+
+async def main():
+    store = RocksStore(Path(sys.argv[1]))
+    await store.load()
+    await store.write([PutHeader(TableHeader("cluster-1", 1, 1))])
+    await store.write([PutLock(Lock("second", "x" * 200, 1, 1))])
+    await store.write([PutLock(Lock("third", "y" * 200, 1, 1))])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def killed_log(tmp_path: Path) -> Path:
+    """The write-ahead log that a killed process left behind: nothing of it is in a table file yet."""
+    command = [sys.executable, "-c", KILLED_AFTER_THREE_WRITES, str(tmp_path / "meta")]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    (log,) = (path for path in (tmp_path / "meta").glob("*.log") if path.stat().st_size)
+    return log
+
+
+async def test_what_a_killed_process_wrote_is_there(killed_log: Path) -> None:
+    store = RocksStore(killed_log.parent)
+    assert [type(record) for record in await store.load()] == [TableHeader, Lock, Lock]
+    await store.close()
+
+
+async def test_a_torn_tail_of_the_log_is_cut(killed_log: Path) -> None:
+    """Its transaction was never answered: the tear is in the write that was under way."""
+    killed_log.write_bytes(killed_log.read_bytes()[:-3])
+    store = RocksStore(killed_log.parent)
+    assert [record.name for record in await store.load() if isinstance(record, Lock)] == ["second"]
+    await store.close()
+
+
+async def test_damage_in_the_middle_of_the_log_is_refused(killed_log: Path) -> None:
+    """What comes after it was answered: cutting there would lose it in silence."""
+    damaged = bytearray(killed_log.read_bytes())
+    damaged[damaged.index(b"x" * 200)] ^= 1
+    killed_log.write_bytes(damaged)
+    with pytest.raises(Corrupt, match=str(killed_log.parent)):
+        await RocksStore(killed_log.parent).load()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind"),
+    [
+        (b"a", json.dumps([2, "c", 0, 0]).encode(), InvalidRequest),
+        (b"a", b"not json", Corrupt),
+        (b"a", b"[1]", Corrupt),
+        (b"a", b"7", Corrupt),
+        (b"x?", b"[]", Corrupt),
+        (b"v" + b"\x00" * 36 + b"\x01", b"[]", Corrupt),
+        (b"v" + b"\x00" * 36 + b"\x00", b"[]", Corrupt),
+        (b"v" + b"\x00" * 36 + b"\x00", b'["strange"]', Corrupt),
+        (b"v" + TOPIC_ID.bytes + b"\x00" * 20 + b"\x07", b"[]", Corrupt),
+        (b"s", b"[0]", Corrupt),
+    ],
+)
+async def test_a_record_that_cannot_be_read_is_named(
+    tmp_path: Path, key: bytes, value: bytes, kind: type[Exception]
+) -> None:
+    directory = await filled(tmp_path)
+    db = Rdict(str(directory), Options(raw_mode=True))
+    db[key] = value
+    db.close()
+    store = RocksStore(directory)
+    with pytest.raises(kind, match=str(directory)):
+        await store.load()
+    with pytest.raises(kind):
+        await store.load()
+
+
+async def test_a_place_that_cannot_hold_a_store_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Unavailable, match="metadata directory"):
+        await RocksStore(tmp_path / "file" / "meta").load()
+    with pytest.raises(Unavailable, match="not open"):
+        await RocksStore(tmp_path / "meta").write([PutHeader(HEADER)])
+
+
+async def test_a_loaded_store_is_a_true_table(tmp_path: Path) -> None:
+    store = RocksStore(await filled(tmp_path))
+    table = ShardTable.load(await store.load(), store.source)
+    assert table is not None
+    table.check_invariants()
+    await store.close()

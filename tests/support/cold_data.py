@@ -1,0 +1,196 @@
+"""Segments in an object store as an uploader leaves them: chunks, bundles, index, manifest; and what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID, uuid4
+
+from stratalog.formats.bundle import BundleHeader, BundleMember, encode_bundle
+from stratalog.formats.digest import EMPTY_DIGEST, object_digest
+from stratalog.formats.index_block import IndexBuilder, encode_index_block
+from stratalog.formats.manifest import Manifest, encode_manifest, manifest_digest
+from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.part import encode_part
+from stratalog.formats.record_batch import first_timestamp_ms, parse_header
+from stratalog.formats.records import Record, encode_batch
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import (
+    RemoteCopy,
+    RemotePart,
+    RemoteState,
+    SealRecord,
+    Segment,
+    SegmentIdentity,
+    SegmentState,
+)
+from stratalog.objects import ObjectStore
+
+CLUSTER_ID = "cold-test"
+FIRST_TIME_MS = 1_700_000_000_000
+
+
+def batch_at(
+    base_offset: int,
+    count: int,
+    *,
+    epoch: int = 0,
+    value_bytes: int = 100,
+    times_ms: Sequence[int] | None = None,
+    codec: int = 0,
+) -> bytes:
+    """A batch whose values differ by offset; times rise by one each offset unless they are given."""
+    records = [
+        Record(
+            base_offset + number,
+            FIRST_TIME_MS + base_offset + number if times_ms is None else times_ms[number],
+            b"%d" % (base_offset + number),
+            (b"%020d" % (base_offset + number)) * (value_bytes // 20 + 1),
+        )
+        for number in range(count)
+    ]
+    return encode_batch(records, base_offset=base_offset, epoch=epoch, compression=codec)
+
+
+def batches_from(
+    base_offset: int, how_many: int, *, records: int = 3, epoch: int = 0, value_bytes: int = 100, codec: int = 0
+) -> list[bytes]:
+    return [
+        batch_at(base_offset + number * records, records, epoch=epoch, value_bytes=value_bytes, codec=codec)
+        for number in range(how_many)
+    ]
+
+
+def end_of(batches: Sequence[bytes]) -> int:
+    return parse_header(batches[-1]).end_offset
+
+
+@dataclass(slots=True)
+class ColdShard:
+    """One shard's cold data in a store. Segments are added oldest first; `batches` is everything, in order."""
+
+    store: ObjectStore
+    names: ObjectNames = field(default_factory=lambda: ObjectNames("", CLUSTER_ID))
+    topic_id: UUID = field(default_factory=uuid4)
+    shard: int = 3
+    segments: list[Segment] = field(default_factory=list)
+    batches: list[bytes] = field(default_factory=list)
+    attempts: int = 0
+
+    @property
+    def end_offset(self) -> int:
+        return end_of(self.batches) if self.batches else 0
+
+    async def add(
+        self,
+        parts: Sequence[Sequence[bytes]],
+        *,
+        state: RemoteState = RemoteState.COMPLETE,
+        is_bundled: bool = False,
+    ) -> Segment:
+        """Put a segment made of these parts of batches. PARTIAL ones are still ACTIVE."""
+        key = SegmentKey(self.topic_id, self.shard, len(self.segments), self.end_offset)
+        identity = SegmentIdentity(
+            self.names.cluster_id, key.topic_id, "cold", key.shard, key.epoch, key.base_offset, FIRST_TIME_MS
+        )
+        remote_parts, digest = await self.put_parts(identity, parts, is_bundled=is_bundled)
+        end_offset = remote_parts[-1].end_offset
+        segment = Segment(
+            key=key,
+            state=SegmentState.ACTIVE,
+            leader=1,
+            replicas=(1,),
+            isr=(1,),
+            isr_version=0,
+            opened_ms=FIRST_TIME_MS,
+            remote=RemoteCopy(RemoteState.PARTIAL, end_offset, tuple(remote_parts)),
+        )
+        if state is RemoteState.COMPLETE:
+            segment = await self._complete(segment, identity, [b for part in parts for b in part], digest)
+        self.segments.append(segment)
+        self.batches += [batch for part in parts for batch in part]
+        return segment
+
+    async def put_parts(
+        self, identity: SegmentIdentity, parts: Sequence[Sequence[bytes]], *, is_bundled: bool = False
+    ) -> tuple[list[RemotePart], bytes]:
+        """The parts' objects, under new names; returns where they lie, and the digest at the end."""
+        digest = EMPTY_DIGEST
+        placed: list[RemotePart] = []
+        members: list[BundleMember] = []
+        for batches in parts:
+            headers = [parse_header(batch) for batch in batches]
+            base_offset, end_offset = headers[0].base_offset, headers[-1].end_offset
+            self.attempts += 1
+            pieces, digest = encode_part(
+                identity, base_offset, end_offset, b"".join(batches), headers, digest, self.attempts
+            )
+            if is_bundled:
+                members.append(BundleMember(identity, base_offset, end_offset, pieces))
+                continue
+            key = self.names.chunk(
+                identity.key, base_offset, end_offset, node_id=1, lock_epoch=1, attempt=self.attempts
+            )
+            await self.store.put(key, pieces)
+            placed.append(RemotePart(key, 0, sum(map(len, pieces)), base_offset, end_offset))
+        if members:
+            self.attempts += 1
+            header = BundleHeader(self.names.cluster_id, 1, 1, self.attempts, 1)
+            body, entries = encode_bundle(header, members)
+            key = self.names.bundle(node_id=1, lock_epoch=1, number=self.attempts, attempt=1)
+            await self.store.put(key, body)
+            placed = [RemotePart(key, e.position, e.size_bytes, e.base_offset, e.end_offset) for e in entries]
+        return placed, digest
+
+    async def _complete(
+        self, segment: Segment, identity: SegmentIdentity, batches: Sequence[bytes], digest: bytes
+    ) -> Segment:
+        index = IndexBuilder(segment.base_offset)
+        for batch in batches:
+            header = parse_header(batch)
+            index.append(header.base_offset, len(batch), first_timestamp_ms(header), header.max_timestamp_ms)
+        seal = SealRecord(
+            epoch=segment.epoch,
+            base_offset=segment.base_offset,
+            end_offset=end_of(batches),
+            first_timestamp_ms=index.first_timestamp_ms,
+            max_timestamp_ms=index.max_timestamp_ms,
+            size_bytes=sum(map(len, batches)),
+            digest=digest,
+            producers=(),
+            replicas=(1,),
+            sealed_ms=FIRST_TIME_MS + 1,
+        )
+        index_bytes = encode_index_block(identity, seal, index.freeze())
+        self.attempts += 1
+        where = {"node_id": 1, "lock_epoch": 1, "attempt": self.attempts}
+        index_key = self.names.index(segment.key, seal.base_offset, seal.end_offset, **where)
+        await self.store.put(index_key, [index_bytes])
+        manifest = encode_manifest(
+            Manifest(
+                identity, seal, tuple(segment.remote.parts), index_key, len(index_bytes), object_digest(index_bytes)
+            )
+        )
+        manifest_key = self.names.manifest(segment.key, seal.base_offset, seal.end_offset, **where)
+        await self.store.put(manifest_key, [manifest])
+        return replace(
+            segment,
+            state=SegmentState.SEALED,
+            leader=None,
+            end_offset=seal.end_offset,
+            seal=seal,
+            remote=RemoteCopy(
+                RemoteState.COMPLETE, seal.end_offset, (), manifest_key, manifest_digest(manifest), len(manifest)
+            ),
+        )
+
+    async def move(self, segment: Segment, parts: Sequence[Sequence[bytes]], *, is_bundled: bool = False) -> Segment:
+        """What compaction does to a PARTIAL segment: its batches in new objects, the old ones deleted."""
+        identity = SegmentIdentity(
+            self.names.cluster_id, self.topic_id, "cold", self.shard, segment.epoch, segment.base_offset, FIRST_TIME_MS
+        )
+        placed, _ = await self.put_parts(identity, parts, is_bundled=is_bundled)
+        moved = replace(segment, remote=replace(segment.remote, parts=tuple(placed)))
+        await self.store.delete(sorted({part.object_key for part in segment.remote.parts}))
+        self.segments[self.segments.index(segment)] = moved
+        return moved

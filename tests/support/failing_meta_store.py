@@ -1,0 +1,60 @@
+"""A meta store on a bad day: it holds writes, loses their answers, or refuses them, as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from stratalog.machines.table_records import StoredRecord, TableWrite
+from stratalog.model.errors import DiskFull
+from stratalog_meta.stores.seam import MetaStore
+
+
+class DiskBroke(Exception):
+    """What a store may raise: any exception means that nobody knows."""
+
+
+class FailingStore:
+    """Passes everything on to a real store until told otherwise. `writes` counts the transactions that were asked."""
+
+    def __init__(self, store: MetaStore) -> None:
+        self._store = store
+        self._gate = asyncio.Event()
+        self._gate.set()
+        self.writes = 0
+        self.is_full = False
+        """There is no room: writes fail, and so does opening the store anew."""
+        self.fails_before = False
+        self.fails_after = False
+
+    def hold(self) -> None:
+        """Let writes wait until `let_go`."""
+        self._gate.clear()
+
+    def let_go(self) -> None:
+        self._gate.set()
+
+    @property
+    def source(self) -> str:
+        return self._store.source
+
+    async def load(self) -> list[StoredRecord]:
+        if self.is_full:
+            raise DiskFull("no room")
+        return await self._store.load()
+
+    async def write(self, writes: Sequence[TableWrite]) -> None:
+        self.writes += 1
+        await self._gate.wait()
+        if self.is_full and not self.fails_after:
+            raise DiskFull("no room")
+        if self.fails_before:
+            raise DiskBroke("it refused")
+        await self._store.write(writes)
+        if self.is_full:
+            raise DiskFull("no room for the last page")
+        if self.fails_after:
+            raise DiskBroke("its answer was lost")
+
+    async def close(self) -> None:
+        await self._store.close()

@@ -1,0 +1,172 @@
+"""One small, valid sample of every stored structure, with the reader that must refuse it when it is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from stratalog.formats.bundle import BundleHeader, BundleMember, check_bundle, encode_bundle
+from stratalog.formats.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from stratalog.formats.digest import EMPTY_DIGEST, extend_digest_over, object_digest
+from stratalog.formats.index_block import IndexBuilder, IndexPoint, IndexPoints, decode_index_block, encode_index_block
+from stratalog.formats.journal import (
+    JournalHeader,
+    decode_journal_header,
+    encode_entry_header,
+    encode_journal_header,
+)
+from stratalog.formats.manifest import Manifest, decode_manifest, encode_manifest
+from stratalog.formats.part import PART_HEADER_BYTES, check_part, encode_part
+from stratalog.formats.record_batch import check_batch, first_timestamp_ms, parse_header, walk
+from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.segment_file import decode_segment_header, encode_segment_header, walk_segment
+from stratalog.model.batch import BatchHeader
+from stratalog.model.producers import BatchMemo, ProducerSnapshot
+from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity
+
+TOPIC_ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
+BASE_OFFSET = 1_000
+EPOCH = 7
+JOURNAL_NUMBER = 42
+
+IDENTITY = SegmentIdentity("cluster-Zürich", TOPIC_ID, "orders.eu", 3, EPOCH, BASE_OFFSET, 1_700_000_000_000)
+PRODUCERS = (
+    ProducerSnapshot(4, 0, 1_700_000_000_500, ()),
+    ProducerSnapshot(9, 2, 1_700_000_000_900, (BatchMemo(0, 4, 1_000, 5), BatchMemo(5, 5, 1_005, -1))),
+)
+
+
+def batch_of(base_offset: int, count: int, *, epoch: int = EPOCH, value: bytes = b"v" * 20, codec: int = 0) -> bytes:
+    """A batch with rising offsets whose times fall: the first record has the highest."""
+    records = [
+        Record(base_offset + i, 1_700_000_000_000 + base_offset * 10 - i, b"k%d" % i, value) for i in range(count)
+    ]
+    return encode_batch(records, base_offset=base_offset, epoch=epoch, compression=codec)
+
+
+BATCHES = (batch_of(1_000, 3), batch_of(1_003, 1, codec=4), batch_of(1_004, 5))
+END_OFFSET = 1_009
+DATA = b"".join(BATCHES)
+HEADERS = tuple(parse_header(batch) for batch in BATCHES)
+DIGEST = extend_digest_over(EMPTY_DIGEST, DATA)
+POINTS = IndexPoints((IndexPoint(1_003, len(BATCHES[0]), 1_700_000_010_000), IndexPoint(1_004, 300, 1_700_000_010_030)))
+
+
+def seal_of(headers: Sequence[BatchHeader], data: bytes) -> SealRecord:
+    built = IndexBuilder(headers[0].base_offset)
+    for header in headers:
+        built.append(header.base_offset, header.size_bytes, first_timestamp_ms(header), header.max_timestamp_ms)
+    return SealRecord(
+        epoch=EPOCH,
+        base_offset=headers[0].base_offset,
+        end_offset=headers[-1].end_offset,
+        first_timestamp_ms=built.first_timestamp_ms,
+        max_timestamp_ms=built.max_timestamp_ms,
+        size_bytes=len(data),
+        digest=extend_digest_over(EMPTY_DIGEST, data),
+        producers=PRODUCERS,
+        replicas=(1, 2, 5),
+        sealed_ms=1_700_000_100_000,
+    )
+
+
+SEAL = seal_of(HEADERS, DATA)
+SEGMENT_HEADER = encode_segment_header(IDENTITY)
+SEGMENT_FILE = SEGMENT_HEADER + DATA
+INDEX_BLOCK = encode_index_block(IDENTITY, SEAL, POINTS)
+
+
+def part_of(batches: Sequence[bytes], digest_before: bytes = EMPTY_DIGEST, attempt: int = 1) -> bytes:
+    headers = [parse_header(batch) for batch in batches]
+    pieces, _ = encode_part(
+        IDENTITY,
+        headers[0].base_offset,
+        headers[-1].end_offset,
+        b"".join(batches),
+        headers,
+        digest_before,
+        attempt,
+    )
+    return b"".join(pieces)
+
+
+PART = part_of(BATCHES)
+PART_WITH_POINTS = part_of([batch_of(1_000 + i, 1, value=bytes([i]) * 30_000) for i in range(8)])
+
+BUNDLE_HEADER = BundleHeader(IDENTITY.cluster_id, node_id=3, lock_epoch=11, number=5, attempt=2)
+_OTHER = replace(IDENTITY, shard=4, topic="x")
+
+
+def bundle_of(parts: Sequence[tuple[SegmentIdentity, Sequence[bytes]]]) -> bytes:
+    members = []
+    for identity, batches in parts:
+        headers = [parse_header(batch) for batch in batches]
+        first, end, data = headers[0].base_offset, headers[-1].end_offset, b"".join(batches)
+        pieces, _ = encode_part(identity, first, end, data, headers, EMPTY_DIGEST, 1)
+        members.append(BundleMember(identity, first, end, pieces))
+    return b"".join(encode_bundle(BUNDLE_HEADER, members)[0])
+
+
+BUNDLE = bundle_of([(IDENTITY, BATCHES[:1]), (_OTHER, BATCHES[1:2])])
+
+MANIFEST_VALUE = Manifest(
+    IDENTITY,
+    SEAL,
+    (
+        RemotePart("p/c/data/a.chunk", 0, PART_HEADER_BYTES + len(BATCHES[0]) + 32, 1_000, 1_003),
+        RemotePart("p/c/bundles/b.bundle", 4_096, 2 * PART_HEADER_BYTES + len(DATA), 1_003, 1_009),
+    ),
+    "p/c/data/a.index",
+    len(INDEX_BLOCK),
+    object_digest(INDEX_BLOCK),
+)
+MANIFEST = encode_manifest(MANIFEST_VALUE)
+
+CHECKPOINT_VALUE = Checkpoint(
+    IDENTITY.key, len(DATA), END_OFFSET, DIGEST, SEAL.first_timestamp_ms, SEAL.max_timestamp_ms, POINTS, PRODUCERS
+)
+CHECKPOINT = encode_checkpoint(CHECKPOINT_VALUE)
+
+JOURNAL_HEADER = encode_journal_header(JournalHeader(IDENTITY.cluster_id, 3, JOURNAL_NUMBER, 1_700_000_000_000))
+JOURNAL_ENTRIES = tuple(
+    encode_entry_header(JOURNAL_NUMBER, IDENTITY.key, position, [payload]) + payload
+    for position, payload in ((0, BATCHES[0]), (len(BATCHES[0]), BATCHES[1]))
+)
+JOURNAL = JOURNAL_HEADER + b"".join(JOURNAL_ENTRIES)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Whole bytes of one structure. `read` must raise Corrupt, naming its second argument, when they are not."""
+
+    name: str
+    data: bytes
+    read: Callable[[bytes, str], object]
+
+
+SAMPLES = (
+    Sample("batch", BATCHES[0], lambda data, source: _known_batch(data, source)),
+    Sample("segment-header", SEGMENT_HEADER, lambda data, source: decode_segment_header(data, source=source)),
+    Sample("index-block", INDEX_BLOCK, lambda data, source: decode_index_block(data, source=source)),
+    Sample("part", PART, lambda data, source: check_part(data, source=source)),
+    Sample("bundle", BUNDLE, lambda data, source: check_bundle(data, source=source)),
+    Sample("manifest", MANIFEST, lambda data, source: decode_manifest(data, source=source)),
+    Sample("checkpoint", CHECKPOINT, lambda data, source: decode_checkpoint(data, source=source)),
+    Sample("journal-header", JOURNAL_HEADER, lambda data, source: decode_journal_header(data, source=source)),
+)
+"""Those of which every byte is accounted for: any cut, any flipped bit, any zeroed page must be refused."""
+
+MAY_GROW = frozenset({"segment-header", "journal-header"})
+"""Something may follow these, so bytes added at the end are not theirs to refuse."""
+
+SEGMENT_SAMPLE = Sample("segment-file", SEGMENT_FILE, lambda data, source: list(walk_segment(data, source=source)))
+"""A segment file may end after any batch: a cut there is a shorter log, which the seal's size and digest find."""
+
+
+def _known_batch(data: bytes, source: str) -> BatchHeader:
+    """Base offset and epoch lie outside a batch's CRC: what is around it knows them."""
+    found = list(walk(data, source=source, expected_base_offset=BASE_OFFSET, epoch=EPOCH))
+    if len(found) != 1:
+        check_batch(data, source=source)
+    return found[0][1]

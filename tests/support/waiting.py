@@ -1,0 +1,40 @@
+"""Waiting for something to become true, with a deadline: the tests' only way to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+
+_STEP_S = 0.005
+
+
+async def eventually(predicate: Callable[[], object | Awaitable[object]], timeout: float = 10.0) -> None:
+    """Return once `predicate()` (or what it awaits) is true; fail with its words after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = predicate()
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if answer:
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not true within {timeout} s: {_words(predicate)}")
+        await asyncio.sleep(_STEP_S)
+
+
+def eventually_sync(predicate: Callable[[], object], timeout: float = 10.0) -> None:
+    """The same without an event loop, for tests of processes."""
+    deadline = time.monotonic() + timeout
+    while not predicate():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not true within {timeout} s: {_words(predicate)}")
+        time.sleep(_STEP_S)
+
+
+def _words(predicate: Callable[..., object]) -> str:
+    try:
+        return inspect.getsource(predicate).strip()
+    except (OSError, TypeError):
+        return repr(predicate)

@@ -1,0 +1,170 @@
+"""The command itself: help, exit codes, what it loads, completion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from stratalog.model.errors import (
+    Conflict,
+    Corrupt,
+    DiskFull,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    StratalogError,
+    Unavailable,
+)
+from stratalog_cli.entry import COMMANDS, build_app, exit_code_of
+from stratalog_cli.output import narrowed
+
+COMMAND = [str(Path(sys.executable).with_name("stratalog"))]
+HEAVY = ("rich", "aiohttp", "prometheus_client", "stratalog_cli.dump", "stratalog_cli.doctor", "stratalog_cli.topics")
+NOWHERE = "127.0.0.1:1"
+
+
+def test_start_loads_nothing_that_it_does_not_need() -> None:
+    """`start` up to the point where the node itself is loaded: a refused setting stops it there."""
+    program = (
+        "import sys; sys.argv = ['stratalog', 'start', '--set', 'no.such.key=1']\n"
+        "from stratalog_cli.entry import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 2, end.code\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.strip() == "[]"
+    assert "no.such.key" in ran.stderr
+
+
+def test_a_running_node_loads_no_rich() -> None:
+    """structlog would bring it along: 65 ms and 8 MB (telemetry.logs keeps it out)."""
+    program = (
+        "import stratalog.telemetry.logs, stratalog_cli.start, stratalog_cli.start_command, sys\n"
+        "assert 'rich' not in sys.modules\n"
+        "import rich\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_help_lists_every_command() -> None:
+    ran = CliRunner().invoke(build_app(), ["--help"])
+
+    assert ran.exit_code == 0
+    for name in COMMANDS:
+        assert name in ran.stdout
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "topics list", "topics create", "topics alter", "topics delete"])
+def test_every_command_explains_itself(command: str) -> None:
+    ran = CliRunner().invoke(build_app(), [*command.split(), "--help"])
+
+    assert ran.exit_code == 0
+    assert "Usage:" in ran.stdout
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    ran = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.startswith("stratalog 0.")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidRequest("x"), 2),
+        (NotFound("x"), 2),
+        (Conflict("x"), 2),
+        (Corrupt("x", source="s", position=0), 1),
+        (Unavailable("x"), 3),
+        (DiskFull("x"), 3),
+        (OutcomeUnknown("x"), 3),
+    ],
+)
+def test_an_exit_code_tells_what_the_caller_can_do(error: StratalogError, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+@pytest.mark.parametrize("command", ["status", "topics list", "segments", "locate t 0 0", "seal t", "verify"])
+def test_without_a_node_a_command_says_how_to_get_one(command: str) -> None:
+    ran = CliRunner().invoke(build_app(), [*command.split(), "--admin", NOWHERE])
+
+    assert ran.exit_code == 3
+    assert "stratalog start" in ran.stderr and "--admin" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["locate", "t"], ["locate", "t", "x", "0"], ["dump", "f", "-o", "xml"]]
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
+    assert CliRunner().invoke(build_app(), arguments).exit_code == 2
+
+
+def test_an_admin_address_without_a_port_is_refused() -> None:
+    ran = CliRunner().invoke(build_app(), ["status", "--admin", "localhost"])
+
+    assert ran.exit_code == 2 and "HOST:PORT" in ran.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(shell: str) -> None:
+    ran = CliRunner().invoke(build_app(), ["completion", shell])
+
+    assert ran.exit_code == 0
+    assert "_STRATALOG_COMPLETE" in ran.stdout
+
+
+def test_the_shell_is_told_the_commands_and_options() -> None:
+    def complete(words: str, position: int) -> list[str]:
+        environment = os.environ | {
+            "_STRATALOG_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(position),
+        }
+        ran = subprocess.run(COMMAND, env=environment, capture_output=True, text=True, check=False)
+        return ran.stdout.split()
+
+    assert complete("stratalog se", 1) == ["segments", "seal"]
+    assert "create" in complete("stratalog topics ", 2)
+    assert "--bucket" in complete("stratalog start --b", 2)
+
+
+def test_start_refuses_a_misspelt_setting_with_the_nearest_name(tmp_path: Path) -> None:
+    command = [*COMMAND, "start", "--data", str(tmp_path / "data"), "--set", "log.segment.byte=1"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 2
+    assert "did you mean log.segment.bytes" in ran.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_output_into_a_closed_pipe_is_no_error() -> None:
+    command = f"{COMMAND[0]} completion bash | true; exit ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+
+    assert ran.returncode in (0, 1, 141)
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_port_beyond_the_last_one_is_refused_in_words(tmp_path: Path) -> None:
+    asked = ["start", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:99999"]
+    ran = subprocess.run([*COMMAND, *asked], capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 2
+    assert "127.0.0.1:99999" in ran.stderr and "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(("width", "left_out"), [(100, []), (60, ["place"]), (30, ["place", "size"])])
+def test_a_narrow_terminal_loses_whole_columns_not_parts_of_words(width: int, left_out: list[str]) -> None:
+    columns = ("topic", "#offset", "#size", "place")
+    row = ("flights", "1234567890", "123.4 MiB", "p" * 50)
+
+    kept, (shown,), lost = narrowed(columns, [row], width, ("place", "#size"))
+
+    assert lost == left_out
+    assert shown == tuple(cell for name, cell in zip(columns, row, strict=True) if name in kept)

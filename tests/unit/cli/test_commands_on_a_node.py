@@ -1,0 +1,277 @@
+"""The commands that ask a node, against a real one."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from typer.testing import CliRunner, Result
+
+from stratalog_cli.entry import build_app
+from support.node_process import NodeProcess
+from support.waiting import eventually_sync
+
+APP = build_app()
+SETTINGS = {
+    "remote.upload.interval.ms": 50,
+    "log.retention.check.interval.ms": 100,
+    "offsets.topic.num.partitions": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    root = tmp_path_factory.mktemp("node")
+    with NodeProcess(root / "data", str(root / "bucket"), SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def ask(node: NodeProcess) -> Asker:
+    return Asker(node)
+
+
+class Asker:
+    def __init__(self, node: NodeProcess) -> None:
+        self.node = node
+
+    def run(self, *arguments: str) -> Result:
+        return CliRunner().invoke(APP, list(arguments), env={"STRATALOG_ADMIN": self.node.admin})
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        ran = self.run(*arguments, "--output", "json")
+        assert ran.exit_code == code, ran.output
+        return json.loads(ran.stdout)
+
+    def produce(self, topic: str, count: int, shard: int = 0) -> None:
+        producer = Producer({"bootstrap.servers": self.node.bootstrap, "linger.ms": 0, "batch.num.messages": 10})
+        for number in range(count):
+            producer.produce(topic, key=str(number), value=b"v" * 100, partition=shard)
+        assert producer.flush(20) == 0
+
+
+def test_a_topic_is_created_described_altered_listed_and_deleted(ask: Asker) -> None:
+    ran = ask.run("topics", "create", "life", "--shards", "2", "--set", "segment.bytes=100000")
+    assert ran.exit_code == 0 and "created topic life with 2 shards" in ran.stdout
+
+    detail = ask.json("topics", "describe", "life")
+    assert detail["topic"]["settings"] == {"segment.bytes": "100000"}
+    assert [shard["shard"] for shard in detail["shards"]] == [0, 1]
+    assert {"key": "segment.bytes", "value": "100000", "source": "topic"}.items() <= next(
+        setting for setting in detail["settings"] if setting["key"] == "segment.bytes"
+    ).items()
+
+    altered = ask.run(
+        "topics", "alter", "life", "--set", "retention.ms=1000", "--unset", "segment.bytes", "--shards", "3"
+    )
+    assert altered.exit_code == 0, altered.output
+    eventually_sync(lambda: ask.json("topics", "describe", "life")["topic"]["settings"] == {"retention.ms": "1000"})
+    eventually_sync(lambda: len(ask.json("topics", "describe", "life")["shards"]) == 3)
+    assert "life" in ask.run("topics", "list").stdout
+
+    assert ask.run("topics", "delete", "life", "--yes").exit_code == 0
+    eventually_sync(lambda: "life" not in [topic["name"] for topic in ask.json("topics", "list")])
+
+
+def test_a_topic_that_cannot_be_is_refused_with_the_reason(ask: Asker) -> None:
+    ask.run("topics", "create", "there")
+    twice = ask.run("topics", "create", "there")
+    misspelt = ask.run("topics", "create", "other", "--set", "retenton.ms=1")
+    compacted = ask.run("topics", "create", "other", "--set", "cleanup.policy=compact")
+
+    assert {twice.exit_code, misspelt.exit_code, compacted.exit_code} == {2}
+    assert "there" in twice.stderr
+    assert "did you mean retention.ms" in misspelt.stderr
+    assert "immutable" in compacted.stderr
+    assert "other" not in [topic["name"] for topic in ask.json("topics", "list")]
+
+
+def test_a_dry_run_creates_nothing(ask: Asker) -> None:
+    assert "could create" in ask.run("topics", "create", "maybe", "--dry-run").stdout
+    assert ask.run("topics", "describe", "maybe").exit_code == 2
+
+
+def test_deleting_asks_first(ask: Asker) -> None:
+    ask.run("topics", "create", "precious")
+    eventually_sync(lambda: ask.run("topics", "describe", "precious").exit_code == 0)
+
+    refused = CliRunner().invoke(
+        APP, ["topics", "delete", "precious"], input="n\n", env={"STRATALOG_ADMIN": ask.node.admin}
+    )
+
+    assert refused.exit_code != 0
+    assert ask.run("topics", "describe", "precious").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topics describe nope",
+        "topics alter nope --shards 2",
+        "topics delete nope -y",
+        "segments nope",
+        "locate nope 0 0",
+    ],
+)
+def test_an_unknown_topic_is_named_and_the_next_step_told(ask: Asker, command: str) -> None:
+    ran = ask.run(*command.split())
+
+    assert ran.exit_code == 2
+    assert "'nope' does not exist" in ran.stderr and "topics list" in ran.stderr
+
+
+def test_a_segment_is_sealed_and_found_again(ask: Asker) -> None:
+    ask.run("topics", "create", "log")
+    ask.produce("log", 30)
+
+    (sealed,) = ask.json("seal", "log")
+    assert sealed["outcome"] == "sealed" and sealed["end_offset"] == 30
+    (empty,) = ask.json("seal", "log", "0")
+    assert empty["outcome"] == "empty"
+
+    first, second = ask.json("segments", "log")
+    assert (first["state"], first["base_offset"], first["end_offset"]) == ("sealed", 0, 30)
+    assert (second["state"], second["base_offset"]) == ("active", 30)
+    assert Path(first["places"][0]).is_file()
+    assert "sealed" in ask.run("segments", "log").stdout
+
+
+def test_an_offset_is_located_in_the_local_file(ask: Asker) -> None:
+    ask.run("topics", "create", "spot")
+    ask.produce("spot", 30)
+
+    found = ask.json("locate", "spot", "0", "17")
+
+    assert found["is_readable"] and found["tier"] == "local"
+    assert found["batch_base_offset"] <= 17 < found["batch_end_offset"]
+    stored = Path(found["place"]).read_bytes()[found["position"] : found["position"] + found["batch_size_bytes"]]
+    assert int.from_bytes(stored[:8], "big") == found["batch_base_offset"]
+    above = ask.json("locate", "spot", "0", "30", code=1)
+    assert not above["is_readable"] and "high watermark 30" in above["why"][0]
+    assert ask.run("locate", "spot", "7", "0").exit_code == 2
+
+
+def test_a_freed_segment_is_located_in_the_bucket_and_verified_there(ask: Asker) -> None:
+    ask.run("topics", "create", "cold", "--set", "local.retention.bytes=0")
+    ask.produce("cold", 40)
+    ask.json("seal", "cold")
+    eventually_sync(lambda: ask.json("segments", "cold")[0]["tier"] == "cold", 20)
+
+    (first, active) = ask.json("segments", "cold")
+    assert (first["remote_state"], first["end_offset"], active["base_offset"]) == ("complete", 40, 40)
+    found = ask.json("locate", "cold", "0", "23")
+    assert found["is_readable"] and found["tier"] == "cold"
+    assert found["batch_base_offset"] <= 23 < found["batch_end_offset"]
+    place = Path(found["place"].removeprefix("file://"))
+    stored = place.read_bytes()[found["position"] : found["position"] + found["batch_size_bytes"]]
+    assert int.from_bytes(stored[:8], "big") == found["batch_base_offset"]
+    assert "freed" in " ".join(found["why"])
+    verified = ask.json("verify", "cold")
+    assert (verified["errors"], verified["local_bytes"]) == (0, 0) and verified["cold_bytes"] == first["size_bytes"]
+
+    place.unlink()
+    damaged = ask.json("verify", "cold", code=1)
+    assert any("missing" in finding["what"] for finding in damaged["findings"])
+
+
+def test_what_a_node_leaves_is_clean_for_the_doctor(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    with NodeProcess(tmp_path / "data", str(bucket), SETTINGS) as node:
+        asker = Asker(node)
+        asker.run("topics", "create", "kept", "--shards", "3", "--set", "segment.bytes=2000")
+        for shard in range(3):
+            asker.produce("kept", 60, shard)
+        asker.json("seal", "kept", "1")
+        eventually_sync(lambda: asker.json("status")["upload_lag_bytes"] == 0, 20)
+    ran = CliRunner().invoke(APP, ["doctor", str(tmp_path / "data"), "--bucket", str(bucket), "-o", "json"])
+
+    seen = json.loads(ran.stdout)
+    assert ran.exit_code == 0, seen
+    assert [finding for part in seen for finding in part["findings"] if finding["severity"] == "error"] == []
+    assert seen[0]["segments"] >= 6 and seen[1]["objects"] >= 3
+
+
+def test_a_clean_node_verifies_clean_and_damage_is_found(ask: Asker) -> None:
+    ask.run("topics", "create", "checked")
+    ask.produce("checked", 30)
+    ask.json("seal", "checked")
+    clean = ask.json("verify", "checked")
+    assert (clean["errors"], clean["findings"]) == (0, [])
+    assert clean["segments"] == 2 and clean["local_bytes"] > 3000
+
+    path = Path(ask.json("segments", "checked")[0]["places"][0])
+    data = bytearray(path.read_bytes())
+    data[700] ^= 1
+    path.write_bytes(data)
+
+    damaged = ask.json("verify", "checked", code=1)
+    assert damaged["errors"] == 1 and damaged["findings"][0]["place"] == str(path)
+    table = ask.run("verify", "checked")
+    assert table.exit_code == 1 and "1 error," in table.stdout
+    assert ask.run("verify", "--shard", "0").exit_code == 2
+
+
+def test_the_status_tells_what_the_node_holds(ask: Asker) -> None:
+    ask.run("topics", "create", "held")
+    ask.produce("held", 10)
+
+    status = ask.json("status")
+
+    assert status["is_ready"] and status["kafka_address"] == ask.node.bootstrap
+    assert status["bytes"]["local"] > 0 and status["shards"] >= 1
+    assert status["disk_total_bytes"] > status["disk_free_bytes"] > 0
+    assert "ready" in ask.run("status").stdout
+
+
+def test_the_status_page_stands_on_its_own(ask: Asker) -> None:
+    ask.run("topics", "create", "page-topic")
+    eventually_sync(lambda: "page-topic" in ask.node.get("/"))
+
+    page = ask.node.get("/")
+
+    assert page.startswith("<!doctype html>") and "Upload lag" in page
+    for outside in ("src=", "http://", "https://", "<script"):
+        assert outside not in page.replace(f"http://{ask.node.admin}", "")
+
+
+def test_a_request_that_makes_no_sense_is_answered_with_the_reason(ask: Asker) -> None:
+    def send(method: str, path: str, body: bytes | None = None) -> tuple[int, dict[str, str]]:
+        request = urllib.request.Request(f"http://{ask.node.admin}{path}", body, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    assert send("POST", "/v1/topics", b"{")[0] == 400
+    assert send("POST", "/v1/topics", b'{"name": "x", "shards": 0}')[1]["message"].startswith("POST /v1/topics: shards")
+    assert send("POST", "/v1/topics", b'{"name": "x", "colour": "red"}')[0] == 400
+    assert send("GET", "/v1/locate?shard=0&offset=0")[0] == 400
+    assert send("GET", "/v1/locate?topic=x&shard=a&offset=0")[0] == 400
+    assert send("GET", "/v1/topics/nope") == (404, send("GET", "/v1/topics/nope")[1])
+    assert send("POST", "/v1/verify", b'{"topic": "nope"}')[1]["error"] == "NotFound"
+
+
+def test_every_metric_has_help_and_a_telling_name(ask: Asker) -> None:
+    page = ask.node.get("/metrics")
+
+    named = {line.split()[2] for line in page.splitlines() if line.startswith("# HELP ")}
+    typed = {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE ")}
+    assert named == typed and all(name.startswith("stratalog_") for name in named)
+
+
+def test_a_store_that_takes_no_uploads_shows_in_status_and_on_the_page(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"no directory can be made below a file")
+    with NodeProcess(tmp_path / "data", str(tmp_path / "file" / "bucket"), SETTINGS) as running:
+        lost = Asker(running)
+        eventually_sync(lambda: lost.json("status")["bucket_trouble"], timeout=20)
+
+        assert "takes no uploads" in lost.run("status").stdout
+        with urllib.request.urlopen(f"http://{running.admin}/") as page:
+            assert "takes no uploads" in page.read().decode()

@@ -1,0 +1,211 @@
+"""`stratalog doctor DIR` on whole and on damaged data directories."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog_cli.entry import build_app
+from support.stored_cluster import StoredCluster, batches_of, segment_key, store_cluster
+
+APP = build_app()
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("stored")
+    store_cluster(root)
+    return root
+
+
+@pytest.fixture
+def cluster(original: Path, tmp_path: Path) -> StoredCluster:
+    """A copy to damage."""
+    shutil.copytree(original, tmp_path / "copy")
+    made = store_cluster(tmp_path / "names")
+    moved = tmp_path / "copy"
+    return StoredCluster(moved / "data", moved / "bucket", type(made.layout)(moved / "data" / "node"), made.keys)
+
+
+def doctor(*arguments: str) -> tuple[int, list[dict[str, str]]]:
+    """Exit code and findings."""
+    ran = CliRunner().invoke(APP, ["doctor", *arguments, "--output", "json"])
+    assert ran.exit_code in (0, 1), ran.output
+    return ran.exit_code, [finding for seen in json.loads(ran.stdout) for finding in seen["findings"]]
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x40
+    path.write_bytes(data)
+
+
+def cut(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def test_a_whole_directory_is_clean_and_stays_as_it_is(cluster: StoredCluster) -> None:
+    before = {path: path.stat().st_mtime_ns for path in cluster.layout.root.rglob("*")}
+
+    code, findings = doctor(str(cluster.data))
+
+    assert (code, findings) == (0, [])
+    assert {path: path.stat().st_mtime_ns for path in cluster.layout.root.rglob("*")} == before
+
+
+DAMAGES: dict[str, tuple[Callable[[StoredCluster], None], str]] = {
+    "a flipped bit in a record": (lambda c: flip(c.segment_file(0), SEGMENT_HEADER_BYTES + 200), "CRC"),
+    "a flipped bit in a batch's epoch": (lambda c: flip(c.segment_file(0), SEGMENT_HEADER_BYTES + 12), "epoch"),
+    "a flipped bit in the header": (lambda c: flip(c.segment_file(1), 40), "CRC"),
+    "a sealed segment cut inside a batch": (lambda c: cut(c.segment_file(1), SEGMENT_HEADER_BYTES + 900), "cut short"),
+    "a sealed segment without its last batch": (lambda c: _drop_last_batch(c), "end offset is 45"),
+    "a sealed segment with a batch too many": (lambda c: _add_batch(c), "end offset is 55"),
+    "another segment under the name": (lambda c: shutil.copy(c.segment_file(0), c.segment_file(1)), "identity"),
+    "a zeroed page": (lambda c: _zero(c.segment_file(0), 1024, 512), "at byte"),
+    "a damaged index block": (lambda c: flip(c.index_file(0), 60), "CRC"),
+    "an index block of another segment": (lambda c: shutil.copy(c.index_file(0), c.index_file(1)), "belongs to"),
+    "an empty segment file": (lambda c: cut(c.segment_file(0), 0), "cut short"),
+    "a sealed segment missing that is nowhere else": (lambda c: c.segment_file(1).unlink(), "are lost here"),
+    "no node file": (lambda c: c.layout.node_file.unlink(), "names the node"),
+    "a node file of another cluster": (
+        lambda c: c.layout.node_file.write_text('{"node_id": 1, "cluster_id": "x"}') and None,
+        "belongs to cluster x",
+    ),
+    "a damaged journal header": (lambda c: flip(next(c.layout.journal.iterdir()), 20), "CRC"),
+    "no metadata store": (lambda c: [path.unlink() for path in (c.data / "meta").iterdir()] and None, "no metadata"),
+}
+
+
+def _drop_last_batch(cluster: StoredCluster) -> None:
+    last = len(batches_of(1, 30, 50)[-1])
+    path = cluster.segment_file(1)
+    cut(path, path.stat().st_size - last)
+
+
+def _add_batch(cluster: StoredCluster) -> None:
+    path = cluster.segment_file(1)
+    path.write_bytes(path.read_bytes() + batches_of(1, 50, 55)[0])
+
+
+def _zero(path: Path, start: int, size: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[start : start + size] = bytes(size)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_found_and_named(cluster: StoredCluster, damage: str) -> None:
+    apply, words = DAMAGES[damage]
+    apply(cluster)
+
+    code, findings = doctor(str(cluster.data))
+
+    errors = [finding for finding in findings if finding["severity"] == "error"]
+    assert code == 1
+    assert any(words in finding["what"] for finding in errors), errors
+    assert all(finding["next_step"] and finding["place"] for finding in findings)
+
+
+def test_a_torn_tail_of_the_active_segment_is_a_warning(cluster: StoredCluster) -> None:
+    path = cluster.segment_file(2)
+    cut(path, path.stat().st_size - 7)
+
+    code, findings = doctor(str(cluster.data))
+
+    assert code == 0
+    assert [finding["severity"] for finding in findings] == ["warning"]
+    assert "torn tail" in findings[0]["what"] and "offset 55" in findings[0]["what"]
+
+
+def test_a_freed_local_copy_of_a_complete_segment_is_no_loss(cluster: StoredCluster) -> None:
+    cluster.segment_file(0).unlink()
+    cluster.index_file(0).unlink()
+
+    code, findings = doctor(str(cluster.data))
+
+    assert code == 0
+    assert "the object store has the whole segment" in findings[0]["what"]
+
+
+def test_files_that_nobody_knows_are_pointed_out(cluster: StoredCluster) -> None:
+    (cluster.segment_file(0).parent / "notes.txt").write_text("hello")
+    stranger = cluster.layout.segment(segment_key(0)._replace(epoch=9, base_offset=900))
+    stranger.write_bytes(cluster.segment_file(0).read_bytes())
+
+    code, findings = doctor(str(cluster.data))
+
+    assert code == 0
+    assert {Path(finding["place"]).name for finding in findings} == {"notes.txt", stranger.name}
+
+
+def test_an_unconfirmed_roll_is_data_and_is_checked(cluster: StoredCluster) -> None:
+    from stratalog.formats.segment_file import encode_segment_header
+    from support.stored_cluster import identity_of
+
+    rolled = cluster.layout.segment(segment_key(0)._replace(epoch=3, base_offset=60))
+    batch = encode_batch([Record(60, 1, b"k", b"v")], base_offset=60, epoch=3)
+    rolled.write_bytes(encode_segment_header(identity_of(3, 60)) + batch)
+    assert doctor(str(cluster.data)) == (0, [])
+
+    flip(rolled, 40)
+    code, findings = doctor(str(cluster.data))
+    assert code == 1 and findings[0]["place"] == str(rolled)
+
+
+def test_neighbours_that_do_not_meet_are_found_without_metadata(cluster: StoredCluster) -> None:
+    shutil.rmtree(cluster.data / "meta")
+    _drop_last_batch(cluster)
+    cluster.index_file(1).unlink()
+
+    code, findings = doctor(str(cluster.data))
+
+    assert code == 1
+    assert any("begins at offset 50, the segment before it ends at 45" in finding["what"] for finding in findings)
+
+
+def test_without_metadata_the_index_block_is_the_measure(cluster: StoredCluster) -> None:
+    shutil.rmtree(cluster.data / "meta")
+    _drop_last_batch(cluster)
+
+    code, findings = doctor(str(cluster.data))
+
+    assert code == 1
+    assert any("its index block says 50" in finding["what"] for finding in findings)
+
+
+def test_findings_are_shown_as_blocks_whose_places_can_be_copied(cluster: StoredCluster) -> None:
+    flip(cluster.segment_file(0), SEGMENT_HEADER_BYTES + 200)
+
+    ran = CliRunner().invoke(APP, ["doctor", str(cluster.data)])
+
+    assert ran.exit_code == 1
+    assert f"error: {cluster.segment_file(0)}\n" in ran.stdout and "  next step: " in ran.stdout
+    assert "1 error, 0 warnings" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path / "missing", "does not exist"),
+        (lambda path: _file(path), "look into it with `stratalog dump"),
+    ],
+)
+def test_a_place_that_cannot_be_checked_says_what_to_give(
+    tmp_path: Path, make: Callable[[Path], Path], words: str
+) -> None:
+    ran = CliRunner().invoke(APP, ["doctor", str(make(tmp_path))])
+
+    assert ran.exit_code == 2
+    assert words in ran.output
+
+
+def _file(path: Path) -> Path:
+    (path / "file").write_text("x")
+    return path / "file"

@@ -1,0 +1,134 @@
+"""`stratalog dump` on every kind of file and object, whole and damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog_cli.entry import build_app
+from support.stored_cluster import StoredCluster, store_cluster
+
+APP = build_app()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> StoredCluster:
+    return store_cluster(tmp_path_factory.mktemp("stored"))
+
+
+def dump(*arguments: str) -> tuple[int, list[dict[str, object]]]:
+    ran = CliRunner().invoke(APP, ["dump", *arguments, "--output", "json"])
+    return ran.exit_code, [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def kinds(sections: list[dict[str, object]]) -> list[object]:
+    return [section["kind"] for section in sections]
+
+
+def test_a_segment_file_shows_identity_and_batches(cluster: StoredCluster) -> None:
+    code, sections = dump(str(cluster.segment_file(1)))
+
+    assert code == 0
+    assert kinds(sections) == ["file", "segment", *["batch"] * 4, "end"]
+    assert sections[0]["holds"] == "segment"
+    assert (sections[1]["topic"], sections[1]["epoch"], sections[1]["base_offset"]) == ("orders", 1, 30)
+    assert (sections[2]["position"], sections[2]["from_offset"], sections[2]["records"]) == (
+        SEGMENT_HEADER_BYTES,
+        30,
+        5,
+    )
+    assert (sections[-1]["batches"], sections[-1]["records"], sections[-1]["next_offset"]) == (4, 20, 50)
+
+
+def test_records_are_shown_when_asked_for(cluster: StoredCluster) -> None:
+    code, sections = dump(str(cluster.segment_file(1)), "--records", "--from-offset", "45")
+
+    assert code == 0
+    assert kinds(sections) == ["file", "segment", "batch", *["record"] * 5, "end"]
+    assert (sections[3]["offset"], sections[3]["key"]) == (45, "k45")
+
+
+def test_the_number_of_batches_can_be_limited(cluster: StoredCluster) -> None:
+    _, sections = dump(str(cluster.segment_file(0)), "--max-batches", "2")
+
+    assert kinds(sections).count("batch") == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "inside"),
+    [
+        ("chunk", "part", {"batch"}),
+        ("bundle0", "bundle", {"part", "batch"}),
+        ("index", "segment", {"seal"}),
+        ("manifest", "segment", {"seal", "index", "remote part"}),
+    ],
+)
+def test_every_kind_of_object_can_be_shown(cluster: StoredCluster, name: str, first: str, inside: set[str]) -> None:
+    from_file = dump(str(cluster.object(name)))
+    from_store = dump(cluster.keys[name], "--bucket", str(cluster.bucket))
+
+    code, sections = from_file
+    assert code == 0
+    assert kinds(sections)[:2] == ["file", first]
+    assert inside <= set(kinds(sections))
+    assert from_store[0] == 0 and from_store[1][1:] == sections[1:]
+
+
+def test_a_journal_and_an_index_file_can_be_shown(cluster: StoredCluster) -> None:
+    code, sections = dump(str(next(cluster.layout.journal.iterdir())))
+    assert code == 0 and kinds(sections) == ["file", "journal", "end"]
+
+    code, sections = dump(str(cluster.index_file(0)))
+    assert code == 0 and "seal" in kinds(sections)
+
+
+def test_what_was_read_before_the_damage_is_shown_then_the_damage(cluster: StoredCluster, tmp_path: Path) -> None:
+    data = bytearray(cluster.segment_file(1).read_bytes())
+    data[-1] ^= 1
+    damaged = tmp_path / "damaged.seg"
+    damaged.write_bytes(data)
+
+    ran = CliRunner().invoke(APP, ["dump", str(damaged)])
+
+    assert ran.exit_code == 1
+    assert "batches" in ran.stdout and "45" in ran.stdout
+    assert str(damaged) in ran.stderr and "CRC" in ran.stderr
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\0" * 100])
+def test_what_is_not_ours_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(content)
+
+    ran = CliRunner().invoke(APP, ["dump", str(path)])
+
+    assert ran.exit_code == 1
+    assert "not a file of Stratalog" in ran.stderr
+
+
+def test_a_missing_file_and_a_directory_say_what_to_do(tmp_path: Path) -> None:
+    missing = CliRunner().invoke(APP, ["dump", str(tmp_path / "no")])
+    directory = CliRunner().invoke(APP, ["dump", str(tmp_path)])
+
+    assert (missing.exit_code, directory.exit_code) == (2, 2)
+    assert "no such file" in missing.stderr
+    assert "stratalog doctor" in directory.stderr
+
+
+def test_every_prefix_of_a_file_is_shown_or_refused_but_never_crashes(cluster: StoredCluster, tmp_path: Path) -> None:
+    sources = [
+        cluster.segment_file(1),
+        cluster.index_file(0),
+        *(cluster.object(n) for n in ("chunk", "bundle0", "manifest")),
+    ]
+    for source in sources:
+        whole = source.read_bytes()
+        for size in range(0, len(whole), 97):
+            path = tmp_path / "cut"
+            path.write_bytes(whole[:size])
+            ran = CliRunner().invoke(APP, ["dump", str(path), "-o", "json"])
+            assert ran.exit_code in (0, 1), f"{source.name} cut to {size} bytes: {ran.exception!r}"

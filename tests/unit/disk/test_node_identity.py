@@ -1,0 +1,44 @@
+"""Who a data directory belongs to, and that only one process has it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stratalog.model.errors import Corrupt, InvalidRequest, Unavailable
+from stratalog_node.identity_file import load_or_create, lock_directory
+
+
+def test_a_directory_keeps_its_storage_id_and_an_emptied_one_gets_another(tmp_path: Path) -> None:
+    path = tmp_path / "node" / "node.json"
+    first = load_or_create(path, 3)
+    assert load_or_create(path, 3) == first
+    path.unlink()
+    assert load_or_create(path, 3).storage_id != first.storage_id
+
+
+def test_a_directory_of_another_node_is_refused(tmp_path: Path) -> None:
+    load_or_create(tmp_path / "node.json", 3)
+    with pytest.raises(InvalidRequest, match="belongs to node 3, this is node 4"):
+        load_or_create(tmp_path / "node.json", 4)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b'{"node_id": 1}', b'{"node_id": "x", "storage_id": ""}', b"\xff\xfe"]
+)
+def test_a_damaged_identity_is_never_replaced_by_a_new_one(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "node.json"
+    path.write_bytes(content)
+    with pytest.raises(Corrupt, match=r"node\.json"):
+        load_or_create(path, 1)
+    assert path.read_bytes() == content
+
+
+def test_a_directory_is_taken_by_one_process_at_a_time(tmp_path: Path) -> None:
+    held = lock_directory(tmp_path / "node")
+    with pytest.raises(Unavailable, match="in use by another process"):
+        lock_directory(tmp_path / "node")
+    os.close(held)
+    os.close(lock_directory(tmp_path / "node"))

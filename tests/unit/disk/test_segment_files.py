@@ -1,0 +1,222 @@
+"""One segment's file: appends whole or not at all, reads exact, descriptors bounded and never somebody else's."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stratalog.model.errors import Corrupt, DiskFull, NotFound, Unavailable
+from stratalog_node.disk.files import Descriptors, FlushLost, SegmentFile, read_front, write_durably
+
+HEADER = b"header"
+
+
+def make(path: Path, limit: int = 100) -> SegmentFile:
+    file = SegmentFile(path, Descriptors(limit), 0)
+    file.create(HEADER)
+    return file
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    groups=st.lists(st.lists(st.binary(max_size=200), min_size=1, max_size=8), max_size=6),
+    steps=st.lists(st.integers(1, 150), min_size=1),
+)
+def test_an_append_is_whole_however_short_the_writes_are(
+    tmp_path_factory: pytest.TempPathFactory, groups: list[list[bytes]], steps: list[int]
+) -> None:
+    real, number = os.pwritev, 0
+
+    def short(fd: int, buffers: Sequence[bytes], position: int) -> int:
+        nonlocal number
+        number += 1
+        return real(fd, [b"".join(bytes(b) for b in buffers)[: steps[number % len(steps)]]], position)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "pwritev", short)
+        file = make(tmp_path_factory.mktemp("files") / "f")
+        expected = HEADER
+        for group in groups:
+            data = b"".join(group)
+            if data:
+                file.append(group, len(data))
+            expected += data
+            assert file.size_bytes == len(expected)
+        assert file.path.read_bytes() == expected
+        file.close()
+
+
+def test_an_append_of_more_pieces_than_one_call_takes_is_whole(tmp_path: Path) -> None:
+    file = make(tmp_path / "f")
+    pieces = [b"%d," % number for number in range(5000)]
+    file.append(pieces, sum(map(len, pieces)))
+    assert file.path.read_bytes() == HEADER + b"".join(pieces)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, Unavailable)]
+)
+def test_a_failed_append_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception]
+) -> None:
+    file = make(tmp_path / "f")
+    file.append([b"kept"], 4)
+    real, calls = os.pwritev, 0
+
+    def failing(fd: int, buffers: Sequence[bytes], position: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            return real(fd, [bytes(buffers[0])[:2]], position)
+        raise OSError(code, "no")
+
+    monkeypatch.setattr(os, "pwritev", failing)
+    with pytest.raises(kind):
+        file.append([b"lost", b"too"], 7)
+    monkeypatch.undo()
+    assert file.size_bytes == len(HEADER) + 4
+    assert file.path.read_bytes() == HEADER + b"kept"
+    file.append([b" and more"], 9)
+    assert file.path.read_bytes() == HEADER + b"kept and more"
+
+
+def test_a_file_whose_header_could_not_be_written_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a" / "b" / "f"
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:3]))
+    file = SegmentFile(path, Descriptors(10), 0)
+    with pytest.raises(DiskFull):
+        file.create(HEADER)
+    assert not path.exists()
+    monkeypatch.undo()
+    file.create(HEADER)
+    assert path.read_bytes() == HEADER
+
+
+def test_a_read_past_the_end_is_damage_and_a_missing_file_is_not_found(tmp_path: Path) -> None:
+    file = make(tmp_path / "f")
+    with pytest.raises(Corrupt, match="ends 3 bytes early"):
+        file.read(3, 6)
+    file.close()
+    assert file.read(0, 6) == HEADER
+    file.path.unlink()
+    with pytest.raises(NotFound):
+        file.read(0, 1)
+    with pytest.raises(NotFound):
+        file.sync()
+    with pytest.raises(NotFound):
+        file.fd()
+
+
+def test_a_thread_that_uses_a_closed_file_opens_nothing_that_the_loop_would_see(tmp_path: Path) -> None:
+    descriptors = Descriptors(2)
+    files = [SegmentFile(tmp_path / str(number), descriptors, 0) for number in range(6)]
+    for file in files:
+        file.create(HEADER)
+    kept = {file for file in files if file._fd >= 0}
+    thread = threading.Thread(target=lambda: [(file.read(0, 6), file.sync()) for file in files])
+    thread.start()
+    thread.join()
+    assert {file for file in files if file._fd >= 0} == kept
+    assert descriptors.open_count == len(kept)
+
+
+def test_a_sweep_closes_what_was_not_used_and_nothing_pinned(tmp_path: Path) -> None:
+    descriptors = Descriptors(8)
+    pinned = SegmentFile(tmp_path / "pinned", descriptors, 0)
+    pinned.create(HEADER)
+    pinned.pin()
+    number = pinned._fd
+    for index in range(40):
+        SegmentFile(tmp_path / str(index), descriptors, 0).create(HEADER)
+        assert descriptors.open_count <= 10
+    assert pinned._fd == number and os.pread(number, 6, 0) == HEADER
+
+
+def test_an_append_to_a_swept_file_opens_it_again(tmp_path: Path) -> None:
+    descriptors = Descriptors(2)
+    files = [SegmentFile(tmp_path / str(number), descriptors, 0) for number in range(10)]
+    for file in files:
+        file.create(HEADER)
+    for _ in range(3):
+        for number, file in enumerate(files):
+            file.append([b"%d" % number], 1)
+    assert [file.path.read_bytes() for file in files] == [HEADER + b"%d" % n * 3 for n in range(10)]
+
+
+def test_a_retired_file_closes_with_its_last_pin(tmp_path: Path) -> None:
+    file = make(tmp_path / "f")
+    file.pin()
+    file.pin()
+    file.retire()
+    file.unpin()
+    assert file._fd >= 0
+    file.unpin()
+    assert file._fd < 0
+
+
+@pytest.mark.parametrize("size", [0, 100, 4 << 20, (9 << 20) + 5])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_removed_file_is_gone_and_who_still_reads_it_is_not_disturbed(
+    tmp_path: Path, size: int, is_read: bool
+) -> None:
+    file = make(tmp_path / "f")
+    if size:
+        file.append([bytes(size)], size)
+    fd = os.open(file.path, os.O_RDONLY)
+    file.remove(is_read=is_read)
+    assert not file.path.exists()
+    left = os.fstat(fd).st_size
+    assert left == len(HEADER) + size if is_read else left <= max(4 << 20, 0)
+    os.close(fd)
+    file.remove()
+
+
+def test_a_flush_that_failed_once_is_never_believed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = make(tmp_path / "f")
+    file.sync()
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(FlushLost):
+        file.sync()
+    monkeypatch.undo()
+    with pytest.raises(FlushLost, match="check the disk"):
+        file.sync()
+
+
+def test_a_small_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "node.json"
+    write_durably(path, [b"old ", b"text"])
+
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(DiskFull):
+        write_durably(path, [b"new"])
+    assert path.read_bytes() == b"old text"
+    assert list(tmp_path.iterdir()) == [path]
+    monkeypatch.undo()
+    write_durably(path, [b"new"])
+    assert path.read_bytes() == b"new"
+
+
+def test_the_front_of_a_file(tmp_path: Path) -> None:
+    assert read_front(tmp_path / "none", 4) is None
+    (tmp_path / "f").write_bytes(b"abcdef")
+    assert read_front(tmp_path / "f", 4) == b"abcd"
+    assert read_front(tmp_path / "f", 100) == b"abcdef"
+    with pytest.raises(Unavailable):
+        read_front(tmp_path, 4)

@@ -1,0 +1,147 @@
+"""docs/formats.md and the code say the same: constants, magics, and the bytes, read by the page's own grammar."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from stratalog.formats import (
+    bundle,
+    envelope,
+    fields,
+    identity,
+    index_points,
+    journal,
+    manifest,
+    part,
+    producers,
+    segment_file,
+)
+from stratalog.formats.envelope import Structure
+from stratalog.model.batch import BATCH_HEADER_BYTES
+from support.grammar_page import GrammarPage
+from support.stored_samples import (
+    BATCHES,
+    BUNDLE,
+    CHECKPOINT,
+    DATA,
+    DIGEST,
+    END_OFFSET,
+    IDENTITY,
+    INDEX_BLOCK,
+    JOURNAL_ENTRIES,
+    JOURNAL_HEADER,
+    JOURNAL_NUMBER,
+    MANIFEST,
+    MANIFEST_VALUE,
+    PART,
+    PART_WITH_POINTS,
+    SEAL,
+    SEGMENT_HEADER,
+)
+
+TEXT = (Path(__file__).resolve().parents[3] / "docs" / "formats.md").read_text(encoding="utf-8")
+PAGE = GrammarPage(TEXT)
+CONSTANTS = {
+    "PREAMBLE_BYTES": envelope.PREAMBLE_BYTES,
+    "ENVELOPE_BYTES": envelope.ENVELOPE_BYTES,
+    "BATCH_HEADER_BYTES": BATCH_HEADER_BYTES,
+    "SEGMENT_HEADER_BYTES": segment_file.SEGMENT_HEADER_BYTES,
+    "POINT_BYTES": index_points.POINT_BYTES,
+    "INDEX_INTERVAL_BYTES": index_points.INDEX_INTERVAL_BYTES,
+    "PART_HEADER_BYTES": part.PART_HEADER_BYTES,
+    "BUNDLE_HEADER_BYTES": bundle.BUNDLE_HEADER_BYTES,
+    "BUNDLE_TRAILER_BYTES": bundle.BUNDLE_TRAILER_BYTES,
+    "JOURNAL_HEADER_BYTES": journal.JOURNAL_HEADER_BYTES,
+    "JOURNAL_ENTRY_HEADER_BYTES": journal.JOURNAL_ENTRY_HEADER_BYTES,
+    "DIGEST_BYTES": fields.DIGEST_BYTES,
+    "MAX_TOPIC_BYTES": identity.MAX_TOPIC_BYTES,
+    "MAX_CLUSTER_ID_BYTES": identity.MAX_CLUSTER_ID_BYTES,
+    "MAX_OBJECT_KEY_BYTES": manifest.MAX_OBJECT_KEY_BYTES,
+}
+
+
+def test_the_pages_sizes_are_the_codes_constants() -> None:
+    assert {name: PAGE.tables.get(name) for name in CONSTANTS} == CONSTANTS
+
+
+def test_the_pages_magics_are_the_codes() -> None:
+    magics = re.findall(r"^\| `(SLOG\w{4})` \| (\d+) \| ([a-z ]+) \|", TEXT, re.MULTILINE)
+    expected = {(s.value.decode(), str(envelope.VERSION)) for s in Structure}
+    assert {(magic, version) for magic, version, _ in magics} == expected
+    assert len(magics) == len(Structure)
+
+
+@pytest.mark.parametrize(
+    ("rule", "size"),
+    [
+        ("preamble", envelope.PREAMBLE_BYTES),
+        ("key", 32),
+        ("point", index_points.POINT_BYTES),
+        ("memo", producers.MEMO_BYTES),
+        ("bundle_trailer", bundle.BUNDLE_TRAILER_BYTES),
+        ("entry_header", journal.JOURNAL_ENTRY_HEADER_BYTES),
+    ],
+)
+def test_the_fields_of_a_fixed_structure_add_up_to_its_size(rule: str, size: int) -> None:
+    assert PAGE.fixed_size(rule) == size
+    claim = re.search(rf"^{rule} *:=[^\[]*(?:\n +[^\[\n]*)*\[(\d+) bytes\]", TEXT, re.MULTILINE)
+    assert claim is not None
+    assert int(claim[1]) == size
+
+
+def test_a_batch_header_is_read_by_the_page() -> None:
+    body = PAGE.rules["batch"].split("records\n")[0].rsplit("records", 1)[0]
+    page = GrammarPage("")
+    page.rules = {"header": body}
+    reading = page.read("header", BATCHES[0][:BATCH_HEADER_BYTES])
+    assert reading.values("base_offset") == [1_000]
+    assert reading.values("length") == [len(BATCHES[0]) - 12]
+    assert reading.values("record_count") == [3]
+
+
+@pytest.mark.parametrize(
+    ("rule", "data"),
+    [
+        ("segment_header", SEGMENT_HEADER),
+        ("index_block", INDEX_BLOCK),
+        ("part_header", PART[: part.PART_HEADER_BYTES]),
+        ("part_index", PART_WITH_POINTS[part.decode_part_header(PART_WITH_POINTS, source="p").index_position :]),
+        ("bundle_header", BUNDLE[: bundle.BUNDLE_HEADER_BYTES]),
+        ("bundle_trailer", BUNDLE[-bundle.BUNDLE_TRAILER_BYTES :]),
+        ("manifest", MANIFEST),
+        ("checkpoint", CHECKPOINT),
+        ("journal_header", JOURNAL_HEADER),
+        ("entry_header", JOURNAL_ENTRIES[0][: journal.JOURNAL_ENTRY_HEADER_BYTES]),
+    ],
+)
+def test_the_pages_grammar_reads_what_the_code_wrote_to_the_last_byte(rule: str, data: bytes) -> None:
+    PAGE.read(rule, data)
+
+
+def test_the_pages_grammar_reads_a_bundles_directory() -> None:
+    trailer = bundle.decode_bundle_trailer(BUNDLE[-bundle.BUNDLE_TRAILER_BYTES :], source="b", object_size=len(BUNDLE))
+    data = BUNDLE[trailer.directory_position : -bundle.BUNDLE_TRAILER_BYTES]
+    reading = PAGE.read("bundle_directory", data)
+    assert reading.values("position")[0] == bundle.BUNDLE_HEADER_BYTES
+    assert reading.values("topic") == ["orders.eu", "x"]
+
+
+def test_fields_stand_where_the_page_says() -> None:
+    checkpoint = PAGE.read("checkpoint", CHECKPOINT)
+    assert checkpoint.values("next_offset") == [END_OFFSET]
+    assert checkpoint.values("digest") == [DIGEST]
+    assert checkpoint.values("producer_id") == [4, 9]
+    header = PAGE.read("part_header", PART[: part.PART_HEADER_BYTES])
+    assert header.values("data_size") == [len(DATA)]
+    assert header.values("digest_after") == [DIGEST]
+    found = PAGE.read("manifest", MANIFEST)
+    assert found.values("cluster_id") == [IDENTITY.cluster_id]
+    assert found.values("node_id") == list(SEAL.replicas)
+    assert found.values("object_key") == [p.object_key for p in MANIFEST_VALUE.parts]
+    assert found.values("total_bytes") == [MANIFEST_VALUE.total_bytes]
+    entry = PAGE.read("entry_header", JOURNAL_ENTRIES[1][: journal.JOURNAL_ENTRY_HEADER_BYTES])
+    assert entry.values("number") == [JOURNAL_NUMBER]
+    assert entry.values("position") == [len(BATCHES[0])]

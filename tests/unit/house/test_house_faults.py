@@ -1,0 +1,49 @@
+"""The page of faults names tests that exist, explains every number that the code names, and leaves none unproven."""
+
+from __future__ import annotations
+
+import re
+
+from support.source_tree import REPOSITORY, project_files, relative
+
+PAGE = REPOSITORY / "docs" / "faults.md"
+NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+NUMBER = re.compile(r"\bF[1-9][0-9]?\b")
+ONE_NODE = {*range(27, 35), *range(37, 53), 58, *range(73, 87), 88, 90}
+"""The faults that a node by itself can meet."""
+
+
+def test_every_test_named_on_the_page_exists() -> None:
+    named = NAMED_TEST.findall(PAGE.read_text(encoding="utf-8"))
+    assert len(named) > 80
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not (REPOSITORY / path).is_file()
+        or not re.search(rf"^\s*(async )?def {name}\(", (REPOSITORY / path).read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert not missing
+
+
+def test_every_fault_on_the_page_is_shown_by_a_test() -> None:
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    bare = [row for row in rows if not NAMED_TEST.search(row) and not row.startswith("| fault |")]
+    assert not bare
+
+
+def test_every_fault_of_one_node_and_every_number_in_the_code_is_explained() -> None:
+    explained = {
+        number
+        for line in PAGE.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| ")
+        for number in NUMBER.findall(line.split("|")[1])
+    }
+    assert {f"F{number}" for number in ONE_NODE} <= explained
+    unknown = {
+        f"{number} in {relative(path)}"
+        for path in project_files()
+        if path.suffix == ".py"
+        for number in NUMBER.findall(path.read_text(encoding="utf-8"))
+        if number not in explained
+    }
+    assert not unknown

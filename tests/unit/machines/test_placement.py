@@ -1,0 +1,64 @@
+"""Where new segments go."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.machines.placement import place
+from stratalog.model.errors import InvalidRequest, Unavailable
+from stratalog.model.metadata import NodeInfo
+
+
+def nodes(*racks: str | None) -> list[NodeInfo]:
+    return [NodeInfo(number, "storage", "host", 9092, rack) for number, rack in enumerate(racks, 1)]
+
+
+def test_without_nodes_nothing_is_placed_yet() -> None:
+    with pytest.raises(Unavailable):
+        place(1, 1, [], {})
+
+
+def test_more_replicas_than_nodes_are_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        place(1, 3, nodes(None, None), {})
+
+
+def test_a_loaded_node_waits_until_the_others_have_caught_up() -> None:
+    placed = place(4, 1, nodes(None, None, None), {1: 4})
+    assert [replicas[0] for replicas in placed] == [2, 3, 2, 3]
+
+
+def test_replicas_are_spread_over_racks() -> None:
+    for replicas in place(20, 2, nodes("a", "a", "a", "b"), {}):
+        assert 4 in replicas and len(set(replicas)) == 2
+
+
+def test_replicas_share_a_rack_only_when_there_are_too_few() -> None:
+    (replicas,) = place(1, 3, nodes("a", "a", "b"), {})
+    assert set(replicas) == {1, 2, 3}
+
+
+@given(
+    shard_count=st.integers(1, 40),
+    racks=st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=8),
+    replication_factor=st.integers(1, 8),
+)
+def test_every_placement_names_different_nodes_and_spreads_evenly(
+    shard_count: int, racks: list[str | None], replication_factor: int
+) -> None:
+    members = nodes(*racks)
+    replication_factor = min(replication_factor, len(members))
+    placed = place(shard_count, replication_factor, members, {})
+    assert len(placed) == shard_count
+    for replicas in placed:
+        assert len(set(replicas)) == replication_factor
+        known = [member.rack for member in members if member.node_id in replicas]
+        named = [rack for rack in known if rack is not None]
+        all_racks = {member.rack for member in members}
+        if None not in all_racks and replication_factor <= len(all_racks):
+            assert len(set(named)) == replication_factor
+    if replication_factor == 1:
+        counts = [sum(member.node_id in replicas for replicas in placed) for member in members]
+        assert max(counts) - min(counts) <= 1

@@ -1,0 +1,237 @@
+"""The HTTP boundary: health, resources, limits, problems, and a description that is true."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import aiohttp
+import pytest
+
+from stratalog.model.errors import Unavailable
+from stratalog_meta import MetaService
+from stratalog_meta.api import serve
+from stratalog_meta.api.openapi import describe
+from stratalog_meta.api.routes import ROUTES
+from stratalog_meta.api.server import MetaServer
+from stratalog_meta.stores.memory import MemoryStore
+from support.failing_meta_store import FailingStore
+from support.meta_worlds import HandClock, MetaWorld, running
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[MetaWorld]:
+    async with running("http/memory", tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+async def http(world: MetaWorld) -> AsyncIterator[aiohttp.ClientSession]:
+    assert world.url is not None
+    async with aiohttp.ClientSession(world.url) as session:
+        yield session
+
+
+async def problem_of(response: aiohttp.ClientResponse) -> tuple[int, str, str]:
+    assert response.content_type == "application/problem+json"
+    problem = await response.json(content_type=None)
+    assert problem["status"] == response.status or problem["title"] == "InvalidRequest"
+    return response.status, problem["title"], problem["detail"]
+
+
+# Health ---------------------------------------------------------------------------------------------------------
+async def test_a_running_service_is_healthy_and_ready(http: aiohttp.ClientSession) -> None:
+    for path, text in (("/healthz", "ok\n"), ("/readyz", "ready\n")):
+        async with http.get(path) as response:
+            assert (response.status, await response.text()) == (200, text)
+
+
+async def test_a_service_whose_store_failed_lives_but_is_not_ready() -> None:
+    store = FailingStore(MemoryStore())
+    service = MetaService(store, HandClock())
+    await service.start()
+    server = await serve(service, "127.0.0.1", 0)
+    store.fails_before = True
+    async with aiohttp.ClientSession(server.address) as http:
+        async with http.post("/v1/producer-ids", json={"count": 1}) as response:
+            assert (await problem_of(response))[:2] == (500, "OutcomeUnknown")
+        async with http.get("/readyz") as response:
+            assert response.status == 503 and "started again" in await response.text()
+        async with http.get("/healthz") as response:
+            assert response.status == 200
+        async with http.get("/v1/cluster") as response:
+            assert (await response.json())["refusal"] is not None
+        async with http.post("/v1/producer-ids", json={"count": 1}) as response:
+            assert (await problem_of(response))[:2] == (503, "Unavailable")
+    await server.close()
+    await service.close()
+
+
+# Resources ------------------------------------------------------------------------------------------------------
+async def test_resources_can_be_read_by_their_paths(world: MetaWorld, http: aiohttp.ClientSession) -> None:
+    segment = await world.ready_topic("orders", shard_count=2)
+    await world.topic("payments")
+    topic_id = segment.key.topic_id
+    answers: dict[str, Any] = {}
+    for path in (
+        "/v1/cluster",
+        "/v1/nodes",
+        "/v1/topics",
+        "/v1/topics?name=orders",
+        "/v1/topics?after=orders&limit=1",
+        f"/v1/topics/{topic_id}",
+        f"/v1/topics/{topic_id}/shards/1",
+        f"/v1/topics/{topic_id}/shards/0/segments/0/0",
+        "/v1/deleted-segments",
+    ):
+        async with http.get(path) as response:
+            assert response.status == 200, path
+            answers[path] = await response.json()
+    assert answers["/v1/cluster"] == {
+        "cluster_id": world.service.cluster_id,
+        "version": 3,
+        "nodes": 1,
+        "topics": 2,
+        "shards": 3,
+        "refusal": None,
+    }
+    assert [topic["name"] for topic in answers["/v1/topics"]["items"]] == ["orders", "payments"]
+    assert [topic["name"] for topic in answers["/v1/topics?name=orders"]["items"]] == ["orders"]
+    assert [topic["name"] for topic in answers["/v1/topics?after=orders&limit=1"]["items"]] == ["payments"]
+    assert answers[f"/v1/topics/{topic_id}"]["topic_id"] == str(topic_id)
+    assert answers[f"/v1/topics/{topic_id}/shards/1"]["segments"][0]["state"] == "active"
+    assert answers[f"/v1/topics/{topic_id}/shards/0/segments/0/0"]["key"]["topic_id"] == str(topic_id)
+    assert answers["/v1/nodes"]["items"][0]["node_id"] == 1
+
+
+async def test_settings_are_compared_when_the_caller_says_what_it_read(
+    world: MetaWorld, http: aiohttp.ClientSession
+) -> None:
+    segment = await world.ready_topic()
+    path = f"/v1/topics/{segment.key.topic_id}/settings"
+    async with http.post(path, json={"settings": {"a": "1"}, "expected": {}}) as response:
+        assert response.status == 200
+    async with http.post(path, json={"settings": {"a": "2"}, "expected": {}}) as response:
+        assert (await problem_of(response))[:2] == (409, "Conflict")
+
+
+# What is refused ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("method", "path", "body", "expected"),
+    [
+        ("GET", "/v1/nothing", None, (404, "InvalidRequest")),
+        ("PATCH", "/v1/topics", None, (405, "InvalidRequest")),
+        ("GET", "/v1/topics/orders", None, (400, "InvalidRequest")),
+        ("GET", f"/v1/topics/{uuid4()}", None, (404, "NotFound")),
+        ("GET", f"/v1/topics/{uuid4()}/shards/-1", None, (400, "InvalidRequest")),
+        ("GET", f"/v1/topics/{uuid4()}/shards/{2**63}", None, (400, "InvalidRequest")),
+        ("GET", f"/v1/topics/{uuid4()}/shards/0", None, (404, "NotFound")),
+        ("GET", "/v1/topics?limit=many", None, (400, "InvalidRequest")),
+        ("GET", "/v1/watch", None, (400, "InvalidRequest")),
+        ("GET", "/v1/watch?after=-1", None, (400, "InvalidRequest")),
+        ("POST", "/v1/topics", b"", (400, "InvalidRequest")),
+        ("POST", "/v1/topics", b"{", (400, "InvalidRequest")),
+        ("POST", "/v1/topics", b"\xff", (400, "InvalidRequest")),
+        ("POST", "/v1/topics", b'{"name":"a"}', (400, "InvalidRequest")),
+        (
+            "POST",
+            "/v1/topics",
+            b'{"name":"a","shard_count":1,"replication_factor":1,"retension":"1"}',
+            (400, "InvalidRequest"),
+        ),
+        ("POST", "/v1/producer-ids", b'{"count":' + b"9" * 400 + b"}", (400, "InvalidRequest")),
+        ("PUT", "/v1/nodes/x", b'{"storage_id":"s","host":"h","port":1}', (400, "InvalidRequest")),
+    ],
+)
+async def test_a_request_that_cannot_be_is_a_problem(
+    http: aiohttp.ClientSession, method: str, path: str, body: bytes | None, expected: tuple[int, str]
+) -> None:
+    async with http.request(method, path, data=body) as response:
+        status, title, detail = await problem_of(response)
+    assert (status, title) == expected
+    assert detail
+
+
+async def test_a_body_has_a_largest_size(world: MetaWorld, http: aiohttp.ClientSession) -> None:
+    server = MetaServer(world.service, max_body_bytes=1_000)
+    url = await server.start("127.0.0.1", 0)
+    async with http.post(f"{url}/v1/topics", data=b"x" * 1_001) as response:
+        assert (await problem_of(response))[:2] == (413, "LimitExceeded")
+    await server.close()
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(world: MetaWorld) -> None:
+    server = MetaServer(world.service, body_timeout_s=0.05)
+    url = await server.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    writer.write(b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+    assert b" 400 " in await asyncio.wait_for(reader.readline(), 10)
+    writer.close()
+    await server.close()
+
+
+async def test_a_crash_in_a_handler_is_an_unknown_outcome_and_the_server_lives(
+    world: MetaWorld, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetaService, "allocate_producer_ids", crash)
+        async with http.post("/v1/producer-ids", json={"count": 1}) as response:
+            assert (await problem_of(response))[:2] == (500, "OutcomeUnknown")
+    async with http.post("/v1/producer-ids", json={"count": 1}) as response:
+        assert response.status == 200
+
+
+async def test_an_address_that_is_taken_is_refused_in_words(world: MetaWorld) -> None:
+    assert world.url is not None
+    with pytest.raises(Unavailable, match="another port"):
+        await MetaServer(world.service).start("127.0.0.1", int(world.url.rpartition(":")[2]))
+
+
+# Streams --------------------------------------------------------------------------------------------------------
+async def test_a_silent_watch_says_that_it_lives(http: aiohttp.ClientSession, world: MetaWorld) -> None:
+    version = (await world.client.snapshot()).version
+    async with http.get("/v1/watch", params={"after": str(version)}) as response:
+        assert response.content_type == "application/x-ndjson"
+        assert await asyncio.wait_for(response.content.readline(), 10) == b"\n"
+
+
+async def test_a_watch_of_a_part_costs_the_same_whether_there_are_few_or_many(
+    http: aiohttp.ClientSession, world: MetaWorld
+) -> None:
+    from stratalog.meta_api.commands import PartCommit
+    from support.meta_worlds import part
+
+    segment = await world.ready_topic()
+    lock = await world.lock()
+    version = (await world.client.snapshot()).version
+    for offset in range(300):
+        await world.service.commit_parts(lock, [PartCommit(segment.key, offset, part(offset, offset + 1))])
+    sizes = []
+    async with http.get("/v1/watch", params={"after": str(version)}) as response:
+        while len(sizes) < 300:
+            line = await asyncio.wait_for(response.content.readline(), 10)
+            sizes += [len(line)] if line.strip() else []
+    assert max(sizes) - min(sizes) < 100
+
+
+# Description ----------------------------------------------------------------------------------------------------
+async def test_the_description_names_every_route_and_every_model_it_refers_to(http: aiohttp.ClientSession) -> None:
+    async with http.get("/openapi.json") as response:
+        document = await response.json()
+    assert document == json.loads(json.dumps(describe()))
+    for route in ROUTES:
+        operation = document["paths"][route.path][route.method.lower()]
+        assert operation["summary"]
+        assert ("requestBody" in operation) == (route.body is not None)
+    assert {"/v1/snapshot", "/v1/watch", "/healthz", "/readyz"} <= set(document["paths"])
+    referred = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
+    assert referred <= set(document["components"]["schemas"])
+    assert document["components"]["schemas"]["SegmentKeyJson"]["properties"]["epoch"]["minimum"] == 0

@@ -1,0 +1,316 @@
+"""Group commit: commands share synced writes, readers never see what is not durable, a failed store refuses changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from stratalog.machines.shard_table import ShardTable
+from stratalog.meta_api.commands import Lock, NodeInfo, PartCommit
+from stratalog.model.errors import AlreadyExists, DiskFull, Fenced, NotFound, OutcomeUnknown, Unavailable
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import Segment
+from stratalog.telemetry.metrics import MetricRegistry
+from stratalog_meta import MetaService, writer
+from stratalog_meta.stores.memory import MemoryStore
+from support.failing_meta_store import FailingStore
+from support.meta_worlds import HandClock, MetaWorld, collect, part
+from support.waiting import eventually
+
+
+@pytest.fixture
+def memory() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def store(memory: MemoryStore) -> FailingStore:
+    return FailingStore(memory)
+
+
+@pytest.fixture
+async def world(store: FailingStore) -> AsyncIterator[MetaWorld]:
+    clock = HandClock()
+    service = MetaService(store, clock)
+    await service.start()
+    world = MetaWorld(service, service, clock, None)
+    await world.node()
+    yield world
+    store.let_go()
+    await service.close()
+
+
+async def restarted(memory: MemoryStore) -> MetaService:
+    """Another service over what the store kept."""
+    service = MetaService(memory, HandClock())
+    await service.start()
+    return service
+
+
+async def test_commands_that_come_while_a_write_is_under_way_share_the_next_one(
+    world: MetaWorld, store: FailingStore
+) -> None:
+    store.hold()
+    before = store.writes
+    first = asyncio.ensure_future(world.topic("first"))
+    await eventually(lambda: store.writes == before + 1)
+    rest = [asyncio.ensure_future(world.topic(f"topic-{number}")) for number in range(50)]
+    await asyncio.sleep(0)
+    store.let_go()
+    await asyncio.gather(first, *rest)
+    assert store.writes == before + 2
+    assert len((await world.client.snapshot()).topics) == 51
+
+
+async def test_a_turn_that_is_too_large_goes_in_several_writes(
+    world: MetaWorld, store: FailingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "MAX_WRITES_PER_TURN", 100)
+    before = store.writes
+    await asyncio.gather(*(world.topic(f"topic-{number}", shard_count=60) for number in range(4)))
+    assert store.writes - before == 4
+
+
+async def test_a_bundle_of_many_parts_is_one_write(world: MetaWorld, store: FailingStore) -> None:
+    topic = await world.topic(shard_count=1_000)
+    lock = await world.lock()
+    before = store.writes
+    commits = [PartCommit(SegmentKey(topic.topic_id, shard, 0, 0), 0, part(0, 5)) for shard in range(1_000)]
+    outcomes = await world.client.commit_parts(lock, [*commits, commits[0]])
+    assert store.writes == before + 1
+    assert len(outcomes) == 1_001 and all(isinstance(outcome, Segment) for outcome in outcomes)
+    assert await world.client.commit_parts(lock, []) == []
+    await world.client.release_lock(lock)
+    with pytest.raises(Fenced):
+        await world.client.commit_parts(lock, commits)
+    with pytest.raises(Fenced):
+        await world.client.commit_parts(lock, [])
+
+
+async def test_readers_wait_for_what_is_not_durable_yet(world: MetaWorld, store: FailingStore) -> None:
+    version = (await world.client.snapshot()).version
+    watching = asyncio.ensure_future(collect(world.client.watch(version), 1))
+    store.hold()
+    creating = asyncio.ensure_future(world.topic())
+    await eventually(lambda: store.writes == 2 + 1)
+    reading = asyncio.ensure_future(world.client.snapshot())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not creating.done() and not reading.done() and not watching.done()
+    store.let_go()
+    await creating
+    assert len((await reading).topics) == 1
+    assert len(await watching) == 1
+
+
+async def test_a_refusal_waits_for_what_it_rests_on(world: MetaWorld, store: FailingStore) -> None:
+    """A second creation is refused because of the first; were the first lost, the refusal would have been a lie."""
+    store.hold()
+    before = store.writes
+    holding = asyncio.ensure_future(world.lock())
+    await eventually(lambda: store.writes == before + 1)
+    twins = [asyncio.ensure_future(world.topic("same")) for _ in range(2)]
+    await asyncio.sleep(0)
+    store.fails_before = True
+    store.let_go()
+    outcomes = await asyncio.gather(holding, *twins, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown, Unavailable, Unavailable]
+    assert not any(isinstance(outcome, AlreadyExists) for outcome in outcomes)
+
+
+@pytest.mark.parametrize("landed", [False, True])
+async def test_after_a_failed_write_changes_are_refused_and_readers_see_what_was_durable(
+    world: MetaWorld, store: FailingStore, memory: MemoryStore, landed: bool
+) -> None:
+    kept = await world.active(await world.topic("kept"))
+    lock = await world.lock()
+    before = await world.client.snapshot()
+    watching = asyncio.ensure_future(collect(world.client.watch(before.version), 1))
+    store.fails_after, store.fails_before = landed, not landed
+    commands = [
+        world.topic("lost"),
+        world.client.roll_segment(kept.key, 5),
+        world.client.delete_topic(kept.key.topic_id),
+    ]
+    outcomes = await asyncio.gather(*commands, world.client.snapshot(), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes[:3]] == [OutcomeUnknown] * 3
+    assert outcomes[3] == before == await world.client.snapshot()
+    assert world.service.refusal is not None and "disk" not in world.service.refusal
+    with pytest.raises(Unavailable, match="reading goes on"):
+        await world.client.commit_parts(lock, [PartCommit(kept.key, -1, part(0, 5))])
+    assert not watching.done(), "watchers hear of nothing that was not durable"
+    watching.cancel()
+    await world.service.close()
+    again = await restarted(memory)
+    names = {topic.name for topic in (await again.snapshot()).topics}
+    assert names == ({"lost"} if landed else {"kept"}), "the restart finds what the store kept, whole or not at all"
+    await again.close()
+
+
+@pytest.mark.parametrize("landed", [False, True])
+async def test_a_store_without_room_is_opened_anew_until_there_is_some(
+    world: MetaWorld, store: FailingStore, monkeypatch: pytest.MonkeyPatch, landed: bool
+) -> None:
+    """What the last write became is read again; watchers that missed it are sent to a snapshot."""
+    monkeypatch.setattr("stratalog_meta.writer.HEAL_AFTER_S", 0.01)
+    kept = await world.active(await world.topic("kept"))
+    before = await world.client.snapshot()
+    watching = asyncio.ensure_future(collect(world.client.watch(before.version), 1))
+    store.is_full, store.fails_after = True, landed
+    with pytest.raises(OutcomeUnknown):
+        await world.topic("lost")
+    with pytest.raises(DiskFull):
+        await world.client.roll_segment(kept.key, 5)
+    assert await world.client.snapshot() == before
+    store.is_full = store.fails_after = False
+    await eventually(lambda: world.service.refusal is None)
+    rolled = await world.client.roll_segment(kept.key, 5)
+    assert rolled.base_offset == 5
+    names = {topic.name for topic in (await world.client.snapshot()).topics}
+    assert names == ({"kept", "lost"} if landed else {"kept"})
+    if landed:
+        with pytest.raises(NotFound):
+            await watching
+    else:
+        (change_set,) = await watching
+        assert change_set.version == before.version + 1
+
+
+async def test_a_store_that_broke_is_not_trusted_again(
+    world: MetaWorld, store: FailingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failed flush the page cache may show what the disk does not hold: only a restart reads the disk."""
+    monkeypatch.setattr("stratalog_meta.writer.HEAL_AFTER_S", 0.0)
+    store.fails_before = True
+    with pytest.raises(OutcomeUnknown):
+        await world.topic("lost")
+    store.fails_before = False
+    for _ in range(20):
+        await asyncio.sleep(0)
+    with pytest.raises(Unavailable, match="started again"):
+        await world.topic("late")
+
+
+async def test_a_caller_that_goes_away_does_not_disturb_the_others(world: MetaWorld, store: FailingStore) -> None:
+    store.hold()
+    before = store.writes
+    holding = asyncio.ensure_future(world.topic("first"))
+    await eventually(lambda: store.writes == before + 1)
+    leaving = asyncio.ensure_future(world.topic("leaver"))
+    staying = asyncio.ensure_future(world.topic("stayer"))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    holding.cancel()
+    store.let_go()
+    await staying
+    names = {topic.name for topic in (await world.client.snapshot()).topics}
+    assert names == {"first", "stayer"}, "what was written stands, what was not begun is dropped"
+
+
+async def test_a_bug_in_one_request_leaves_the_service_alive(world: MetaWorld, store: FailingStore) -> None:
+    store.hold()
+    before = store.writes
+    holding = asyncio.ensure_future(world.topic("first"))
+    await eventually(lambda: store.writes == before + 1)
+    wrong = asyncio.ensure_future(world.client.acquire_lock(None, "a", 5))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    store.let_go()
+    await holding
+    with pytest.raises(TypeError):
+        await wrong
+    await world.topic("second")
+
+
+async def test_closing_answers_what_was_asked_before(world: MetaWorld, store: FailingStore) -> None:
+    store.hold()
+    before = store.writes
+    asked = [asyncio.ensure_future(world.topic("first"))]
+    await eventually(lambda: store.writes == before + 1)
+    asked += [asyncio.ensure_future(world.topic("second")), asyncio.ensure_future(world.client.snapshot())]
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(world.service.close())
+    await asyncio.sleep(0)
+    with pytest.raises(Unavailable):
+        await world.topic("late")
+    store.let_go()
+    await closing
+    await asyncio.gather(*asked)
+
+
+async def test_a_watcher_of_a_closing_service_learns_of_it(world: MetaWorld) -> None:
+    version = (await world.client.snapshot()).version
+    watching = asyncio.ensure_future(collect(world.client.watch(version), 1))
+    await asyncio.sleep(0)
+    await world.service.close()
+    with pytest.raises(Unavailable):
+        await watching
+
+
+async def test_a_service_asked_before_its_start_is_unavailable(memory: MemoryStore) -> None:
+    service = MetaService(memory, HandClock())
+    assert service.refusal is not None
+    with pytest.raises(Unavailable):
+        await service.snapshot()
+    with pytest.raises(Unavailable):
+        await service.register_node(NodeInfo(1, "s", "h", 1))
+    with pytest.raises(Unavailable):
+        service.watch(0)
+    await service.close()
+
+
+async def test_a_restarted_service_goes_on_where_it_was(memory: MemoryStore) -> None:
+    first = await restarted(memory)
+    world = MetaWorld(first, first, HandClock(), None)
+    segment = await world.ready_topic()
+    lock = await world.lock()
+    await first.roll_segment(segment.key, 9)
+    ids = await first.allocate_producer_ids(10)
+    before = await first.snapshot()
+    await first.close()
+    second = await restarted(memory)
+    assert second.cluster_id == first.cluster_id
+    assert await second.snapshot() == before
+    assert (await second.allocate_producer_ids(1)).start == ids.stop
+    assert isinstance(await second.acquire_lock("tier/1", lock.holder, 1), Lock)
+    node = before.nodes[0]
+    assert (await second.register_node(node)).node_epoch == 2
+    assert [entry.version for entry in await collect(second.watch(before.version), 1)] == [before.version + 1]
+    with pytest.raises(Unavailable):
+        await first.start()
+    await second.close()
+
+
+async def test_a_service_that_cannot_load_lets_go_of_the_store(
+    memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise Unavailable("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardTable, "load", refuse)
+        with pytest.raises(Unavailable):
+            await MetaService(memory, HandClock()).start()
+    service = await restarted(memory)
+    await service.close()
+
+
+async def test_every_metric_moves(world: MetaWorld, store: FailingStore) -> None:
+    registry = MetricRegistry()
+    registry.add("stratalog_meta", world.service.stats)
+    version = (await world.client.snapshot()).version
+    await asyncio.gather(*(world.topic(f"topic-{number}", shard_count=1_000) for number in range(20)))
+    with pytest.raises(AlreadyExists):
+        await world.topic("topic-1")
+    with pytest.raises(NotFound):
+        await collect(world.client.watch(version), 1)
+    store.fails_before = True
+    with pytest.raises(OutcomeUnknown):
+        await world.topic("lost")
+    still = [
+        name
+        for name, values in registry.values().items()
+        if name.startswith("stratalog_meta_") and not any(values.values())
+    ]
+    assert not still, "these metrics never moved"

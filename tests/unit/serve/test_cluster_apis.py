@@ -1,0 +1,137 @@
+"""ApiVersions, FindCoordinator, InitProducerId, DescribeCluster and DescribeLogDirs, as kafka-python reads them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stratalog.model.errors import Unavailable
+from stratalog_node.serve.api import control_apis
+from stratalog_node.serve.api.p18_api_versions import fallback_response
+from stratalog_node.serve.control_state import PRODUCER_ID_BLOCK
+from stratalog_node.serve.registry import Api, Registry
+from support.control_bench import control_bench
+from support.kafka_oracle import SERVED, decode_response
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_exactly_what_is_in_the_registry_is_advertised(version: int) -> None:
+    async with control_bench() as bench:
+        told = await bench.ask(18, version, client_software_name="apache-kafka-java", client_software_version="4.0.0")
+        assert told.error_code == 0
+        assert [(one.api_key, one.min_version, one.max_version) for one in told.api_keys] == [
+            (api.key, api.min_version, api.max_version) for api in bench.registry.all()
+        ]
+
+
+def test_every_control_api_serves_the_versions_the_codec_was_proven_for() -> None:
+    for api in control_apis():
+        assert SERVED[api.key] == (api.min_version, api.max_version), api.name
+
+
+def test_an_unsupported_version_is_answered_in_version_0_with_the_list() -> None:
+    registry = Registry([Api(0, "Produce", 3, 11, None, advertised_min=0), Api(18, "ApiVersions", 0, 3, None)])
+    told = decode_response(18, 0, fallback_response(registry, 42))
+    assert (told.header.correlation_id, told.error_code) == (42, 35)
+    # Produce is advertised from 0, or librdkafka turns compression off (trap 1).
+    assert [(one.api_key, one.min_version, one.max_version) for one in told.api_keys] == [(0, 0, 11), (18, 0, 3)]
+
+
+@pytest.mark.parametrize(("name", "release"), [("", "1"), ("x", ""), ("-x", "1"), ("x", "1."), ("x y", "1")])
+async def test_a_bad_software_name_is_an_invalid_request(name: str, release: str) -> None:
+    async with control_bench() as bench:
+        answer = await bench.answer(18, 3, client_software_name=name, client_software_version=release)
+        assert int.from_bytes(answer[8:10], "big") == 42
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_every_group_is_coordinated_here(version: int) -> None:
+    async with control_bench() as bench:
+        told = await bench.ask(10, version, key="readers", key_type=0, coordinator_keys=["readers", "", "more"])
+        answers = told.coordinators if version >= 4 else [told]
+        assert (answers[0].error_code, answers[0].node_id) == (0, 1)
+        assert (answers[0].host, answers[0].port) == ("advertised.example", 9092)
+        if version >= 4:
+            assert [(one.key, one.error_code) for one in answers] == [("readers", 0), ("", 24), ("more", 0)]
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_transactions_have_no_coordinator_and_say_why(version: int) -> None:
+    async with control_bench() as bench:
+        for key_type, code in ((1, 53), (7, 42)):
+            told = await bench.ask(10, version, key="tx", key_type=key_type, coordinator_keys=["tx"])
+            one = told.coordinators[0] if version >= 4 else told
+            assert (one.error_code, one.node_id) == (code, -1)
+            assert len(one.error_message) > 20
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_producers_get_ids_that_nobody_had(version: int) -> None:
+    async with control_bench() as bench:
+        seen = set()
+        for _ in range(3):
+            told = await bench.ask(22, version, transactional_id=None, transaction_timeout_ms=1000)
+            assert (told.error_code, told.producer_epoch) == (0, 0)
+            seen.add(told.producer_id)
+        assert len(seen) == 3
+        refused = await bench.ask(22, version, transactional_id="tx", transaction_timeout_ms=1000)
+        assert (refused.error_code, refused.producer_id, refused.producer_epoch) == (35, -1, -1)
+
+
+async def test_producer_ids_are_taken_in_blocks_and_survive_many_askers() -> None:
+    async with control_bench() as bench:
+        ids = bench.services.control.producer_ids
+        taken = await asyncio.gather(*(ids.next(bench.meta) for _ in range(2 * PRODUCER_ID_BLOCK + 1)))
+        assert len(set(taken)) == 2 * PRODUCER_ID_BLOCK + 1
+        assert min(taken) > 0
+
+
+async def test_no_producer_id_to_be_had_is_a_retriable_error() -> None:
+    async with control_bench() as bench:
+
+        async def away(_: int) -> range:
+            raise Unavailable("the meta service is away")
+
+        bench.meta.allocate_producer_ids = away  # type: ignore[method-assign]
+        told = await bench.ask(22, 4, transactional_id=None, transaction_timeout_ms=1000)
+        assert told.error_code == 15
+
+
+@pytest.mark.parametrize("version", range(2))
+async def test_the_cluster_is_described(version: int) -> None:
+    async with control_bench() as bench:
+        told = await bench.ask(60, version, include_cluster_authorized_operations=True, endpoint_type=1)
+        assert (told.error_code, told.cluster_id, told.controller_id) == (0, bench.services.cluster_id, 1)
+        assert [(b.broker_id, b.host, b.port, b.rack) for b in told.brokers] == [(1, "advertised.example", 9092, "a")]
+
+
+async def test_controllers_are_not_exposed() -> None:
+    async with control_bench() as bench:
+        told = await bench.ask(60, 1, include_cluster_authorized_operations=False, endpoint_type=2)
+        assert told.error_code == 114
+        assert list(told.brokers) == []
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_local_sizes_and_the_disk_are_told(version: int) -> None:
+    async with control_bench() as bench:
+        orders = await bench.topic("orders", shards=2)
+        await bench.topic("other")
+        bench.shard(orders, 1).times = [1] * 5
+        (everything,) = (await bench.ask(35, version, topics=None)).results
+        assert everything.log_dir == "/data/node/segments"
+        assert [
+            (topic.name, [(p.partition_index, p.partition_size) for p in topic.partitions])
+            for topic in everything.topics
+        ] == [("orders", [(0, 0), (1, 500)]), ("other", [(0, 0)])]
+        if version >= 4:
+            assert (everything.total_bytes, everything.usable_bytes) == (1_000_000, 400_000)
+        (some,) = (
+            await bench.ask(
+                35,
+                version,
+                topics=[{"topic": "orders", "partitions": [1, 1, 9]}, {"topic": "never", "partitions": [0]}],
+            )
+        ).results
+        assert [(t.name, [p.partition_index for p in t.partitions]) for t in some.topics] == [("orders", [1])]

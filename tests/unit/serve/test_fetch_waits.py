@@ -1,0 +1,440 @@
+"""Fetch over a connection: waiting and waking, the limits of KIP-74, and reads that are slow, cancelled or refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.errors import Unavailable
+from stratalog_node.serve import fetch as fetch_module
+from stratalog_node.shards.local_copy import LocalCopy, NotCached
+from stratalog_node.shards.reading import Read, ShardReader
+from stratalog_node.shards.shard_log import ShardLog
+from support.raw_client import batch_of
+from support.serve_rig import ServeRig, WireClient
+from support.shard_rig import ShardRig
+from support.waiting import eventually
+
+BATCH = len(batch_of(b"%03d" % 0))
+
+
+def fill(rig: ShardRig, shard: ShardLog, count: int, size: int = 3) -> None:
+    for number in range(count):
+        assert rig.append(shard, b"%03d" % number * (size // 3)).is_acknowledged
+
+
+class ColdDisk:
+    """Nothing is in the page cache; disk reads wait until they are let go."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *names: str) -> None:
+        self.names = names
+        self.gate = asyncio.Event()
+        self.reads = 0
+        real_hot, real = ShardReader.read_hot, ShardReader.read
+
+        def hot(reader: ShardReader, shard: ShardLog, *args: Any, **options: Any) -> Read:
+            if shard.topic.name in names:
+                raise NotCached
+            return real_hot(reader, shard, *args, **options)
+
+        async def read(reader: ShardReader, shard: ShardLog, *args: Any) -> Read:
+            if shard.topic.name in names:
+                self.reads += 1
+                await self.gate.wait()
+            return await real(reader, shard, *args)
+
+        patch.setattr(ShardReader, "read_hot", hot)
+        patch.setattr(ShardReader, "read", read)
+
+
+# Waiting --------------------------------------------------------------------------------------------------------------
+async def test_a_fetch_waits_for_min_bytes_over_several_partitions(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        topic = await rig.create_topic(shards=3)
+        client = rig.connect()
+        await client.write(
+            client.fetch_frame("flights", 0, partitions=(0, 1, 2), max_wait_ms=60_000, min_bytes=2 * BATCH + 1)
+        )
+        waiting = asyncio.create_task(client.fetched())
+        fill(rig, rig.shard(topic, 2), 1)
+        fill(rig, rig.shard(topic, 0), 1)
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        fill(rig, rig.shard(topic, 2), 1)
+        assert [len(found.batches()) for found in await waiting] == [1, 0, 2]
+        await rig.nothing_is_held()
+
+
+async def test_a_fetch_that_waited_in_vain_is_answered_empty_with_what_came(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        fill(rig, shard, 1)
+        client = rig.connect()
+        await client.write(client.fetch_frame("flights", 1, max_wait_ms=30))
+        (found,) = await client.fetched()
+        assert (found.error_code, found.records, found.high_watermark) == (0, b"", 1)
+        await client.write(client.fetch_frame("flights", 0, max_wait_ms=30, min_bytes=10_000))
+        (found,) = await client.fetched()
+        assert len(found.batches()) == 1
+        await rig.nothing_is_held()
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_fetch_that_waits_for_a_deleted_topic_learns_it(tmp_path: Path, again: bool) -> None:
+    async with ServeRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        other = await rig.shard_of("other")
+        client, second = rig.connect(), rig.connect()
+        await client.write(client.fetch_frame("flights", 0, max_wait_ms=60_000))
+        await second.write(second.fetch_frame("other", 0, max_wait_ms=60_000))
+        await eventually(lambda: shard.waiters and other.waiters)
+        await rig.meta.service.delete_topic(shard.topic.topic_id)
+        if again:
+            await rig.meta.service.create_topic("flights", shard_count=1, replication_factor=1, settings={})
+        (found,) = await client.fetched() if not again else await _woken(rig, client)
+        expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert found.error_code in ((expected,) if not again else (expected, 0))
+        fill(rig, other, 1)
+        (found,) = await second.fetched()
+        assert len(found.batches()) == 1
+
+
+async def _woken(rig: ServeRig, client: WireClient) -> Any:
+    """The topic was made again under its name: the fetch may be told, or go on waiting for the new one."""
+    await eventually(lambda: rig.shards.by_name("flights", 0) is not None)
+    new = rig.shards.by_name("flights", 0)
+    assert new is not None
+    fill(rig, new, 1)
+    return await client.fetched()
+
+
+async def test_nothing_above_the_high_watermark_is_read(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        fill(rig, shard, 1)
+        rig.meta.hold("roll_segment")
+        shard.ask_roll(rig.clock())
+        rig.append(shard, b"not committed")
+        client = rig.connect()
+        await client.write(client.fetch_frame("flights", 0, max_wait_ms=10))
+        (found,) = await client.fetched()
+        assert len(found.batches()) == 1 and found.high_watermark == 1
+        await client.write(client.fetch_frame("flights", 2, max_wait_ms=10))
+        (found,) = await client.fetched()
+        assert (found.error_code, found.records) == (0, b"")
+        await client.write(client.fetch_frame("flights", 1, max_wait_ms=60_000))
+        rig.meta.release("roll_segment")
+        (found,) = await client.fetched()
+        assert [b.base_offset for b in found.batches()] == [1]
+
+
+# Offsets --------------------------------------------------------------------------------------------------------------
+async def test_offsets_at_the_borders_of_segments(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        fill(rig, shard, 3)
+        shard.ask_roll(rig.clock())
+        await rig.acknowledged(shard, b"3")
+        await rig.all_sealed()
+        shard.ask_roll(rig.clock())
+        await rig.acknowledged(shard, b"4")
+        client = rig.connect()
+        for offset, expected in ((0, [0, 1, 2]), (2, [2]), (3, [3]), (4, [4]), (5, [])):
+            await client.write(client.fetch_frame("flights", offset, max_wait_ms=10))
+            (found,) = await client.fetched()
+            assert (found.error_code, [b.base_offset for b in found.batches()]) == (0, expected)
+        await shard.delete_records_before(2)
+        for offset in (0, 1, 6):
+            await client.write(client.fetch_frame("flights", offset))
+            (found,) = await client.fetched()
+            assert found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+            assert found.log_start_offset == 2
+        await client.write(client.fetch_frame("flights", 2))
+        (found,) = await client.fetched()
+        assert [b.base_offset for b in found.batches()] == [2]
+
+
+async def test_an_offset_inside_a_batch_gets_the_whole_batch(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, b"a", b"b", b"c")
+        rig.append(shard, b"d")
+        client = rig.connect()
+        await client.write(client.fetch_frame("flights", 2, partition_max_bytes=1))
+        (found,) = await client.fetched()
+        assert [b.base_offset for b in found.batches()] == [0]
+
+
+# KIP-74 ---------------------------------------------------------------------------------------------------------------
+async def test_the_first_partition_with_data_gets_a_batch_however_small_the_limits(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        topic = await rig.create_topic(shards=3)
+        fill(rig, rig.shard(topic, 1), 2, size=300)
+        fill(rig, rig.shard(topic, 2), 2)
+        client = rig.connect()
+        await client.write(client.fetch_frame("flights", 0, partitions=(0, 1, 2), max_bytes=1, partition_max_bytes=1))
+        assert [len(found.batches()) for found in await client.fetched()] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("max_bytes", [1, BATCH, 3 * BATCH - 1, 3 * BATCH, 7 * BATCH + 5, 1 << 20])
+async def test_both_limits_hold(tmp_path: Path, max_bytes: int) -> None:
+    async with ServeRig(tmp_path) as rig:
+        topic = await rig.create_topic(shards=3)
+        for index in range(3):
+            fill(rig, rig.shard(topic, index), 4)
+        client = rig.connect()
+        for partition_max in (1, BATCH, 2 * BATCH + 1, 1 << 20):
+            await client.write(
+                client.fetch_frame(
+                    "flights", 0, partitions=(0, 1, 2), max_bytes=max_bytes, partition_max_bytes=partition_max
+                )
+            )
+            found = await client.fetched()
+            sizes = [len(one.records) for one in found]
+            assert all(size <= max(partition_max, BATCH) for size in sizes)
+            assert sum(sizes) <= max(max_bytes, BATCH)
+            assert sizes[0] > 0
+
+
+# Slow reads -----------------------------------------------------------------------------------------------------------
+async def test_a_read_from_a_cold_disk_does_not_hold_up_other_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ServeRig(tmp_path) as rig:
+        cold, hot = await rig.shard_of("cold"), await rig.shard_of("hot")
+        fill(rig, cold, 2)
+        fill(rig, hot, 2)
+        disk = ColdDisk(monkeypatch, "cold")
+        first, second = rig.connect(), rig.connect()
+        await first.write(first.fetch_frame("cold", 0))
+        await eventually(lambda: disk.reads == 1)
+        await second.write(second.fetch_frame("hot", 0))
+        assert len((await second.fetched())[0].batches()) == 2
+        disk.gate.set()
+        assert len((await first.fetched())[0].batches()) == 2
+        await rig.nothing_is_held()
+
+
+async def test_a_slow_partition_asked_first_is_not_starved_by_hot_ones_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ServeRig(tmp_path) as rig:
+        cold, hot = await rig.shard_of("cold"), await rig.shard_of("hot")
+        fill(rig, cold, 2, size=300)
+        fill(rig, hot, 2, size=300)
+        ColdDisk(monkeypatch, "cold").gate.set()
+        client = rig.connect()
+        await client.write(_two_topics(client, "cold", "hot", max_bytes=400))
+        cold_found, hot_found = await client.fetched()
+        assert len(cold_found.batches()) == 1
+        assert len(hot_found.batches()) <= 1
+
+
+def _two_topics(client: WireClient, first: str, second: str, *, max_bytes: int) -> bytes:
+    from support import kafka_oracle
+    from support.raw_client import FETCH_VERSION
+
+    request = kafka_oracle.request_class(1)
+
+    def topic(name: str) -> Any:
+        partition = request.FetchTopic.FetchPartition(
+            version=FETCH_VERSION,
+            partition=0,
+            current_leader_epoch=-1,
+            fetch_offset=0,
+            log_start_offset=-1,
+            partition_max_bytes=1 << 20,
+        )
+        return request.FetchTopic(version=FETCH_VERSION, topic=name, partitions=[partition])
+
+    return client.frame(
+        1,
+        FETCH_VERSION,
+        replica_id=-1,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[topic(first), topic(second)],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+
+
+async def test_a_connection_lost_under_a_slow_read_gives_back_what_the_fetch_had_read_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ServeRig(tmp_path) as rig:
+        cold, hot = await rig.shard_of("cold"), await rig.shard_of("hot")
+        fill(rig, cold, 2)
+        fill(rig, hot, 2)
+        for number in range(3):
+            rig.append(hot, b"%d" % number * 60_000)
+        disk = ColdDisk(monkeypatch, "cold")
+        for _ in range(3):
+            client = rig.connect()
+            reads = disk.reads
+            await client.write(_two_topics(client, "hot", "cold", max_bytes=1 << 20))
+            await eventually(lambda: disk.reads == reads + 1)  # noqa: B023
+            client.close()
+            await eventually(lambda: client.connection.is_closed)  # noqa: B023
+        await rig.nothing_is_held()
+        disk.gate.set()
+        await rig.nothing_is_held()
+
+
+async def test_a_read_that_outlasts_every_patience_is_left_for_the_next_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "_SLOW_READ_S", 0.05)
+    async with ServeRig(tmp_path) as rig:
+        cold, hot = await rig.shard_of("cold"), await rig.shard_of("hot")
+        fill(rig, cold, 2)
+        fill(rig, hot, 2)
+        disk = ColdDisk(monkeypatch, "cold")
+        client = rig.connect()
+        frame = _two_topics(client, "hot", "cold", max_bytes=1 << 20)
+        await client.write(frame)
+        hot_found, cold_found = await client.fetched()
+        assert len(hot_found.batches()) == 2
+        assert (cold_found.error_code, cold_found.records, cold_found.high_watermark) == (0, b"", 2)
+        disk.gate.set()
+        await client.write(client.fetch_frame("cold", 0))
+        assert len((await client.fetched())[0].batches()) == 2
+        await rig.nothing_is_held()
+
+
+async def test_a_store_that_is_away_is_a_retriable_error_of_its_partition_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ServeRig(tmp_path) as rig:
+        cold, hot = await rig.shard_of("cold"), await rig.shard_of("hot")
+        fill(rig, cold, 1)
+        fill(rig, hot, 1)
+        ColdDisk(monkeypatch, "cold")
+
+        async def refuse(*_: object) -> Read:
+            raise Unavailable("the store is away")
+
+        monkeypatch.setattr(ShardReader, "read", refuse)
+        client = rig.connect()
+        await client.write(_two_topics(client, "cold", "hot", max_bytes=1 << 20))
+        cold_found, hot_found = await client.fetched()
+        assert cold_found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert len(hot_found.batches()) == 1
+
+
+async def test_an_unforeseen_fault_of_a_read_is_an_error_of_its_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ServeRig(tmp_path) as rig:
+        cold, hot = await rig.shard_of("cold"), await rig.shard_of("hot")
+        fill(rig, cold, 1)
+        fill(rig, hot, 1)
+        ColdDisk(monkeypatch, "cold")
+
+        async def fault(*_: object) -> Read:
+            raise ValueError("a bug")
+
+        monkeypatch.setattr(ShardReader, "read", fault)
+        client = rig.connect()
+        await client.write(_two_topics(client, "hot", "cold", max_bytes=1 << 20))
+        hot_found, cold_found = await client.fetched()
+        assert len(hot_found.batches()) == 1
+        assert cold_found.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        await rig.nothing_is_held()
+
+
+async def test_an_unforeseen_fault_of_a_waiting_fetch_costs_its_connection_and_not_the_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ServeRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        bad, good = rig.connect(), rig.connect()
+        for client in (bad, good):
+            await client.write(client.fetch_frame("flights", 0, max_wait_ms=60_000))
+        await eventually(lambda: len(shard.waiters) == 2)
+        real = fetch_module.PendingFetch.attempt
+
+        def faulty(fetch: Any, *args: Any, **options: Any) -> None:
+            if fetch._connection is bad.connection:
+                raise ValueError("a bug")
+            real(fetch, *args, **options)
+
+        monkeypatch.setattr(fetch_module.PendingFetch, "attempt", faulty)
+        fill(rig, shard, 1)
+        assert len((await good.fetched())[0].batches()) == 1
+        assert await bad.is_closed()
+        await rig.nothing_is_held()
+
+
+@pytest.mark.parametrize("error", ["unsupported", "partial"])
+async def test_a_page_cache_that_cannot_say_or_has_only_a_part_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    import os
+
+    real = os.preadv
+
+    def preadv(fd: int, buffers: Any, position: int, flags: int = 0) -> int:
+        if not flags:
+            return real(fd, buffers, position)
+        if error == "unsupported":
+            raise OSError(95, "Operation not supported")
+        if len(buffers[0]) > 100:
+            return real(fd, [memoryview(buffers[0])[:100]], position)
+        return real(fd, buffers, position)
+
+    async with ServeRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        for number in range(5):
+            rig.append(shard, b"%d" % number * 200)
+        monkeypatch.setattr(os, "preadv", preadv)
+        client = rig.connect()
+        await client.write(client.fetch_frame("flights", 0))
+        assert len((await client.fetched())[0].batches()) == 5
+        await rig.nothing_is_held()
+
+
+# Damage -----------------------------------------------------------------------------------------------------------
+async def test_damage_found_on_a_cold_disk_is_never_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ServeRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        fill(rig, shard, 3)
+        path = rig.file_of(shard)
+        data = bytearray(path.read_bytes())
+        data[-2] ^= 1
+        with path.open("r+b") as file:
+            file.write(data)
+        monkeypatch.setattr(LocalCopy, "read_header_cached", _not_cached)
+        client = rig.connect()
+        shard.active._hints.clear()  # type: ignore[union-attr]
+        await client.write(client.fetch_frame("flights", 1, partition_max_bytes=1))
+        (found,) = await client.fetched()
+        assert found.error_code == 0 and len(found.batches()) == 1
+        await client.write(client.fetch_frame("flights", 1))
+        (found,) = await client.fetched()
+        assert found.error_code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.CORRUPT_MESSAGE) and not found.records
+
+
+def _not_cached(*_: object) -> bytes:
+    raise NotCached
+
+
+async def test_a_fetch_session_is_refused_so_that_clients_send_full_lists(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        await rig.shard_of()
+        client = rig.connect()
+        frame = bytearray(client.fetch_frame("flights", 0))
+        # session id: after size(4), header(2+2+4+2+3), replica, wait, min, max (4 each), isolation(1)
+        at = 4 + 13 + 17
+        frame[at : at + 4] = (77).to_bytes(4, "big")
+        await client.write(bytes(frame))
+        data = await client.read_frame()
+        assert int.from_bytes(data[12:14], "big") == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

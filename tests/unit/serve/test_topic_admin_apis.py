@@ -1,0 +1,180 @@
+"""CreateTopics, DeleteTopics and CreatePartitions over the real meta service, as kafka-python reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from support.control_bench import ControlBench, control_bench
+
+
+async def create(bench: ControlBench, version: int = 7, **topic: Any) -> Any:
+    trial = topic.pop("validate_only", False)
+    wanted = {"name": "orders", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    told = await bench.ask(19, version, topics=[wanted | topic], timeout_ms=5000, validate_only=trial)
+    return told.topics[0]
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+async def test_a_topic_is_made_and_shown_before_the_answer(version: int) -> None:
+    async with control_bench() as bench:
+        one = await create(bench, version, num_partitions=3, configs=[{"name": "retention.ms", "value": "1000"}])
+        assert (one.error_code, one.error_message, one.name) == (0, None if version >= 1 else "", "orders")
+        topic = bench.catalog.topic("orders")
+        assert topic is not None
+        assert (topic.shard_count, dict(topic.settings)) == (3, {"retention.ms": "1000"})
+        if version >= 5:
+            assert (one.num_partitions, one.replication_factor) == (3, 1)
+            shown = {config.name: (config.value, config.config_source) for config in one.configs}
+            assert shown["retention.ms"] == ("1000", 1)
+            assert shown["cleanup.policy"] == ("delete", 5)
+        if version >= 7:
+            assert one.topic_id == topic.topic_id
+
+
+async def test_counts_of_minus_one_take_the_defaults() -> None:
+    async with control_bench(num_partitions=4) as bench:
+        one = await create(bench, num_partitions=-1, replication_factor=-1)
+        assert (one.error_code, one.num_partitions, one.replication_factor) == (0, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        ({"name": "sp ace"}, 17),
+        ({"name": ""}, 17),
+        ({"num_partitions": 0}, 37),
+        ({"num_partitions": -2}, 37),
+        ({"replication_factor": 0}, 38),
+        ({"replication_factor": 2}, 38),
+        ({"num_partitions": -1, "assignments": [{"partition_index": 0, "broker_ids": [1]}]}, 39),
+        ({"configs": [{"name": "compression.type", "value": "zstd"}]}, 40),
+        ({"configs": [{"name": "cleanup.policy", "value": "compact"}]}, 40),
+        ({"configs": [{"name": "retention.sm", "value": "5"}]}, 40),
+        ({"configs": [{"name": "retention.ms", "value": "soon"}]}, 40),
+        ({"configs": [{"name": "retention.ms", "value": None}]}, 40),
+        ({"configs": [{"name": "retention.ms", "value": "1"}, {"name": "retention.ms", "value": "2"}]}, 40),
+    ],
+)
+async def test_what_cannot_be_honoured_is_refused_with_a_reason(wanted: dict[str, Any], code: int) -> None:
+    async with control_bench() as bench:
+        one = await create(bench, **wanted)
+        assert one.error_code == code
+        assert len(one.error_message) > 20
+        assert list(bench.catalog.topics()) == []
+
+
+async def test_a_topic_that_exists_is_not_made_again() -> None:
+    async with control_bench() as bench:
+        await create(bench)
+        assert (await create(bench)).error_code == 36
+        assert (await create(bench, validate_only=True)).error_code == 36
+
+
+async def test_validate_only_makes_nothing() -> None:
+    async with control_bench() as bench:
+        assert (await create(bench, validate_only=True)).error_code == 0
+        assert list((await bench.meta.snapshot()).topics) == []
+
+
+async def test_a_name_twice_in_one_request_is_refused_twice_and_others_are_made() -> None:
+    async with control_bench() as bench:
+        wanted = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        told = await bench.ask(
+            19,
+            7,
+            topics=[{"name": name, **wanted} for name in ("a", "b", "a")],
+            timeout_ms=5000,
+            validate_only=False,
+        )
+        assert [(topic.name, topic.error_code) for topic in told.topics] == [("a", 42), ("b", 0), ("a", 42)]
+        assert [topic.name for topic in bench.catalog.topics()] == ["b"]
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+async def test_a_deleted_topic_is_gone_before_the_answer(version: int) -> None:
+    async with control_bench() as bench:
+        topic = await bench.topic("orders")
+        names = ["orders", "never"]
+        told = await bench.ask(
+            20, version, topic_names=names, topics=[{"name": name} for name in names], timeout_ms=5000
+        )
+        assert [(one.name, one.error_code) for one in told.responses] == [("orders", 0), ("never", 3)]
+        assert bench.catalog.topic("orders") is None
+        if version >= 6:
+            assert told.responses[0].topic_id == topic.topic_id
+
+
+async def test_a_topic_is_deleted_by_its_id() -> None:
+    async with control_bench() as bench:
+        topic = await bench.topic("orders")
+        told = await bench.ask(
+            20,
+            6,
+            topics=[{"name": None, "topic_id": topic.topic_id}, {"name": None, "topic_id": UUID(int=9)}],
+            timeout_ms=5000,
+        )
+        assert [(one.name, one.error_code) for one in told.responses] == [("orders", 0), (None, 100)]
+
+
+async def test_an_internal_topic_is_kept() -> None:
+    async with control_bench() as bench:
+        await bench.meta.create_topic("__g", shard_count=1, replication_factor=1, settings={}, is_internal=True)
+        await bench.shown(lambda: bench.catalog.topic("__g") is not None)
+        told = await bench.ask(20, 6, topics=[{"name": "__g"}], timeout_ms=100)
+        assert told.responses[0].error_code == 73
+        assert bench.catalog.topic("__g") is not None
+
+
+async def grow(bench: ControlBench, count: int, version: int = 3, **more: Any) -> Any:
+    trial = more.pop("validate_only", False)
+    told = await bench.ask(
+        37,
+        version,
+        topics=[{"name": "orders", "count": count, "assignments": None} | more],
+        timeout_ms=5000,
+        validate_only=trial,
+    )
+    return told.results[0]
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_a_topic_grows_and_never_shrinks(version: int) -> None:
+    async with control_bench() as bench:
+        topic = await bench.topic("orders", shards=2)
+        assert (await grow(bench, 5, version)).error_code == 0
+        known = bench.catalog.topic_by_id(topic.topic_id)
+        assert known is not None
+        assert known.shard_count == 5
+        for count in (5, 4, 0, -1):
+            refused = await grow(bench, count, version)
+            assert refused.error_code == 37
+            assert "5 partitions" in refused.error_message
+
+
+async def test_growing_refuses_assignments_unknown_topics_and_too_many() -> None:
+    async with control_bench() as bench:
+        assert (await grow(bench, 5)).error_code == 3
+        topic = await bench.topic("orders")
+        assert (await grow(bench, 2, assignments=[{"broker_ids": [1]}])).error_code == 39
+        assert (await grow(bench, 1_000_000)).error_code == 37
+        assert (await grow(bench, 7, validate_only=True)).error_code == 0
+        known = bench.catalog.topic_by_id(topic.topic_id)
+        assert known is not None
+        assert known.shard_count == 1
+
+
+async def test_a_refusal_that_quotes_a_long_value_still_fits_an_old_string() -> None:
+    async with control_bench() as bench:
+        one = await create(bench, 4, configs=[{"name": "retention.ms", "value": "9é" * 10_000}])
+        assert one.error_code == 40
+        assert 20 < len(one.error_message) <= 2_000
+
+
+async def test_more_shards_than_a_topic_may_have_are_refused() -> None:
+    async with control_bench() as bench:
+        one = await create(bench, num_partitions=1_000_000)
+        assert one.error_code == 44
+        assert "1000000" in one.error_message

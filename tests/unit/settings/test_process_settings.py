@@ -1,0 +1,88 @@
+"""Process settings: names, bounds, defaults."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from stratalog.model.errors import InvalidRequest
+from stratalog.settings.load import load_process_settings
+from stratalog.settings.process import ProcessSettings
+from stratalog.settings.refusal import bounds_of, fields_by_key
+
+INTEGERS = {
+    key: bounds_of(field) for key, (_, field) in fields_by_key(ProcessSettings).items() if field.annotation is int
+}
+
+
+def test_the_defaults_are_valid_and_fit_together() -> None:
+    settings = ProcessSettings()
+
+    assert settings.log_segment_bytes == 1 << 30
+    assert settings.message_max_bytes == 1_048_588
+    assert settings.remote_upload_bundle_bytes == 16 << 20
+
+
+def test_a_key_is_the_attribute_with_dots() -> None:
+    by_key = ProcessSettings.model_validate({"log.segment.bytes": 4096})
+    by_attribute = ProcessSettings(log_segment_bytes=4096)
+
+    assert by_key == by_attribute
+
+
+def test_settings_cannot_be_changed_once_made() -> None:
+    with pytest.raises(ValidationError):
+        ProcessSettings().log_segment_bytes = 1  # type: ignore[misc]
+
+
+def test_every_setting_has_bounds_and_one_sentence() -> None:
+    for key, (_, field) in fields_by_key(ProcessSettings).items():
+        assert field.description and field.description.endswith("."), f"{key} needs a sentence"
+        if field.annotation is int:
+            low, high = bounds_of(field)
+            assert low is not None and high is not None, f"{key} has no bounds"
+            assert low <= field.default <= high, f"{key}'s default is out of its bounds"
+
+
+def test_every_time_and_size_names_its_unit() -> None:
+    without = {"node.id", "num.partitions", "default.replication.factor", "min.insync.replicas", "max.connections"}
+    without |= {"max.connections.per.ip", "group.max.size", "offsets.topic.num.partitions"}
+    without |= {"remote.read.max.concurrency", "remote.read.bytes.per.second"}
+    for key in INTEGERS:
+        assert key in without or key.endswith((".ms", ".bytes", ".minutes")), f"{key} does not name its unit"
+
+
+@given(st.sampled_from(sorted(INTEGERS)), st.integers(-(2**70), 2**70))
+def test_an_integer_is_taken_exactly_when_it_is_within_its_bounds(key: str, value: int) -> None:
+    low, high = INTEGERS[key]
+    assert low is not None and high is not None
+    try:
+        settings = load_process_settings(assignments=[f"{key}={value}"])
+    except InvalidRequest as refused:
+        is_within = low <= value <= high
+        fits_badly = "do not fit together" in str(refused) or "would stop every cold read" in str(refused)
+        assert not is_within or fits_badly, f"{key}={value} was refused: {refused}"
+    else:
+        assert low <= value <= high
+        assert getattr(settings, key.replace(".", "_")) == value
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [
+        ("log.segment.bytes=many", "log.segment.bytes=many is refused: it must be an integer from 256 to"),
+        ("log.segment.bytes=1", "an integer from 256 to"),
+        ("auto.create.topics.enable=perhaps", "it must be one of true, false"),
+        ("flush.policy=never", "it must be one of replicated, fsync"),
+        ("metrics.listen=nowhere", "expected HOST:PORT"),
+        ("remote.read.bytes.per.second=0", "would stop every cold read"),
+    ],
+)
+def test_a_refusal_names_key_value_and_what_is_allowed(assignment: str, words: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        load_process_settings(assignments=[assignment])
+
+    assert words in str(refused.value)
+    assert assignment.partition("=")[0] in str(refused.value)

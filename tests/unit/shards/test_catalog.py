@@ -1,0 +1,140 @@
+"""The node's view of metadata: changes applied one by one, or a whole snapshot after the watch lost its place."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from stratalog.meta_api.commands import Change, NodeInfo
+from stratalog.model.errors import NotFound, Unavailable
+from stratalog.model.ids import ShardKey
+from stratalog.settings.process import ProcessSettings
+from stratalog.settings.topic import TopicSettings
+from stratalog_meta.service import MetaService
+from stratalog_meta.stores.memory import MemoryStore
+from stratalog_node.node import Listen, StorageNode
+from stratalog_node.shards.catalog import Catalog
+from support.gated_meta import GatedMeta
+from support.shard_rig import HandClock, ShardRig
+from support.waiting import eventually
+
+
+def new_catalog() -> Catalog:
+    return Catalog(lambda overrides: TopicSettings.resolve(ProcessSettings(), overrides))
+
+
+def state(catalog: Catalog) -> object:
+    return (
+        sorted((t.name, t.topic_id, t.shard_count, tuple(t.settings.items())) for t in catalog.topics()),
+        {key: (catalog.log_start_offset(key), list(catalog.segments(key))) for key in catalog.shard_keys()},
+    )
+
+
+async def test_a_catalog_that_missed_any_history_equals_one_that_followed_it(tmp_path: Path) -> None:
+    meta = MetaService(MemoryStore(), HandClock())
+    await meta.start()
+    await meta.register_node(NodeInfo(1, "disk", "localhost", 1))
+    rng = random.Random(5)
+    first = await meta.snapshot()
+    followed, late = new_catalog(), new_catalog()
+    followed.load(first)
+    late.load(first)
+    told: list[Change] = []
+    late.on_change(told.append)
+    names = ["a", "b", "c"]
+    for step in range(120):
+        topics = {topic.name: topic for topic in (await meta.snapshot()).topics}
+        name = rng.choice(names)
+        topic = topics.get(name)
+        if topic is None:
+            await meta.create_topic(name, shard_count=rng.randint(1, 3), replication_factor=1, settings={})
+        elif rng.random() < 0.15:
+            await meta.delete_topic(topic.topic_id)
+        elif rng.random() < 0.2:
+            await meta.add_shards(topic.topic_id, topic.shard_count + 1)
+        elif rng.random() < 0.2:
+            await meta.alter_topic(topic.topic_id, {"segment.bytes": str(1000 + step)})
+        else:
+            shard = await meta.shard(ShardKey(topic.topic_id, rng.randrange(topic.shard_count)))
+            active = shard.segments[-1]
+            if rng.random() < 0.6:
+                await meta.roll_segment(active.key, active.base_offset + rng.randint(1, 5))
+            else:
+                await meta.advance_log_start(shard.key, rng.randint(0, active.base_offset))
+        if rng.random() < 0.1:
+            late.reload(await meta.snapshot())
+    async for change_set in meta.watch(followed.version):
+        followed.apply(change_set)
+        if change_set.version == (await meta.snapshot()).version:
+            break
+    late.reload(await meta.snapshot())
+    assert state(late) == state(followed)
+    fresh = new_catalog()
+    fresh.load(await meta.snapshot())
+    assert state(fresh) == state(followed)
+    assert told
+    before = len(told)
+    late.reload(await meta.snapshot())
+    assert len(told) == before, "nothing differs, nobody is told"
+    await meta.close()
+
+
+async def test_shards_follow_a_reload(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        old = await rig.shard_of("again")
+        kept = await rig.shard_of("kept")
+        rig.append(old, b"x")
+        rig.append(kept, b"x")
+        for task in list(rig._tasks):
+            task.cancel()
+        await rig.meta.service.delete_topic(old.topic.topic_id)
+        await rig.meta.service.create_topic("again", shard_count=2, replication_factor=1, settings={})
+        await rig.meta.service.add_shards(kept.topic.topic_id, 2)
+        rig.catalog.reload(await rig.meta.service.snapshot())
+        new = rig.shards.by_name("again", 1)
+        assert new is not None and new.topic.topic_id != old.topic.topic_id
+        assert rig.shards.get(old.key) is None
+        assert rig.shards.by_name("kept", 0) is kept and rig.shards.by_name("kept", 1) is not None
+        assert rig.append(kept, b"y").is_acknowledged
+        assert rig.append(new, b"y").offset == 0
+
+
+async def test_a_listener_that_fails_keeps_no_other_from_being_told(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+
+        def faulty(_: Change) -> None:
+            raise ValueError("a bug")
+
+        rig.catalog._listeners.insert(0, faulty)
+        shard = await rig.shard_of()
+        assert rig.append(shard, b"x").is_acknowledged
+
+
+async def test_a_node_whose_watch_lost_its_place_while_meta_was_away_follows_again(tmp_path: Path) -> None:
+    clock = HandClock()
+    meta = GatedMeta(MetaService(MemoryStore(), clock))
+    await meta.service.start()
+    node = StorageNode(ProcessSettings(), tmp_path, Listen("127.0.0.1", 0), meta, None)  # type: ignore[arg-type]
+    await node.start()
+    try:
+        watch, lost = meta.service.watch, []
+
+        async def once_lost(version: int):  # type: ignore[no-untyped-def]
+            if not lost:
+                lost.append(version)
+                raise NotFound("that history is gone")
+            async for change_set in watch(version):
+                yield change_set
+
+        meta.service.watch = once_lost  # type: ignore[method-assign, assignment]
+        meta.fail("snapshot", Unavailable("away"), ValueError("a bug"))
+        for task in list(node._tasks):
+            if task.get_coro().__name__ == "_follow_meta":  # type: ignore[union-attr]
+                task.cancel()
+        node._run(node._follow_meta())
+        await eventually(lambda: lost)
+        await meta.service.create_topic("flights", shard_count=1, replication_factor=1, settings={})
+        await eventually(lambda: node.shards.by_name("flights", 0) is not None)
+    finally:
+        await node.close()
+        await meta.service.close()

@@ -1,0 +1,278 @@
+"""Grouped flushes of topics with flush.policy=fsync: who is acknowledged when, and what a failing disk does."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.errors import Unavailable
+from stratalog_node.shards import flusher as flusher_module
+from stratalog_node.shards import shared_journal
+from stratalog_node.shards.shard_log import ShardLog
+from support.shard_rig import ShardRig
+from support.waiting import eventually
+
+MANY = flusher_module.DIRECT_FILES + 3
+
+
+class HeldFlushes:
+    """Flushes of data files wait in their thread until they are let go."""
+
+    def __init__(self, rig: ShardRig) -> None:
+        self.gate = threading.Event()
+        self.waiting = 0
+        self.error: OSError | None = None
+        rig.power.fail_next = self._wait
+
+    def _wait(self, path: Path) -> OSError | None:
+        if path.suffix not in (".seg", ".journal"):
+            return None
+        self.waiting += 1
+        assert self.gate.wait(10)
+        return self.error
+
+
+async def fsync_shards(rig: ShardRig, count: int) -> list[ShardLog]:
+    topic = await rig.create_topic(shards=count, flush_policy="fsync")
+    return [rig.shard(topic, index) for index in range(count)]
+
+
+async def test_nothing_is_acknowledged_before_its_flush(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        (shard,) = await fsync_shards(rig, 1)
+        held = HeldFlushes(rig)
+        first = rig.append(shard, b"first")
+        await eventually(lambda: held.waiting == 1)
+        second = rig.append(shard, b"second")
+        unasked = rig.append(shard, b"no answer wanted", acks=0)
+        assert unasked.is_acknowledged
+        assert not first.is_answered and not second.is_answered
+        assert shard.high_watermark == 0 and shard.end_offset == 3
+        held.gate.set()
+        await eventually(lambda: first.is_acknowledged and second.is_acknowledged)
+        await eventually(lambda: shard.high_watermark == 3)
+        assert (first.times_settled, second.times_settled) == (1, 1)
+
+
+async def test_what_came_during_a_flush_shares_the_next_one(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        (shard,) = await fsync_shards(rig, 1)
+        held = HeldFlushes(rig)
+        asked = [rig.append(shard, b"first")]
+        await eventually(lambda: held.waiting == 1)
+        asked += [rig.append(shard, b"%d" % number) for number in range(50)]
+        held.gate.set()
+        await eventually(lambda: all(a.is_acknowledged for a in asked))
+        assert rig.flusher.stats.groups == 2
+
+
+async def test_a_group_of_many_files_goes_through_the_journal(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shards = await fsync_shards(rig, MANY)
+        asked = [rig.append(shard, b"x") for shard in shards]
+        await eventually(lambda: all(a.is_acknowledged for a in asked))
+        await eventually(lambda: rig.flusher.stats.journal_groups >= 1)
+
+
+async def test_a_flush_that_fails_stops_its_shard_and_no_other(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        good, bad = await fsync_shards(rig, 2)
+        await rig.acknowledged(good, b"x")
+        await rig.acknowledged(bad, b"x")
+        path = rig.file_of(bad)
+        rig.power.fail_next = lambda flushed: OSError(errno.EIO, "Input/output error") if flushed == path else None
+        refused, taken = rig.append(bad, b"y"), rig.append(good, b"y")
+        await eventually(lambda: refused.is_answered and taken.is_answered)
+        assert taken.is_acknowledged
+        assert refused.error is ErrorCode.REQUEST_TIMED_OUT
+        rig.power.fail_next = lambda _: None
+        assert not rig.append(bad, b"z").is_acknowledged
+        assert bad.high_watermark == 1
+        assert await rig.read_values(bad) == [b"x"]
+
+
+async def test_a_flush_that_succeeds_after_one_that_failed_proves_nothing(tmp_path: Path) -> None:
+    """The kernel reports an error once and forgets the pages: what the second flush says is not about them."""
+    async with ShardRig(tmp_path) as rig:
+        (shard,) = await fsync_shards(rig, 1)
+        await rig.acknowledged(shard, b"safe")
+        held = HeldFlushes(rig)
+        held.error = OSError(errno.EIO, "Input/output error")
+        first = rig.append(shard, b"lost")
+        await eventually(lambda: held.waiting == 1)
+        second = rig.append(shard, b"asked while the first flush runs")
+        rig.power.fail_next = lambda _: None
+        held.gate.set()
+        await eventually(lambda: first.is_answered and second.is_answered)
+        await eventually(lambda: rig.flusher._group_task is None)
+        assert not first.is_acknowledged and not second.is_acknowledged
+        assert shard.high_watermark == 1
+        rig.clock.now_ms += 10**12
+        shard.look_at_age(rig.clock())
+        assert not shard.ask_roll(rig.clock())
+        assert shard.high_watermark == 1
+
+
+async def test_a_background_flush_that_fails_counts_as_well(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, b"x")
+        rig.power.fail_next = lambda path: OSError(errno.EIO, "error") if path.suffix == ".seg" else None
+        await rig.flusher._flush_dirty(checkpoint_all=False)
+        assert rig.flusher.stats.failures == 1
+        assert rig.append(shard, b"y").is_answered
+        assert rig.append(shard, b"y").error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert await rig.read_values(shard) == [b"x"]
+
+
+async def test_a_segment_whose_flush_failed_is_never_sealed(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, b"x")
+        failed = []
+
+        def fail_once(path: Path) -> OSError | None:
+            if path.suffix != ".seg" or failed:
+                return None
+            failed.append(path)
+            return OSError(errno.EIO, "error")
+
+        rig.power.fail_next = fail_once
+        shard.ask_roll(rig.clock())
+        await eventually(lambda: rig.shards.stats.seal_failures == 1)
+        assert rig.meta.calls["seal_segment"] == 0
+
+
+async def test_a_journal_without_room_is_done_without(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shards = await fsync_shards(rig, MANY)
+        rig.power.fail_next = lambda path: OSError(errno.ENOSPC, "full") if path.suffix == ".journal" else None
+        for _ in range(2):
+            asked = [rig.append(shard, b"x") for shard in shards]
+            await eventually(lambda: all(a.is_answered for a in asked))  # noqa: B023
+            assert all(a.is_acknowledged for a in asked)
+        rig.power.fail_next = lambda _: None
+        asked = [rig.append(shard, b"y") for shard in shards]
+        await eventually(lambda: all(a.is_acknowledged for a in asked))
+        await rig.restart("power_cut")
+        for shard in shards:
+            assert await rig.read_values(rig.shard(shard)) == [b"x", b"x", b"y"]
+
+
+async def test_a_descriptor_shortage_delays_a_flush_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        (shard,) = await fsync_shards(rig, 1)
+        calls = []
+        real = shared_journal.sync_segment
+
+        def short(active: object, size_bytes: int) -> None:
+            calls.append(size_bytes)
+            if len(calls) == 1:
+                raise Unavailable("too many open files")
+            real(active, size_bytes)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(flusher_module, "sync_segment", short)
+        asked = rig.append(shard, b"x")
+        await eventually(lambda: asked.is_acknowledged)
+
+
+async def test_the_journal_is_retired_beside_the_traffic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_journal, "JOURNAL_BYTES", 2000)
+    async with ShardRig(tmp_path) as rig:
+        shards = await fsync_shards(rig, MANY)
+        for number in range(30):
+            asked = [rig.append(shard, b"%d" % number) for shard in shards]
+            await eventually(lambda: all(a.is_acknowledged for a in asked))  # noqa: B023
+        await eventually(lambda: len(list(rig.layout.journal.iterdir())) <= 2)
+        await rig.restart("power_cut")
+        for shard in shards:
+            assert await rig.read_values(rig.shard(shard)) == [b"%d" % number for number in range(30)]
+
+
+async def test_a_journal_whose_files_could_not_be_flushed_stays_for_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_journal, "JOURNAL_BYTES", 1500)
+    async with ShardRig(tmp_path) as rig:
+        shards = await fsync_shards(rig, MANY)
+        asked = [rig.append(shard, b"acknowledged through the journal") for shard in shards]
+        await eventually(lambda: all(a.is_acknowledged for a in asked))
+        bad = rig.file_of(shards[0])
+        failed = []
+
+        def fail(path: Path) -> OSError | None:
+            if path == bad:
+                failed.append(path)
+                return OSError(errno.EIO, "error")
+            return None
+
+        rig.power.fail_next = fail
+        asked = [rig.append(shard, b"y") for shard in shards]
+        await eventually(lambda: all(a.is_acknowledged for a in asked) and failed)
+        rig.power.fail_next = lambda _: None
+        asked = [rig.append(shard, b"z") for shard in shards[1:]]
+        await eventually(lambda: all(a.is_acknowledged for a in asked))
+        await rig.restart("power_cut")
+        for shard in shards:
+            values = await rig.read_values(rig.shard(shard))
+            assert values[:2] == [b"acknowledged through the journal", b"y"]
+
+
+async def test_an_ended_segment_with_a_flush_under_way_is_acknowledged_before_the_next_one(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        (shard,) = await fsync_shards(rig, 1)
+        held = HeldFlushes(rig)
+        old = rig.append(shard, b"old")
+        await eventually(lambda: held.waiting == 1)
+        shard.ask_roll(rig.clock())
+        new = rig.append(shard, b"new")
+        await asyncio.sleep(0.05)
+        assert rig.meta.calls["roll_segment"] == 0, "meta must not learn an end that a power cut may take back"
+        assert not old.is_answered and not new.is_answered and shard.high_watermark == 0
+        held.gate.set()
+        await eventually(lambda: old.is_acknowledged and new.is_acknowledged)
+        assert await rig.read_values(shard) == [b"old", b"new"]
+        await rig.all_sealed()
+
+
+async def test_a_repeated_batch_is_not_acknowledged_before_its_first_copy_is_flushed(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        (shard,) = await fsync_shards(rig, 1)
+        held = HeldFlushes(rig)
+        producer = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
+        first = rig.append(shard, b"x", **producer)
+        again = rig.append(shard, b"x", **producer)
+        assert not first.is_answered and not again.is_answered
+        held.gate.set()
+        await eventually(lambda: first.is_acknowledged and again.is_acknowledged)
+        assert first.offset == again.offset == 0 and shard.end_offset == 1
+
+
+async def test_a_checkpoint_store_in_trouble_does_not_end_background_flushes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path, flush_interval_ms=1) as rig:
+        shard = await rig.shard_of()
+
+        class FullDisk:
+            def write(self, _: object) -> None:
+                raise Exception("IO error: No space left on device")
+
+        database = rig.checkpoints._db
+        monkeypatch.setattr(rig.checkpoints, "_db", FullDisk())
+        monkeypatch.setattr(flusher_module, "CHECKPOINT_MS", 0)
+        rig.append(shard, b"x")
+        rig.clock.now_ms += 1
+        rig.append(shard, b"y")
+        await eventually(lambda: rig.flusher.stats.failures >= 1)
+        flushed = rig.flusher.stats.background_flushes
+        rig.append(shard, b"z")
+        await eventually(lambda: rig.flusher.stats.background_flushes > flushed)
+        monkeypatch.setattr(rig.checkpoints, "_db", database)

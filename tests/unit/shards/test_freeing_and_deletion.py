@@ -1,0 +1,283 @@
+"""Copies and topics go while somebody reads, flushes or seals them: nothing is lost that is not meant to be, and no
+descriptor, file or task stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.errors import NotFound, StratalogError
+from stratalog_node.disk.files import FileSlice
+from stratalog_node.shards import node_shards as node_shards_module
+from stratalog_node.shards.shard_log import ShardLog
+from support.shard_rig import ShardRig
+from support.waiting import eventually
+
+
+async def sealed_shard(rig: ShardRig, values: int = 3, size: int = 10) -> ShardLog:
+    shard = await rig.shard_of()
+    for number in range(values):
+        rig.append(shard, b"%d" % number * size)
+    shard.ask_roll(rig.clock())
+    await rig.all_sealed()
+    return shard
+
+
+class HeldRead:
+    """Makes blocking reads of a copy wait in their thread."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, shard: ShardLog, epoch: int) -> None:
+        self.gate = threading.Event()
+        self.is_reading = threading.Event()
+        file = shard.copies[epoch].file
+        kind = type(file)
+        real = kind.read
+
+        def held(asked: object, position: int, size_bytes: int) -> bytes:
+            if asked is file:
+                self.is_reading.set()
+                assert self.gate.wait(10)
+            return real(asked, position, size_bytes)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(kind, "read", held)
+
+
+async def test_a_freed_copy_is_gone_with_its_index_and_its_descriptor(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await sealed_shard(rig)
+        await rig.read_values(shard)
+        opened = rig.shards.descriptors.open_count
+        path = rig.file_of(shard, 0)
+        await rig.shards.free_local(shard, shard.segments[0].key)
+        assert not path.exists() and not path.with_suffix(".idx").exists()
+        assert rig.shards.descriptors.open_count == opened - 1
+        assert not shard.has_local(shard.segments[0].key)
+        with pytest.raises(StratalogError):
+            await rig.shards.reader.read(shard, 0, 1000)
+
+
+async def test_a_read_under_way_gets_its_bytes_before_the_copy_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await sealed_shard(rig)
+        held = HeldRead(monkeypatch, shard, 0)
+        segment = shard.segments[0].key
+        reading = asyncio.create_task(shard.read_committed_range(segment, 0, 1 << 20))
+        await eventually(held.is_reading.is_set)
+        freeing = asyncio.create_task(rig.shards.free_local(shard, segment))
+        await asyncio.sleep(0.03)
+        assert not freeing.done()
+        held.gate.set()
+        assert (await reading).end_offset == 3
+        await freeing
+        with pytest.raises(NotFound):
+            await shard.read_committed_range(segment, 0, 1 << 20)
+
+
+async def test_a_read_that_nobody_waits_for_any_more_keeps_its_pin_until_its_thread_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await sealed_shard(rig)
+        held = HeldRead(monkeypatch, shard, 0)
+        file = shard.copies[0].file
+        reading = asyncio.create_task(shard.read_committed_range(shard.segments[0].key, 0, 1 << 20))
+        await eventually(held.is_reading.is_set)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        assert file.pins == 1
+        held.gate.set()
+        await eventually(lambda: file.pins == 0)
+
+
+async def test_a_client_that_takes_its_answer_slowly_does_not_hold_up_freeing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_shards_module, "_PIN_LOOKS", 2)
+    async with ShardRig(tmp_path) as rig:
+        shard = await sealed_shard(rig, values=2, size=100_000)
+        read = rig.shards.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
+        (piece,) = read.buffers
+        assert isinstance(piece, FileSlice)
+        path, opened = rig.file_of(shard, 0), rig.shards.descriptors.open_count
+        await rig.shards.free_local(shard, shard.segments[0].key)
+        assert not path.exists()
+        with open(tmp_path / "sent", "wb") as sink:
+            while len(piece):
+                piece.send(sink.fileno())
+        assert (tmp_path / "sent").read_bytes().count(b"1" * 100) > 0
+        assert read.release is not None
+        read.release()
+        assert rig.shards.descriptors.open_count == opened - 1
+
+
+async def test_a_large_file_is_freed_without_touching_any_other(tmp_path: Path) -> None:
+    """The number of a swept descriptor may be another file's by the time of the next step."""
+    async with ShardRig(tmp_path, descriptor_limit=4) as rig:
+        topic = await rig.create_topic(shards=12, segment_bytes=64 << 20)
+        shards = [rig.shard(topic, index) for index in range(12)]
+        for _ in range(9):
+            rig.append(shards[0], bytes(900_000))
+        shards[0].ask_roll(rig.clock())
+        await rig.all_sealed()
+        freeing = asyncio.create_task(rig.shards.free_local(shards[0], shards[0].segments[0].key))
+        number = 0
+        while not freeing.done():
+            for shard in shards[1:]:
+                rig.append(shard, b"%d" % number)
+            number += 1
+            await asyncio.sleep(0)
+        await freeing
+        for shard in shards[1:]:
+            assert await rig.read_values(shard) == [b"%d" % n for n in range(number)]
+
+
+async def test_a_deleted_topic_leaves_no_descriptor_and_its_files_go_after_the_grace_period(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        topic = await rig.create_topic(shards=3)
+        shards = [rig.shard(topic, index) for index in range(3)]
+        keys = []
+        for shard in shards:
+            rig.append(shard, b"x")
+            shard.ask_roll(rig.clock())
+        await rig.all_sealed()
+        for shard in shards:
+            rig.append(shard, b"y")
+            keys += [segment.key for segment in shard.segments]
+        await rig.meta.service.delete_topic(topic.topic_id)
+        await eventually(lambda: rig.shards.get(shards[0].key) is None)
+        assert rig.shards.descriptors.open_count == 0
+        assert rig.append(shards[0], b"z").error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for key in keys:
+            await rig.shards.free_local(None, key)
+        assert list(rig.layout.segments.iterdir()) == []
+
+
+async def test_a_topic_deleted_under_a_read_closes_its_file_when_the_read_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await sealed_shard(rig)
+        await rig.read_values(shard)
+        held = HeldRead(monkeypatch, shard, 0)
+        reading = asyncio.create_task(shard.read_committed_range(shard.segments[0].key, 0, 1 << 20))
+        await eventually(held.is_reading.is_set)
+        await rig.meta.service.delete_topic(shard.topic.topic_id)
+        await eventually(lambda: rig.shards.get(shard.key) is None)
+        assert rig.shards.descriptors.open_count == 1
+        held.gate.set()
+        assert (await reading).end_offset == 3
+        await eventually(lambda: rig.shards.descriptors.open_count == 0)
+
+
+@pytest.mark.parametrize("policy", ["fsync", "replicated"])
+async def test_a_topic_deleted_under_a_flush_and_a_roll_leaves_nothing_running(tmp_path: Path, policy: str) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(flush_policy=policy)
+        gate = threading.Event()
+        rig.power.fail_next = lambda path: None if path.suffix != ".seg" or gate.wait(10) else OSError(5, "x")
+        first = rig.append(shard, b"x")
+        shard.ask_roll(rig.clock())
+        second = rig.append(shard, b"y")
+        await rig.meta.service.delete_topic(shard.topic.topic_id)
+        await eventually(lambda: rig.shards.get(shard.key) is None)
+        gate.set()
+        await eventually(lambda: first.is_answered and second.is_answered)
+        await eventually(lambda: not rig.sealing._tasks)
+        await eventually(lambda: rig.shards.descriptors.open_count == 0)
+        assert rig.sealing.unsealed_count == 0
+        assert not rig.flusher._dirty and not rig.flusher._checkpointed and not rig.flusher._asked
+        await rig.flusher._flush_dirty(checkpoint_all=True)
+        assert rig.flusher.stats.failures == 0
+
+
+async def test_a_topic_made_again_under_its_name_starts_empty_and_the_old_one_stays_gone(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        old = await rig.shard_of()
+        rig.append(old, b"old")
+        pending = rig.offer(old, b"offered before the deletion")
+        await rig.meta.service.delete_topic(old.topic.topic_id)
+        await rig.meta.service.create_topic("flights", shard_count=1, replication_factor=1, settings={})
+        await eventually(lambda: (found := rig.shards.by_name("flights", 0)) is not None and found is not old)
+        await eventually(lambda: pending.is_answered)
+        new = rig.shards.by_name("flights", 0)
+        assert new is not None and new.high_watermark == 0
+        assert rig.append(new, b"new").offset == 0
+        await rig.restart()
+        new = rig.shards.by_name("flights", 0)
+        assert new is not None
+        assert await rig.read_values(new) == [b"new"]
+
+
+async def test_a_segment_deleted_before_it_was_sealed_goes_like_any_other(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, b"x")
+        rig.meta.hold("seal_segment")
+        shard.ask_roll(rig.clock())
+        await rig.acknowledged(shard, b"y")
+        await eventually(lambda: rig.meta.calls["seal_segment"] == 1)
+        path, key = rig.file_of(shard, 0), shard.ended[0].key
+        assert await shard.delete_records_before(1) == 1
+        await eventually(lambda: rig.catalog.segment(key) is None)
+        await rig.shards.free_local(shard, key)
+        rig.meta.release("seal_segment")
+        await eventually(lambda: rig.sealing.unsealed_count == 0)
+        assert not path.exists() and not path.with_suffix(".idx").exists()
+        assert not shard.ended and not shard.copies
+        assert rig.shards.descriptors.open_count == 1
+        assert await rig.read_values(shard) == [b"y"]
+
+
+async def test_delete_records_stops_at_the_high_watermark(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, b"x")
+        rig.meta.hold("roll_segment")
+        shard.ask_roll(rig.clock())
+        rig.append(shard, b"not committed yet")
+        assert await shard.delete_records_before(10) == 1
+        assert shard.log_start_offset == 1 == shard.high_watermark
+        assert await shard.delete_records_before(0) == 1
+        rig.meta.release("roll_segment")
+        await eventually(lambda: shard.high_watermark == 2)
+        assert await rig.read_values(shard) == [b"not committed yet"]
+
+
+async def test_a_fault_in_one_shard_stops_that_shard_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ShardRig(tmp_path) as rig:
+        topic = await rig.create_topic(shards=3)
+        shards = [rig.shard(topic, index) for index in range(3)]
+        real = ShardLog.flush_pending
+
+        def faulty(shard: ShardLog, now_ms: int) -> None:
+            if shard is shards[0]:
+                raise ValueError("a bug")
+            real(shard, now_ms)
+
+        monkeypatch.setattr(ShardLog, "flush_pending", faulty)
+        asked = [rig.offer(shard, b"x") for shard in shards]
+        rig.tick()
+        assert asked[1].is_acknowledged and asked[2].is_acknowledged
+        monkeypatch.undo()
+        later = rig.append(shards[0], b"y")
+        assert later.error is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_an_append_of_the_node_itself_fails_by_its_kind(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        from support.shard_rig import make_batch
+
+        assert await shard.append([make_batch([b"a"]), make_batch([b"b", b"c"])]) == 0
+        assert await shard.append([]) == 3
+        rig.shards.refusal = (ErrorCode.KAFKA_STORAGE_ERROR, "full")
+        with pytest.raises(StratalogError, match="full"):
+            await shard.append([make_batch([b"d"])])
+        rig.shards.refusal = None
+        assert await shard.append([make_batch([b"d"])]) == 3

@@ -1,0 +1,122 @@
+"""Finding things in a shard: offsets by time, positions of batches in large groups, what reads hold."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from stratalog.formats.index_points import INDEX_INTERVAL_BYTES
+from stratalog_node.shards.local_copy import LocalCopy
+from support.shard_rig import START_MS, ShardRig
+from support.waiting import eventually
+
+
+async def test_a_record_is_found_by_its_time_in_every_kind_of_segment(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        for segment in range(3):
+            for number in range(3):
+                await rig.acknowledged(shard, b"a", b"b", at_ms=START_MS + 100 * segment + 10 * number)
+            if segment == 1:
+                rig.meta.hold("seal_segment")
+            if segment < 2:
+                shard.ask_roll(rig.clock())
+        assert len(shard.ended) == 1 and shard.active is not None
+
+        async def found(at_ms: int) -> tuple[int, int] | None:
+            answer = await shard.offset_for_time(START_MS + at_ms)
+            return (answer.offset, answer.epoch) if answer is not None else None
+
+        assert await found(-5) == (0, 0)
+        assert await found(1) == (1, 0)
+        assert await found(21) == (5, 0)
+        assert await found(22) == (6, 1)
+        assert await found(111) == (9, 1)
+        assert await found(150) == (12, 2)
+        assert await found(221) == (17, 2)
+        assert await found(222) is None
+        newest = await shard.offset_of_max_timestamp()
+        assert newest is not None and newest.offset == 17
+        await shard.delete_records_before(3)
+        assert await found(0) == (3, 0)
+
+
+async def test_a_committed_record_is_found_by_time_before_the_watch_tells_of_its_segment(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"old", at_ms=START_MS)
+        apply, held = rig.catalog.apply, []
+        rig.catalog.apply = held.append  # type: ignore[method-assign, assignment]
+        shard.ask_roll(rig.clock())
+        await rig.acknowledged(shard, b"new", at_ms=START_MS + 10)
+        assert shard.high_watermark == 2 and len(shard.segments) == 1
+        answer = await shard.offset_for_time(START_MS + 5)
+        assert answer is not None and (answer.offset, answer.epoch) == (1, 1)
+        rig.catalog.apply = apply  # type: ignore[method-assign]
+        for change_set in held:
+            rig.catalog.apply(change_set)
+        assert await shard.offset_for_time(START_MS + 5) == answer
+
+
+async def test_any_offset_of_a_large_group_of_small_batches_is_found_within_one_index_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        count = 4 * INDEX_INTERVAL_BYTES // 70
+        asked = [rig.offer(shard, b"%07d" % number) for number in range(count)]
+        rig.tick()
+        assert all(a.is_acknowledged for a in asked)
+        assert rig.shards.stats.append_groups == 1
+        looks = 0
+        real = LocalCopy._header_at
+
+        def counted(copy: LocalCopy, position: int, read: object) -> object:
+            nonlocal looks
+            looks += 1
+            return real(copy, position, read)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(LocalCopy, "_header_at", counted)
+        rng = random.Random(1)
+        for _ in range(40):
+            offset, looks = rng.randrange(count), 0
+            (value,) = (await rig.read_values(shard, offset, 1))[:1] or [None]
+            assert value == b"%07d" % offset
+            break
+        for _ in range(40):
+            offset, looks = rng.randrange(count), 0
+            read = rig.shards.reader.read_hot(shard, offset, 1)
+            assert looks <= 2 * INDEX_INTERVAL_BYTES // 70
+            assert read.release is not None
+            read.release()
+
+
+async def test_what_reads_hold_is_counted_until_it_is_released(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, bytes(10_000))
+        reader = rig.shards.reader
+        hot, slow = reader.read_hot(shard, 0, 1 << 20), await reader.read(shard, 0, 1 << 20)
+        assert reader.outstanding_bytes == hot.size_bytes + slow.size_bytes
+        for read in (hot, slow):
+            assert read.release is not None
+            read.release()
+        assert reader.outstanding_bytes == 0 == rig.pool.lent_bytes
+        kept = await shard.read(0, 1 << 20)
+        assert reader.outstanding_bytes == 0 == rig.pool.lent_bytes
+        assert len(kept) == 1
+
+
+async def test_a_repetition_that_wants_no_answer_waits_for_nothing(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, b"old")
+        rig.meta.hold("roll_segment")
+        shard.ask_roll(rig.clock())
+        producer = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "acks": 0}
+        assert rig.append(shard, b"x", **producer).is_acknowledged
+        assert rig.append(shard, b"x", **producer).is_acknowledged
+        rig.meta.release("roll_segment")
+        await eventually(lambda: shard.high_watermark == 2)

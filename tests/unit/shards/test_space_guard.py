@@ -1,0 +1,106 @@
+"""Disk nearly full: writes are refused with the reason, reads go on, and writes resume without flapping."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.retention import DiskPressure, disk_pressure
+from stratalog.model.errors import DiskFull
+from stratalog_node.shards.lookup_seam import DiskUsage
+from stratalog_node.shards.space import SpaceGuard
+from support.shard_rig import ShardRig
+
+RESERVE = 1000
+
+
+class Disk:
+    def __init__(self, rig: ShardRig, patch: pytest.MonkeyPatch) -> None:
+        self.free_bytes = 10_000
+        patch.setattr(rig.shards, "disk_usage", lambda: DiskUsage("disk", 100_000, self.free_bytes))
+        self.guard = SpaceGuard(rig.shards, reserve_bytes=RESERVE)
+
+    def look(self, free_bytes: int) -> None:
+        self.free_bytes = free_bytes
+        self.guard.look()
+
+
+async def test_writes_stop_below_the_reserve_and_resume_well_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard, disk = await rig.shard_of(), Disk(rig, monkeypatch)
+        disk.look(RESERVE)
+        assert rig.append(shard, b"x").is_acknowledged
+        disk.look(RESERVE - 1)
+        asked = rig.append(shard, b"y")
+        assert asked.error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert "disk.reserve.bytes" in (asked.answers[0].message or "")
+        assert await rig.read_values(shard) == [b"x"]
+        for free in (RESERVE, RESERVE + 50, RESERVE - 10, RESERVE + 99):
+            disk.look(free)
+            assert rig.shards.refusal is not None, f"resumed at {free}"
+        assert disk.guard.stats.refusals == 1 == disk.guard.stats.is_refusing_writes
+        disk.look(RESERVE + 101)
+        assert rig.append(shard, b"z").is_acknowledged
+        assert disk.guard.stats.is_refusing_writes == 0
+
+
+async def test_a_write_that_found_the_disk_full_stops_the_others_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        topic = await rig.create_topic(shards=2)
+        disk = Disk(rig, monkeypatch)
+        shards = [rig.shard(topic, index) for index in range(2)]
+        for shard in shards:
+            rig.append(shard, b"x")
+        file = shards[0].active.file  # type: ignore[union-attr]
+        monkeypatch.setattr(type(file), "append", _full)
+        asked = [rig.offer(shard, b"y") for shard in shards]
+        rig.tick()
+        monkeypatch.undo()
+        assert [a.error for a in asked] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+        assert rig.shards.stats.write_failures == 1, "the second one was not even tried"
+        monkeypatch.setattr(rig.shards, "disk_usage", lambda: DiskUsage("disk", 100_000, 50_000))
+        disk.guard.look()
+        assert all(rig.append(shard, b"z").is_acknowledged for shard in shards)
+        assert [await rig.read_values(shard) for shard in shards] == [[b"x", b"z"]] * 2
+
+
+def _full(*_: object) -> None:
+    raise DiskFull("no space left")
+
+
+async def test_a_failed_write_takes_back_what_the_producer_table_had_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        producer = {"producer_id": 9, "producer_epoch": 0}
+        rig.append(shard, b"a", base_sequence=0, **producer)
+        file = shard.active.file  # type: ignore[union-attr]
+        with monkeypatch.context() as patch:
+            patch.setattr(type(file), "append", _full)
+            first, again = (rig.offer(shard, b"b", base_sequence=1, **producer) for _ in range(2))
+            rig.tick()
+            assert not first.is_acknowledged and not again.is_acknowledged
+        retried = rig.append(shard, b"b", base_sequence=1, **producer)
+        assert retried.is_acknowledged and retried.offset == 1
+        assert await rig.read_values(shard) == [b"a", b"b"]
+
+
+async def test_local_data_that_waits_for_its_upload_refuses_writes_until_it_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard, disk = await rig.shard_of(), Disk(rig, monkeypatch)
+        pressure = disk_pressure(5000, 4000, 3000, None)
+        assert isinstance(pressure, DiskPressure)
+        disk.guard.set_pressure(pressure)
+        asked = rig.append(shard, b"x")
+        assert asked.error is ErrorCode.KAFKA_STORAGE_ERROR and asked.answers[0].message == pressure.message
+        disk.guard.set_pressure(None)
+        assert rig.append(shard, b"x").is_acknowledged

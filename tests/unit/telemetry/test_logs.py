@@ -1,0 +1,139 @@
+"""Logs: one JSON object per line, without secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.telemetry.logs import BLANK, configure_logs, logger, without_secrets
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    stream = io.StringIO()
+    configure_logs("info", stream=stream, node_id=3)
+    yield stream
+    configure_logs("info")
+
+
+def read(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_is_one_json_object_that_says_when_where_and_what(lines: io.StringIO) -> None:
+    logger("stratalog.disk").warning("disk is slow", waited_ms=120)
+
+    (line,) = read(lines)
+    assert line["event"] == "disk is slow"
+    assert (line["node"], line["room"], line["level"], line["waited_ms"]) == (3, "stratalog.disk", "warning", 120)
+    assert str(line["time"]).endswith("Z")
+
+
+def test_a_failure_with_its_traceback_is_still_one_line(lines: io.StringIO) -> None:
+    try:
+        raise OSError("no\nspace")
+    except OSError:
+        logger("x").exception("write failed")
+
+    (line,) = read(lines)
+    assert "OSError: no" in str(line["exception"])
+    assert "test_logs.py" in str(line["exception"])
+
+
+def test_lines_below_the_level_are_not_written(lines: io.StringIO) -> None:
+    logger("x").debug("chatter")
+    assert lines.getvalue() == ""
+
+    configure_logs("debug", stream=lines)
+    logger("x").debug("chatter")
+    assert len(read(lines)) == 1
+
+
+def test_a_logger_made_before_the_configuration_follows_it() -> None:
+    early = logger("early")
+    stream = io.StringIO()
+    configure_logs("info", stream=stream)
+
+    early.info("hello")
+
+    assert read(stream)[0]["event"] == "hello"
+    configure_logs("info")
+
+
+def test_what_the_standard_library_logs_goes_the_same_way(lines: io.StringIO) -> None:
+    logging.getLogger("asyncio").error("Task exception was never retrieved %s", "secret=abc")
+    logging.getLogger("botocore").info("chatter")
+
+    (line,) = read(lines)
+    assert line["room"] == "asyncio"
+    assert "abc" not in json.dumps(line)
+
+
+def test_configuring_twice_writes_lines_once(lines: io.StringIO) -> None:
+    configure_logs("info", stream=lines)
+    logging.getLogger("x").error("once")
+
+    assert len(read(lines)) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"password": "hunter2"},
+        {"secret_access_key": "hunter2"},
+        {"config": {"AWS_SECRET_ACCESS_KEY": "hunter2", "region": "eu"}},
+        {"url": "s3://key:hunter2@host/bucket"},
+        {"error": RuntimeError("PUT https://h/b?X-Amz-Signature=hunter2&x=1 failed")},
+        {"places": ["http://user:hunter2@h/"]},
+        {"text": "aws_session_token=hunter2"},
+        {"bucket": "s3://b/p?region=eu&secret_access_key=hunter2&endpoint=http://h"},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_no_secret_reaches_a_line(lines: io.StringIO, fields: dict[str, object]) -> None:
+    logger("x").error("failed", **fields)
+
+    assert "hunter2" not in lines.getvalue()
+    assert BLANK in lines.getvalue()
+
+
+def test_no_secret_reaches_a_line_through_a_traceback(lines: io.StringIO) -> None:
+    try:
+        raise ValueError("http://user:hunter2@store/")
+    except ValueError:
+        logger("x").exception("failed at http://user:hunter2@store/")
+
+    assert "hunter2" not in lines.getvalue()
+
+
+def test_a_terminal_gets_text_instead_of_json() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    configure_logs("info", stream=stream)
+    try:
+        raise OSError("gone")
+    except OSError:
+        logger("x").exception("failed", password="hunter2")
+
+    text = stream.getvalue()
+    assert "failed" in text and "OSError" in text and "hunter2" not in text
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(text.splitlines()[0])
+    configure_logs("info")
+
+
+@given(st.text(max_size=40))
+def test_plain_text_passes_unchanged_or_loses_only_a_secret(text: str) -> None:
+    clean = without_secrets(text)
+
+    assert clean == text or BLANK in clean
+    assert without_secrets(clean).count(BLANK) == clean.count(BLANK)

@@ -1,0 +1,55 @@
+"""A sweep that runs while an upload is being committed: what becomes part of the log in that moment is no orphan."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from support.tier_rig import TierRig
+from support.waiting import eventually
+
+LONG_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("call", "batches"), [("commit_parts", 1), ("commit_parts", 70), ("complete_remote", 1)],
+    ids=["a bundle", "a chunk", "index and manifest"],
+)  # fmt: skip
+async def test_what_is_committed_between_the_reading_of_metadata_and_the_verdict_stays(
+    call: str, batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The put is older than every grace, metadata is read without it, then the commit lands: F27, and F31's reverse."""
+    async with TierRig() as rig:
+        shard = rig.shard(await rig.create_topic())
+        await rig.start_writer()
+        may_commit, asked = asyncio.Event(), asyncio.Event()
+        commit, snapshot = getattr(rig.meta, call), rig.meta.snapshot
+
+        async def commit_late(*arguments: Any, **options: Any) -> Any:
+            asked.set()
+            await may_commit.wait()
+            return await commit(*arguments, **options)
+
+        async def snapshot_before_the_commit() -> Any:
+            found = await snapshot()
+            may_commit.set()
+            await eventually(is_committed)
+            return found
+
+        def is_committed() -> bool:
+            segment = shard.segments[0]
+            return rig.is_complete(segment) if call == "complete_remote" else segment.remote.commit_offset > 0
+
+        monkeypatch.setattr(rig.meta, call, commit_late)
+        for _ in range(batches):
+            rig.append(shard, 1_000)
+        if call == "complete_remote":
+            await rig.seal(shard)
+        await rig.until(asked.is_set)
+        rig.advance(LONG_MS)
+        monkeypatch.setattr(rig.meta, "snapshot", snapshot_before_the_commit)
+        await rig.janitor().sweep_now()
+        monkeypatch.undo()
+        await rig.check()

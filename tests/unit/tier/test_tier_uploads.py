@@ -1,0 +1,248 @@
+"""Data goes up: by size, by time, in bundles, in order, never above what is committed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from stratalog.model.errors import Unavailable
+from stratalog.model.segment import RemoteState
+from support.tier_rig import RIG_LIMITS, TierRig
+
+
+async def test_a_shard_with_a_chunk_of_unsent_bytes_sends_a_chunk_at_once() -> None:
+    async with TierRig() as rig:
+        topic = await rig.create_topic()
+        shard = rig.shard(topic)
+        await rig.start_writer()
+        for _ in range(70):
+            rig.append(shard, 1_000)
+        await rig.until(lambda: rig.stats.chunks_put == 1)
+        assert rig.stats.bundles_put == 0
+        await rig.check()
+
+
+async def test_f76_a_lone_record_on_a_quiet_shard_goes_by_the_time_limit() -> None:
+    """F76: nothing waits for a batch to fill."""
+    async with TierRig() as rig:
+        topic = await rig.create_topic()
+        shard = rig.shard(topic)
+        await rig.start_writer()
+        await rig.until(lambda: rig.writer.lock.current is not None)
+        rig.append(shard)
+        rig.advance(1)
+        await rig.until(lambda: rig.writer.status().uploader.unsent_bytes > 0)
+        since = rig.clock.now_ms
+        await rig.until(lambda: rig.is_committed(shard))
+        assert rig.clock.now_ms - since <= rig.limits.interval_ms + 200
+        assert rig.store.requests["put"] == 1
+        await rig.check()
+
+
+async def test_f75_a_record_larger_than_a_chunk_and_the_whole_budget_is_uploaded() -> None:
+    """F75: the first batch is always taken, whatever its size."""
+    async with TierRig() as rig:
+        topic = await rig.create_topic()
+        shard = rig.shard(topic)
+        await rig.start_writer()
+        rig.append(shard, 3 * rig.limits.in_flight_bytes)
+        rig.append(shard, 100)
+        await rig.settle()
+        assert rig.is_committed(shard)
+        await rig.check()
+
+
+async def test_nothing_above_the_high_watermark_or_the_last_stable_offset_goes_up() -> None:
+    async with TierRig() as rig:
+        topic = await rig.create_topic()
+        shard = rig.shard(topic)
+        await rig.start_writer()
+        first_open = 0
+        for number in range(6):
+            offset = rig.append(shard, 200)
+            if number == 3:
+                first_open = offset
+                shard.open_transaction = offset
+        rig.append(shard, 100_000, commit=False)
+        await rig.settle()
+        assert rig.commit_offset(shard) == first_open
+        puts = rig.store.requests["put"]
+        rig.shards.announce(shard)
+        rig.advance(5_000)
+        await rig.settle()
+        assert rig.store.requests["put"] == puts, "an open transaction is not asked for again and again"
+        shard.open_transaction = None
+        rig.shards.announce(shard)
+        await rig.settle()
+        assert rig.commit_offset(shard) == shard.high_watermark == 6
+        await rig.check()
+
+
+async def test_quiet_shards_share_bundles() -> None:
+    """Cost follows bytes and time, not shards."""
+    limits = replace(RIG_LIMITS, bundle_bytes=1 << 20, in_flight_bytes=2 << 20)
+    async with TierRig(limits) as rig:
+        topic = await rig.create_topic(shards=200)
+        await rig.start_writer()
+        for index in range(200):
+            rig.append(rig.shard(topic, index))
+        await rig.settle()
+        assert rig.is_committed(*rig.shards.all())
+        assert rig.store.requests["put"] == 1, "200 shards, one bundle"
+        assert rig.stats.parts_committed == 200
+        await rig.check()
+
+
+async def test_a_sealed_segment_is_completed_with_index_and_manifest() -> None:
+    async with TierRig() as rig:
+        topic = await rig.create_topic()
+        shard = rig.shard(topic)
+        await rig.start_writer()
+        for _ in range(300):
+            rig.append(shard, 1_000)
+        sealed = await rig.seal(shard)
+        await rig.until(lambda: rig.is_complete(sealed))
+        manifest = await rig.manifest(sealed)
+        assert manifest.seal.digest == shard.copies[sealed.key].digest()
+        assert len(manifest.parts) <= 6
+        assert rig.stats.segments_completed == 1
+        await rig.check()
+
+
+async def test_bundle_parts_are_taken_home_before_a_segment_is_complete() -> None:
+    async with TierRig() as rig:
+        topic = await rig.create_topic()
+        shard = rig.shard(topic)
+        await rig.start_writer()
+        for _ in range(5):
+            rig.append(shard)
+            await rig.settle()
+        assert all("/bundles/" in part.object_key for part in rig.remote(shard.segments[0]).remote.parts)
+        sealed = await rig.seal(shard)
+        await rig.until(lambda: rig.is_complete(sealed))
+        assert len((await rig.manifest(sealed)).parts) == 1
+        await rig.check()
+
+
+async def test_bundle_parts_are_taken_home_from_the_store_when_the_local_copy_is_lost() -> None:
+    async with TierRig() as rig:
+        topic = await rig.create_topic()
+        shard = rig.shard(topic)
+        await rig.start_writer()
+        for _ in range(3):
+            rig.append(shard)
+            await rig.settle()
+        lost = shard.copies[shard.segments[0].key]
+        rig.store.is_away = True
+        sealed = await rig.seal(shard)
+        del shard.copies[lost.key]
+        rig.store.is_away = False
+        await rig.until(lambda: rig.is_complete(sealed))
+        shard.copies[lost.key] = lost
+        await rig.check()
+
+
+async def test_small_parts_merge_so_that_a_quiet_segment_has_few() -> None:
+    async with TierRig() as rig:
+        topic = await rig.create_topic()
+        shard = rig.shard(topic)
+        await rig.start_writer()
+        for _ in range(100):
+            rig.append(shard)
+            await rig.settle()
+        parts = rig.remote(shard.segments[0]).remote.parts
+        assert len(parts) <= 2 * rig.limits.merge_parts, f"{len(parts)} parts"
+        assert rig.stats.parts_moved > 0
+        assert rig.store.requests["get"] == 0, "merging reads nothing back"
+        await rig.check()
+
+
+async def test_an_empty_sealed_segment_is_completed() -> None:
+    async with TierRig() as rig:
+        topic = await rig.create_topic()
+        shard = rig.shard(topic)
+        await rig.start_writer()
+        rig.append(shard)
+        sealed = await rig.seal(shard)
+        empty = await rig.seal(shard)
+        await rig.until(lambda: rig.is_complete(sealed, empty))
+        assert (await rig.manifest(empty)).parts == ()
+        await rig.check()
+
+
+async def test_segments_go_up_in_parallel_but_each_in_order() -> None:
+    async with TierRig() as rig:
+        topic = await rig.create_topic(shards=6)
+        await rig.start_writer()
+        rig.store.gate.clear()
+        for index in range(6):
+            for _ in range(300):
+                rig.append(rig.shard(topic, index), 1_000)
+        await rig.until(lambda: rig.store.requests["put"] == rig.limits.max_requests)
+        folders = {key.rsplit("/", 1)[0] for key in rig.store.puts}
+        assert len(folders) == rig.limits.max_requests, "one range per segment at a time"
+        rig.store.gate.set()
+        await rig.settle()
+        assert rig.is_committed(*rig.shards.all())
+        await rig.check()
+
+
+async def test_a_topic_without_remote_storage_stays_here_and_goes_up_when_it_is_turned_on() -> None:
+    async with TierRig() as rig:
+        topic = await rig.create_topic(remote_storage_enable="false")
+        shard = rig.shard(topic)
+        await rig.start_writer()
+        rig.append(shard)
+        await rig.settle()
+        assert rig.store.requests["put"] == 0
+        await rig.meta.alter_topic(topic.topic_id, {"remote.storage.enable": "true"})
+        await rig.until(lambda: rig.is_committed(shard))
+        assert rig.store.requests["put"] == 1
+
+
+async def test_flush_now_says_what_is_left_when_it_takes_too_long() -> None:
+    async with TierRig() as rig:
+        topic = await rig.create_topic()
+        await rig.start_writer()
+        rig.store.is_away = True
+        rig.append(rig.shard(topic))
+        with pytest.raises(Unavailable, match="1 segments are not in the object store"):
+            await rig.writer.flush_now(100)
+
+
+async def test_a_shard_whose_first_segment_gets_its_file_with_the_first_record_is_uploaded() -> None:
+    """The local copy is made with the first record: at start there was none."""
+    async with TierRig() as rig:
+        topic = await rig.create_topic()
+        shard = rig.shard(topic)
+        await rig.start_writer()
+        await rig.until(lambda: rig.writer.status().uploader.segments == 1)
+        assert not shard.has_local(shard.segments[0].key)
+        rig.append(shard)
+        await rig.settle()
+        assert rig.remote(shard.segments[0]).remote.state is RemoteState.PARTIAL
+
+
+async def test_data_that_comes_while_the_answers_of_a_large_bundle_are_taken_in_is_not_forgotten() -> None:
+    """Bytes that were counted before the answer is taken in must not hide those that came since."""
+    limits = replace(RIG_LIMITS, bundle_bytes=2 << 20, in_flight_bytes=4 << 20)
+    async with TierRig(limits) as rig:
+        topic = await rig.create_topic(shards=1_300)
+        first = rig.shard(topic, 0)
+        await rig.start_writer()
+        await rig.until(lambda: rig.writer.lock.current is not None)
+        for shard in rig.shards.all():
+            rig.append(shard)
+        again = False
+        flushing = asyncio.create_task(rig.writer.flush_now(5_000))
+        while not flushing.done():
+            await asyncio.sleep(0)
+            if not again and rig.stats.parts_committed > 500:
+                assert rig.writer.status().uploader.tasks == 1, "the upload is not over yet"
+                rig.append(first)
+                again = True
+        await flushing
+        await rig.settle()
+        assert rig.commit_offset(first) == 2

@@ -1,0 +1,339 @@
+"""`make demo`: real records go in through a Kafka client, are sealed, move to the cold tier, and are read back from it.
+
+    tools/demo.py [--keep] [--limit N] [--segment-bytes N]
+
+Starts a node of its own with a directory as object store, writes the flights over six shards in small segments, waits
+until every segment is sealed, uploaded, verified, and its local copy freed, then lets a consumer group of three read
+everything back and compares each record with the input. The last line gives the totals and OK; otherwise what differs,
+and exit code 1. Leaves nothing behind, except with --keep: then the node runs on, and the commands to try are told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient as KafkaAdmin
+from confluent_kafka.admin import NewTopic
+from demo_node import USUAL_PORTS, DemoFailed, Node, start_node
+from flights import Comparison, Flights
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from stratalog.admin_api.models import SealRequest, SegmentInfo, Tier, VerifyDone, VerifyRequest, VerifySegment
+from stratalog.admin_api.wording import human_bytes
+from stratalog.model.errors import StratalogError
+
+KEPT = Path(__file__).resolve().parent.parent / "demo-data"
+TOPIC, GROUP = "flights", "demo"
+SHARDS, MEMBERS = 6, 3
+BATCH_BYTES = 64 << 10
+COLD_S, READ_S = 60, 60
+"""How long to wait for the cold tier, and for the reading, before it is called a failure."""
+
+
+# In -----------------------------------------------------------------------------------------------------------------
+def create_topic(node: Node) -> None:
+    # Local copies may go as soon as the upload is complete and verified.
+    settings = {"local.retention.ms": "1"}
+    admin = KafkaAdmin({"bootstrap.servers": node.kafka})
+    admin.create_topics([NewTopic(TOPIC, SHARDS, 1, config=settings)])[TOPIC].result(20)
+
+
+def write(node: Node, flights: Flights, progress: Progress) -> None:
+    bar = progress.add_task("written", total=len(flights))
+    failures: list[str] = []
+    delivered = 0
+
+    def on_delivery(error: object, _: object) -> None:
+        nonlocal delivered
+        if error is None:
+            delivered += 1
+        else:
+            failures.append(str(error))
+
+    producer = Producer(
+        {
+            "bootstrap.servers": node.kafka,
+            "enable.idempotence": True,
+            "batch.size": BATCH_BYTES,
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 50_000,
+        }
+    )
+    for row, (key, value) in enumerate(zip(flights.keys, flights.values, strict=True)):
+        while True:
+            try:
+                producer.produce(TOPIC, value, key, on_delivery=on_delivery)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if row % 2048 == 0:
+            producer.poll(0)
+            progress.update(bar, completed=delivered)
+    while left := producer.flush(0.2):
+        progress.update(bar, completed=delivered)
+        if failures:
+            break
+    progress.update(bar, completed=delivered)
+    if failures or left or delivered != len(flights):
+        raise DemoFailed(f"{delivered:,} of {len(flights):,} records were acknowledged: {failures[:3]}")
+
+
+# Sealed, cold, freed --------------------------------------------------------------------------------------------------
+def filled(segments: list[SegmentInfo]) -> list[SegmentInfo]:
+    return [segment for segment in segments if segment.end_offset > segment.base_offset]
+
+
+def wait_until_cold(node: Node, progress: Progress) -> list[SegmentInfo]:
+    """Seals what is still being written, then waits until no record is on the local disk. Returns the segments."""
+    client = node.client()
+    client.seal(SealRequest(topic=TOPIC))
+    sealed, uploaded, freed = (progress.add_task(what, total=None) for what in ("sealed", "uploaded", "freed locally"))
+    deadline = time.monotonic() + COLD_S
+    while True:
+        segments = filled(client.segments(TOPIC))
+        states = {
+            sealed: sum(segment.state == "sealed" for segment in segments),
+            uploaded: sum(segment.remote_state == "complete" for segment in segments),
+            freed: sum(segment.tier is Tier.COLD for segment in segments),
+        }
+        for bar, done in states.items():
+            progress.update(bar, total=len(segments), completed=done)
+        if states[freed] == len(segments):
+            return segments
+        if time.monotonic() > deadline:
+            late = next(segment for segment in segments if segment.tier is not Tier.COLD)
+            raise DemoFailed(f"after {COLD_S} s a segment is not only in the cold tier: {late}")
+        time.sleep(0.1)
+
+
+def check_where_it_lies(node: Node, segments: list[SegmentInfo]) -> None:
+    """Asks the node for the ends of each segment, and looks into its directory: nothing may be local."""
+    client = node.client()
+    for segment in segments:
+        for offset in {segment.base_offset, segment.end_offset - 1}:
+            found = client.locate(TOPIC, segment.shard, offset)
+            if found.tier is not Tier.COLD or not found.is_readable:
+                raise DemoFailed(f"shard {segment.shard}, offset {offset} is not in the cold tier: {found}")
+    topic_id = client.topic(TOPIC).topic.topic_id
+    files = list((node.directory / "node" / "node" / "segments" / topic_id).rglob("*.seg"))
+    if len(files) > SHARDS or any(file.stat().st_size > 4096 for file in files):
+        raise DemoFailed(f"local files are left: {[str(file) for file in files]}")
+
+
+def show_where_it_lies(console: Console, node: Node, segments: list[SegmentInfo]) -> None:
+    table = Table(title="What lies where")
+    for column in ("shard", "segments", "records", "local bytes", "cold bytes", "objects in the bucket"):
+        table.add_column(column, justify="right")
+    bucket = node.directory / "bucket"
+    for shard in range(SHARDS):
+        own = [segment for segment in segments if segment.shard == shard]
+        objects = [path for path in bucket.rglob("*") if path.is_file() and path.parts[-3] == str(shard)]
+        size = sum(segment.size_bytes for segment in own)
+        end = own[-1].end_offset if own else 0
+        local = sum(segment.size_bytes for segment in own if segment.tier is not Tier.COLD)
+        table.add_row(str(shard), str(len(own)), f"{end:,}", human_bytes(local), human_bytes(size), str(len(objects)))
+    console.print(table)
+    some = segments[len(segments) // 2]
+    found = node.client().locate(TOPIC, some.shard, some.base_offset)
+    console.print(
+        f"For example offset {found.offset} of shard {found.shard} is in …/{str(found.place).rpartition('/')[2]} "
+        f"at byte {found.position}: {'; '.join(found.why)}."
+    )
+
+
+# Back -----------------------------------------------------------------------------------------------------------------
+def members(node: Node) -> Iterator[Consumer]:
+    for number in range(MEMBERS):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": node.kafka,
+                "group.id": GROUP,
+                "client.id": f"member-{number}",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        consumer.subscribe([TOPIC])
+        yield consumer
+
+
+def read_back(node: Node, flights: Flights, segments: list[SegmentInfo], progress: Progress) -> Comparison:
+    """Three members of one group read everything; what they read is compared as it comes. Raises: DemoFailed."""
+    comparison = Comparison(flights)
+    bar = progress.add_task("read back", total=len(flights))
+    ends = {shard: max((s.end_offset for s in segments if s.shard == shard), default=0) for shard in range(SHARDS)}
+    lock = threading.Lock()
+    stopping = threading.Event()
+    failures: list[str] = []
+
+    def poll(consumer: Consumer) -> None:
+        try:
+            while not stopping.is_set():
+                messages: list[Message] = consumer.consume(2000, timeout=0.1)
+                errors = [message.error() for message in messages if message.error()]
+                if errors:
+                    raise KafkaException(errors[0])
+                with lock:
+                    comparison.take_messages(messages)
+                if messages:
+                    with contextlib.suppress(KafkaException):  # a rebalance: then they are read again
+                        consumer.commit(asynchronous=False)
+        except Exception as error:
+            failures.append(f"{type(error).__name__}: {error}")
+        finally:
+            consumer.close()
+
+    threads = [threading.Thread(target=poll, args=(consumer,)) for consumer in members(node)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + READ_S
+    while comparison.count < len(flights) and not failures and time.monotonic() < deadline:
+        progress.update(bar, completed=comparison.count)
+        time.sleep(0.05)
+    stopping.set()
+    for thread in threads:
+        thread.join()
+    progress.update(bar, completed=comparison.count)
+    if wrong := [*failures, *comparison.finish(ends)]:
+        raise DemoFailed("what came back differs from what went in:\n  " + "\n  ".join(wrong))
+    return comparison
+
+
+def verify(node: Node, progress: Progress) -> VerifyDone:
+    """Every digest of every segment, in both tiers."""
+    bar = progress.add_task("digests checked", total=None)
+    findings: list[str] = []
+    done = VerifyDone(segments=0, local_bytes=0, cold_bytes=0, errors=0, warnings=0)
+    for line in node.client().verify(VerifyRequest(topic=TOPIC)):
+        match line:
+            case VerifySegment():
+                progress.update(bar, advance=1)
+                findings += [f"{finding.place}: {finding.what}" for finding in line.findings]
+            case VerifyDone():
+                done = line
+            case _:
+                progress.update(bar, total=line.segments)
+    if findings:
+        raise DemoFailed("a check of the digests found:\n  " + "\n  ".join(findings))
+    return done
+
+
+# The story ------------------------------------------------------------------------------------------------------------
+LOCAL_READS = ("stratalog_log_cached_read_bytes_total", "stratalog_log_disk_read_bytes_total")
+COLD_READS = ("stratalog_cold_read_bytes_used_total",)
+
+
+def tell(console: Console, node: Node, flights: Flights, began: float) -> None:
+    columns = (TextColumn("{task.description:>16}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        create_topic(node)
+        write(node, flights, progress)
+        segments = wait_until_cold(node, progress)
+        check_where_it_lies(node, segments)
+        stored = sum(segment.size_bytes for segment in segments)
+        local_before, cold_before = node.metric(*LOCAL_READS), node.metric(*COLD_READS)
+        comparison = read_back(node, flights, segments, progress)
+        local = int(node.metric(*LOCAL_READS) - local_before)
+        cold = int(node.metric(*COLD_READS) - cold_before)
+        checked = verify(node, progress)
+    show_where_it_lies(console, node, segments)
+    console.print(
+        f"Read back: {human_bytes(cold)} from the cold tier, {human_bytes(local)} from local disk or memory "
+        f"(the group's own offsets), {comparison.read_again:,} records twice because of rebalances."
+    )
+    # Every byte must have come from the object store at least once; local reads are the offsets topic's alone.
+    if cold < stored or local > stored // 20:
+        raise DemoFailed(f"of {stored:,} bytes {cold:,} were read from the cold tier and {local:,} locally")
+    console.print(
+        f"Digests: {checked.segments:,} segments, {human_bytes(checked.cold_bytes)} in the cold tier, no fault."
+    )
+    took_s = time.monotonic() - began
+    console.print(
+        f"{len(flights):,} flights, {human_bytes(stored)}, {len(segments)} segments: written, sealed, moved to the "
+        f"cold tier, read back from it and equal to the input in {took_s:.1f} s: [bold green]OK[/]",
+        soft_wrap=True,
+    )
+
+
+def tell_what_to_try(console: Console, node: Node) -> None:
+    stratalog = str(Path(sys.executable).with_name("stratalog"))
+    with contextlib.suppress(ValueError):
+        stratalog = str(Path(stratalog).relative_to(Path.cwd()))
+    admin = "" if node.admin.endswith(f":{USUAL_PORTS['admin']}") else f" --admin {node.admin}"
+    console.print(
+        f"""
+The node runs on: Kafka clients at {node.kafka}, status page at http://{node.admin}/, data in {node.directory}. To try:
+  {stratalog} topics list{admin}
+  {stratalog} segments {TOPIC} --shard 0{admin}
+  {stratalog} locate {TOPIC} 0 12345{admin}
+  {stratalog} verify {TOPIC}{admin}
+  kcat -C -b {node.kafka} -t {TOPIC} -p 0 -o 12345 -c 1
+  echo 'N14228:{{"row":-1}}' | kcat -P -b {node.kafka} -t {TOPIC} -K :
+  {stratalog} seal {TOPIC}{admin}
+To end it: kill {node.process.pid}; to remove its data: rm -r {node.directory}""",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="demo.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--keep", action="store_true", help="let the node run on, in demo-data, and say what to try")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N flights")
+    parser.add_argument("--segment-bytes", type=int, default=1 << 20, metavar="N", help="size of a segment")
+    arguments = parser.parse_args()
+    if arguments.limit is not None and arguments.limit < 1:
+        parser.error("--limit must be at least 1")
+    return arguments
+
+
+def main() -> int:
+    arguments = parse()
+    console = Console(highlight=False)
+    console.print("Stratalog demo: flights of 2013 from New York, keyed by tail number")
+    flights = Flights(arguments.limit)
+    if arguments.keep:
+        KEPT.mkdir(exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="demo-", dir=KEPT if arguments.keep else None))
+    began = time.monotonic()
+    node = None
+    is_kept = False
+    try:
+        node = start_node(directory, arguments.segment_bytes, on_usual_ports=arguments.keep)
+        tell(console, node, flights, began)
+        is_kept = arguments.keep
+    except (DemoFailed, StratalogError, KafkaException) as error:
+        console.print(f"[bold red]The demo failed:[/] {error}", soft_wrap=True)
+        if node is not None:
+            console.print(
+                "The end of the node's log:", *node.log.read_text(errors="replace").splitlines()[-15:], sep="\n"
+            )
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if is_kept and node is not None:
+            tell_what_to_try(console, node)
+        else:
+            if node is not None:
+                node.end()
+            shutil.rmtree(directory, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                KEPT.rmdir()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Resolves pyproject.toml into requirements/*.txt: versions and hashes, no addresses.
+# uv resolves because pip's own resolver backtracks for minutes on this set; it lives in a cache folder of its own.
+#
+#   lock.sh UV_VERSION
+set -euo pipefail
+
+version=${1:?lock.sh UV_VERSION}
+top=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$top"
+home=.cache/uv-$version
+[[ -x $home/bin/uv ]] || { .venv/bin/python -m venv "$home"; "$home/bin/python" -m pip install --quiet "uv==$version"; }
+
+compile() {                                       # compile EXTRA OUTPUT
+  UV_CUSTOM_COMPILE_COMMAND="make lock" "$home/bin/uv" pip compile --quiet --generate-hashes --no-emit-index-url \
+    --no-annotate --no-emit-find-links --python-version 3.11 --universal --extra "$1" --output-file "$2" pyproject.toml
+}
+compile all requirements/all.txt
+compile dev requirements/dev.txt
+if grep -nE '://' requirements/*.txt; then
+  echo "lock: an address has found its way into requirements/" >&2
+  exit 1
+fi
