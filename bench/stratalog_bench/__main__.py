@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stratalog_bench import cells_client, cells_cold, cells_fsync, cells_requests, cells_resources
+from stratalog_bench import cells_client, cells_cold, cells_fsync, cells_requests, cells_resources, warm_memory
 from stratalog_bench.context import REPOSITORY, Bench, Skipped, machine
 from stratalog_bench.report import Outcome, as_table, write
 from stratalog_bench.rows import Row
@@ -61,6 +61,7 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="one short round: does it work at all? no figures to believe"
     )
+    parser.add_argument("--no-warm", action="store_true", help="do not touch the machine's memory first")
     parser.add_argument("--list", action="store_true", help="names of the cells")
     parser.add_argument("--output", type=Path, default=REPOSITORY / "bench" / "results")
     return parser.parse_args()
@@ -100,6 +101,8 @@ def main() -> int:
     # Ended from outside, the servers that were started must end too: leave by the front door.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began = time.monotonic()
+    if not (chosen.quick or chosen.no_warm):
+        warm_memory.warm()
     with Bench(seconds=seconds, rounds=rounds, scale=scale) as bench:
         outcome = measure(bench, names, console)
     page = write(outcome, chosen.output, is_whole=len(names) == len(CELLS) and not chosen.quick)

@@ -36,9 +36,7 @@ def state_of(node: NodeProcess, group: str) -> Any:
     return admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
 
 
-# With kafka-python the member left over sometimes does not take all shards within a minute (cause not known yet):
-# `make soak` runs it.
-@pytest.mark.parametrize("make", [ConfluentMember, pytest.param(KafkaPythonMember, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("make", [ConfluentMember, KafkaPythonMember])
 def test_members_join_and_leave_and_together_read_everything(make: Any, node: NodeProcess, topic: str) -> None:
     create_topic(node.bootstrap, topic, SHARDS)
     written = fill(node, topic, 0, 600)

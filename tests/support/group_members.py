@@ -142,11 +142,22 @@ class KafkaPythonMember(_PollingMember):
 
     def _poll(self) -> None:
         found = self.consumer.poll(50)
+        self._keep_joining()
         for records in found.values():
             self.seen += [Seen(record.partition, record.offset, record.value) for record in records]
         if found:
             with contextlib.suppress(kafka.errors.KafkaError):
                 self.consumer.commit()
+
+    def _keep_joining(self) -> None:
+        """Works around kafka-python 3.0.12, which has the fault that the Java client mended as KAFKA-9815.
+
+        A rejoin for changed metadata does not mark itself as needed: when a poll times out while its JoinGroup is under
+        way, no later poll looks at the answer, and the member owns nothing for good, whatever the broker.
+        """
+        coordinator = self.consumer._coordinator
+        if coordinator._join_task is not None:
+            coordinator.request_rejoin()
 
     def _close(self) -> None:
         self.consumer.close()
