@@ -83,8 +83,19 @@ def _segment(source: Readable, options: DumpOptions) -> Iterator[Section]:
     stream = BatchStream(
         source=source.name, base_offset=identity.base_offset, epoch=identity.epoch, position=SEGMENT_HEADER_BYTES
     )
-    yield from _batches(source, stream, SEGMENT_HEADER_BYTES, source.size_bytes, options)
+    try:
+        yield from _batches(source, stream, SEGMENT_HEADER_BYTES, source.size_bytes, options)
+    except Corrupt:
+        if not _holds_only_zeros_from(source, stream.position):
+            raise
+        room = source.size_bytes - stream.position
+        yield Section("room ahead", {"position": stream.position, "bytes": room, "meaning": "this segment is written"})
     yield _totals(stream)
+
+
+def _holds_only_zeros_from(source: Readable, position: int) -> bool:
+    positions = range(position, source.size_bytes, _WINDOW_BYTES)
+    return not any(source.read(at, min(_WINDOW_BYTES, source.size_bytes - at)).strip(b"\0") for at in positions)
 
 
 def _index(source: Readable, _options: DumpOptions) -> Iterator[Section]:

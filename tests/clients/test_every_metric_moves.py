@@ -257,7 +257,7 @@ def torn_tail(scene: Scene, tmp_path: Path) -> None:
     place = Path(scene.segments("hot")[-1]["places"][0])
     node.kill()
     with place.open("ab") as file:
-        file.write(b"\0" * 100)
+        file.write(b"\xff" * 100)
     node.start()
     assert scene.metric("stratalog_log_torn_tail_bytes_total") >= 100
 

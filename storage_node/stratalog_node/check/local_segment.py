@@ -43,7 +43,8 @@ class LocalReport:
 def check_segment_file(
     path: Path, *, expected: SegmentIdentity | None = None, seal: SealRecord | None = None, is_active: bool = False
 ) -> LocalReport:
-    """Check a segment file. With `is_active` a torn tail is a warning: the next start cuts it.
+    """Check a segment file. With `is_active` a torn tail is a warning: the next start cuts it. Room ahead is as it
+    should be in a file without a seal, and nowhere else.
 
     `created_ms` of `expected` is not compared. Raises: NotFound, Unavailable (the disk would not answer).
     """
@@ -63,20 +64,22 @@ def check_segment_file(
             source=file.name, base_offset=identity.base_offset, epoch=identity.epoch, position=SEGMENT_HEADER_BYTES
         )
         report.stream = stream
-        _walk(file, stream, report, is_active)
+        _walk(file, stream, report, is_active=is_active, is_sealed=seal is not None)
     report.batch_bytes = stream.position - SEGMENT_HEADER_BYTES
     if seal is not None:
         compare_with_seal(report, seal, "the seal record")
     return report
 
 
-def _walk(file: InspectedFile, stream: BatchStream, report: LocalReport, is_active: bool) -> None:
+def _walk(file: InspectedFile, stream: BatchStream, report: LocalReport, *, is_active: bool, is_sealed: bool) -> None:
     try:
         for window in file.windows(SEGMENT_HEADER_BYTES):
             stream.feed(window)
         stream.finish()
     except Corrupt as error:
         left = file.size_bytes - stream.position
+        if not is_sealed and file.holds_only_zeros_from(stream.position):
+            return
         if is_active:
             report.warn(
                 f"{_words(error)}; a torn tail of {left} bytes after offset {stream.next_offset}",

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stratalog.model.errors import Corrupt, DiskFull, NotFound, Unavailable
+from stratalog_node.disk.room_ahead import LEAST_APPEND_BYTES, RoomAhead
 
 _IOV_MAX = 1024
 _TRUNCATE_STEP = 4 << 20
@@ -56,10 +57,10 @@ class Descriptors:
 
 
 class SegmentFile:
-    """One segment's file. `size_bytes` is what was appended whole; what lies beyond is a torn tail and is never
-    read."""
+    """One segment's file. `size_bytes` is what was appended whole; what lies beyond is room ahead or a torn tail, and
+    is never read."""
 
-    __slots__ = ("_descriptors", "_fd", "_is_retired", "_lost", "path", "pins", "size_bytes", "was_used")
+    __slots__ = ("_descriptors", "_fd", "_is_retired", "_lost", "_room", "path", "pins", "size_bytes", "was_used")
 
     def __init__(self, path: Path, descriptors: Descriptors, size_bytes: int) -> None:
         self.path = path
@@ -70,6 +71,7 @@ class SegmentFile:
         self._fd = -1
         self._is_retired = False
         self._lost = ""
+        self._room = RoomAhead()
 
     def pin(self) -> None:
         """A thread is about to use it: its descriptor stays as it is until `unpin`. On the event loop."""
@@ -126,15 +128,31 @@ class SegmentFile:
         """
         fd = self.fd()
         position = self.size_bytes
+        end = position + size_bytes
         try:
-            if len(buffers) <= _IOV_MAX and os.pwritev(fd, buffers, position) == size_bytes:
-                self.size_bytes = position + size_bytes
-                return
-            self._append_slowly(fd, buffers, position, size_bytes)
+            if end > self._room.end_position and size_bytes >= LEAST_APPEND_BYTES:
+                is_whole = self._append_with_room(fd, buffers, position, size_bytes)
+            else:
+                is_whole = len(buffers) <= _IOV_MAX and os.pwritev(fd, buffers, position) == size_bytes
+            if not is_whole:
+                self._append_slowly(fd, buffers, position, size_bytes)
         except OSError as error:
             self._cut_back(fd, position)
             raise _write_error(self.path, error) from error
-        self.size_bytes = position + size_bytes
+        self.size_bytes = end
+
+    def _append_with_room(self, fd: int, buffers: Sequence[memoryview | bytes], position: int, size_bytes: int) -> bool:
+        """Append and make room behind. False: not all is written, perhaps for want of space for the room alone."""
+        zeros = self._room.zeros_behind(position + size_bytes)
+        if len(buffers) >= _IOV_MAX:
+            return False
+        self._room.allocate(fd, position + size_bytes + len(zeros))
+        try:
+            written = os.pwritev(fd, [*buffers, zeros], position)
+        except OSError:
+            return False
+        self._room.end_position = position + written
+        return written >= size_bytes
 
     def _append_slowly(self, fd: int, buffers: Sequence[memoryview | bytes], position: int, size_bytes: int) -> None:
         # A short pwritev is legal and so is a list longer than IOV_MAX: go on piece by piece from the position reached.
@@ -153,13 +171,19 @@ class SegmentFile:
         if written != size_bytes:
             raise OSError(errno.EIO, f"wrote {written} of {size_bytes} bytes")
 
-    @staticmethod
-    def _cut_back(fd: int, position: int) -> None:
-        try:
+    def _cut_back(self, fd: int, position: int) -> None:
+        self._room.forget()
+        # Should it fail: the next append writes over the same position, and recovery cuts at the last whole batch.
+        with suppress(OSError):
             os.ftruncate(fd, position)
-        except OSError:
-            # The next append writes over the same position, and recovery cuts at the last whole batch: nothing is lost.
-            return
+
+    def cut_room(self) -> None:
+        """Cut off the room ahead: nothing is appended any more. Blocking; for disk threads, of a pinned file."""
+        with self._borrowed(os.O_RDWR) as fd:
+            try:
+                os.ftruncate(fd, self.size_bytes)
+            except OSError as error:
+                raise _write_error(self.path, error) from error
 
     def read_cached(self, buffer: memoryview, position: int) -> int:
         """Fill `buffer` from the page cache; returns how many bytes were there (0: ask a disk thread)."""
@@ -225,7 +249,7 @@ class SegmentFile:
                 raise _write_error(self.path, error) from error
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut a torn tail. Only recovery calls this."""
+        """Cut the room ahead or a torn tail. Only recovery calls this."""
         try:
             os.ftruncate(self.fd(), size_bytes)
         except OSError as error:

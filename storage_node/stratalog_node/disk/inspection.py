@@ -36,6 +36,10 @@ class InspectedFile:
         for position in range(start, stop, WINDOW_BYTES):
             yield self.read(position, min(WINDOW_BYTES, stop - position))
 
+    def holds_only_zeros_from(self, position: int) -> bool:
+        """Whether all of the file from there on is room ahead (docs/formats.md, 3). Raises: Corrupt, Unavailable."""
+        return not any(window.strip(b"\0") for window in self.windows(position))
+
 
 @contextmanager
 def inspect_file(path: Path) -> Iterator[InspectedFile]:

@@ -1,8 +1,9 @@
 """Restart: what the disk holds, brought together with what the meta service knows.
 
 For each shard: sealed copies are taken as they are (their index blocks are read later), a SEALING segment is read and
-queued for its seal, the active one is scanned from its checkpoint and its torn tail is cut, and a roll that meta never
-heard of is confirmed now. Shards without files cost a dictionary entry: 10,000 idle ones start in well under a second.
+queued for its seal, the active one is scanned from its checkpoint and its room ahead or torn tail is cut, and a roll
+that meta never heard of is confirmed now. Shards without files cost a dictionary entry: 10,000 idle ones start in well
+under a second.
 Runs before the node serves; scans on the disk threads.
 """
 
@@ -13,7 +14,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stratalog.formats.checkpoint import Checkpoint
-from stratalog.formats.index_points import IndexBuilder
+from stratalog.formats.index_points import IndexBuilder, IndexPoint
+from stratalog.formats.record_batch import scan_valid_prefix
 from stratalog.formats.segment_file import (
     SEGMENT_HEADER_BYTES,
     check_identity,
@@ -174,9 +176,12 @@ class Recovery:
         data_bytes = file.size_bytes - SEGMENT_HEADER_BYTES
         scan, checked_bytes = await self._scan_file(file, key, data_bytes, table)
         if scan.position < data_bytes:
-            torn = data_bytes - scan.position
-            self._node.stats.torn_tail_bytes += torn
-            log.warning("torn tail cut", file=str(path), bytes=torn, end_offset=scan.next_offset, reason=scan.stopped)
+            if not _holds_only_zeros_from(file, SEGMENT_HEADER_BYTES + scan.position):
+                torn = data_bytes - scan.position
+                self._node.stats.torn_tail_bytes += torn
+                log.warning(
+                    "torn tail cut", file=str(path), bytes=torn, end_offset=scan.next_offset, reason=scan.stopped
+                )
             file.truncate(SEGMENT_HEADER_BYTES + scan.position)
         flushed_bytes = SEGMENT_HEADER_BYTES + checked_bytes if checked_bytes else 0
         if shard.rules.is_fsync and checked_bytes < scan.position:
@@ -233,7 +238,7 @@ class Recovery:
         scan = self._resume(key, data_bytes, table)
         start = scan.position
         await self._advance(scan, file, data_bytes)
-        if start == scan.position < data_bytes and start > 0:
+        if start == scan.position < data_bytes and start > 0 and not self._ends_whole(file, scan):
             # Not one batch follows the checkpoint: rather a wrong checkpoint than a tail torn just there.
             log.warning("checkpoint doubted: reading the segment from its start", file=str(file.path), position=start)
             again = ProducerTable(before)
@@ -245,6 +250,18 @@ class Recovery:
         if start:
             self._used.add(key)
         return scan, start
+
+    @staticmethod
+    def _ends_whole(file: SegmentFile, scan: SegmentScan) -> bool:
+        """Whether room ahead begins where the scan stands, and the batches before it, from the last index point on, end
+        just there."""
+        if not _holds_only_zeros_from(file, SEGMENT_HEADER_BYTES + scan.position):
+            return False
+        points = scan.index
+        last = points[len(points) - 1] if len(points) else IndexPoint(scan.key.base_offset, 0, -1)
+        data = file.read(SEGMENT_HEADER_BYTES + last.position, scan.position - last.position)
+        valid = scan_valid_prefix(data, last.offset, scan.key.epoch)
+        return (valid.end_position, valid.next_offset) == (len(data), scan.next_offset)
 
     async def _advance(self, scan: SegmentScan, file: SegmentFile, data_bytes: int) -> SegmentScan:
         def work() -> SegmentScan:
@@ -300,6 +317,12 @@ class Recovery:
         target = path.with_suffix(".unconfirmed")
         log.warning("unacknowledged segment set aside", file=str(path), kept_as=str(target))
         path.rename(target)
+
+
+def _holds_only_zeros_from(file: SegmentFile, position: int) -> bool:
+    """Blocking: one window in the usual case, for a torn tail is seen at its first byte and room ahead is short."""
+    positions = range(position, file.size_bytes, _SHORT_BYTES)
+    return not any(file.read(at, min(_SHORT_BYTES, file.size_bytes - at)).strip(b"\0") for at in positions)
 
 
 def _flush(file: SegmentFile) -> None:

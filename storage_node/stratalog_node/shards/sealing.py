@@ -218,7 +218,9 @@ class Sealing:
         self._forget(ended.old)
 
     def _make_seal(self, old: ActiveSegment) -> IndexBlock:
-        """Blocking: flush, read every batch back, check, digest, and write the index block beside the file."""
+        """Blocking: cut the room ahead, flush, read every batch back, check, digest, and write the index block beside
+        the file."""
+        old.file.cut_room()
         old.file.sync()
         scan = SegmentScan.begin(old.key, ProducerTable())
         scan.advance(old.read_blocking, old.size_bytes, lambda: self._is_closing)
