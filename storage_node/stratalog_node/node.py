@@ -288,6 +288,7 @@ class StorageNode:
         metrics = self.metrics
         metrics.add("stratalog_kafka", self.server.stats)
         metrics.add("stratalog_log", self.shards.stats)
+        metrics.add("stratalog_index", self.shards.sealed_points.stats)
         metrics.add("stratalog_flush", self.flusher.stats)
         metrics.add("stratalog_disk", self.space.stats)
         metrics.add("stratalog_groups", self.groups.stats)

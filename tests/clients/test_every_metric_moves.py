@@ -64,6 +64,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_groups_snapshots_total": (_GROUP_LOG, "snapshots"),
     "stratalog_log_seal_failures_total": ("tests/unit/shards/test_shard_rolls.py", "seal_failures"),
     "stratalog_log_damaged_copies_total": ("tests/unit/shards/test_damaged_copies.py", "damaged_copies"),
+    "stratalog_index_loads_total": ("tests/unit/shards/test_index_cache.py", "stats.loads"),
+    "stratalog_index_drops_total": ("tests/unit/shards/test_index_cache.py", "stats.drops"),
     "stratalog_loop_blocks_total": ("tests/unit/telemetry/test_loop_watchdog.py", "blocks"),
     "stratalog_loop_blocked_seconds": ("tests/unit/telemetry/test_loop_watchdog.py", "blocked.count"),
     "stratalog_metric_read_failures_total": ("tests/unit/telemetry/test_metrics_registry.py", "read_failures"),

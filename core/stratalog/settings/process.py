@@ -159,6 +159,14 @@ class ProcessSettings(BaseModel):
         "disk.",
     )
 
+    log_index_cache_bytes: int = Field(
+        default=32 * MIB,
+        ge=0,
+        le=64 * GIB,
+        description="Bytes of sealed local segments' index points in memory; above it those of the least recently read "
+        "segments are dropped, and read from disk when they are needed again. 24 bytes per 64 KiB of data.",
+    )
+
     # Retention --------------------------------------------------------------------------------------------------
     log_retention_ms: int = Field(
         default=7 * DAY_MS,

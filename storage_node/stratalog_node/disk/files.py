@@ -77,6 +77,10 @@ class SegmentFile:
         """A thread is about to use it: its descriptor stays as it is until `unpin`. On the event loop."""
         self.pins += 1
 
+    @property
+    def is_retired(self) -> bool:
+        return self._is_retired
+
     def unpin(self) -> None:
         self.pins -= 1
         if self._is_retired and self.pins == 0:

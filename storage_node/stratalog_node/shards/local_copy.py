@@ -49,10 +49,11 @@ class LocalCopy:
 
     __slots__ = ("_hints", "damage", "file", "key", "points")
 
-    def __init__(self, key: SegmentKey, file: SegmentFile, points: IndexPoints) -> None:
+    def __init__(self, key: SegmentKey, file: SegmentFile, points: IndexPoints | None) -> None:
         self.key = key
         self.file = file
         self.points = points
+        """None: not in memory now. Take them once per read: a sealed copy's may be dropped between two looks."""
         self.damage: str | None = None
         """What a read found wrong. From then on every read of this copy is checked, also from the page cache."""
         self._hints: list[tuple[int, int]] = []
@@ -78,24 +79,26 @@ class LocalCopy:
                 return position
         return -1
 
-    def find(self, offset: int, max_bytes: int, end_position: int, end_offset: int, read: ReadBytes) -> Extent:
+    def find(
+        self, points: IndexPoints, offset: int, max_bytes: int, end_position: int, end_offset: int, read: ReadBytes
+    ) -> Extent:
         """Batches from the one that contains `offset`, at least one whole, else at most `max_bytes`, all of them below
         `end_position` (where `end_offset` begins). Raises: NotCached, Corrupt."""
         position = self.hinted(offset)
         if position < 0 or position >= end_position:
-            position = self._scan_to(offset, end_position, read)
+            position = self._scan_to(points, offset, end_position, read)
         want = position + max_bytes
         if want >= end_position:
             return Extent(position, end_position, end_offset)
-        at = self.points.before_position(want)
+        at = points.before_position(want)
         if at >= 0:
-            point = self.points[at]
+            point = points[at]
             if point.position > position:
                 return Extent(position, point.position, point.offset)
         return self._scan_within(position, want, end_position, read)
 
-    def _scan_to(self, offset: int, end_position: int, read: ReadBytes) -> int:
-        position = self.points.position(self.points.before_offset(offset)) or 0
+    def _scan_to(self, points: IndexPoints, offset: int, end_position: int, read: ReadBytes) -> int:
+        position = points.position(points.before_offset(offset)) or 0
         while position < end_position:
             header = self._header_at(position, read)
             if header.end_offset > offset:

@@ -35,6 +35,7 @@ from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.lookup_seam import DiskUsage
 from stratalog_node.shards.rules import ShardRules
+from stratalog_node.shards.sealed_points import SealedPoints
 from stratalog_node.shards.seam import ShardView
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.stats import ShardStats
@@ -82,6 +83,7 @@ class NodeShards:
         self.clock_ms = clock_ms
         self.now_ms = clock_ms()
         self.stats = ShardStats()
+        self.sealed_points = SealedPoints(threads, settings.log_index_cache_bytes)
         self.refusal: tuple[ErrorCode, str] | None = None
         """Why the whole node takes no writes, if so (disk full, hard limit)."""
         self.flusher: Flusher
@@ -278,6 +280,7 @@ class NodeShards:
             self.sealing.detached(shard, unsealed)
             for copy in (*shard.copies.values(), *unsealed):
                 copy.file.retire()
+                self.sealed_points.forget(copy)
             # Whoever reads now still finds the bytes; nobody else comes.
             shard.copies.update((copy.key.epoch, copy) for copy in unsealed)
             shard.active = None
@@ -309,6 +312,8 @@ class NodeShards:
                 remove_empty_directories(index_path.parent, index_path.parent.parent)
 
         file.retire()
+        if copy is not None:
+            self.sealed_points.forget(copy)
         await self.threads.background(remove)
         self.stats.local_copies_freed += 1
 

@@ -7,9 +7,10 @@ Nothing here is on the hot path. File reads run on the disk threads, object read
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
+from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.record_batch import walk
 from stratalog.formats.records import decode_records, first_offset_at_or_after, offset_of_max_timestamp
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from stratalog_node.shards.shard_log import ShardLog
 
 _TIME_SCAN_BYTES = 256 << 10
-T = TypeVar("T")
 
 
 class ColdTimes(Protocol):
@@ -48,13 +48,14 @@ def readable_end(copy: LocalCopy) -> tuple[int, int]:
 
 def size_below_high_watermark(copy: LocalCopy, from_offset: int) -> int:
     """Committed bytes at and above a batch boundary: exact when the boundary is remembered, else from the index point
-    before it, which is at most one index interval too much."""
+    before it, which is at most one index interval too much. All of a sealed copy whose points are not in memory."""
     end_position, end_offset = readable_end(copy)
     if from_offset >= end_offset:
         return 0
     position = copy.hinted(from_offset)
     if position < 0:
-        position = copy.points.position(copy.points.before_offset(from_offset)) or 0
+        points = copy.points
+        position = 0 if points is None else points.position(points.before_offset(from_offset)) or 0
     return max(end_position - position, 0)
 
 
@@ -69,10 +70,8 @@ async def read_committed_range(shard: ShardLog, segment: SegmentKey, from_offset
     if from_offset >= end_offset:
         return LogRange(from_offset, from_offset, b"", ())
 
-    def work() -> LogRange:
-        if isinstance(copy, SealedCopy):
-            copy.load_points()
-        extent = copy.find(from_offset, max_bytes, end_position, end_offset, copy.read_blocking)
+    def work(points: IndexPoints) -> LogRange:
+        extent = copy.find(points, from_offset, max_bytes, end_position, end_offset, copy.read_blocking)
         data = copy.read_blocking(extent.position, extent.size_bytes)
         source, position = str(copy.file.path), SEGMENT_HEADER_BYTES + extent.position
         batches = walk(data, source=source, position=position, epoch=segment.epoch)
@@ -80,7 +79,7 @@ async def read_committed_range(shard: ShardLog, segment: SegmentKey, from_offset
         copy.remember(extent.next_offset, extent.end_position)
         return LogRange(headers[0].base_offset, headers[-1].end_offset, data, headers)
 
-    return await _pinned(shard, copy, work)
+    return await shard.node.sealed_points.read(copy, work)
 
 
 # Times ----------------------------------------------------------------------------------------------------------------
@@ -140,10 +139,8 @@ async def _first_after_start(shard: ShardLog, timestamp_ms: int) -> FoundOffset 
 async def _local_time(shard: ShardLog, copy: LocalCopy, timestamp_ms: int) -> tuple[int, int] | None:
     end_position, _ = readable_end(copy)
 
-    def work() -> tuple[int, int] | None:
-        if isinstance(copy, SealedCopy):
-            copy.load_points()
-        position = copy.points.position(copy.points.before_time(timestamp_ms)) or 0
+    def work(points: IndexPoints) -> tuple[int, int] | None:
+        position = points.position(points.before_time(timestamp_ms)) or 0
         while position < end_position:
             header = copy.header_at(position)
             if header.max_timestamp_ms >= timestamp_ms:
@@ -154,7 +151,7 @@ async def _local_time(shard: ShardLog, copy: LocalCopy, timestamp_ms: int) -> tu
             position += header.size_bytes
         return None
 
-    return await _pinned(shard, copy, work)
+    return await shard.node.sealed_points.read(copy, work)
 
 
 async def offset_with_max_timestamp(shard: ShardLog) -> FoundOffset | None:
@@ -186,10 +183,6 @@ async def _local_max(shard: ShardLog, copy: LocalCopy) -> tuple[int, int] | None
             return None
         return offset_of_max_timestamp(copy.read_blocking(at, copy.header_at(at).size_bytes))
 
-    return await _pinned(shard, copy, work)
-
-
-async def _pinned(shard: ShardLog, copy: LocalCopy, work: Callable[[], T]) -> T:
     return await shard.node.threads.read_file(copy.file, work)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.read_policy import ReadFrom, choose
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
@@ -131,9 +132,12 @@ class ShardReader:
         copy = place.copy
         if copy is None or self._source(shard, place) is ReadFrom.COLD:
             raise NotCached
-        if copy.damage is not None or (isinstance(copy, SealedCopy) and not copy.is_indexed):
+        points = copy.points
+        if points is None or copy.damage is not None:
             raise NotCached
-        extent = copy.find(offset, max_bytes, place.end_position, place.end_offset, copy.read_header_cached)
+        if isinstance(copy, SealedCopy):
+            shard.node.sealed_points.touch(copy)
+        extent = copy.find(points, offset, max_bytes, place.end_position, place.end_offset, copy.read_header_cached)
         if for_socket and extent.size_bytes >= _SLICE_BYTES:
             return self._slice(shard, copy, extent)
         size = extent.size_bytes
@@ -221,13 +225,11 @@ class ShardReader:
         copy = place.copy
         assert copy is not None
 
-        def work() -> tuple[Extent, bytes]:
-            if isinstance(copy, SealedCopy):
-                copy.load_points()
-            extent = copy.find(offset, max_bytes, place.end_position, place.end_offset, copy.read_blocking)
+        def work(points: IndexPoints) -> tuple[Extent, bytes]:
+            extent = copy.find(points, offset, max_bytes, place.end_position, place.end_offset, copy.read_blocking)
             return extent, copy.read_verified(extent)
 
-        extent, data = await shard.node.threads.read_file(copy.file, work)
+        extent, data = await shard.node.sealed_points.read(copy, work)
         copy.remember(extent.next_offset, extent.end_position)
         shard.node.stats.disk_read_bytes += len(data)
         return self._counted([data])

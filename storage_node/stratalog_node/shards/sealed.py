@@ -1,5 +1,5 @@
-"""A sealed segment's local copy. Its index block is read when somebody first looks into the segment, on a disk
-thread."""
+"""A sealed segment's local copy. Its points are in memory only while `sealed_points.SealedPoints` holds them; they come
+from its index block, on a disk thread."""
 
 from __future__ import annotations
 
@@ -18,29 +18,18 @@ from stratalog_node.shards.local_copy import LocalCopy
 
 log = logger(__name__)
 
-_NO_POINTS = IndexPoints()
-
 
 class SealedCopy(LocalCopy):
-    __slots__ = ("_is_loaded", "index_path", "seal")
+    __slots__ = ("index_path", "seal")
 
-    def __init__(
-        self, key: SegmentKey, file: SegmentFile, index_path: Path, seal: SealRecord, points: IndexPoints | None = None
-    ) -> None:
-        super().__init__(key, file, points if points is not None else _NO_POINTS)
+    def __init__(self, key: SegmentKey, file: SegmentFile, index_path: Path, seal: SealRecord) -> None:
+        super().__init__(key, file, None)
         self.index_path = index_path
         self.seal = seal
-        self._is_loaded = points is not None
 
-    @property
-    def is_indexed(self) -> bool:
-        return self._is_loaded
-
-    def load_points(self) -> None:
-        """Blocking. A damaged or missing index block is made again from the segment (F73)."""
-        if self._is_loaded:
-            return
-        points = self._read_points()
+    def read_points(self) -> IndexPoints:
+        """Blocking. Points of a damaged or missing index block are made again from the segment (F73)."""
+        points = self._points_in_block()
         if points is None:
             scan = SegmentScan(self.key, IndexBuilder(self.key.base_offset), ProducerTable(), 0, self.key.base_offset)
             scan.advance(self.read_blocking, self.seal.size_bytes)
@@ -51,10 +40,9 @@ class SealedCopy(LocalCopy):
                     position=scan.position,
                 )
             points = scan.index.freeze()
-        self.points = points
-        self._is_loaded = True
+        return points
 
-    def _read_points(self) -> IndexPoints | None:
+    def _points_in_block(self) -> IndexPoints | None:
         data = read_file(self.index_path)
         if data is None:
             log.warning("index block is missing; reading the segment instead", file=str(self.index_path))

@@ -201,8 +201,9 @@ class Sealing:
                 delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
         self._node.stats.sealed += 1
         index_path = self._node.layout.index(old.key)
-        copy = SealedCopy(old.key, old.file, index_path, block.seal, block.points)
+        copy = SealedCopy(old.key, old.file, index_path, block.seal)
         if old in shard.ended:
+            self._node.sealed_points.hold(copy, block.points)
             shard.sealed(old, copy)
         self._drop(ended)
 
