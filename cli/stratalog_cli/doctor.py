@@ -11,7 +11,15 @@ import typer
 from stratalog.admin_api.wording import counted, human_bytes
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog_cli.examination import Examination, Metadata, Step
-from stratalog_cli.output import OutputFormat, OutputOption, console, is_watched, print_findings, print_json
+from stratalog_cli.output import (
+    OutputFormat,
+    OutputOption,
+    console,
+    is_watched,
+    print_fields,
+    print_findings,
+    print_json,
+)
 
 _FINDINGS = 1
 
@@ -32,7 +40,9 @@ def doctor(
 ) -> None:
     """Check data at rest: identities, CRCs, digests against seal records, gaps, what is missing or unexplained.
 
-    Changes nothing. Exit code 1 when something is wrong; warnings alone are no reason for it.
+    Of an S3 bucket the settings, too: whether it is there and may be used, and whether its lifecycle rules would delete
+    data. To see whether it may be used, one object is put below probe/ and deleted again; nothing else is changed.
+    Exit code 1 when something is wrong; warnings and hints alone are no reason for it.
     """
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -78,11 +88,13 @@ def _exists(path: Path) -> bool:
 async def _examine_bucket(url: str, metadata: Metadata | None, step: Step) -> Examination:
     from stratalog.objects import open_store
     from stratalog_cli.doctor_bucket import check_bucket
+    from stratalog_cli.doctor_bucket_settings import check_settings
 
     store = open_store(url)
     seen = Examination(store.url, step)
     try:
-        await check_bucket(store, metadata, seen)
+        if await check_settings(url, store, seen):
+            await check_bucket(store, metadata, seen)
     finally:
         await store.close()
     return seen
@@ -98,17 +110,23 @@ def _as_json(seen: Examination) -> dict[str, object]:
         "segments": seen.segments,
         "objects": seen.objects,
         "batch_bytes": seen.batch_bytes,
+        "settings": seen.settings,
         "errors": seen.errors,
-        "warnings": len(seen.findings) - seen.errors,
+        "warnings": seen.warnings,
+        "hints": seen.hints,
         "findings": [finding.model_dump(mode="json") for finding in seen.findings],
     }
 
 
 def _print(seen: Examination) -> None:
+    if seen.settings:
+        print_fields(seen.settings.items(), title=seen.place)
     if seen.findings:
         print_findings(seen.findings)
     objects = f", {counted(seen.objects, 'object')}" if seen.objects else ""
     checked = f"{counted(seen.segments, 'segment')}{objects}, {human_bytes(seen.batch_bytes)} of batches"
-    warnings = len(seen.findings) - seen.errors
-    verdict = f"{counted(seen.errors, 'error')}, {counted(warnings, 'warning')}" if seen.findings else "clean"
+    is_clean = not seen.errors and not seen.warnings
+    verdict = "clean" if is_clean else f"{counted(seen.errors, 'error')}, {counted(seen.warnings, 'warning')}"
+    if seen.hints:
+        verdict += f", {counted(seen.hints, 'hint')}"
     typer.echo(f"{seen.place}: {verdict}: {checked}")

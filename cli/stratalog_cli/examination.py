@@ -23,6 +23,8 @@ class Examination:
     findings: list[Finding] = field(default_factory=list)
     segments: int = 0
     objects: int = 0
+    settings: dict[str, str] = field(default_factory=dict)
+    """What a bucket is set to do, in words."""
     batch_bytes: int = 0
     """Bytes of batches that passed every check."""
 
@@ -34,7 +36,18 @@ class Examination:
 
     @property
     def errors(self) -> int:
-        return sum(finding.severity == "error" for finding in self.findings)
+        return self._count("error")
+
+    @property
+    def warnings(self) -> int:
+        return self._count("warning")
+
+    @property
+    def hints(self) -> int:
+        return self._count("hint")
+
+    def _count(self, severity: str) -> int:
+        return sum(finding.severity == severity for finding in self.findings)
 
 
 class Metadata:

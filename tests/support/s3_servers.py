@@ -13,9 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from support.waiting import eventually_sync
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
 
 ACCESS_KEY = "stratalog-test"
 SECRET_KEY = "stratalog-test-secret"
@@ -66,12 +70,19 @@ def is_listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def make_bucket(server: S3Server) -> None:
+def make_bucket(server: S3Server, **options: Any) -> None:
     """Through the API, so that the server writes what it needs beside it."""
+    client = control_client(server)
+    client.create_bucket(Bucket=server.bucket, **options)
+    client.close()
+
+
+def control_client(server: S3Server) -> S3Client:
+    """For what the product does not do: making and setting up buckets."""
     import boto3
     from botocore.config import Config
 
-    client = boto3.client(
+    return boto3.client(
         "s3",
         endpoint_url=server.endpoint,
         region_name=REGION,
@@ -84,8 +95,6 @@ def make_bucket(server: S3Server) -> None:
             proxies={},
         ),
     )
-    client.create_bucket(Bucket=server.bucket)
-    client.close()
 
 
 @contextmanager

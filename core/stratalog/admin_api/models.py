@@ -202,9 +202,9 @@ class VerifyRequest(_Request):
 
 
 class Finding(_Answer):
-    """Something that is wrong, where, and what to do."""
+    """Something that is wrong, where, and what to do. A hint is about costs only."""
 
-    severity: Literal["error", "warning"]
+    severity: Literal["error", "warning", "hint"]
     place: str
     what: str
     next_step: str

@@ -1,5 +1,7 @@
 """Object stores behind one seam: directory, S3, memory."""
 
+from stratalog.objects.bucket_control import read_bucket_settings
+from stratalog.objects.bucket_settings import BucketRefusal, BucketSettings, LifecycleRule, Unknown, Versioning
 from stratalog.objects.limits import TransferLimits
 from stratalog.objects.opening import open_store
 from stratalog.objects.settings import StoreSettings
@@ -7,8 +9,11 @@ from stratalog.objects.stats import FailureKind, Operation, OperationStats, Stor
 from stratalog.objects.store import Capabilities, ObjectInfo, ObjectStore
 
 __all__ = [
+    "BucketRefusal",
+    "BucketSettings",
     "Capabilities",
     "FailureKind",
+    "LifecycleRule",
     "ObjectInfo",
     "ObjectStore",
     "Operation",
@@ -16,5 +21,8 @@ __all__ = [
     "StoreSettings",
     "StoreStats",
     "TransferLimits",
+    "Unknown",
+    "Versioning",
     "open_store",
+    "read_bucket_settings",
 ]

@@ -1,0 +1,94 @@
+"""What a bucket's settings mean for data that is to be kept in it: a pure function from settings to findings.
+
+The rules: nobody but a node may delete or move what lies below the prefix (an error); what costs money for nothing is
+a hint; what could not be learnt is no finding, unless these credentials are what hides it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stratalog.admin_api.models import Finding
+from stratalog.objects import BucketSettings, LifecycleRule, Unknown, Versioning
+
+
+def judge(settings: BucketSettings) -> list[Finding]:
+    return [*_deletions(settings), *_waste(settings), *_hidden(settings)]
+
+
+def shown(settings: BucketSettings) -> dict[str, str]:
+    """Each setting in words."""
+    lifecycle = settings.lifecycle
+    if isinstance(lifecycle, Unknown):
+        rules: str | Unknown = lifecycle
+    else:
+        rules = "; ".join(map(_in_words, lifecycle)) or "none"
+    named: dict[str, str | Unknown] = {
+        "lifecycle rules": rules,
+        "versioning": settings.versioning,
+        "default encryption": settings.encryption,
+        "object lock": settings.object_lock,
+    }
+    return {name: f"unknown: {told.why}" if isinstance(told, Unknown) else str(told) for name, told in named.items()}
+
+
+def _deletions(settings: BucketSettings) -> Iterator[Finding]:
+    ours = f"objects below {settings.prefix}" if settings.prefix else "objects of this bucket"
+    for rule in _rules_for(settings):
+        if rule.expires is not None:
+            what = f"lifecycle rule {_named(rule)} deletes {ours} {rule.expires}: data would go behind Stratalog's back"
+            step = f"remove the rule, or keep it off {settings.url}; use retention.ms and retention.bytes instead"
+            yield Finding(severity="error", place=settings.url, what=what, next_step=step)
+        if rule.moves:
+            what = f"lifecycle rule {_named(rule)} moves {ours} {', '.join(rule.moves)}: reads may fail or cost more"
+            step = f"remove the rule, or keep it off {settings.url}"
+            yield Finding(severity="error", place=settings.url, what=what, next_step=step)
+
+
+def _waste(settings: BucketSettings) -> Iterator[Finding]:
+    if isinstance(settings.lifecycle, Unknown):
+        return
+    whole = [rule for rule in _rules_for(settings) if settings.prefix.startswith(rule.prefix)]
+    if not any(rule.aborts_multipart for rule in whole):
+        what = "no lifecycle rule ends incomplete multipart uploads: what other tools began stays, unseen, and costs"
+        step = "add a rule with AbortIncompleteMultipartUpload, such as after 7 days"
+        yield Finding(severity="hint", place=settings.url, what=what, next_step=step)
+    if settings.versioning is Versioning.ON and not any(rule.expires_old_versions for rule in whole):
+        what = "versioning is on: what Stratalog deletes stays as an old version, and costs"
+        step = "turn versioning off, or add a rule with NoncurrentVersionExpiration, such as after 7 days"
+        yield Finding(severity="hint", place=settings.url, what=what, next_step=step)
+
+
+def _hidden(settings: BucketSettings) -> Iterator[Finding]:
+    told = settings.lifecycle
+    if isinstance(told, Unknown) and told.is_denied:
+        what = f"whether lifecycle rules delete data is unknown: {told.why}"
+        step = "give these credentials s3:GetLifecycleConfiguration and run this again, or look at the rules yourself"
+        yield Finding(severity="warning", place=settings.url, what=what, next_step=step)
+
+
+def _rules_for(settings: BucketSettings) -> list[LifecycleRule]:
+    """The rules that act on our objects. These have no tags, so a rule that asks for tags leaves them alone."""
+    if isinstance(settings.lifecycle, Unknown):
+        return []
+    return [
+        rule
+        for rule in settings.lifecycle
+        if rule.is_enabled
+        and not rule.needs_tags
+        and (rule.prefix.startswith(settings.prefix) or settings.prefix.startswith(rule.prefix))
+    ]
+
+
+def _named(rule: LifecycleRule) -> str:
+    return f"{rule.name!r} (prefix {rule.prefix!r})" if rule.prefix else f"{rule.name!r}"
+
+
+def _in_words(rule: LifecycleRule) -> str:
+    does = [f"deletes {rule.expires}"] if rule.expires is not None else []
+    does += [f"moves {move}" for move in rule.moves]
+    does += ["ends incomplete uploads"] if rule.aborts_multipart else []
+    does += ["deletes old versions"] if rule.expires_old_versions else []
+    state = "" if rule.is_enabled else ", disabled"
+    tags = ", tagged objects only" if rule.needs_tags else ""
+    return f"{_named(rule)}{state}{tags}: {', '.join(does) or 'nothing that matters here'}"

@@ -1,0 +1,60 @@
+"""What an S3 bucket is set to do with the objects in it, as far as its server says: plain data, without a client.
+
+Anything that could not be learnt is `Unknown`: a server that lacks a call is no fault of the bucket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    why: str
+    is_denied: bool = False
+    """The server knows and may not tell these credentials."""
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleRule:
+    name: str
+    is_enabled: bool = True
+    prefix: str = ""
+    """Of the keys that it applies to, from the bucket's root."""
+    needs_tags: bool = False
+    """It applies to objects with certain tags only."""
+    expires: str | None = None
+    """When it deletes objects, in words: `after 30 days`."""
+    moves: tuple[str, ...] = ()
+    """Where it moves objects, in words: `to GLACIER after 30 days`."""
+    aborts_multipart: bool = False
+    expires_old_versions: bool = False
+
+
+class Versioning(StrEnum):
+    OFF = "off"
+    ON = "on"
+    SUSPENDED = "suspended"
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSettings:
+    url: str
+    prefix: str
+    """What all our keys begin with: empty, or ends with a slash."""
+    lifecycle: tuple[LifecycleRule, ...] | Unknown
+    versioning: Versioning | Unknown
+    encryption: str | Unknown
+    """`none`, or the algorithm, in words."""
+    object_lock: str | Unknown
+    """`off`, or `on` with the default retention, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRefusal:
+    """The bucket is not there, or not for these credentials."""
+
+    url: str
+    what: str
+    next_step: str
