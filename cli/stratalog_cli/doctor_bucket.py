@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from stratalog.admin_api.next_steps import CHECK_STORE, RESTORE_OBJECT
 from stratalog.admin_api.wording import counted
 from stratalog.formats.bundle import check_bundle
 from stratalog.formats.digest import EMPTY_DIGEST, object_digest
@@ -27,7 +28,6 @@ from stratalog_cli.examination import Examination, Metadata
 _CLUSTER_ROOT = re.compile(r"^(?:(?P<prefix>.+)/)?(?P<cluster>[^/]+)/(?:data/[0-9a-f-]{36}/|bundles/[0-9]+/)")
 _FOREIGN_NAMED = 3
 _ORPHAN = "none needed: the node sweeps what no metadata names after remote.orphan.grace.ms"
-_RESTORE = "restore the object from a version or a replica of the bucket; keep local copies of this segment until then"
 
 
 @dataclass(slots=True)
@@ -96,10 +96,10 @@ async def _check_object(
         return  # deleted since it was listed: a node is at work
     except Corrupt as error:
         contents.broken.add(key)
-        seen.error(key, f"at byte {error.position}: {error.reason}", _RESTORE)
+        seen.error(key, f"at byte {error.position}: {error.reason}", RESTORE_OBJECT)
     except StratalogError as error:
         contents.broken.add(key)
-        seen.error(key, f"could not be read: {error}", "check the object store, then run this again")
+        seen.error(key, f"could not be read: {error}", CHECK_STORE)
 
 
 def _read_object(
@@ -197,7 +197,7 @@ def _manifest_holds(contents: _Contents, named: tuple[str, Manifest], seen: Exam
     elif index != manifest.index_digest:
         problems.append(f"{manifest.index_key} is not the index it names")
     for problem in problems:
-        seen.error(key, problem, _RESTORE)
+        seen.error(key, problem, RESTORE_OBJECT)
     return not problems
 
 
@@ -215,7 +215,7 @@ def _follow_parts(
             what = (
                 f"part [{part.header.base_offset}, {part.header.end_offset}) does not go on from the digest before it"
             )
-            seen.error(f"{part.key} at {part.position}", what, _RESTORE)
+            seen.error(f"{part.key} at {part.position}", what, RESTORE_OBJECT)
             continue
         digests.setdefault(part.header.end_offset, part.header.digest_after)
         used.add((part.key, part.position))
@@ -228,7 +228,7 @@ def _follow_parts(
         step = (
             "none needed if the segment was deleted; check with the data directory's metadata: doctor DIR --bucket URL"
         )
-        say(f"{beyond[0].key} at {beyond[0].position}", f"gap: {what}", step if metadata is None else _RESTORE)
+        say(f"{beyond[0].key} at {beyond[0].position}", f"gap: {what}", step if metadata is None else RESTORE_OBJECT)
         used |= {(part.key, part.position) for part in beyond}
     return end
 
@@ -247,7 +247,7 @@ def _check_shards(ends: dict[SegmentKey, int], contents: _Contents, seen: Examin
                 seen.error(_words(before), what, "report this: two segments hold the same offsets")
             elif end < start and after.epoch == before.epoch + 1 and contents.manifests[before]:
                 what = f"gap: it ends at offset {end}, the next segment begins at {start}"
-                seen.error(_words(before), what, _RESTORE)
+                seen.error(_words(before), what, RESTORE_OBJECT)
             elif end < start:
                 # Each segment is uploaded on its own: one may trail behind the next.
                 what = f"offsets [{end}, {start}) before the next segment are not in the bucket"
@@ -261,13 +261,13 @@ def _compare_with_metadata(contents: _Contents, metadata: Metadata, seen: Examin
             continue
         manifest = segment.remote.manifest_key
         if manifest is not None and manifest not in contents.objects:
-            seen.error(manifest, f"missing: metadata names it as the manifest of {_words(key)}", _RESTORE)
+            seen.error(manifest, f"missing: metadata names it as the manifest of {_words(key)}", RESTORE_OBJECT)
         for part in segment.remote.parts:
             if (part.object_key, part.position) not in held and part.object_key not in contents.broken:
                 what = (
                     f"missing: metadata names it for offsets [{part.base_offset}, {part.end_offset}) of {_words(key)}"
                 )
-                seen.error(f"{part.object_key} at {part.position}", what, _RESTORE)
+                seen.error(f"{part.object_key} at {part.position}", what, RESTORE_OBJECT)
 
 
 def _words(key: SegmentKey) -> str:

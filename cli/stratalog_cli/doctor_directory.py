@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from stratalog.admin_api.next_steps import CHECK_VOLUME
 from stratalog.formats.journal import JOURNAL_HEADER_BYTES, decode_journal_header
 from stratalog.formats.object_names import parse_index_file_name, parse_segment_file_name
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
@@ -100,7 +101,7 @@ def _check_shard(
                 is_active=is_growing,
             )
         except StratalogError as error:
-            seen.error(str(path), str(error), "check the volume, then run this again")
+            seen.error(str(path), str(error), CHECK_VOLUME)
             before = None
             continue
         _check_name(report, key)
@@ -184,4 +185,4 @@ def _check_journals(layout: NodeLayout, seen: Examination) -> None:
             what = f"at byte {error.position}: {error.reason}"
             seen.error(str(path), what, "keep a copy: the last acknowledged batches of fsync topics may be only in it")
         except StratalogError as error:
-            seen.error(str(path), str(error), "check the volume, then run this again")
+            seen.error(str(path), str(error), CHECK_VOLUME)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from stratalog.admin_api.models import Finding, VerifyDone, VerifyRequest, VerifySegment, VerifyStart
+from stratalog.admin_api.next_steps import CHECK_VOLUME
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, StratalogError
 from stratalog.model.segment import RemoteState, Segment, SegmentIdentity
 from stratalog_node.admin.describe import cold_bytes, end_of, local_bytes
@@ -129,9 +130,7 @@ async def _check_local(services: AdminServices, view: ShardView, segment: Segmen
             return 0, []  # freed a moment ago
         return 0, [_missing(str(path))]
     except StratalogError as error:
-        return 0, [
-            Finding(severity="error", place=str(path), what=str(error), next_step="check the volume, then verify again")
-        ]
+        return 0, [Finding(severity="error", place=str(path), what=str(error), next_step=CHECK_VOLUME)]
 
 
 async def _check_growing(services: AdminServices, view: ShardView, segment: Segment) -> tuple[int, list[Finding]]:
@@ -155,8 +154,7 @@ async def _check_growing(services: AdminServices, view: ShardView, segment: Segm
     except StratalogError as error:
         if not view.has_local(segment.key):
             return stream.position, []
-        step = "check the volume, then verify again"
-        return stream.position, [Finding(severity="error", place=path, what=str(error), next_step=step)]
+        return stream.position, [Finding(severity="error", place=path, what=str(error), next_step=CHECK_VOLUME)]
     return stream.position, []
 
 

@@ -9,17 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stratalog.admin_api.models import Finding
+from stratalog.admin_api.next_steps import RESTORE_FILE
 from stratalog.formats.index_block import IndexBlock, decode_index_block
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, check_identity, decode_segment_header
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.segment import SealRecord, SegmentIdentity
 from stratalog_node.check.batch_stream import BatchStream
 from stratalog_node.disk.inspection import InspectedFile, inspect_file, read_small_file
-
-COPY_AGAIN = (
-    "stop the node, move the file aside, start it: reads then go to a complete remote copy or another replica; "
-    "without one, restore a backup"
-)
 
 
 @dataclass(slots=True)
@@ -33,7 +29,7 @@ class LocalReport:
     """Bytes of batches that passed."""
     findings: list[Finding] = field(default_factory=list)
 
-    def error(self, what: str, next_step: str = COPY_AGAIN) -> None:
+    def error(self, what: str, next_step: str = RESTORE_FILE) -> None:
         self.findings.append(Finding(severity="error", place=str(self.path), what=what, next_step=next_step))
 
     def warn(self, what: str, next_step: str) -> None:

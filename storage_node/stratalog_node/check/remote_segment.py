@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stratalog.admin_api.models import Finding
+from stratalog.admin_api.next_steps import CHECK_STORE, RESTORE_OBJECT
 from stratalog.formats.digest import EMPTY_DIGEST, object_digest
 from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
@@ -18,9 +19,6 @@ from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment
 from stratalog.objects.store import ObjectStore
-
-LOST = "do not free local copies of this segment; `stratalog doctor` on the bucket shows other attempts of the range"
-ASK_AGAIN = "check the object store, then run this again: what could not be read was not checked"
 
 
 @dataclass(slots=True)
@@ -32,7 +30,7 @@ class RemoteReport:
     """Of the batches up to `end_offset`."""
     findings: list[Finding] = field(default_factory=list)
 
-    def error(self, place: str, what: str, next_step: str = LOST) -> None:
+    def error(self, place: str, what: str, next_step: str = RESTORE_OBJECT) -> None:
         self.findings.append(Finding(severity="error", place=place, what=what, next_step=next_step))
 
     def failed(self, place: str, error: StratalogError) -> None:
@@ -42,7 +40,7 @@ class RemoteReport:
             case Corrupt():
                 self.error(place, f"at byte {error.position}: {error.reason}")
             case _:
-                self.error(place, f"could not be read: {error}", ASK_AGAIN)
+                self.error(place, f"could not be read: {error}", CHECK_STORE)
 
 
 async def check_remote_segment(store: ObjectStore, segment: Segment) -> RemoteReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from stratalog.formats.manifest import decode_manifest
+from stratalog.objects import open_store
 from stratalog_cli.entry import build_app
+from stratalog_node.check.remote_segment import RemoteReport, check_manifest
 from support.stored_cluster import StoredCluster, batches_of, identity_of, part_of, segment_key, store_cluster
 
 APP = build_app()
@@ -75,6 +79,25 @@ def test_damage_is_found_and_named_without_metadata(cluster: StoredCluster, dama
     assert code == 1
     assert any(words in finding["what"] for finding in errors), errors
     assert all(finding["next_step"] and finding["place"] for finding in findings)
+
+
+@pytest.mark.parametrize("damage", ["a flipped bit in a chunk", "a chunk missing that the manifest names"])
+def test_a_node_that_verifies_tells_the_same_next_step(cluster: StoredCluster, damage: str) -> None:
+    manifest = decode_manifest(cluster.object("manifest").read_bytes(), source="manifest")
+    apply, _ = DAMAGES[damage]
+    apply(cluster)
+
+    async def verify() -> RemoteReport:
+        store = open_store(str(cluster.bucket))
+        report = RemoteReport()
+        await check_manifest(store, manifest, manifest.seal, report)
+        await store.close()
+        return report
+
+    verified = {finding.next_step for finding in asyncio.run(verify()).findings}
+    _, findings = doctor(str(cluster.bucket))
+    assert len(verified) == 1
+    assert {finding["next_step"] for finding in findings if finding["severity"] == "error"} == verified
 
 
 @pytest.mark.parametrize("name", ["manifest", "bundle1"])

@@ -1,0 +1,16 @@
+"""What to do about damage, in one wording: `verify` on a node and `doctor` beside it find the same things."""
+
+from __future__ import annotations
+
+from typing import Final
+
+RESTORE_OBJECT: Final = (
+    "keep the local copies of this segment; restore the object from a version or a replica of the bucket, or see with "
+    "`stratalog doctor` on the bucket whether another attempt holds the range"
+)
+RESTORE_FILE: Final = (
+    "stop the node, move the file aside, start it: reads then go to a complete remote copy or another replica; "
+    "without one, restore a backup"
+)
+CHECK_STORE: Final = "check the object store, then run this again: what could not be read was not checked"
+CHECK_VOLUME: Final = "check the volume, then run this again: what could not be read was not checked"
