@@ -5,7 +5,7 @@ offset, its position (from the first batch) and the highest max timestamp of all
 Invariant: offsets and positions rise strictly, timestamps never fall. So a search by time is exact although the times
 in a log rise and fall.
 Cost: 24 bytes per point, nothing per builder but the object itself until the first 64 KiB (10,000 idle shards have one
-each); `append` about 0.15 us, a search about 2 us.
+each); `append` about 0.15 us, a search about 1 us.
 """
 
 from __future__ import annotations
@@ -64,18 +64,15 @@ class IndexPoints:
 
     def before_offset(self, offset: int) -> int:
         """Which point is the last with an offset at or below `offset`; -1 is the start of the batches."""
-        flat = self._flat
-        return bisect_right(range(len(flat) // _FIELDS), offset, key=lambda i: flat[i * _FIELDS]) - 1
+        return bisect_right(memoryview(self._flat)[0::_FIELDS], offset) - 1
 
     def before_time(self, timestamp_ms: int) -> int:
         """Which point is the last with only older batches before it; -1 is the start of the batches."""
-        flat = self._flat
-        return bisect_left(range(len(flat) // _FIELDS), timestamp_ms, key=lambda i: flat[i * _FIELDS + 2]) - 1
+        return bisect_left(memoryview(self._flat)[2::_FIELDS], timestamp_ms) - 1
 
     def before_position(self, position: int) -> int:
         """Which point is the last that stands at or below `position`; -1 is the start of the batches."""
-        flat = self._flat
-        return bisect_right(range(len(flat) // _FIELDS), position, key=lambda i: flat[i * _FIELDS + 1]) - 1
+        return bisect_right(memoryview(self._flat)[1::_FIELDS], position) - 1
 
     def position(self, index: int) -> int | None:
         """Where point `index` is: 0 for -1, None past the last."""

@@ -19,6 +19,7 @@ from stratalog_node.disk.room_ahead import LEAST_APPEND_BYTES, RoomAhead
 _IOV_MAX = 1024
 _TRUNCATE_STEP = 4 << 20
 _PROBE_STEP = 256 << 10
+_PROBE = memoryview(bytearray(1))
 
 
 class FlushLost(Unavailable):
@@ -202,10 +203,11 @@ class SegmentFile:
 
     def is_cached(self, position: int, size_bytes: int) -> bool:
         """Whether the range seems to be in the page cache: looks at one byte in each 256 KiB and at the last."""
-        probe = bytearray(1)
-        view = memoryview(probe)
         last = position + size_bytes - 1
-        return all(self.read_cached(view, at) for at in (*range(position, last, _PROBE_STEP), last))
+        for at in range(position, last, _PROBE_STEP):
+            if not self.read_cached(_PROBE, at):
+                return False
+        return self.read_cached(_PROBE, last) > 0
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """Blocking read of exactly `size_bytes`; for disk threads, of a pinned file."""

@@ -44,6 +44,7 @@ class PendingFetch(Parkable):
         "_is_overdue",
         "_is_parked",
         "_is_queued",
+        "_is_registered",
         "_reader",
         "_request",
         "_server",
@@ -73,6 +74,7 @@ class PendingFetch(Parkable):
         self._is_queued = False
         self._is_overdue = False
         self._is_parked = False
+        self._is_registered = False
         self._is_done = False
         self.release = self._abandon
 
@@ -123,6 +125,9 @@ class PendingFetch(Parkable):
         self._unregister()
 
     def _unregister(self) -> None:
+        if not self._is_registered:
+            return
+        self._is_registered = False
         for name, partitions in self._request.topics:
             for partition in partitions:
                 shard = self._shard_of(name, partition.partition)
@@ -197,6 +202,7 @@ class PendingFetch(Parkable):
             self._connection.park(self)
 
     def _wait(self, shards: list[ShardLog]) -> None:
+        self._is_registered = True
         for shard in shards:
             shard.waiters.add(self)
         if self._timer is None:

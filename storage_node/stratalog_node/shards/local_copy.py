@@ -9,7 +9,7 @@ headers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.record_batch import parse_header, walk
@@ -23,15 +23,15 @@ from stratalog_node.disk.give_way import giving_way
 ReadBytes = Callable[[int, int], "bytes | memoryview"]
 """(position, size) -> at most that many bytes, fewer only at the end of the batches."""
 
-_HINTS = 16
+_HINTS = 64
+_HEADER_VIEW = memoryview(bytearray(BATCH_HEADER_BYTES))
 
 
 class NotCached(Exception):
     """The bytes are not in the page cache: ask again on a disk thread."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(NamedTuple):
     """Whole batches at `[position, end_position)`; the first one contains the offset asked for."""
 
     position: int
@@ -56,7 +56,8 @@ class LocalCopy:
         """None: not in memory now. Take them once per read: a sealed copy's may be dropped between two looks."""
         self.damage: str | None = None
         """What a read found wrong. From then on every read of this copy is checked, also from the page cache."""
-        self._hints: list[tuple[int, int]] = []
+        self._hints: dict[int, int] = {}
+        """Offset of a batch to its position, for readers that will be back."""
 
     @property
     def size_bytes(self) -> int:
@@ -66,18 +67,14 @@ class LocalCopy:
     def remember(self, offset: int, position: int) -> None:
         """A reader stopped at this batch boundary and will be back."""
         hints = self._hints
-        if hints and hints[-1][0] == offset:
-            return
-        if len(hints) >= _HINTS:
-            del hints[0]
-        hints.append((offset, position))
+        if offset not in hints:
+            if len(hints) >= _HINTS:
+                del hints[next(iter(hints))]
+            hints[offset] = position
 
     def hinted(self, offset: int) -> int:
         """The position of the batch that begins at `offset`, or -1."""
-        for known, position in reversed(self._hints):
-            if known == offset:
-                return position
-        return -1
+        return self._hints.get(offset, -1)
 
     def find(
         self, points: IndexPoints, offset: int, max_bytes: int, end_position: int, end_offset: int, read: ReadBytes
@@ -98,7 +95,13 @@ class LocalCopy:
         return self._scan_within(position, want, end_position, read)
 
     def _scan_to(self, points: IndexPoints, offset: int, end_position: int, read: ReadBytes) -> int:
-        position = points.position(points.before_offset(offset)) or 0
+        at = points.before_offset(offset)
+        position = 0
+        if at >= 0:
+            point = points[at]
+            position = point.position
+            if point.offset == offset and position < end_position:
+                return position
         while position < end_position:
             header = self._header_at(position, read)
             if header.end_offset > offset:
@@ -132,10 +135,11 @@ class LocalCopy:
 
     # The two kinds of reading -----------------------------------------------------------------------------------
     def read_header_cached(self, position: int, size_bytes: int) -> bytes | memoryview:
-        buffer = bytearray(size_bytes)
-        if self.file.read_cached(memoryview(buffer), SEGMENT_HEADER_BYTES + position) < size_bytes:
+        """What it gives is good until the next call: on the event loop a header is parsed before the next is read."""
+        view = _HEADER_VIEW[:size_bytes]
+        if self.file.read_cached(view, SEGMENT_HEADER_BYTES + position) < size_bytes:
             raise NotCached
-        return memoryview(buffer)
+        return view
 
     def read_blocking(self, position: int, size_bytes: int) -> bytes:
         return self.file.read(SEGMENT_HEADER_BYTES + position, size_bytes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
@@ -63,8 +63,7 @@ class Read:
         return [piece for piece in self.buffers if not isinstance(piece, FileSlice)]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where an offset of a shard is."""
 
     copy: LocalCopy | None
@@ -91,10 +90,10 @@ class ShardReader:
     def place(self, shard: ShardLog, offset: int) -> Place:
         """Raises: NotFound when no segment holds the offset."""
         active = shard.active
-        if active is not None and offset >= active.key.base_offset:
-            in_store = self._is_in_store(shard.segments[-1], offset) if shard.segments else False
-            return Place(active, active.hw_position, active.hw_offset, len(shard.segments) - 1, in_store)
         segments = shard.segments
+        if active is not None and offset >= active.key.base_offset:
+            in_store = self._is_in_store(segments[-1], offset) if segments else False
+            return Place(active, active.hw_position, active.hw_offset, len(segments) - 1, in_store)
         index = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
         for ended in reversed(shard.ended):
             if ended.key.base_offset <= offset < ended.leader.end_offset:
