@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from stratalog.admin_api.client import AdminClient
-from stratalog.admin_api.wording import counted, human_bytes, human_duration, human_time
+from stratalog.admin_api.wording import counted, human_bytes, human_duration, human_time, stopped_lines
 from stratalog_cli.output import DEFAULT_ADMIN, AdminOption, OutputFormat, OutputOption, print_fields, print_json
 
 
@@ -32,6 +32,7 @@ def status(admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputForm
             ("data directory", told.data_dir),
             ("object store", f"{told.bucket or 'none'}{trouble}"),
             ("topics, shards", f"{told.topics}, {told.shards}"),
+            *(("stopped", line) for line in stopped_lines(told)),
             ("segments", states),
             ("local tier", human_bytes(told.bytes.local)),
             ("cold tier", human_bytes(told.bytes.cold)),

@@ -46,6 +46,7 @@ from stratalog_node.shards.recovery import Recovery
 from stratalog_node.shards.sealing import Sealing
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.space import SpaceGuard
+from stratalog_node.shards.stopped import add_stopped_metric
 from stratalog_node.tier.assembly import NodeTier
 
 log = logger(__name__)
@@ -289,6 +290,7 @@ class StorageNode:
         metrics.add("stratalog_kafka", self.server.stats)
         metrics.add("stratalog_log", self.shards.stats)
         metrics.add("stratalog_index", self.shards.sealed_points.stats)
+        add_stopped_metric(metrics, self.shards)
         metrics.add("stratalog_flush", self.flusher.stats)
         metrics.add("stratalog_disk", self.space.stats)
         metrics.add("stratalog_groups", self.groups.stats)

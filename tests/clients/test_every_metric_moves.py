@@ -66,6 +66,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_log_damaged_copies_total": ("tests/unit/shards/test_damaged_copies.py", "damaged_copies"),
     "stratalog_index_loads_total": ("tests/unit/shards/test_index_cache.py", "stats.loads"),
     "stratalog_index_drops_total": ("tests/unit/shards/test_index_cache.py", "stats.drops"),
+    "stratalog_log_stopped_shards": ("tests/unit/shards/test_stopped_shards.py", "stopped_shards"),
     "stratalog_loop_blocks_total": ("tests/unit/telemetry/test_loop_watchdog.py", "blocks"),
     "stratalog_loop_blocked_seconds": ("tests/unit/telemetry/test_loop_watchdog.py", "blocked.count"),
     "stratalog_metric_read_failures_total": ("tests/unit/telemetry/test_metrics_registry.py", "read_failures"),

@@ -53,6 +53,17 @@ class TierBytes(_Answer):
     cold: int = 0
 
 
+class StoppedShard(_Answer):
+    """A shard that takes no writes until the node is started again."""
+
+    topic: str
+    shard: int
+    cause: str
+    """As the metric `stratalog_log_stopped_shards` names it."""
+    reason: str
+    next_step: str
+
+
 class NodeStatus(_Answer):
     node_id: int
     cluster_id: str
@@ -69,6 +80,10 @@ class NodeStatus(_Answer):
     waiting_for: dict[str, str] = {}
     topics: int
     shards: int
+    stopped_shards: int = 0
+    """Shards that take no writes; the node is ready all the same, for it serves the others."""
+    stopped: list[StoppedShard] = []
+    """The first of them, by topic and shard."""
     segments: dict[str, int]
     """Count by state."""
     bytes: TierBytes

@@ -1,13 +1,26 @@
-"""Numbers as people read them, for tables and pages."""
+"""Numbers and troubles as people read them, for tables and pages."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from stratalog.admin_api.models import NodeStatus
+
 
 def counted(number: int, thing: str) -> str:
     """`1 shard`, `1,200 shards`."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def stopped_lines(status: NodeStatus) -> list[str]:
+    """What a node says of its stopped shards, a line each; none when all take writes."""
+    lines = [
+        f"shard {one.topic}-{one.shard} takes no writes ({one.cause}): {one.reason}; next: {one.next_step}"
+        for one in status.stopped
+    ]
+    if status.stopped_shards > len(status.stopped):
+        lines.append(f"and {counted(status.stopped_shards - len(status.stopped), 'shard')} more that take no writes")
+    return lines
 
 
 def human_bytes(size: int) -> str:

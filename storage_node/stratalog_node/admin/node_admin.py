@@ -19,6 +19,7 @@ from stratalog.admin_api.models import (
     SealedShard,
     SealRequest,
     SegmentInfo,
+    StoppedShard,
     TierBytes,
     TopicDetail,
     TopicInfo,
@@ -49,6 +50,8 @@ from stratalog_node.shards.seam import ShardView
 SEAL_WAIT_S = 10.0
 """How long `seal` waits for the seal records before it answers that sealing goes on."""
 _POLL_S = 0.02
+_MAX_STOPPED = 20
+"""Stopped shards that status names; when a disk fails there are thousands with the same reason."""
 _YIELD_EVERY = 500
 """Shards per turn of the loop when all of them are summed up: 10,000 shards must not block it (F90)."""
 
@@ -75,6 +78,7 @@ class NodeAdmin:
             lagging += behind > 0
         disk = await asyncio.to_thread(shutil.disk_usage, services.data_dir)
         waiting_for = dict(services.readiness())
+        stopped = self._stopped()
         return NodeStatus(
             node_id=services.node_id,
             cluster_id=services.cluster_id,
@@ -90,6 +94,8 @@ class NodeAdmin:
             waiting_for=waiting_for,
             topics=sum(1 for _ in services.catalog.topics()),
             shards=shards,
+            stopped_shards=len(stopped),
+            stopped=stopped[:_MAX_STOPPED],
             segments=dict(states),
             bytes=TierBytes(local=local, cold=cold),
             upload_lag_bytes=lag,
@@ -100,6 +106,19 @@ class NodeAdmin:
             resident_bytes=resident_bytes(),
             loop_blocks=services.loop_blocks(),
         )
+
+    def _stopped(self) -> list[StoppedShard]:
+        told = [
+            StoppedShard(
+                topic=view.topic.name,
+                shard=view.key.shard,
+                cause=stop.cause.value,
+                reason=stop.reason,
+                next_step=stop.next_step,
+            )
+            for view, stop in self._services.shards.stopped()
+        ]
+        return sorted(told, key=lambda one: (one.topic, one.shard))
 
     def _bucket_trouble(self) -> str | None:
         away_ms = self._services.store_away_ms()

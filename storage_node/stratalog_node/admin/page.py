@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from stratalog.admin_api.models import NodeStatus, TopicInfo
-from stratalog.admin_api.wording import counted, human_bytes, human_duration, human_time
+from stratalog.admin_api.wording import counted, human_bytes, human_duration, human_time, stopped_lines
 
 _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:64rem;padding:0 1rem}
@@ -32,6 +32,7 @@ def render_status_page(status: NodeStatus, topics: Sequence[TopicInfo]) -> str:
     waiting = "".join(f"<li>{escape(what)}: {escape(why)}</li>" for what, why in status.waiting_for.items())
     if status.bucket_trouble:
         waiting += f"<li>object store: {escape(status.bucket_trouble)}</li>"
+    waiting += "".join(f"<li>{escape(line)}</li>" for line in stopped_lines(status))
     waiting = f"<ul>{waiting}</ul>" if waiting else ""
     bucket = status.bucket or "none: data stays on this disk (start with --bucket URL)"
     uptime = human_duration((status.now_ms - status.started_ms) // 1000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +16,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.seam import ShardView
+from stratalog_node.shards.stopped import Stop
 
 
 def _zero() -> int:
@@ -28,6 +29,8 @@ class ShardSource(Protocol):
     def get(self, key: ShardKey) -> ShardView | None: ...
 
     def all(self) -> Iterable[ShardView]: ...
+
+    def stopped(self) -> Sequence[tuple[ShardView, Stop]]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from stratalog_node.shards.sealed_points import SealedPoints
 from stratalog_node.shards.seam import ShardView
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.stats import ShardStats
+from stratalog_node.shards.stopped import Stop, StopCause
 
 if TYPE_CHECKING:
     from stratalog_node.shards.flusher import Flusher
@@ -116,6 +117,10 @@ class NodeShards:
 
     def all(self) -> Iterable[ShardLog]:
         return self._shards.values()
+
+    def stopped(self) -> list[tuple[ShardLog, Stop]]:
+        """Those that take no writes until the next start, with the reason. Cost: a look at each shard."""
+        return [(shard, shard.refusal) for shard in self._shards.values() if shard.refusal is not None]
 
     def on_committed(self, listener: Callable[[ShardLog], None]) -> None:
         self._committed_listeners.append(listener)
@@ -275,7 +280,7 @@ class NodeShards:
             if shard is None:
                 continue
             shard.stop_leading("the topic was deleted")
-            shard.refusal = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
+            shard.refusal = Stop(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted", StopCause.DEPOSED)
             unsealed = [*shard.ended, *([shard.active] if shard.active else [])]
             self.sealing.detached(shard, unsealed)
             for copy in (*shard.copies.values(), *unsealed):

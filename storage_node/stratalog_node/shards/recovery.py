@@ -36,6 +36,7 @@ from stratalog_node.shards.journal_replay import JournalReplay
 from stratalog_node.shards.node_shards import NodeShards
 from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.stopped import Stop, StopCause
 
 if TYPE_CHECKING:
     from stratalog_node.shards.sealing import Sealing
@@ -95,7 +96,7 @@ class Recovery:
             await self._recover_files(shard, segments, set(files))
         except (StratalogError, OSError) as error:
             log.error("shard cannot be opened", topic=shard.topic.name, shard=key.shard, error=str(error))
-            shard.refusal = (ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, str(error), StopCause.UNREADABLE)
 
     def _check_nothing_is_lost(self, shard: ShardLog, segments: list[Segment]) -> None:
         """No file: fine for a segment never written to, an alarm when data of it is known elsewhere."""
@@ -104,13 +105,13 @@ class Recovery:
                 continue
             known_end = segment.end_offset if segment.end_offset is not None else segment.remote.commit_offset
             if known_end > segment.base_offset:
+                path = self._node.layout.segment(segment.key)
                 message = (
                     f"{shard.topic.name}-{shard.key.shard}: segment {segment.base_offset}-{segment.epoch} reached "
-                    f"offset {known_end} but its file is gone: restore {self._node.layout.segment(segment.key)} "
-                    "or seal the shard at its commit offset"
+                    f"offset {known_end} but its file is gone: put {path} back, then start the node again"
                 )
                 log.error("local data is lost", error=message)
-                shard.refusal = (ErrorCode.KAFKA_STORAGE_ERROR, message)
+                shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, message, StopCause.DATA_LOST)
                 shard.high_watermark = max(shard.high_watermark, known_end)
 
     async def _recover_files(self, shard: ShardLog, segments: list[Segment], files: set[SegmentKey]) -> None:

@@ -47,6 +47,7 @@ from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.lookup_seam import FoundOffset
 from stratalog_node.shards.seam import LogRange
+from stratalog_node.shards.stopped import Stop, StopCause
 from stratalog_node.shards.waiting import Waiting, WaitingLines
 
 if TYPE_CHECKING:
@@ -100,8 +101,8 @@ class ShardLog:
         self.high_watermark = 0
         self.log_start_offset = 0
         self.led_since_epoch = 0
-        self.refusal: tuple[ErrorCode, str] | None = None
-        """Why this shard takes no writes, if so."""
+        self.refusal: Stop | None = None
+        """Why this shard takes no writes until the next start, if so."""
         self.waiters: set[FetchWaiter] = set()
         self._pending: list[OfferedBatch] = []
         self._is_dirty = False
@@ -320,12 +321,12 @@ class ShardLog:
     def flush_failed(self, active: ActiveSegment, reason: str, now_ms: int) -> None:
         """What the disk holds of this segment is not known any more: acknowledge nothing more of it, seal it never."""
         active.leader.step(FenceRaised(active.key.epoch), now_ms)
-        self._stop(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        self._stop(Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.FLUSH_FAILED))
 
     def stop_after_fault(self, reason: str) -> None:
         """Something unforeseen in the middle of a turn: what is in line is refused, what was taken out of it runs into
         its own time limit."""
-        self._stop(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        self._stop(Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.FAULT))
         self._is_dirty = False
         batches, self._pending = self._pending, []
         for batch in batches:
@@ -333,13 +334,13 @@ class ShardLog:
 
     def stop_leading(self, reason: str) -> None:
         """Another node leads, or the topic is gone."""
-        self._stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
+        self._stop(Stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason, StopCause.DEPOSED))
 
-    def _stop(self, code: ErrorCode, reason: str) -> None:
+    def _stop(self, stop: Stop) -> None:
         """Whoever waits gets "outcome unknown": the batch may survive in the segment's seal."""
-        self.refusal = (code, reason)
+        self.refusal = stop
         for waiting in self._waiting.take_above(-1):
-            self._refuse(waiting.batch, ErrorCode.REQUEST_TIMED_OUT, reason)
+            self._refuse(waiting.batch, ErrorCode.REQUEST_TIMED_OUT, stop.reason)
         self.wake_waiters()
 
     # Opening and rolling ----------------------------------------------------------------------------------------

@@ -275,3 +275,27 @@ def test_a_store_that_takes_no_uploads_shows_in_status_and_on_the_page(tmp_path:
         assert "takes no uploads" in lost.run("status").stdout
         with urllib.request.urlopen(f"http://{running.admin}/") as page:
             assert "takes no uploads" in page.read().decode()
+
+
+def test_a_shard_that_stopped_is_named_with_the_next_step_and_the_node_stays_ready(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", None, SETTINGS) as running:
+        hurt = Asker(running)
+        for name in ("broken", "whole"):
+            hurt.run("topics", "create", name, "--shards", "1")
+            hurt.produce(name, 10)
+        assert hurt.json("status")["stopped_shards"] == 0
+        place = Path(hurt.json("segments", "broken")[0]["places"][0])
+        running.stop()
+        place.write_bytes(b"\xff" * place.stat().st_size)
+        running.start()
+
+        status = hurt.json("status")
+        (stopped,) = status["stopped"]
+        assert (status["is_ready"], status["stopped_shards"]) == (True, 1)
+        assert (stopped["topic"], stopped["shard"], stopped["cause"]) == ("broken", 0, "unreadable")
+        assert str(place) in stopped["reason"] and "restart the node" in stopped["next_step"]
+        assert running.metrics()['stratalog_log_stopped_shards{cause="unreadable"}'] == 1
+        for shown in (hurt.run("status").stdout, running.get("/")):
+            assert "shard broken-0 takes no writes" in shown
+        assert '"ready": true' in running.get("/readyz")
+        hurt.produce("whole", 1)

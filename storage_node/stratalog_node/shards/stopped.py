@@ -1,0 +1,70 @@
+"""Why a shard of this node takes no writes any more, what to do about it, and how many of them there are.
+
+A stop lasts until the next start, which reads what the disk holds; the node and its other shards go on. What refuses
+writes for a while and for the whole node (no room) is no stop: see `shards/space.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.telemetry.metrics import MetricRegistry
+
+
+class StopCause(StrEnum):
+    FLUSH_FAILED = "flush_failed"
+    UNREADABLE = "unreadable"
+    DATA_LOST = "data_lost"
+    FAULT = "fault"
+    DEPOSED = "deposed"
+
+
+_NEXT_STEPS = {
+    StopCause.FLUSH_FAILED: "see to the disk (the kernel's log says what it met), then restart the node: it reads back "
+    "what the disk holds and goes on from there",
+    StopCause.UNREADABLE: "see to what the reason names (the disk, permissions, or the file from a copy), then restart "
+    "the node",
+    StopCause.DATA_LOST: "put the file back while the node is stopped; what the object store holds of the shard stays "
+    "readable meanwhile",
+    StopCause.FAULT: "restart the node, and report the fault with the stack that its log holds",
+    StopCause.DEPOSED: "restart the node, so that it asks the meta service anew who leads; if that does not help, look "
+    "for a second node with the same node.id",
+}
+
+
+class Stop(NamedTuple):
+    """`code` is what clients are answered."""
+
+    code: ErrorCode
+    reason: str
+    cause: StopCause
+
+    @property
+    def next_step(self) -> str:
+        return _NEXT_STEPS[self.cause]
+
+
+class StoppingShards(Protocol):
+    """Shards of which some may have stopped."""
+
+    def stopped(self) -> Iterable[tuple[object, Stop]]: ...
+
+
+def add_stopped_metric(metrics: MetricRegistry, shards: StoppingShards) -> None:
+    """Counted when asked: a stop is rare, and a look at 10,000 shards takes less than a millisecond."""
+
+    def count() -> dict[tuple[str, ...], int]:
+        causes = Counter(stop.cause for _, stop in shards.stopped())
+        return {(cause.value,): causes[cause] for cause in StopCause}
+
+    metrics.register(
+        "stratalog_log_stopped_shards",
+        "gauge",
+        "Shards of this node that take no writes until a restart, by cause; status names each and what to do.",
+        count,
+        label_names=("cause",),
+    )
