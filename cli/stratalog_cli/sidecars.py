@@ -65,7 +65,15 @@ class Sidecars:
         add_admin_routes(application, NodeAdmin(services, self._http.address))
 
     async def start(self) -> str:
-        """Returns the admin address, empty when it is off. Raises: Unavailable when an address is taken."""
+        """Returns the admin address, empty when it is off. Raises: Unavailable when an address is taken; then none of
+        them runs."""
+        try:
+            return await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> str:
         self._watchdog.start()
         if self._settings.meta_listen:
             # The service's HTTP door imports aiohttp (0.2 s): in a thread, so that the loop goes on.

@@ -11,6 +11,7 @@ import gc
 import os
 import signal
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from stratalog.model.errors import StratalogError
@@ -66,38 +67,41 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     host, port = split_address(listen)
-    meta = open_service(data / "meta", wall_ms)
-    store = None
-    node = None
-    try:
-        await meta.start()
-        if bucket is not None:
-            from stratalog.objects.opening import open_store
+    async with AsyncExitStack() as running:
+        try:
+            meta = open_service(data / "meta", wall_ms)
+            await meta.start()
+            running.push_async_callback(meta.close)
+            store = None
+            if bucket is not None:
+                from stratalog.objects.opening import open_store
 
-            store = open_store(bucket)
-        node = StorageNode(settings, data / "node", Listen(host, port), meta, store)
-        await node.start()
-    except StratalogError as error:
-        print(f"stratalog: cannot start: {error}", file=sys.stderr)
-        await meta.close()
-        return 3
-    # What start-up made stays; after that nearly everything dies by its reference count: the collector may look seldom.
+                store = open_store(bucket)
+                running.push_async_callback(store.close)
+            node = StorageNode(settings, data / "node", Listen(host, port), meta, store)
+            await node.start()
+            running.push_async_callback(node.close)
+            _collect_less_often()
+            from stratalog_cli.sidecars import Sidecars
+
+            sidecars = Sidecars(node, meta, settings, data)
+            admin = await sidecars.start()
+            running.push_async_callback(sidecars.close)
+        except StratalogError as error:
+            print(f"stratalog: cannot start: {error}", file=sys.stderr)
+            return 3
+        kafka = f"{node.address[0]}:{node.address[1]}"
+        place = without_secrets(bucket or "none")
+        print(f"stratalog ready: kafka {kafka}, admin {admin or 'off'}, data {data}, bucket {place}", flush=True)
+        await stopping.wait()
+        log.info("stopping")
+    log.info("stopped")
+    return 0
+
+
+def _collect_less_often() -> None:
+    """What start-up made stays; after that nearly everything dies by its reference count: the collector may look
+    seldom."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLD)
-    kafka = f"{node.address[0]}:{node.address[1]}"
-    from stratalog_cli.sidecars import Sidecars
-
-    sidecars = Sidecars(node, meta, settings, data)
-    admin = await sidecars.start()
-    place = without_secrets(bucket or "none")
-    print(f"stratalog ready: kafka {kafka}, admin {admin or 'off'}, data {data}, bucket {place}", flush=True)
-    await stopping.wait()
-    log.info("stopping")
-    await sidecars.close()
-    await node.close()
-    await meta.close()
-    if store is not None:
-        await store.close()
-    log.info("stopped")
-    return 0

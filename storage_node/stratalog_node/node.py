@@ -2,7 +2,7 @@
 
 Start: own the directory, register, load metadata, replay the journal, recover shards, then open the listener; the
 object store may be away (F51). Stop: listeners first, then what writes, then a last flush, so that the next start
-scans nothing.
+scans nothing. A start that fails is a stop from where it got to.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import resource
 import secrets
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from stratalog_node.disk.journal_file import list_journals
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.groups.coordinator import GroupCoordinator
-from stratalog_node.identity_file import load_or_create, lock_directory
+from stratalog_node.identity_file import NodeIdentity, load_or_create, lock_directory
 from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.buffers import BufferPool
 from stratalog_node.serve.context import NodeServices
@@ -89,8 +90,9 @@ class StorageNode:
         self.cluster_id = ""
         self._listen = listen
         self._clock_ms = clock_ms
-        self._lock_fd = -1
         self._is_closing = False
+        self._taken = AsyncExitStack()
+        """What must be given back, in the order in which it was taken."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.shards: NodeShards
         self.server: KafkaServer
@@ -99,20 +101,71 @@ class StorageNode:
 
     # Start ----------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
-        """Raises: Unavailable (directory or address in use, meta away), Corrupt, InvalidRequest."""
-        settings = self.settings
-        self._lock_fd = lock_directory(self.layout.root)
+        """All of it, or nothing: a start that fails gives back what it took, newest first, as `close` does.
+
+        Raises: Unavailable (directory or address in use, meta away), Corrupt, InvalidRequest.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        settings, taken = self.settings, self._taken
+        taken.callback(os.close, lock_directory(self.layout.root))
         identity = load_or_create(self.layout.node_file, settings.node_id)
         make_directories(self.layout.segments, self.layout.journal, self.layout.checkpoints)
         listener = bind(self._listen.host, self._listen.port)
+        taken.callback(listener.close)
         self.address = (self._listen.host, listener.getsockname()[1])
         advertised = self._advertised_address()
         registration = await self.meta.register_node(NodeInfo(identity.node_id, identity.storage_id, *advertised))
         self.cluster_id = registration.cluster_id
         snapshot = await self.meta.snapshot()
         self.catalog.load(snapshot)
-        self.threads = DiskThreads()
+        pool = BufferPool()
+        await self._open_shards(identity, pool)
+        self.catalog.on_change(self.shards.follow)
+        self._build_groups()
+        services = NodeServices(
+            identity.node_id, self.cluster_id, settings, self.meta, self.catalog, self.shards, self.groups
+        )
+        registry = Registry([*data_apis(), *control_apis()])
+        services.control.registry = registry
+        self.server = KafkaServer(services, self.shards, registry, pool, self.shards.reader)
+        self.tier = NodeTier(
+            node_id=identity.node_id,
+            node_epoch=registration.node_epoch,
+            cluster_id=self.cluster_id,
+            settings=settings,
+            meta=self.meta,
+            catalog=self.catalog,
+            shards=self.shards,
+            store=self.store,
+            clock_ms=self._clock_ms,
+            on_pressure=self.space.set_pressure,
+        )
+        taken.push_async_callback(self._cancel_tasks)
+        taken.push_async_callback(self.tier.close)
+        taken.push_async_callback(self.server.close)
+        taken.push_async_callback(self.groups.stop)
+        await self.tier.start()
+        self._run(self._follow_meta())
+        self._run(self._look_at_ages())
+        await self.groups.start()
+        self._add_metrics()
+        self.server.open(listener, advertised)
+
+    async def _open_shards(self, identity: NodeIdentity, pool: BufferPool) -> None:
+        """The disk with what runs over it, and every shard as the last life left it."""
+        settings, taken = self.settings, self._taken
         self.checkpoints = Checkpoints(self.layout.checkpoints)
+        taken.callback(self.checkpoints.close)
+        descriptors = Descriptors(descriptor_limit())
+        taken.callback(descriptors.close)
+        self.threads = DiskThreads()
+        taken.callback(self.threads.close)
         self.shards = shards = NodeShards(
             node_id=identity.node_id,
             cluster_id=self.cluster_id,
@@ -121,7 +174,7 @@ class StorageNode:
             meta=self.meta,
             layout=self.layout,
             threads=self.threads,
-            descriptors=Descriptors(descriptor_limit()),
+            descriptors=descriptors,
             clock_ms=self._clock_ms,
         )
         journals = list_journals(self.layout.journal)
@@ -138,38 +191,15 @@ class StorageNode:
         shards.flusher = self.flusher
         shards.on_written(self.flusher.note_written)
         self.sealing = shards.sealing = Sealing(shards, self.meta, self._forget_active)
-        pool = BufferPool()
         shards.reader = pooled_reader(pool, _HOT_ANSWER_BYTES)
         await self._recover(journals)
-        self.catalog.on_change(shards.follow)
-        self._build_groups()
-        services = NodeServices(
-            identity.node_id, self.cluster_id, settings, self.meta, self.catalog, shards, self.groups
-        )
-        registry = Registry([*data_apis(), *control_apis()])
-        services.control.registry = registry
-        self.server = KafkaServer(services, shards, registry, pool, shards.reader)
+        # Only now do these have anything to end: half a recovery must leave the disk as it found it.
         self.space = SpaceGuard(shards, reserve_bytes=settings.disk_reserve_bytes)
+        taken.push_async_callback(self.flusher.close)
+        taken.push_async_callback(self.space.close)
+        taken.push_async_callback(self.sealing.close)
         self.space.start()
         self.flusher.start()
-        self.tier = NodeTier(
-            node_id=identity.node_id,
-            node_epoch=registration.node_epoch,
-            cluster_id=self.cluster_id,
-            settings=settings,
-            meta=self.meta,
-            catalog=self.catalog,
-            shards=shards,
-            store=self.store,
-            clock_ms=self._clock_ms,
-            on_pressure=self.space.set_pressure,
-        )
-        await self.tier.start()
-        self._run(self._follow_meta())
-        self._run(self._look_at_ages())
-        await self.groups.start()
-        self._add_metrics()
-        self.server.open(listener, advertised)
 
     def _advertised_address(self) -> tuple[str, int]:
         """What clients are told: `advertised.listeners`, or where this node listens."""
@@ -271,19 +301,14 @@ class StorageNode:
 
     # Stop -----------------------------------------------------------------------------------------------------------
     async def close(self) -> None:
+        """Also of a node whose start failed. A step that fails keeps none of the others from being done."""
         self._is_closing = True
-        await self.groups.stop()
-        await self.server.close()
-        await self.tier.close()
+        await self._taken.aclose()
+
+    async def _cancel_tasks(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.sealing.close()
-        await self.space.close()
-        await self.flusher.close()
-        self.threads.close()
-        self.checkpoints.close()
-        os.close(self._lock_fd)
 
     def _add_metrics(self) -> None:
         metrics = self.metrics

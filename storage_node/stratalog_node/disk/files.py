@@ -45,6 +45,11 @@ class Descriptors:
     def closed(self, file: SegmentFile) -> None:
         self._open.pop(file, None)
 
+    def close(self) -> None:
+        """All of them. Requires: no thread and no connection uses one any more."""
+        for file in list(self._open):
+            file.close()
+
     def _sweep(self) -> None:
         for file in list(self._open):
             if len(self._open) <= self.limit * 3 // 4:

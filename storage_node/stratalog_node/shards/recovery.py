@@ -68,7 +68,10 @@ class Recovery:
         """Every shard of the catalog, a few side by side."""
         keys = list(self._node.catalog.shard_keys())
         for start in range(0, len(keys), _SHARDS_AT_ONCE):
-            await asyncio.gather(*map(self.recover, keys[start : start + _SHARDS_AT_ONCE]))
+            # A group, so that nothing goes on reading behind a start that was given up.
+            async with asyncio.TaskGroup() as group:
+                for key in keys[start : start + _SHARDS_AT_ONCE]:
+                    group.create_task(self.recover(key))
 
     def hand_over(self, sealing: Sealing) -> None:
         """Ended segments go on to be sealed, rolls that meta has not heard of to be confirmed, in order."""
