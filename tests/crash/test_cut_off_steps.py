@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,3 +50,16 @@ def test_a_local_copy_that_was_given_up_but_not_yet_deleted_goes_at_the_next_sta
     assert not any(path.exists() for path in kept)
     node.stop()
     assert "clean" in command("doctor", str(node.data_dir))
+
+
+def test_a_killed_nodes_next_life_uploads_without_waiting_for_the_lease(node: NodeProcess) -> None:
+    eventually_sync(lambda: lock_lines(node) == ["taken"])
+    node.kill()
+    node.start()
+    eventually_sync(lambda: len(lock_lines(node)) > 1, 20)
+    assert lock_lines(node) == ["taken", "taken"]
+
+
+def lock_lines(node: NodeProcess) -> list[str]:
+    """What the log says of the write lock, over all lives: it was taken, or another holds it."""
+    return re.findall(r"write lock (?:is )?(taken|held)", node.log_text())

@@ -29,6 +29,7 @@ from stratalog.model.metadata import (
     ShardChanged,
     TopicChanged,
     TopicDeleted,
+    life_name,
 )
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
@@ -304,6 +305,14 @@ async def test_a_lock_is_renewed_and_released_by_its_holder(world: MetaWorld) ->
     assert (await world.client.acquire_lock("tier/1", "b", 1_000)).epoch == lock.epoch + 1
     with pytest.raises(InvalidRequest):
         await world.client.acquire_lock("tier/2", "a", 0)
+
+
+async def test_a_node_that_comes_back_takes_its_lock_at_once(world: MetaWorld) -> None:
+    await world.node()
+    earlier = await world.client.acquire_lock("tier/1", life_name(1, 1), 60_000)
+    await world.node()
+    later = await world.client.acquire_lock("tier/1", life_name(1, 2), 60_000)
+    assert later.epoch == earlier.epoch + 1
 
 
 async def test_parts_are_replaced_by_others_with_the_same_offsets(world: MetaWorld) -> None:

@@ -1,7 +1,8 @@
 """Write locks and producer ids in the shard table.
 
 A lock's epoch is the truth: it grows with each new holder, and a deposed holder is refused by it. Its expiry only says
-from when on another may take it, so nothing depends on two clocks agreeing.
+from when on another may take it, so nothing depends on two clocks agreeing, and a lease may end early when its holder
+is known to be over.
 A released lock stays listed without a holder: its epoch must never come again.
 """
 
@@ -54,6 +55,16 @@ def release_lock(tx: TableTransaction, command: ReleaseLock) -> None:
     known = tx.state.locks.get(command.lock.name)
     if known is not None and (known.epoch, known.holder) == (command.lock.epoch, command.lock.holder):
         tx.put_lock(replace(known, holder=NOBODY, expires_ms=0))
+
+
+def end_leases(tx: TableTransaction, holder: str) -> None:
+    """This holder is known to be over: others need not wait for its leases to end.
+
+    Its locks stay its own until somebody takes them: what it had on its way may land before, and is fenced after, as
+    when a lease ends by time.
+    """
+    for lock in [lock for lock in tx.state.locks.values() if lock.holder == holder]:
+        tx.put_lock(replace(lock, expires_ms=0))
 
 
 def check_lock(tx: TableTransaction, lock: Lock) -> None:

@@ -19,11 +19,12 @@ from stratalog.machines.table_commands import (
     DeleteTopic,
     RegisterNode,
 )
+from stratalog.machines.table_locks import end_leases
 from stratalog.machines.table_records import NodeEntry
 from stratalog.machines.table_state import TableTransaction
 from stratalog.model.errors import AlreadyExists, Conflict, InvalidRequest, LimitExceeded
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
-from stratalog.model.metadata import Registration
+from stratalog.model.metadata import Registration, life_name
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Shard, Topic
 
@@ -34,7 +35,10 @@ _MAX_INT32: Final = 2**31 - 1
 
 
 def register_node(tx: TableTransaction, command: RegisterNode) -> Registration:
-    """A node begins a life; its epoch grows by one each time."""
+    """A node begins a life; its epoch grows by one each time.
+
+    Who registers holds the data directory's lock, so on the same storage the life before is over.
+    """
     node = command.node
     if not 0 <= node.node_id <= _MAX_INT32:
         raise InvalidRequest(f"node id {node.node_id} is not between 0 and {_MAX_INT32}: choose another node.id")
@@ -43,6 +47,8 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Registration:
     known = tx.state.nodes.get(node.node_id)
     entry = NodeEntry(node, known.node_epoch + 1 if known else 1)
     tx.put_node(entry)
+    if known is not None and known.info.storage_id == node.storage_id:
+        end_leases(tx, life_name(node.node_id, known.node_epoch))
     return Registration(tx.state.header.cluster_id, entry.node_epoch)
 
 

@@ -35,13 +35,18 @@ class Registration:
 class Lock:
     """A write lock: `epoch` grows with each new holder; `expires_ms` by the meta service's clock.
 
-    A holder's name must be its own and of one life (a node's id and epoch), for asking again under it renews.
+    A holder's name must be its own and of one life (for a node: `life_name`), for asking again under it renews.
     """
 
     name: str
     holder: str
     epoch: int
     expires_ms: int
+
+
+def life_name(node_id: int, node_epoch: int) -> str:
+    """The name under which one life of a node holds locks."""
+    return f"node-{node_id}/{node_epoch}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from stratalog.formats.object_names import ObjectNames
 from stratalog.machines.retention import DiskPressure
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import life_name
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
@@ -60,7 +61,7 @@ class NodeTier:
                 limits=upload_limits(settings),
                 clock_ms=clock_ms,
                 rng=random.Random(),
-                holder=f"node-{node_id}-{node_epoch}",
+                holder=life_name(node_id, node_epoch),
                 names=self.names,
                 stats=self.stats,
                 doubt_ms=settings.remote_orphan_grace_ms,

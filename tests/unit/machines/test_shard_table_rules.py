@@ -39,7 +39,14 @@ from stratalog.machines.table_records import (
 )
 from stratalog.model.errors import AlreadyExists, Conflict, Corrupt, Fenced, InvalidRequest, LimitExceeded, NotFound
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
-from stratalog.model.metadata import NodeInfo, PartCommit, PartReplacement, SegmentChanged, TopicDeleted
+from stratalog.model.metadata import (
+    NodeInfo,
+    PartCommit,
+    PartReplacement,
+    SegmentChanged,
+    TopicDeleted,
+    life_name,
+)
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
 from support.table_stories import CLUSTER_ID, TableStory, record_of, state_of
 
@@ -313,6 +320,45 @@ def test_a_released_lock_is_no_lock_and_its_epoch_never_comes_again() -> None:
     with pytest.raises(Fenced):
         story.commit(lock, key, 0, 5)
     assert story.lock().epoch == lock.epoch + 1
+
+
+def test_a_node_that_comes_back_on_its_storage_need_not_wait_for_its_earlier_lifes_lease() -> None:
+    """It holds the directory, so the earlier life is over; should it live all the same, its epoch fences it."""
+    story = TableStory()
+    key = story.active(story.topic()).key
+    earlier = story.lock(holder=life_name(1, 1))
+    mounted = story.lock("tier/9", life_name(1, 1))
+    story.do(RegisterNode(NodeInfo(1, "storage-1", "host", 9092)))
+    assert isinstance(story.commit(earlier, key, 0, 5), Segment), "what is on its way counts until the lock passes on"
+    later = story.lock(holder=life_name(1, 2))
+    assert later.epoch == earlier.epoch + 1
+    assert story.lock("tier/9", life_name(1, 2)).epoch == mounted.epoch + 1
+    with pytest.raises(Fenced):
+        story.commit(earlier, key, 5, 9)
+    assert isinstance(story.commit(later, key, 5, 9), Segment)
+    with pytest.raises(Conflict):
+        story.lock(holder=life_name(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("held_by", "registers"),
+    [
+        (life_name(1, 1), NodeInfo(1, "another disk", "host", 9092)),
+        (life_name(2, 1), NodeInfo(1, "storage-1", "host", 9092)),
+        (life_name(11, 1), NodeInfo(1, "storage-1", "host", 9092)),
+        ("somebody", NodeInfo(1, "storage-1", "host", 9092)),
+    ],
+)
+def test_a_lease_of_another_storage_or_another_node_lasts(held_by: str, registers: NodeInfo) -> None:
+    """A new disk proves nothing about the process on the old one."""
+    story = TableStory(nodes=2)
+    story.lock(holder=held_by)
+    story.do(RegisterNode(registers))
+    with pytest.raises(Conflict):
+        story.lock(holder=life_name(1, 2))
+    story.do(RegisterNode(registers))
+    with pytest.raises(Conflict):
+        story.lock(holder=life_name(1, 3))
 
 
 @pytest.mark.parametrize("command", [AcquireLock("", "a", 1), AcquireLock("x", "", 1), AcquireLock("x" * 513, "a", 1)])
