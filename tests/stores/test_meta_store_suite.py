@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -255,6 +257,42 @@ async def test_damage_in_the_middle_of_the_log_is_refused(killed_log: Path) -> N
     killed_log.write_bytes(damaged)
     with pytest.raises(Corrupt, match=str(killed_log.parent)):
         await RocksStore(killed_log.parent).load()
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 5] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "damage"),
+    [
+        ("*.sst", flip),
+        ("*.sst", lambda path: os.truncate(path, path.stat().st_size // 2)),
+        ("*.sst", Path.unlink),
+        ("MANIFEST-*", flip),
+        ("MANIFEST-*", Path.unlink),
+        ("CURRENT", lambda path: path.write_bytes(b"")),
+    ],
+    ids=["table bit", "table cut", "table gone", "manifest bit", "manifest gone", "current empty"],
+)
+async def test_damage_below_the_log_is_refused_with_the_next_step(
+    tmp_path: Path, pattern: str, damage: Callable[[Path], object]
+) -> None:
+    """Everything is read at the start, so damage shows there, in words, and not in the middle of the work."""
+    directory = tmp_path / "meta"
+    store = RocksStore(directory)
+    await store.load()
+    locks = [PutLock(Lock(f"lock {number}", f"{number * 7919:0200x}", 1, 1)) for number in range(500)]
+    await store.write([PutHeader(HEADER), *locks])
+    await store.close()
+    (path,) = directory.glob(pattern)
+    damage(path)
+    for _ in range(2):
+        with pytest.raises(Corrupt, match="from a copy") as refused:
+            await RocksStore(directory).load()
+        assert str(directory) in str(refused.value)
 
 
 @pytest.mark.parametrize(

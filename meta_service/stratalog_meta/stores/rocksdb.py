@@ -1,7 +1,8 @@
 """The embedded meta store: RocksDB in a directory, each transaction one synced batch.
 
-Durability: a batch goes to the write-ahead log with fsync before `write` returns. Damage in the middle of that log is
-refused at `load`, never skipped; only a torn tail, which nobody was answered for, is cut.
+Durability: a batch goes to the write-ahead log with fsync before `write` returns. Damage in the middle of that log or
+in any other file is refused at `load`, which reads everything, never skipped; only a torn tail of the log, which nobody
+was answered for, is cut.
 Threads: all of RocksDB happens on one thread of its own; the caller's event loop never waits for the disk.
 One process: RocksDB's lock file keeps a second one out.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -58,18 +59,25 @@ class RocksStore:
         except Exception as error:  # rocksdict raises bare Exception; the text is all it says
             raise _translated(error, self._directory) from error
         try:
-            return list(encoding.decode(self._items(self._db), self.source))
+            with contextlib.closing(self._items(self._db)) as items:
+                return list(encoding.decode(items, self.source))
         except BaseException:
             self._close()
             raise
 
-    def _items(self, db: Rdict) -> Iterator[tuple[bytes, bytes]]:
+    def _items(self, db: Rdict) -> Generator[tuple[bytes, bytes], None, None]:
         cursor = db.iter()
-        cursor.seek_to_first()
-        while cursor.valid():
-            yield cursor.key(), cursor.value()
-            cursor.next()
-        cursor.status()
+        try:
+            cursor.seek_to_first()
+            while cursor.valid():
+                yield cursor.key(), cursor.value()
+                cursor.next()
+            cursor.status()
+        except Exception as error:  # see _load
+            raise _translated(error, self._directory) from error
+        finally:
+            # An iterator keeps the store open, and locked, as long as somebody holds the error's traceback.
+            del cursor
 
     def _write(self, writes: Sequence[TableWrite]) -> None:
         assert self._db is not None, "load comes before write"
@@ -135,8 +143,12 @@ def _translated(error: Exception, directory: Path) -> StratalogError:
             f"the metadata store in {directory} is in use by another process: stop that one, or start with another "
             "directory"
         )
-    if "Corruption" in text or "checksum" in text.lower():
-        return Corrupt(f"RocksDB refuses the metadata store: {text}", source=str(directory), position=0)
+    if "Corruption" in text or "checksum" in text.lower() or "No such file" in text:
+        return Corrupt(
+            f"RocksDB refuses the metadata store: {text}: put the directory back from a copy, then start again",
+            source=str(directory),
+            position=0,
+        )
     if "No space left" in text:
         return DiskFull(f"no room for the metadata store in {directory}: free space, then restart ({text})")
     return Unavailable(f"the metadata store in {directory} failed: {text}")
