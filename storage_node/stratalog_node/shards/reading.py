@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logger(__name__)
 
 _SLICE_BYTES = 32 << 10
-"""From here on the kernel's `sendfile` is cheaper than a read and a send."""
+"""From here on a slice of the file may stand for the bytes, where memory is short."""
 
 
 Piece: TypeAlias = bytes | memoryview | FileSlice
@@ -123,7 +123,11 @@ class ShardReader:
 
     # On the loop ----------------------------------------------------------------------------------------------------
     def read_hot(self, shard: ShardLog, offset: int, max_bytes: int, *, for_socket: bool = False) -> Read:
-        """Bytes, or with `for_socket` a slice of the file when it is worth it.
+        """Bytes; with `for_socket` a slice of the file once half of the memory for answers is taken.
+
+        A read into a pooled buffer and one send of all pieces beat `sendfile` at every size on Linux 6.18 (64 KiB: 36
+        us of CPU and 62; 1 MiB: 230 and 280): it hands over page by page and wakes the receiver often. Slices hold no
+        memory, so they are what many slow readers get.
 
         Raises: NotCached (use `read`), NotFound, Corrupt.
         """
@@ -137,7 +141,8 @@ class ShardReader:
         if isinstance(copy, SealedCopy):
             shard.node.sealed_points.touch(copy)
         extent = copy.find(points, offset, max_bytes, place.end_position, place.end_offset, copy.read_header_cached)
-        if for_socket and extent.size_bytes >= _SLICE_BYTES:
+        is_short = self.outstanding_bytes + extent.size_bytes > self._limit_bytes // 2
+        if for_socket and is_short and extent.size_bytes >= _SLICE_BYTES:
             return self._slice(shard, copy, extent)
         size = extent.size_bytes
         buffer = self._take(size)
