@@ -96,6 +96,12 @@ class WireClient(RawClient):
         self.socket.close()
 
 
+def _tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = socket.create_connection(listener.getsockname())
+        return listener.accept()[0], theirs
+
+
 class ServeRig(ShardRig):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -129,8 +135,11 @@ class ServeRig(ShardRig):
         self._clients.clear()
         await super()._end(*steps)
 
-    def connect(self, *, send_buffer: int | None = None, receive_buffer: int | None = None) -> WireClient:
-        ours, theirs = socket.socketpair()
+    def connect(
+        self, *, send_buffer: int | None = None, receive_buffer: int | None = None, is_tcp: bool = False
+    ) -> WireClient:
+        """`is_tcp`: over loopback, whose buffers take megabytes at once, as those of a socket pair do not."""
+        ours, theirs = _tcp_pair() if is_tcp else socket.socketpair()
         if send_buffer is not None:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         if receive_buffer is not None:

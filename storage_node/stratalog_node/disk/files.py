@@ -305,9 +305,9 @@ class FileSlice:
     def __len__(self) -> int:
         return self._size_bytes
 
-    def send(self, socket_fd: int) -> int:
+    def send(self, socket_fd: int, at_most: int) -> int:
         """Send some of what is left; returns how much. Raises: BlockingIOError, OSError; Corrupt when the file ends."""
-        sent = os.sendfile(socket_fd, self._file.fd(), self._position, self._size_bytes)
+        sent = os.sendfile(socket_fd, self._file.fd(), self._position, min(self._size_bytes, at_most))
         if sent == 0:
             raise Corrupt("ends early", source=str(self._file.path), position=self._position)
         self._position += sent

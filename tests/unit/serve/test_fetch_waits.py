@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import Unavailable
+from stratalog_node.serve import connection as connection_module
 from stratalog_node.serve import fetch as fetch_module
 from stratalog_node.shards.local_copy import LocalCopy, NotCached
 from stratalog_node.shards.reading import Read, ShardReader
@@ -438,3 +440,23 @@ async def test_a_fetch_session_is_refused_so_that_clients_send_full_lists(tmp_pa
         await client.write(bytes(frame))
         data = await client.read_frame()
         assert int.from_bytes(data[12:14], "big") == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_a_large_answer_leaves_in_pieces_between_which_others_are_served(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        fill(rig, shard, 30, size=100_000)
+        client = rig.connect(is_tcp=True)
+        sent = [0]
+
+        def look_each_turn() -> None:
+            sent.append(rig.server.stats.sent_bytes)
+            if not rig.server.stats.sent_bytes > 2_900_000:
+                asyncio.get_running_loop().call_soon(look_each_turn)
+
+        look_each_turn()
+        await client.write(client.fetch_frame("flights", 0, partition_max_bytes=8 << 20))
+        (answer,) = await client.fetched()
+        assert len(answer.records) > 2_900_000
+        steps = [after - before for before, after in itertools.pairwise(sent)]
+        assert max(steps) <= 2 * connection_module._TURN_BYTES, "one by the tick and one by the writable socket"

@@ -110,7 +110,7 @@ async def test_a_client_that_takes_its_answer_slowly_does_not_hold_up_freeing(
         assert not path.exists()
         with open(tmp_path / "sent", "wb") as sink:
             while len(piece):
-                piece.send(sink.fileno())
+                piece.send(sink.fileno(), 1 << 20)
         assert (tmp_path / "sent").read_bytes().count(b"1" * 100) > 0
         assert read.release is not None
         read.release()
