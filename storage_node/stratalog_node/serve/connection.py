@@ -17,17 +17,16 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.frames import decode_request_header
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import FileSlice
 from stratalog_node.serve.answer import Answer, Parkable
 from stratalog_node.serve.buffers import Buffer
 from stratalog_node.serve.context import ConnectionInfo
+from stratalog_node.serve.outbox import Outbox
 
 if TYPE_CHECKING:
     from stratalog_node.serve.server import KafkaServer
@@ -41,7 +40,6 @@ _FIRST_BUFFER = 256 << 10
 """What one gets that has filled the small one before."""
 _MAX_WAITING_ANSWERS = 512
 _HIGH_WATER_BYTES = 4 << 20
-_IOV = 256
 _TURN_BYTES = 512 << 10
 """What one connection sends in a turn: a megabyte takes a quarter of a millisecond, and others wait for it."""
 
@@ -65,7 +63,6 @@ class Connection:
         "_is_writing",
         "_loop",
         "_out",
-        "_out_bytes",
         "_parked",
         "_pause_reasons",
         "_slow_reads",
@@ -95,8 +92,7 @@ class Connection:
         self._granted = 0
         self._deadline_ms = 0
         self._answers: deque[Answer] = deque()
-        self._out: deque[tuple[Any, Callable[[], None] | None]] = deque()
-        self._out_bytes = 0
+        self._out = Outbox()
         self._held_bytes = 0
         self._slow_reads = 0
         self._parked: list[Parkable] = []
@@ -129,7 +125,7 @@ class Connection:
         if not self._answers and limits.max_idle_ms > 0 and idle_ms > limits.max_idle_ms:
             return f"idle for {idle_ms} ms (connections.max.idle.ms)"
         if self._out and idle_ms > limits.max_idle_ms > 0:
-            return f"{self._out_bytes} answer bytes not taken for {idle_ms} ms"
+            return f"{self._out.size_bytes} answer bytes not taken for {idle_ms} ms"
         return None
 
     def close(self, reason: str, *, is_fault: bool = False) -> None:
@@ -142,10 +138,7 @@ class Connection:
         self._control.clear()
         if self._control_task is not None:
             self._control_task.cancel()
-        for _, release in self._out:
-            if release:
-                release()
-        self._out.clear()
+        self._out.abandon()
         for answer in self._answers:
             if answer.release:
                 answer.release()
@@ -239,7 +232,7 @@ class Connection:
             start = frame_end
             if len(self._answers) > _MAX_WAITING_ANSWERS:
                 self._pause(_PAUSED_BY_ANSWERS)
-            if self._out_bytes + self._held_bytes > _HIGH_WATER_BYTES:
+            if self._out.size_bytes + self._held_bytes > _HIGH_WATER_BYTES:
                 self._pause(_PAUSED_BY_WRITES)
         self._start = start
         if start == end:
@@ -368,7 +361,7 @@ class Connection:
         """Whether this answer may read its data now. Always true of the first in line: the others wait for it."""
         if self._answers and self._answers[0] is answer:
             return True
-        return self._slow_reads == 0 and self._out_bytes + self._held_bytes < _HIGH_WATER_BYTES
+        return self._slow_reads == 0 and self._out.size_bytes + self._held_bytes < _HIGH_WATER_BYTES
 
     def park(self, answer: Parkable) -> None:
         """There was no room: `answer.unpark()` is called once there may be."""
@@ -392,7 +385,9 @@ class Connection:
             first = self._answers[0] if self._answers else None
             place = next((place for place, parked in enumerate(self._parked) if parked is first), 0)
             woken = self._parked[place]
-            if woken is not first and (self._slow_reads or self._out_bytes + self._held_bytes >= _HIGH_WATER_BYTES):
+            if woken is not first and (
+                self._slow_reads or self._out.size_bytes + self._held_bytes >= _HIGH_WATER_BYTES
+            ):
                 return
             del self._parked[place]
             if woken.unpark():
@@ -417,11 +412,7 @@ class Connection:
                 if answer.release:
                     answer.release()
                 continue
-            release = answer.release
-            last = len(buffers) - 1
-            for index, buffer in enumerate(buffers):
-                self._out_bytes += len(buffer)
-                out.append((buffer, release if index == last else None))
+            out.add(buffers, answer.release)
         if out and not self._is_writing:
             self._send()
         if self._pause_reasons & _PAUSED_BY_ANSWERS and len(answers) <= _MAX_WAITING_ANSWERS // 2:
@@ -431,76 +422,31 @@ class Connection:
 
     def _send(self) -> None:
         out = self._out
-        left = _TURN_BYTES
-        while out and left > 0:
-            head = out[0][0]
-            try:
-                if isinstance(head, FileSlice):
-                    sent = head.send(self.fd, left)
-                    wanted = min(left, sent + len(head))
-                else:
-                    buffers = [head] if len(out) == 1 and len(head) <= left else self._buffers_before_slice(left)
-                    wanted = sum(map(len, buffers))
-                    sent = self.sock.sendmsg(buffers, (), socket.MSG_MORE if wanted < self._out_bytes else 0)
-            except (BlockingIOError, InterruptedError):
-                break
-            except (OSError, StratalogError) as error:
-                self.close(f"write failed: {error}")
-                return
-            left -= sent
-            self._out_bytes -= sent
-            self.server.stats.sent_bytes += sent
-            self._drop_sent(sent, head)
-            if sent < wanted:
-                break
+        try:
+            self.server.stats.sent_bytes += out.send(self.sock, _TURN_BYTES)
+        except (OSError, StratalogError) as error:
+            self.close(f"write failed: {error}")
+            return
         if out:
             if not self._is_writing:
                 self._is_writing = True
                 self._loop.add_writer(self.fd, self._on_writable)
-            if self._out_bytes + self._held_bytes > _HIGH_WATER_BYTES:
+            if self._out.size_bytes + self._held_bytes > _HIGH_WATER_BYTES:
                 self._pause(_PAUSED_BY_WRITES)
         elif self._is_writing:
             self._is_writing = False
             self._loop.remove_writer(self.fd)
-        if self._pause_reasons & _PAUSED_BY_WRITES and self._out_bytes + self._held_bytes <= _HIGH_WATER_BYTES // 2:
+        if (
+            self._pause_reasons & _PAUSED_BY_WRITES
+            and self._out.size_bytes + self._held_bytes <= _HIGH_WATER_BYTES // 2
+        ):
             self._resume(_PAUSED_BY_WRITES)
-
-    def _buffers_before_slice(self, left: int) -> list[Any]:
-        """At most `left` bytes of the buffers at the head, up to the next slice of a file, which goes its own way."""
-        buffers: list[Any] = []
-        for buffer, _ in islice(self._out, _IOV):
-            if isinstance(buffer, FileSlice) or left <= 0:
-                break
-            size = len(buffer)
-            buffers.append(buffer if size <= left else memoryview(buffer)[:left])
-            left -= size
-        return buffers
 
     def _on_writable(self) -> None:
         self.last_active_ms = self.server.now_ms
         self._send()
         if self._parked:
             self.wake_parked()
-
-    def _drop_sent(self, sent: int, head: Any) -> None:
-        out = self._out
-        if isinstance(head, FileSlice):
-            if not len(head):
-                _, release = out.popleft()
-                if release:
-                    release()
-            return
-        while out:
-            buffer, release = out[0]
-            size = len(buffer)
-            if sent < size:
-                if sent:
-                    out[0] = (memoryview(buffer)[sent:], release)
-                return
-            sent -= size
-            out.popleft()
-            if release:
-                release()
 
 
 _PAUSED_BY_BUDGET, _PAUSED_BY_ANSWERS, _PAUSED_BY_WRITES = 1, 2, 4
