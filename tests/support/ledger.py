@@ -24,6 +24,9 @@ from support.history import Log, Outcome, Place, Seen, Sent
 from support.raw_client import RawClient
 
 VALUE_BYTES = (40, 400)
+LARGE_VALUE_BYTES = (4_000, 9_000)
+"""Large enough for the node to prepare room behind them in the file."""
+LARGE_VALUES = 1 / 15
 _READ_BYTES = 256 << 10
 _READ_DEADLINE_S = 60.0
 _PAUSE_S = 0.02
