@@ -76,8 +76,11 @@ def _check_node_file(layout: NodeLayout, metadata: Metadata | None, seen: Examin
         seen.error(str(path), f"cannot be read: {error}", "restore it from a backup: it names the node and its disk")
         return None
     cluster = told.get("cluster_id")
-    if metadata is not None and metadata.header is not None and cluster not in (None, metadata.header.cluster_id):
-        what = f"belongs to cluster {cluster}, the metadata to {metadata.header.cluster_id}"
+    header = metadata.header if metadata is not None else None
+    if metadata is not None and header is None:
+        seen.error(str(path), "tells of a cluster, but the metadata store beside it is empty", _VOLUME)
+    elif header is not None and cluster not in (None, header.cluster_id):
+        what = f"belongs to cluster {cluster}, the metadata to {header.cluster_id}"
         seen.error(str(path), what, "do not start a node here: two clusters' directories were mixed up")
     return node_id
 

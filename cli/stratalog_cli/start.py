@@ -60,6 +60,7 @@ def _keep_memory_small() -> None:
 
 async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str | None) -> int:
     from stratalog_meta import open_service
+    from stratalog_node.disk.layout import NodeLayout
     from stratalog_node.node import Listen, StorageNode, wall_ms
 
     stopping = asyncio.Event()
@@ -69,7 +70,9 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
     host, port = split_address(listen)
     async with AsyncExitStack() as running:
         try:
-            meta = open_service(data / "meta", wall_ms)
+            # A store is made before node.json names its cluster: where that file is, the store is not new.
+            node_file = NodeLayout(data / "node").node_file
+            meta = open_service(data / "meta", wall_ms, known_by=node_file if node_file.exists() else None)
             await meta.start()
             running.push_async_callback(meta.close)
             store = None

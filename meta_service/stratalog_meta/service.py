@@ -135,6 +135,9 @@ class MetaService:
         return result
 
     # Nodes and reading ------------------------------------------------------------------------------------------
+    async def read_cluster_id(self) -> str:
+        return self.cluster_id
+
     async def register_node(self, node: NodeInfo) -> Registration:
         return await self._do(RegisterNode(node), Registration)
 
@@ -238,8 +241,11 @@ class MetaService:
         return await self._do(AllocateProducerIds(count), range)
 
 
-def open_service(directory: Path, clock_ms: Callable[[], int]) -> MetaService:
-    """A meta service over the embedded store in `directory`; `start` opens it."""
+def open_service(directory: Path, clock_ms: Callable[[], int], *, known_by: Path | None = None) -> MetaService:
+    """A meta service over the embedded store in `directory`; `start` opens it.
+
+    `known_by` is a file that tells of this store's cluster: with it an empty store is refused, not taken for a new one.
+    """
     from stratalog_meta.stores.rocksdb import RocksStore  # the other stores need no RocksDB
 
-    return MetaService(RocksStore(directory), clock_ms)
+    return MetaService(RocksStore(directory, known_by=known_by), clock_ms)

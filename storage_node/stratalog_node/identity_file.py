@@ -1,7 +1,9 @@
 """Who this data directory belongs to: node id, storage id, cluster id, in `node.json`; and a lock against a second
 process.
 
-A new directory gets a new storage id, so that an emptied disk is never taken for the old one (rule 7).
+A new directory gets a new storage id, so that an emptied disk is never taken for the old one (rule 7). It belongs
+to one cluster for life: with metadata that was emptied, or is another's, nothing of what lies here would be served, in
+silence.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import fcntl
 import json
 import os
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from stratalog.model.errors import Corrupt, InvalidRequest, Unavailable
@@ -21,20 +23,26 @@ from stratalog_node.disk.files import read_file, write_durably
 class NodeIdentity:
     node_id: int
     storage_id: str
+    cluster_id: str
 
 
-def load_or_create(path: Path, node_id: int) -> NodeIdentity:
-    """Raises: Corrupt when the file says nothing useful, InvalidRequest when it belongs to another node."""
+def load_or_create(path: Path, node_id: int, cluster_id: str) -> NodeIdentity:
+    """What the file says; a new one names these. One from before cluster ids were written down takes this one.
+
+    Requires: `cluster_id` is durable in the metadata, for what is written here is held against it for ever.
+    Raises: Corrupt when the file says nothing useful, InvalidRequest when it belongs to another node or cluster.
+    """
     data = read_file(path)
     if data is None:
-        identity = NodeIdentity(node_id, str(uuid.uuid4()))
+        identity = NodeIdentity(node_id, str(uuid.uuid4()), cluster_id)
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"node_id": identity.node_id, "storage_id": identity.storage_id}, indent=2)
-        write_durably(path, [text.encode() + b"\n"])
+        _write(path, identity)
         return identity
     try:
         fields = json.loads(data)
-        identity = NodeIdentity(int(fields["node_id"]), str(fields["storage_id"]))
+        is_old = "cluster_id" not in fields
+        cluster = cluster_id if is_old else str(fields["cluster_id"])
+        identity = NodeIdentity(int(fields["node_id"]), str(fields["storage_id"]), cluster)
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"not a node identity: {error}; restore it from another copy", source=str(path), position=0
@@ -43,7 +51,18 @@ def load_or_create(path: Path, node_id: int) -> NodeIdentity:
         raise InvalidRequest(
             f"{path} belongs to node {identity.node_id}, this is node {node_id}: use its own --data DIR"
         )
+    if identity.cluster_id != cluster_id:
+        raise InvalidRequest(
+            f"{path} belongs to cluster {identity.cluster_id}, the metadata store is cluster {cluster_id}'s: put the "
+            "metadata (DIR/meta of --data DIR) of the first one back from a backup, or start on an empty --data DIR"
+        )
+    if is_old:
+        _write(path, identity)
     return identity
+
+
+def _write(path: Path, identity: NodeIdentity) -> None:
+    write_durably(path, [json.dumps(asdict(identity), indent=2).encode() + b"\n"])
 
 
 def lock_directory(path: Path) -> int:

@@ -114,14 +114,15 @@ class StorageNode:
     async def _start(self) -> None:
         settings, taken = self.settings, self._taken
         taken.callback(os.close, lock_directory(self.layout.root))
-        identity = load_or_create(self.layout.node_file, settings.node_id)
+        # Before anything is written into the metadata: they may be another cluster's.
+        self.cluster_id = await self.meta.read_cluster_id()
+        identity = load_or_create(self.layout.node_file, settings.node_id, self.cluster_id)
         make_directories(self.layout.segments, self.layout.journal, self.layout.checkpoints)
         listener = bind(self._listen.host, self._listen.port)
         taken.callback(listener.close)
         self.address = (self._listen.host, listener.getsockname()[1])
         advertised = self._advertised_address()
         registration = await self.meta.register_node(NodeInfo(identity.node_id, identity.storage_id, *advertised))
-        self.cluster_id = registration.cluster_id
         snapshot = await self.meta.snapshot()
         self.catalog.load(snapshot)
         pool = BufferPool()

@@ -52,7 +52,7 @@ async def test_a_node_gets_a_higher_epoch_with_each_life(world: MetaWorld) -> No
     node = await world.node(7, rack="a")
     second = await world.client.register_node(node)
     assert second.node_epoch == 2
-    assert second.cluster_id == world.service.cluster_id
+    assert second.cluster_id == await world.client.read_cluster_id() == world.service.cluster_id
     assert (await world.client.snapshot()).nodes == (node,)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -293,6 +294,59 @@ async def test_damage_below_the_log_is_refused_with_the_next_step(
         with pytest.raises(Corrupt, match="from a copy") as refused:
             await RocksStore(directory).load()
         assert str(directory) in str(refused.value)
+
+
+def ends_of_records(manifest: bytes) -> Iterator[int]:
+    """A record is a checksum (4 bytes), a size (2, little-endian), a type (1), and its bytes."""
+    at = 0
+    while at < len(manifest):
+        at += 7 + int.from_bytes(manifest[at + 4 : at + 6], "little")
+        yield at
+
+
+def files_of(directory: Path) -> set[str]:
+    """What a store consists of; RocksDB writes its own log whenever it looks at one."""
+    return {path.name for path in directory.iterdir() if not path.name.startswith("LOG")}
+
+
+async def test_a_manifest_cut_to_an_older_one_is_refused_where_it_shows_no_metadata(tmp_path: Path) -> None:
+    """RocksDB takes it for whole, and would delete the tables it does not name: only somebody beside it can tell."""
+    whole, known_by = await filled(tmp_path), tmp_path / "node.json"
+    (manifest,) = whole.glob("MANIFEST-*")
+    told = []
+    for end in ends_of_records(manifest.read_bytes()):
+        directory = shutil.copytree(whole, tmp_path / f"cut at {end}")
+        os.truncate(directory / manifest.name, end)
+        before, store = files_of(directory), RocksStore(directory, known_by=known_by)
+        try:
+            assert HEADER in await store.load()
+            await store.close()
+        except Corrupt as error:
+            told.append(str(error))
+            assert str(directory) in told[-1] and "put the directory back from a copy" in told[-1]
+            assert files_of(directory) == before
+    assert any(f"no metadata in it, but {known_by} tells of a cluster" in words for words in told), told
+
+
+async def test_an_emptied_directory_that_is_known_to_have_held_a_store_is_refused_and_stays_empty(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "meta"
+    for made in (False, True):
+        if made:
+            directory.mkdir()
+        with pytest.raises(Corrupt, match=r"node\.json tells of a cluster: put the directory back from a copy"):
+            await RocksStore(directory, known_by=tmp_path / "node.json").load()
+        assert directory.exists() == made and not (made and files_of(directory))
+
+
+async def test_a_store_that_is_known_not_to_be_new_opens_when_it_is_there(tmp_path: Path) -> None:
+    store = RocksStore(await filled(tmp_path), known_by=tmp_path / "node.json")
+    assert HEADER in await store.load()
+    assert HEADER in await reloaded(store)
+    with pytest.raises(Unavailable, match="in use"):
+        await RocksStore(tmp_path / "deep" / "meta", known_by=tmp_path / "node.json").load()
+    await store.close()
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,10 @@ from stratalog.model.topic import Shard, Topic
 
 class MetaClient(Protocol):
     # Nodes and reading ------------------------------------------------------------------------------------------
+    async def read_cluster_id(self) -> str:
+        """Which cluster's metadata these are; durable, and the same for ever."""
+        ...
+
     async def register_node(self, node: NodeInfo) -> Registration: ...
 
     async def snapshot(self) -> Snapshot: ...

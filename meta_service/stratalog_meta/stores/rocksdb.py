@@ -16,7 +16,7 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rocksdict import BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import AccessType, BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict, WriteBatch, WriteOptions
 
 from stratalog.machines.table_records import StoredRecord, TableWrite
 from stratalog.model.errors import Corrupt, DiskFull, StratalogError, Unavailable
@@ -27,8 +27,10 @@ BLOCK_CACHE_BYTES = 1024 * 1024
 
 
 class RocksStore:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, known_by: Path | None = None) -> None:
+        """`known_by` is a file that tells of this store's cluster: with it an empty store is refused at `load`."""
         self._directory = directory
+        self._known_by = known_by
         self._thread: ThreadPoolExecutor | None = None
         self._db: Rdict | None = None
 
@@ -53,6 +55,13 @@ class RocksStore:
             thread.shutdown()
 
     def _load(self) -> list[StoredRecord]:
+        if self._known_by is not None and _is_empty(self._directory):
+            raise Corrupt(
+                f"no metadata in it, but {self._known_by} tells of a cluster: put the directory back from a copy, or "
+                "start on an empty --data DIR",
+                source=self.source,
+                position=0,
+            )
         _make_durable_directory(self._directory)
         try:
             self._db = Rdict(str(self._directory), _options())
@@ -117,6 +126,23 @@ def _options() -> Options:
     blocks.set_block_cache(Cache(BLOCK_CACHE_BYTES))  # everything is read once, at load
     options.set_block_based_table_factory(blocks)
     return options
+
+
+def _is_empty(directory: Path) -> bool:
+    """Whether the store can be read and has no header. Changes nothing: opened for writing, RocksDB makes a store where
+    none is, and deletes the tables that a cut manifest does not name, which a repair could still use."""
+    if not (directory / "CURRENT").is_file():
+        return True
+    try:
+        db = Rdict(str(directory), _options(), access_type=AccessType.read_only())
+    except Exception:  # opening it for writing tells what is wrong, or who has it open
+        return False
+    try:
+        return db.get(encoding.HEADER_KEY) is None
+    except Exception:  # the same
+        return False
+    finally:
+        db.close()
 
 
 def _make_durable_directory(directory: Path) -> None:

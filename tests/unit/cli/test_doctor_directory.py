@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rocksdict import Options, Rdict
 from typer.testing import CliRunner
 
 from stratalog.formats.records import Record, encode_batch
@@ -78,9 +79,15 @@ DAMAGES: dict[str, tuple[Callable[[StoredCluster], None], str]] = {
         lambda c: c.layout.node_file.write_text('{"node_id": 1, "cluster_id": "x"}') and None,
         "belongs to cluster x",
     ),
+    "an empty metadata store": (lambda c: _empty_metadata(c), "the metadata store beside it is empty"),
     "a damaged journal header": (lambda c: flip(next(c.layout.journal.iterdir()), 20), "CRC"),
     "no metadata store": (lambda c: [path.unlink() for path in (c.data / "meta").iterdir()] and None, "no metadata"),
 }
+
+
+def _empty_metadata(cluster: StoredCluster) -> None:
+    shutil.rmtree(cluster.data / "meta")
+    Rdict(str(cluster.data / "meta"), Options(raw_mode=True)).close()
 
 
 def _drop_last_batch(cluster: StoredCluster) -> None:

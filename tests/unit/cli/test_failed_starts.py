@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from stratalog.model.errors import Unavailable
 from stratalog.settings.process import ProcessSettings
 from stratalog_cli.sidecars import Sidecars
-from stratalog_meta.service import MetaService
+from stratalog_meta.service import MetaService, open_service
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.node import Listen, StorageNode, wall_ms
 from support.held import held
@@ -35,6 +37,34 @@ def test_a_process_whose_admin_address_is_taken_says_so_and_the_next_one_starts(
     node.settings["metrics.listen"] = "127.0.0.1:0"
     with node:
         assert node.admin
+
+
+def test_a_data_directory_whose_metadata_are_gone_is_refused_until_they_are_back(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path / "data")
+    with node:
+        cluster_id = json.loads(node.get("/v1/status"))["cluster_id"]
+    meta, node_file = tmp_path / "data" / "meta", tmp_path / "data" / "node" / "node.json"
+    assert json.loads(node_file.read_text())["cluster_id"] == cluster_id
+    meta.rename(tmp_path / "backup")
+    for _ in range(2):
+        with pytest.raises(NodeFailed, match="ended with code 3") as failure:
+            node.start()
+        told = str(failure.value)
+        assert f"cannot start: {meta}: " in told and f"{node_file} tells of a cluster" in told
+        assert not meta.exists()
+    (tmp_path / "backup").rename(meta)
+    with node:
+        assert json.loads(node.get("/v1/status"))["cluster_id"] == cluster_id
+
+
+async def test_a_first_start_that_ended_between_the_metadata_and_node_json_goes_on(tmp_path: Path) -> None:
+    meta = open_service(tmp_path / "data" / "meta", wall_ms)
+    await meta.start()
+    await meta.close()
+    node = NodeProcess(tmp_path / "data")
+    await asyncio.to_thread(node.start)
+    assert json.loads(node.get("/v1/status"))["cluster_id"] == meta.cluster_id
+    await asyncio.to_thread(node.stop)
 
 
 async def test_sidecars_that_cannot_all_start_leave_nothing_behind(tmp_path: Path, taken: str) -> None:

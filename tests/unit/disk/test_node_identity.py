@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from stratalog.model.errors import Corrupt, InvalidRequest, Unavailable
-from stratalog_node.identity_file import load_or_create, lock_directory
+from stratalog_node.identity_file import NodeIdentity, load_or_create, lock_directory
 
 
 def test_a_directory_keeps_its_storage_id_and_an_emptied_one_gets_another(tmp_path: Path) -> None:
     path = tmp_path / "node" / "node.json"
-    first = load_or_create(path, 3)
-    assert load_or_create(path, 3) == first
+    first = load_or_create(path, 3, "ours")
+    assert load_or_create(path, 3, "ours") == first
     path.unlink()
-    assert load_or_create(path, 3).storage_id != first.storage_id
+    assert load_or_create(path, 3, "ours").storage_id != first.storage_id
 
 
 def test_a_directory_of_another_node_is_refused(tmp_path: Path) -> None:
-    load_or_create(tmp_path / "node.json", 3)
+    load_or_create(tmp_path / "node.json", 3, "ours")
     with pytest.raises(InvalidRequest, match="belongs to node 3, this is node 4"):
-        load_or_create(tmp_path / "node.json", 4)
+        load_or_create(tmp_path / "node.json", 4, "ours")
+
+
+def test_a_directory_of_another_cluster_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "node.json"
+    load_or_create(path, 3, "ours")
+    before = path.read_bytes()
+    assert json.loads(before)["cluster_id"] == "ours"
+    with pytest.raises(InvalidRequest, match=r"node\.json belongs to cluster ours, .* theirs.*from a backup"):
+        load_or_create(path, 3, "theirs")
+    assert path.read_bytes() == before
+
+
+def test_a_directory_from_before_cluster_ids_takes_the_one_it_meets_and_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "node.json"
+    path.write_text('{"node_id": 3, "storage_id": "disk"}')
+    assert load_or_create(path, 3, "ours") == NodeIdentity(3, "disk", "ours")
+    with pytest.raises(InvalidRequest, match="belongs to cluster ours"):
+        load_or_create(path, 3, "theirs")
 
 
 @pytest.mark.parametrize(
@@ -32,7 +51,7 @@ def test_a_damaged_identity_is_never_replaced_by_a_new_one(tmp_path: Path, conte
     path = tmp_path / "node.json"
     path.write_bytes(content)
     with pytest.raises(Corrupt, match=r"node\.json"):
-        load_or_create(path, 1)
+        load_or_create(path, 1, "ours")
     assert path.read_bytes() == content
 
 

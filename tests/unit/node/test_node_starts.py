@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.model.errors import Unavailable
+from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.objects.opening import open_store
 from stratalog.settings.process import ProcessSettings
 from stratalog_meta.service import MetaService
@@ -95,6 +95,20 @@ async def test_a_start_that_fails_at_any_step_leaves_nothing_behind(
     await eventually(lambda: held() <= before)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*node.address)
+    await bench.starts_and_has_the_record()
+
+
+async def test_metadata_of_another_cluster_are_refused_and_not_written_to(bench: Bench) -> None:
+    before = held()
+    other = MetaService(MemoryStore(), wall_ms)
+    await other.start()
+    node = StorageNode(SETTINGS, bench.root / "node", Listen("127.0.0.1", 0), other, bench.store)
+    with pytest.raises(InvalidRequest, match=f"belongs to cluster {bench.meta.service.cluster_id}, .*from a backup"):
+        await node.start()
+    snapshot = await other.snapshot()
+    assert (snapshot.version, snapshot.nodes) == (0, ())
+    await other.close()
+    await eventually(lambda: held() <= before)
     await bench.starts_and_has_the_record()
 
 
