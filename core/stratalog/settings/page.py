@@ -31,6 +31,12 @@ A key that nobody knows is refused, with the nearest names. So is a value outsid
 Addresses and places are options of the command line: `--listen` (`STRATALOG_LISTEN`), `--data` (`STRATALOG_DATA`),
 `--bucket` (`STRATALOG_BUCKET`), `--config` (`STRATALOG_CONFIG`). The other commands find a node with `--admin`
 (`STRATALOG_ADMIN`) and print as `--output` (`STRATALOG_OUTPUT`) says.
+
+`--bucket` takes a directory (a path or `file:///DIR`) or `s3://BUCKET/PREFIX?endpoint=URL&region=REGION`. Of S3 the
+query may also set `access_key_id`, `secret_access_key`, `session_token`, and `skip_signature` and
+`virtual_hosted_style_request` (`true` or `false`). What it does not set comes from the environment:
+`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`. Secrets belong
+there: every user of the machine can see a command line.
 """
 
 _TOPIC_HEAD = """

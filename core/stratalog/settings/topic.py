@@ -143,7 +143,7 @@ class TopicSettings(BaseModel):
     unclean_seal: UncleanSeal = Field(
         default=UncleanSeal.DENY,
         description="Whether a shard that lost all in-sync replicas may seal at the best known offset and give up the "
-        "rest.",
+        "rest. Without replication nothing is ever given up, so it has no effect yet.",
     )
 
     @field_validator("cleanup_policy", mode="before")
