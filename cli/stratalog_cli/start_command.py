@@ -50,4 +50,5 @@ def start(
     )
     from stratalog_cli.start import run_node
 
-    run_node(loaded, data, listen, bucket)
+    # Absolute, because the commands that show places run in other directories.
+    run_node(loaded, data.absolute(), listen, bucket)

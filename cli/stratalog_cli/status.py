@@ -31,7 +31,7 @@ def status(admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputForm
             ("Kafka", told.kafka_address),
             ("data directory", told.data_dir),
             ("object store", f"{told.bucket or 'none'}{trouble}"),
-            ("topics, shards", f"{told.topics}, {told.shards}"),
+            ("topics, shards", f"{told.topics}, {told.shards} (internal ones too)"),
             *(("stopped", line) for line in stopped_lines(told)),
             ("segments", states),
             ("local tier", human_bytes(told.bytes.local)),

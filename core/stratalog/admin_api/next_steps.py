@@ -12,5 +12,6 @@ RESTORE_FILE: Final = (
     "stop the node, move the file aside, start it: reads then go to a complete remote copy or another replica; "
     "without one, restore a backup"
 )
+GIVE_BUCKET: Final = "start the node with the --bucket that holds its data"
 CHECK_STORE: Final = "check the object store, then run this again: what could not be read was not checked"
 CHECK_VOLUME: Final = "check the volume, then run this again: what could not be read was not checked"

@@ -37,6 +37,11 @@ def tier_of(view: ShardView, segment: Segment) -> Tier:
     return Tier.COLD if is_cold else Tier.NONE
 
 
+def is_out_of_reach(services: AdminServices, view: ShardView, segment: Segment) -> bool:
+    """Its data is only in an object store, and this node was started without one."""
+    return services.store is None and tier_of(view, segment) is Tier.COLD and cold_bytes(segment) > 0
+
+
 def tier_bytes(pairs: Iterable[tuple[ShardView, Segment]]) -> TierBytes:
     local = cold = 0
     for view, segment in pairs:

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from stratalog.admin_api.models import Location, Tier
+from stratalog.admin_api.next_steps import GIVE_BUCKET
 from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.manifest import decode_manifest
 from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header, decode_part_index
@@ -60,6 +61,8 @@ async def locate(services: AdminServices, topic_name: str, shard: int, offset: i
         why.append("the local copy was freed after the upload was verified")
     if is_cold:
         why.append(f"the object store holds everything below offset {_durable_end(segment)} of this segment")
+        if services.store is None:
+            why.append(f"this node was started without an object store: {GIVE_BUCKET}")
     elif services.store is None:
         why.append("this node has no object store")
     else:

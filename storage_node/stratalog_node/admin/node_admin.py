@@ -28,13 +28,15 @@ from stratalog.admin_api.models import (
     VerifySegment,
     VerifyStart,
 )
-from stratalog.admin_api.wording import human_duration
+from stratalog.admin_api.next_steps import GIVE_BUCKET
+from stratalog.admin_api.wording import counted, human_duration
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog.model.segment import Segment
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.process_stats import resident_bytes
 from stratalog_node.admin.describe import (
     cold_bytes,
+    is_out_of_reach,
     local_bytes,
     segment_info,
     settings_in_force,
@@ -64,7 +66,7 @@ class NodeAdmin:
     async def status(self) -> NodeStatus:
         services = self._services
         states: Counter[str] = Counter()
-        local = cold = lag = lagging = shards = 0
+        local = cold = lag = lagging = shards = out_of_reach = 0
         for view in list(services.shards.all()):
             shards += 1
             if shards % _YIELD_EVERY == 0:
@@ -73,6 +75,7 @@ class NodeAdmin:
                 states[segment.state.value] += 1
                 local += local_bytes(view, segment)
                 cold += cold_bytes(segment)
+                out_of_reach += is_out_of_reach(services, view, segment)
             behind = self._lag(view)
             lag += behind
             lagging += behind > 0
@@ -89,7 +92,7 @@ class NodeAdmin:
             admin_address=self.admin_address,
             data_dir=str(services.data_dir),
             bucket=services.store.url if services.store else None,
-            bucket_trouble=self._bucket_trouble(),
+            bucket_trouble=self._bucket_trouble(out_of_reach),
             is_ready=not waiting_for,
             waiting_for=waiting_for,
             topics=sum(1 for _ in services.catalog.topics()),
@@ -120,7 +123,10 @@ class NodeAdmin:
         ]
         return sorted(told, key=lambda one: (one.topic, one.shard))
 
-    def _bucket_trouble(self) -> str | None:
+    def _bucket_trouble(self, out_of_reach: int) -> str | None:
+        if out_of_reach:
+            lie = "lies" if out_of_reach == 1 else "lie"
+            return f"{counted(out_of_reach, 'segment')} {lie} only in an object store: {GIVE_BUCKET}"
         away_ms = self._services.store_away_ms()
         if not away_ms:
             return None

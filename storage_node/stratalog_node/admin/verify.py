@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from stratalog.admin_api.models import Finding, VerifyDone, VerifyRequest, VerifySegment, VerifyStart
-from stratalog.admin_api.next_steps import CHECK_VOLUME
+from stratalog.admin_api.next_steps import CHECK_VOLUME, GIVE_BUCKET
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, StratalogError
 from stratalog.model.segment import RemoteState, Segment, SegmentIdentity
-from stratalog_node.admin.describe import cold_bytes, end_of, local_bytes
+from stratalog_node.admin.describe import cold_bytes, end_of, is_out_of_reach, local_bytes
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.check.batch_stream import BatchStream
 from stratalog_node.check.local_segment import check_index_file, check_segment_file
@@ -70,6 +70,9 @@ async def _check(services: AdminServices, view: ShardView, listed: Segment, atte
         and segment.remote.state is not RemoteState.COMPLETE
     ):
         findings.append(_nowhere(segment))
+    elif is_out_of_reach(services, view, segment):
+        what = "its data is only in an object store, and this node was started without one: not checked"
+        findings.append(Finding(severity="error", place=str(segment.key), what=what, next_step=GIVE_BUCKET))
     if findings and attempt < _ATTEMPTS and services.catalog.segment(listed.key) != segment:
         return await _again_or_gone(services, view, listed, attempt)
     return VerifySegment(

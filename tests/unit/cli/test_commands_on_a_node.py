@@ -299,3 +299,20 @@ def test_a_shard_that_stopped_is_named_with_the_next_step_and_the_node_stays_rea
             assert "shard broken-0 takes no writes" in shown
         assert '"ready": true' in running.get("/readyz")
         hurt.produce("whole", 1)
+
+
+def test_a_node_started_without_the_bucket_of_its_data_says_so_everywhere(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path / "data", str(tmp_path / "bucket"), SETTINGS)
+    ask = Asker(node)
+    with node:
+        ask.run("topics", "create", "history", "--set", "local.retention.ms=1")
+        ask.produce("history", 20)
+        ask.run("seal", "history")
+        eventually_sync(lambda: ask.json("segments", "history")[0]["tier"] == "cold")
+    node.bucket = None
+    with node:
+        assert "1 segment lies only in an object store" in ask.json("status")["bucket_trouble"]
+        (finding,) = ask.json("verify", "history", code=1)["findings"]
+        assert finding["severity"] == "error" and "--bucket" in finding["next_step"]
+        found = ask.json("locate", "history", "0", "3", code=1)
+        assert "started without an object store" in found["why"][-1] and "--bucket" in found["why"][-1]
