@@ -116,3 +116,29 @@ def test_points_are_plain_to_look_at():
     assert list(points) == [IndexPoint(5, 70_000, 9), IndexPoint(8, 140_000, 9)]
     with pytest.raises(IndexError):
         points[2]
+
+
+class GrowingMeanwhile(int):
+    """A number that, each time a search looks at it, lets the log grow as another thread does."""
+
+    def __new__(cls, value, grow):
+        made = super().__new__(cls, value)
+        made.grow = grow
+        return made
+
+    def __lt__(self, other):
+        self.grow()
+        return int(self) < other
+
+
+@pytest.mark.parametrize("search", ["before_offset", "before_position"])
+def test_a_log_grows_while_another_thread_searches_its_index(search):
+    builder, _ = build([(1, 70_000, 5)] * 8)
+    count = len(builder)
+    size = builder.size_bytes
+    asked = GrowingMeanwhile(10 * size, lambda: builder.append(BASE + len(builder) + 2, 70_000, 5, 5))
+    assert getattr(builder, search)(asked) == count - 1, "what was there when the search began"
+    assert len(builder) > count
+    assert [builder[number].position for number in range(len(builder))] == [
+        70_000 * number for number in range(1, len(builder) + 1)
+    ]

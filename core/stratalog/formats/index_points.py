@@ -133,6 +133,7 @@ class IndexBuilder(IndexPoints):
     """The index of a log that is being written, and the times it has seen.
 
     `size_bytes` says where the log ends; `first_timestamp_ms` and `max_timestamp_ms` are -1 while it is empty.
+    One thread appends; others may search meanwhile.
     """
 
     __slots__ = ("base_offset", "first_timestamp_ms", "max_timestamp_ms", "next_point_at", "size_bytes")
@@ -159,7 +160,12 @@ class IndexBuilder(IndexPoints):
     def _add(self, offset: int, position: int) -> None:
         if self._flat is _NONE:
             self._flat = array("q")
-        self._flat.extend((offset, position, self.max_timestamp_ms))
+        point = (offset, position, self.max_timestamp_ms)
+        try:
+            self._flat.extend(point)
+        except BufferError:
+            # Another thread is searching it just now, and an array of which there is a view cannot grow.
+            self._flat = self._flat + array("q", point)
         self.next_point_at = position + INDEX_INTERVAL_BYTES
 
     @classmethod
