@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.formats.checkpoint import Checkpoint
 from stratalog.formats.index_points import IndexBuilder, IndexPoint
-from stratalog.formats.record_batch import scan_valid_prefix
+from stratalog.formats.record_batch import walk
 from stratalog.formats.segment_file import (
     SEGMENT_HEADER_BYTES,
     check_identity,
@@ -162,23 +162,23 @@ class Recovery:
     async def _scan(self, shard: ShardLog, segment: Segment, table: ProducerTable) -> ActiveSegment:
         """Open an unsealed segment's file and find its end. `table` is the producer state before it, and after it."""
         known_end = segment.end_offset if segment.end_offset is not None else segment.remote.commit_offset
-        active = await self._open(shard, segment.key, table)
-        if active.leader.end_offset < known_end:
-            raise Corrupt(
-                f"its batches end at offset {active.leader.end_offset}, but {known_end} is known to have been written",
-                source=str(active.file.path),
-                position=active.file.size_bytes,
-            )
-        return active
+        return await self._open(shard, segment.key, table, known_end=known_end)
 
     async def _open(
-        self, shard: ShardLog, key: SegmentKey, table: ProducerTable, *, is_confirmed: bool = True
+        self, shard: ShardLog, key: SegmentKey, table: ProducerTable, *, is_confirmed: bool = True, known_end: int = 0
     ) -> ActiveSegment:
         path = self._node.layout.segment(key)
         file = SegmentFile(path, self._node.descriptors, path.stat().st_size)
         identity = self._identify(file, shard, key)
         data_bytes = file.size_bytes - SEGMENT_HEADER_BYTES
         scan, checked_bytes = await self._scan_file(file, key, data_bytes, table)
+        if scan.next_offset < known_end:
+            # Before anything is cut: behind one damaged batch there may be whole ones that somebody can save.
+            raise Corrupt(
+                f"its batches end at offset {scan.next_offset}, but {known_end} is known to have been written",
+                source=str(path),
+                position=SEGMENT_HEADER_BYTES + scan.position,
+            )
         if scan.position < data_bytes:
             if not _holds_only_zeros_from(file, SEGMENT_HEADER_BYTES + scan.position):
                 torn = data_bytes - scan.position
@@ -258,14 +258,21 @@ class Recovery:
     @staticmethod
     def _ends_whole(file: SegmentFile, scan: SegmentScan) -> bool:
         """Whether room ahead begins where the scan stands, and the batches before it, from the last index point on, end
-        just there."""
+        just there. Only their headers count: a batch damaged since it was flushed is no reason to cut what follows."""
         if not _holds_only_zeros_from(file, SEGMENT_HEADER_BYTES + scan.position):
             return False
         points = scan.index
         last = points[len(points) - 1] if len(points) else IndexPoint(scan.key.base_offset, 0, -1)
         data = file.read(SEGMENT_HEADER_BYTES + last.position, scan.position - last.position)
-        valid = scan_valid_prefix(data, last.offset, scan.key.epoch)
-        return (valid.end_position, valid.next_offset) == (len(data), scan.next_offset)
+        next_offset = last.offset
+        try:
+            for _, header in walk(
+                data, source=str(file.path), verify=False, expected_base_offset=next_offset, epoch=scan.key.epoch
+            ):
+                next_offset = header.end_offset
+        except Corrupt:
+            return False
+        return next_offset == scan.next_offset
 
     async def _advance(self, scan: SegmentScan, file: SegmentFile, data_bytes: int) -> SegmentScan:
         def work() -> SegmentScan:

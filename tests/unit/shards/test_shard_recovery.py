@@ -171,7 +171,8 @@ async def test_a_checkpoint_that_points_between_two_batches_does_not_cost_what_f
         assert await rig.read_values(rig.shard(shard)) == numbers(10)
 
 
-async def test_damage_below_the_checkpoint_is_not_taken_for_a_torn_tail(tmp_path: Path) -> None:
+@pytest.mark.parametrize("room", [0, 100_000])
+async def test_damage_below_the_checkpoint_is_not_taken_for_a_torn_tail(tmp_path: Path, room: int) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await numbered(rig, shard, 0, 10)
@@ -179,7 +180,7 @@ async def test_damage_below_the_checkpoint_is_not_taken_for_a_torn_tail(tmp_path
         await rig.stop()
         data = bytearray(path.read_bytes())
         data[SEGMENT_HEADER_BYTES + 69 * 2 + 65] ^= 1
-        path.write_bytes(data)
+        path.write_bytes(data + bytes(room))
         await rig.start()
         shard = rig.shard(shard)
         assert shard.high_watermark == 10
@@ -255,6 +256,26 @@ async def test_a_segment_found_sealing_is_sealed_after_the_restart(tmp_path: Pat
         assert await rig.read_values(shard) == numbers(4)
         await rig.all_sealed()
         assert await rig.read_values(shard) == numbers(4)
+
+
+async def test_a_segment_damaged_below_its_known_end_is_refused_and_not_cut(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await numbered(rig, shard, 0, 10)
+        rig.meta.hold("seal_segment")
+        shard.ask_roll(rig.clock())
+        await eventually(lambda: rig.meta.calls["seal_segment"] == 1)
+        path = rig.file_of(shard, 0)
+        await rig.crash()
+        rig.meta.open_all()
+        data = bytearray(path.read_bytes())
+        data[SEGMENT_HEADER_BYTES + 69 * 2 + 65] ^= 1
+        path.write_bytes(data)
+        await rig.start()
+        asked = rig.append(rig.shard(shard), b"x")
+        assert asked.error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert "10 is known to have been written" in (asked.answers[0].message or "")
+        assert path.read_bytes() == data
 
 
 async def numbered_later(rig: ShardRig, shard: ShardLog, number: int) -> None:
