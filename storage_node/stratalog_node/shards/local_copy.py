@@ -65,7 +65,8 @@ class LocalCopy:
         return self.file.size_bytes - SEGMENT_HEADER_BYTES
 
     def remember(self, offset: int, position: int) -> None:
-        """A reader stopped at this batch boundary and will be back."""
+        """A reader stopped at this batch boundary and will be back. On the event loop: two threads that make room for
+        their hints at the same time would trip over each other."""
         hints = self._hints
         if offset not in hints:
             if len(hints) >= _HINTS:

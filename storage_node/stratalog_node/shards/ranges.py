@@ -19,7 +19,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment
 from stratalog_node.disk.give_way import giving_way
 from stratalog_node.shards.active import ActiveSegment
-from stratalog_node.shards.local_copy import LocalCopy
+from stratalog_node.shards.local_copy import Extent, LocalCopy
 from stratalog_node.shards.lookup_seam import FoundOffset
 from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.seam import LogRange
@@ -70,16 +70,17 @@ async def read_committed_range(shard: ShardLog, segment: SegmentKey, from_offset
     if from_offset >= end_offset:
         return LogRange(from_offset, from_offset, b"", ())
 
-    def work(points: IndexPoints) -> LogRange:
+    def work(points: IndexPoints) -> tuple[LogRange, Extent]:
         extent = copy.find(points, from_offset, max_bytes, end_position, end_offset, copy.read_blocking)
         data = copy.read_blocking(extent.position, extent.size_bytes)
         source, position = str(copy.file.path), SEGMENT_HEADER_BYTES + extent.position
         batches = walk(data, source=source, position=position, epoch=segment.epoch)
         headers = tuple(header for _, header in giving_way(batches))
-        copy.remember(extent.next_offset, extent.end_position)
-        return LogRange(headers[0].base_offset, headers[-1].end_offset, data, headers)
+        return LogRange(headers[0].base_offset, headers[-1].end_offset, data, headers), extent
 
-    return await shard.node.sealed_points.read(copy, work)
+    found, extent = await shard.node.sealed_points.read(copy, work)
+    copy.remember(extent.next_offset, extent.end_position)
+    return found
 
 
 # Times ----------------------------------------------------------------------------------------------------------------

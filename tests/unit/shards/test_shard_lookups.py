@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,28 @@ async def test_what_reads_hold_is_counted_until_it_is_released(tmp_path: Path) -
         kept = await shard.read(0, 1 << 20)
         assert reader.outstanding_bytes == 0 == rig.pool.lent_bytes
         assert len(kept) == 1
+
+
+async def test_only_the_event_loop_changes_hints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that does could take away the oldest hint between the loop's look at it and its removal."""
+    real, threads = LocalCopy.remember, []
+
+    def noted(copy: LocalCopy, offset: int, position: int) -> None:
+        threads.append(threading.current_thread())
+        real(copy, offset, position)
+
+    monkeypatch.setattr(LocalCopy, "remember", noted)
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, b"first")
+        rig.append(shard, b"second")
+        assert shard.active is not None
+        await shard.read_committed_range(shard.active.key, 0, 1)
+        await rig.shards.reader.read(shard, 0, 1)
+        read = rig.shards.reader.read_hot(shard, 0, 1)
+        assert read.release is not None
+        read.release()
+        assert threads == [threading.current_thread()] * 3
 
 
 async def test_a_repetition_that_wants_no_answer_waits_for_nothing(tmp_path: Path) -> None:
