@@ -3,7 +3,8 @@
 `read_hot` is synchronous and never blocks: what is not in the page cache raises `NotCached`, and `read` goes the slow
 way.
 Requires: log start <= offset < high watermark.
-Memory: hot reads fill pooled buffers, given back when the answer was sent; `outstanding_bytes` bounds them.
+Memory: hot reads fill pooled buffers, given back when the answer was sent; `outstanding_bytes` counts the whole buffers
+and bounds them.
 """
 
 from __future__ import annotations
@@ -154,11 +155,12 @@ class ShardReader:
             self._give_back(buffer)
             raise
         copy.remember(extent.next_offset, extent.end_position)
-        self.outstanding_bytes += size
+        held = len(buffer.view)
+        self.outstanding_bytes += held
         shard.node.stats.cached_read_bytes += size
 
         def release() -> None:
-            self.outstanding_bytes -= size
+            self.outstanding_bytes -= held
             self._give_back(buffer)
 
         return Read([view], size, release)
