@@ -130,7 +130,7 @@ class ShardReader:
         us of CPU and 62; 1 MiB: 230 and 280): it hands over page by page and wakes the receiver often. Slices hold no
         memory, so they are what many slow readers get.
 
-        Raises: NotCached (use `read`), NotFound, Corrupt.
+        Raises: NotCached (use `read`), NotFound.
         """
         place = self.place(shard, offset)
         copy = place.copy
@@ -141,7 +141,10 @@ class ShardReader:
             raise NotCached
         if isinstance(copy, SealedCopy):
             shard.node.sealed_points.touch(copy)
-        extent = copy.find(points, offset, max_bytes, place.end_position, place.end_offset, copy.read_header_cached)
+        try:
+            extent = copy.find(points, offset, max_bytes, place.end_position, place.end_offset, copy.read_header_cached)
+        except Corrupt:
+            raise NotCached from None  # the slow way remembers the damage, and goes to the object store if it can
         is_short = self.outstanding_bytes + extent.size_bytes > self._limit_bytes // 2
         if for_socket and is_short and extent.size_bytes >= _SLICE_BYTES:
             return self._slice(shard, copy, extent)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.formats.record_batch import LENGTH_AT
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.errors import Corrupt
 from stratalog_node.shards.local_copy import NotCached
 from support.shard_rig import ShardRig
@@ -57,3 +59,23 @@ async def test_whole_batches_before_the_damage_are_still_served(tmp_path: Path) 
             await rig.shards.reader.read(shard, 1, 1 << 20)
         first = await rig.shards.reader.read(shard, 0, 600)
         assert first.size_bytes > 500
+
+
+async def test_a_batch_header_damaged_in_the_page_cache_is_remembered_as_well(tmp_path: Path) -> None:
+    """Or each read would end there, although the object store may hold the range."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"a" * 500)
+        await rig.acknowledged(shard, b"b" * 500)
+        shard.ask_roll(rig.clock())
+        await rig.all_sealed()
+        copy = shard.copies[0]
+        end_of_first = copy.header_at(0).size_bytes
+        fd = os.open(rig.file_of(shard, 0), os.O_RDWR)
+        os.pwrite(fd, bytes(4), SEGMENT_HEADER_BYTES + end_of_first + LENGTH_AT)
+        os.close(fd)
+        with pytest.raises(NotCached):
+            rig.shards.reader.read_hot(shard, 1, 1 << 20, for_socket=True)
+        with pytest.raises(Corrupt):
+            await rig.shards.reader.read(shard, 1, 1 << 20)
+        assert rig.shards.stats.damaged_copies == 1
