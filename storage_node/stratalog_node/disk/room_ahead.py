@@ -13,12 +13,16 @@ Invariant: what lies between the end of the batches and the end of the room is z
 from __future__ import annotations
 
 import ctypes
+import os
 
 LARGEST_ROOM_BYTES = 256 << 10
 LEAST_APPEND_BYTES = 4096
 """Smaller appends make no room: 10,000 quiet shards would hold gigabytes of zeros."""
 _FIRST_ROOM_BYTES = 16 << 10
 _LARGEST_ALLOCATION_BYTES = 4 << 20
+_LEAST_FREE_PART = 10
+"""A tenth of the file system stays out of it: thousands of files could else take what `disk.reserve.bytes` keeps, and
+much more, between two looks at it."""
 _KEEP_SIZE = 1
 _ZEROS = memoryview(bytes(LARGEST_ROOM_BYTES))
 
@@ -45,8 +49,11 @@ class RoomAhead:
     def allocate(self, fd: int, room_end: int) -> None:
         """Take blocks for what a file that fills its rooms writes next, as much again as it has, in steps of at most
         4 MiB; the size stays, so that a flush has no unwritten range to wait for. Does nothing where the file system
-        or the space does not allow it."""
+        does not allow it, or has little space left: what files hold ahead there nobody else could write into."""
         if room_end <= self._allocated_end or self._room_bytes < LARGEST_ROOM_BYTES or _fallocate is None:
+            return
+        space = os.fstatvfs(fd)
+        if space.f_bavail < space.f_blocks // _LEAST_FREE_PART:
             return
         start = max(self._allocated_end, room_end)
         self._allocated_end = start + min(room_end, _LARGEST_ALLOCATION_BYTES)
