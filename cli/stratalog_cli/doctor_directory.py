@@ -114,6 +114,7 @@ def _check_shard(
         seen.segments += 1
         seen.batch_bytes += report.batch_bytes
         _check_chain(before, report, key, known, seen)
+        _check_known_end(report, known, seen)
         before = report
     del shard
 
@@ -145,6 +146,16 @@ def _check_chain(
     step = "do not start the node; copy the directory, then restore the earlier file from the object store or a backup"
     seen.error(str(report.path), what, step)
     del known
+
+
+def _check_known_end(report: LocalReport, known: Segment | None, seen: Examination) -> None:
+    """Zeros at the end are room ahead, unless metadata knows that something was written there."""
+    if known is None or known.seal is not None or report.stream is None:
+        return
+    known_end = known.end_offset if known.end_offset is not None else known.remote.commit_offset
+    if report.stream.next_offset < known_end:
+        what = f"its batches end at offset {report.stream.next_offset}, but {known_end} is known to have been written"
+        seen.error(str(report.path), what, _VOLUME)
 
 
 def _foreign_files(layout: NodeLayout) -> Iterator[Path]:

@@ -48,6 +48,10 @@ class BatchStream:
         self._rest = bytes(view[found.end_position :])
         return batches
 
+    def rewind(self) -> None:
+        """The bytes from `position` on are fed again: forget what there was of an unfinished batch."""
+        self._rest = b""
+
     def finish(self) -> None:
         """The bytes end here. Raises: Corrupt when they end inside a batch."""
         if self._rest:

@@ -68,21 +68,33 @@ def check_segment_file(
 
 
 def _walk(file: InspectedFile, stream: BatchStream, report: LocalReport, *, is_active: bool, is_sealed: bool) -> None:
-    try:
-        for window in file.windows(SEGMENT_HEADER_BYTES):
-            stream.feed(window)
-        stream.finish()
-    except Corrupt as error:
-        left = file.size_bytes - stream.position
+    """A node may be at work on the file: it fills room ahead that was read as zeros, and cuts it off at the seal. So
+    what is no batch is looked at once more, as often as that gets further."""
+    is_second_look = False
+    while True:
+        start = stream.position
+        try:
+            for window in file.windows(start):
+                stream.feed(window)
+            stream.finish()
+            return
+        except Corrupt as error:
+            fault = error
+        file.notice_cut()
         if not is_sealed and file.holds_only_zeros_from(stream.position):
             return
-        if is_active:
-            report.warn(
-                f"{_words(error)}; a torn tail of {left} bytes after offset {stream.next_offset}",
-                "nothing to do: the next start cuts it; it was never acknowledged under the topic's flush policy",
-            )
-        else:
-            report.error(f"{_words(error)}; {left} bytes from there on cannot be trusted")
+        if is_second_look and stream.position == start:
+            break
+        is_second_look = True
+        stream.rewind()
+    left = file.size_bytes - stream.position
+    if is_active:
+        report.warn(
+            f"{_words(fault)}; a torn tail of {left} bytes after offset {stream.next_offset}",
+            "nothing to do: the next start cuts it; it was never acknowledged under the topic's flush policy",
+        )
+    else:
+        report.error(f"{_words(fault)}; {left} bytes from there on cannot be trusted")
 
 
 def compare_with_seal(report: LocalReport, seal: SealRecord, whose: str) -> None:

@@ -17,7 +17,7 @@ WINDOW_BYTES = 4 << 20
 
 
 class InspectedFile:
-    """An open file of a known size; bytes that are appended later are not seen."""
+    """An open file of a known size; what is appended beyond that later is not seen, what fills its room ahead is."""
 
     __slots__ = ("_fd", "name", "size_bytes")
 
@@ -29,6 +29,10 @@ class InspectedFile:
     def read(self, position: int, size_bytes: int) -> bytes:
         """At most `size_bytes`, fewer only at the end of the file. Raises: Corrupt, Unavailable."""
         return read_exactly(self._fd, position, max(0, min(size_bytes, self.size_bytes - position)), self.name)
+
+    def notice_cut(self) -> None:
+        """A node that seals the file cuts its room ahead."""
+        self.size_bytes = min(self.size_bytes, os.fstat(self._fd).st_size)
 
     def windows(self, start: int, end: int | None = None) -> Iterator[bytes]:
         """The bytes of `[start, end)` in pieces of at most WINDOW_BYTES."""

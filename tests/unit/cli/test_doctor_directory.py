@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,11 @@ from typer.testing import CliRunner
 
 from stratalog.formats.records import Record, encode_batch
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.model.segment import RemoteCopy, RemoteState
+from stratalog_cli.doctor_directory import check_directory, read_metadata
 from stratalog_cli.entry import build_app
+from stratalog_cli.examination import Examination
+from stratalog_node.disk.inspection import InspectedFile
 from support.stored_cluster import StoredCluster, batches_of, segment_key, store_cluster
 
 APP = build_app()
@@ -129,6 +135,50 @@ def test_a_torn_tail_of_the_active_segment_is_a_warning(cluster: StoredCluster) 
     assert code == 0
     assert [finding["severity"] for finding in findings] == ["warning"]
     assert "torn tail" in findings[0]["what"] and "offset 55" in findings[0]["what"]
+
+
+@pytest.mark.parametrize("node", ["fills the room ahead", "cuts the room ahead"])
+def test_a_segment_that_a_node_works_on_meanwhile_is_clean(
+    cluster: StoredCluster, monkeypatch: pytest.MonkeyPatch, node: str
+) -> None:
+    path = cluster.segment_file(2)
+    end = path.stat().st_size
+    os.truncate(path, end + 50_000)
+    to_write = batches_of(2, 60, 80)
+    real = InspectedFile.read
+
+    def read(file: InspectedFile, position: int, size_bytes: int) -> bytes:
+        nonlocal end
+        is_it = file.name == str(path) and position > 0
+        if is_it and node == "cuts the room ahead":
+            os.truncate(path, end)
+        data = real(file, position, size_bytes)
+        if is_it and node == "fills the room ahead" and to_write:
+            with path.open("r+b") as opened:
+                opened.seek(end)
+                end += opened.write(to_write.pop(0))
+        return data
+
+    monkeypatch.setattr(InspectedFile, "read", read)
+    assert doctor(str(cluster.data)) == (0, [])
+
+
+def test_zeros_where_metadata_knows_of_batches_are_no_room_ahead(cluster: StoredCluster) -> None:
+    path = cluster.segment_file(2)
+    size = path.stat().st_size
+    cut(path, size - len(batches_of(2, 50, 60)[-1]))
+    os.truncate(path, size + 50_000)
+    assert doctor(str(cluster.data)) == (0, [])
+
+    seen = Examination(str(cluster.data), lambda _: None)
+    metadata = read_metadata(cluster.data, seen)
+    assert metadata is not None
+    active = metadata.segments[segment_key(2)]
+    metadata.segments[active.key] = replace(active, remote=RemoteCopy(RemoteState.PARTIAL, 60, ()))
+    check_directory(cluster.data, metadata, seen)
+    assert [finding.what for finding in seen.findings if finding.place == str(path)] == [
+        "its batches end at offset 55, but 60 is known to have been written"
+    ]
 
 
 def test_a_freed_local_copy_of_a_complete_segment_is_no_loss(cluster: StoredCluster) -> None:
