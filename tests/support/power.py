@@ -1,9 +1,11 @@
 """A power cut: puts files back to what was flushed, as a disk does whose cache is lost.
 
 `PowerRecord` listens to `os.fsync` and `os.fdatasync` while it is open (the calls still happen) and remembers, for each
-file, how long it was when it was last flushed, and for each directory, which names it had. `cut` then shortens files
-and removes names that no flush covers. RocksDB's files, written by its own code, are left alone.
-Fits files that only grow, which is what data files here are; a removal that no flush covers is left done.
+file, how long it was when it was last flushed and where the zeros at its end began, and for each directory, which names
+it had. `cut` then shortens files, makes zeros again of what was written over such zeros, and removes names that no
+flush covers. RocksDB's files, written by its own code, are left alone.
+Fits files that only grow, also into room ahead, which is what data files here are; a removal that no flush covers is
+left done.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class PowerRecord:
         self.fail_next: Callable[[Path], OSError | None] = lambda _: None
         """Asked before each flush: an error to raise instead of flushing."""
         self.flushes = 0
-        self._sizes: dict[tuple[int, int], int] = {}
+        self._sizes: dict[tuple[int, int], tuple[int, int]] = {}
+        """Of each file: where its zeros begin, and where it ends."""
         self._names: dict[Path, set[str]] = {root: set(os.listdir(root))} if root.exists() else {}
         self._lock = threading.Lock()
         self._real = (os.fsync, os.fdatasync)
@@ -48,12 +51,13 @@ class PowerRecord:
             # What is there when the flush begins is what it covers.
             status = os.fstat(fd)
             names = set(os.listdir(fd)) if path.is_dir() else None
+            zeros_begin = 0 if names is not None else _zeros_begin(fd, status.st_size)
             with self._lock:
                 self.flushes += 1
                 if names is not None:
                     self._names[path] = names
                 else:
-                    self._sizes[status.st_dev, status.st_ino] = status.st_size
+                    self._sizes[status.st_dev, status.st_ino] = zeros_begin, status.st_size
 
         return flush
 
@@ -76,9 +80,14 @@ class PowerRecord:
                 entry.unlink()
             else:
                 status = entry.stat()
-                flushed = self._sizes.get((status.st_dev, status.st_ino), 0)
-                if flushed < status.st_size:
-                    os.truncate(entry, flushed)
+                zeros_begin, flushed = self._sizes.get((status.st_dev, status.st_ino), (0, 0))
+                os.truncate(entry, min(zeros_begin, status.st_size))
+                os.truncate(entry, min(flushed, status.st_size))
+
+
+def _zeros_begin(fd: int, size_bytes: int) -> int:
+    with open(f"/proc/self/fd/{fd}", "rb") as file:  # it may be open for writing only
+        return len(file.read(size_bytes).rstrip(b"\0"))
 
 
 def _remove_tree(directory: Path) -> None:

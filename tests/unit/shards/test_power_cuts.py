@@ -143,20 +143,21 @@ async def test_a_roll_whose_end_was_not_flushed_is_not_known_to_meta(tmp_path: P
         await every_shard_reads(rig, [shard], b"a", b"b")
 
 
+@pytest.mark.parametrize("largest", [1, 12_000], ids=["small", "with room ahead"])
 async def test_rolls_and_power_cuts_in_any_order_lose_nothing_acknowledged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: int
 ) -> None:
-    monkeypatch.setattr(shared_journal, "JOURNAL_BYTES", 6000)
+    monkeypatch.setattr(shared_journal, "JOURNAL_BYTES", 1000 + 10 * largest)
     rng = random.Random(7)
     async with ShardRig(tmp_path) as rig:
-        shards = await fsync_shards(rig, segment_bytes=600)
+        shards = await fsync_shards(rig, segment_bytes=600 + 30 * largest)
         acknowledged: list[list[tuple[int, bytes]]] = [[] for _ in shards]
         number = 0
         for _ in range(12):
             asked: list[tuple[int, bytes, Asked]] = []
             for _ in range(rng.randrange(1, 12)):
                 for index, known in enumerate(shards):
-                    value = b"%d" % number
+                    value = (b"%d" % number).ljust(rng.randrange(largest), b".")
                     number += 1
                     asked.append((index, value, rig.append(rig.shard(known), value)))
                 if rng.random() < 0.5:
