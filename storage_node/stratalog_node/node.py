@@ -163,7 +163,8 @@ class StorageNode:
         settings, taken = self.settings, self._taken
         self.checkpoints = Checkpoints(self.layout.checkpoints)
         taken.callback(self.checkpoints.close)
-        descriptors = Descriptors(descriptor_limit())
+        # Thousands of files that grow side by side could take the reserve, and more, between two looks at the space.
+        descriptors = Descriptors(descriptor_limit(), least_free_bytes=2 * settings.disk_reserve_bytes)
         taken.callback(descriptors.close)
         self.threads = DiskThreads()
         taken.callback(self.threads.close)

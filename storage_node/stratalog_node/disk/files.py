@@ -27,10 +27,14 @@ class FlushLost(Unavailable):
 
 
 class Descriptors:
-    """Keeps the number of open descriptors below a limit by closing those not used since the last sweep."""
+    """Keeps the number of open descriptors below a limit by closing those not used since the last sweep.
 
-    def __init__(self, limit: int) -> None:
+    `least_free_bytes`: its files take blocks ahead of their ends only while more than that is free.
+    """
+
+    def __init__(self, limit: int, *, least_free_bytes: int = 0) -> None:
         self.limit = limit
+        self.least_free_bytes = least_free_bytes
         self._open: dict[SegmentFile, None] = {}
 
     @property
@@ -156,7 +160,7 @@ class SegmentFile:
         zeros = self._room.zeros_behind(position + size_bytes)
         if len(buffers) >= _IOV_MAX:
             return False
-        self._room.allocate(fd, position + size_bytes + len(zeros))
+        self._room.allocate(fd, position + size_bytes + len(zeros), self._descriptors.least_free_bytes)
         try:
             written = os.pwritev(fd, [*buffers, zeros], position)
         except OSError:

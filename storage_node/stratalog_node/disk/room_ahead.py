@@ -20,9 +20,6 @@ LEAST_APPEND_BYTES = 4096
 """Smaller appends make no room: 10,000 quiet shards would hold gigabytes of zeros."""
 _FIRST_ROOM_BYTES = 16 << 10
 _LARGEST_ALLOCATION_BYTES = 4 << 20
-_LEAST_FREE_PART = 10
-"""A tenth of the file system stays out of it: thousands of files could else take what `disk.reserve.bytes` keeps, and
-much more, between two looks at it."""
 _KEEP_SIZE = 1
 _ZEROS = memoryview(bytes(LARGEST_ROOM_BYTES))
 
@@ -46,14 +43,14 @@ class RoomAhead:
         self._room_bytes = min(self._room_bytes * 2, LARGEST_ROOM_BYTES)
         return _ZEROS[: -append_end % self._room_bytes]
 
-    def allocate(self, fd: int, room_end: int) -> None:
+    def allocate(self, fd: int, room_end: int, least_free_bytes: int) -> None:
         """Take blocks for what a file that fills its rooms writes next, as much again as it has, in steps of at most
         4 MiB; the size stays, so that a flush has no unwritten range to wait for. Does nothing where the file system
-        does not allow it, or has little space left: what files hold ahead there nobody else could write into."""
+        does not allow it, or has no more than `least_free_bytes` left: what files hold ahead nobody else can use."""
         if room_end <= self._allocated_end or self._room_bytes < LARGEST_ROOM_BYTES or _fallocate is None:
             return
         space = os.fstatvfs(fd)
-        if space.f_bavail < space.f_blocks // _LEAST_FREE_PART:
+        if space.f_bavail * space.f_frsize <= least_free_bytes:
             return
         start = max(self._allocated_end, room_end)
         self._allocated_end = start + min(room_end, _LARGEST_ALLOCATION_BYTES)

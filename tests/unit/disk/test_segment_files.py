@@ -275,11 +275,12 @@ def test_an_append_that_fits_is_whole_where_its_room_does_not_fit(
 def test_blocks_are_taken_ahead_only_while_the_disk_has_plenty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, is_allowed: bool
 ) -> None:
-    told = os.statvfs_result((4096, 4096, 100, free, free, 0, 0, 0, 0, 255))
+    told = os.statvfs_result((1000, 1000, 100, free, free, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "fstatvfs", lambda _: told)
     taken = []
     monkeypatch.setattr(room_ahead, "_fallocate", lambda fd, mode, start, size: taken.append(size) or 0)
-    file = make(tmp_path / "f")
+    file = SegmentFile(tmp_path / "f", Descriptors(100, least_free_bytes=10_000), 0)
+    file.create(HEADER)
     for _ in range(64):
         file.append([bytes(64_000)], 64_000)
     assert bool(taken) is is_allowed
