@@ -34,6 +34,8 @@ log = logger(__name__)
 
 _SLICE_BYTES = 32 << 10
 """From here on a slice of the file may stand for the bytes, where memory is short."""
+_LARGEST_COPY_BYTES = 4 << 20
+"""More than this is not copied in one step of the event loop."""
 
 
 Piece: TypeAlias = bytes | memoryview | FileSlice
@@ -124,7 +126,7 @@ class ShardReader:
 
     # On the loop ----------------------------------------------------------------------------------------------------
     def read_hot(self, shard: ShardLog, offset: int, max_bytes: int, *, for_socket: bool = False) -> Read:
-        """Bytes; with `for_socket` a slice of the file once half of the memory for answers is taken.
+        """Bytes; with `for_socket` a slice of the file if it is large, or half of the memory for answers is taken.
 
         A read into a pooled buffer and one send of all pieces beat `sendfile` at every size on Linux 6.18 (64 KiB: 36
         us of CPU and 62; 1 MiB: 230 and 280): it hands over page by page and wakes the receiver often. Slices hold no
@@ -145,8 +147,7 @@ class ShardReader:
             extent = copy.find(points, offset, max_bytes, place.end_position, place.end_offset, copy.read_header_cached)
         except Corrupt:
             raise NotCached from None  # the slow way remembers the damage, and goes to the object store if it can
-        is_short = self.outstanding_bytes + extent.size_bytes > self._limit_bytes // 2
-        if for_socket and is_short and extent.size_bytes >= _SLICE_BYTES:
+        if for_socket and self._goes_as_slice(extent.size_bytes):
             return self._slice(shard, copy, extent)
         size = extent.size_bytes
         buffer = self._take(size)
@@ -167,6 +168,11 @@ class ShardReader:
             self._give_back(buffer)
 
         return Read([view], size, release)
+
+    def _goes_as_slice(self, size_bytes: int) -> bool:
+        if size_bytes > _LARGEST_COPY_BYTES:
+            return True
+        return size_bytes >= _SLICE_BYTES and self.outstanding_bytes + size_bytes > self._limit_bytes // 2
 
     def _slice(self, shard: ShardLog, copy: LocalCopy, extent: Extent) -> Read:
         position, size = SEGMENT_HEADER_BYTES + extent.position, extent.size_bytes
