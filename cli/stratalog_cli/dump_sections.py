@@ -83,13 +83,20 @@ def _segment(source: Readable, options: DumpOptions) -> Iterator[Section]:
     stream = BatchStream(
         source=source.name, base_offset=identity.base_offset, epoch=identity.epoch, position=SEGMENT_HEADER_BYTES
     )
-    try:
-        yield from _batches(source, stream, SEGMENT_HEADER_BYTES, source.size_bytes, options)
-    except Corrupt:
-        if not _holds_only_zeros_from(source, stream.position):
-            raise
-        room = source.size_bytes - stream.position
-        yield Section("room ahead", {"position": stream.position, "bytes": room, "meaning": "this segment is written"})
+    looked_from = -1
+    while stream.position != looked_from:
+        looked_from = stream.position
+        try:
+            yield from _batches(source, stream, looked_from, source.size_bytes, options)
+            break
+        except Corrupt:
+            if _holds_only_zeros_from(source, stream.position):
+                room = source.size_bytes - stream.position
+                yield Section("room ahead", {"position": stream.position, "bytes": room, "meaning": "being written"})
+                break
+            if stream.position == looked_from:
+                raise
+            stream.rewind()  # a node may have filled its room meanwhile: look once more from there
     yield _totals(stream)
 
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog_cli.entry import build_app
+from stratalog_node.disk.inspection import InspectedFile
 from support.stored_cluster import StoredCluster, store_cluster
 
 APP = build_app()
@@ -42,6 +43,40 @@ def test_a_segment_file_shows_identity_and_batches(cluster: StoredCluster) -> No
         5,
     )
     assert (sections[-1]["batches"], sections[-1]["records"], sections[-1]["next_offset"]) == (4, 20, 50)
+
+
+def test_room_ahead_of_a_segment_that_is_written_is_shown_as_such(cluster: StoredCluster, tmp_path: Path) -> None:
+    path = tmp_path / "growing.seg"
+    path.write_bytes(cluster.segment_file(1).read_bytes() + bytes(300_000))
+
+    code, sections = dump(str(path))
+
+    assert code == 0
+    assert kinds(sections) == ["file", "segment", *["batch"] * 4, "room ahead", "end"]
+    assert sections[-2]["bytes"] == 300_000
+
+
+def test_a_node_that_fills_the_room_meanwhile_is_no_damage(
+    cluster: StoredCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = cluster.segment_file(1).read_bytes()
+    first_batch = 12 + int.from_bytes(whole[SEGMENT_HEADER_BYTES + 8 : SEGMENT_HEADER_BYTES + 12])
+    path = tmp_path / "growing.seg"
+    path.write_bytes(whole[: SEGMENT_HEADER_BYTES + first_batch] + bytes(len(whole)))
+    real = InspectedFile.read
+
+    def read(file: InspectedFile, position: int, size_bytes: int) -> bytes:
+        data = real(file, position, size_bytes)
+        if position >= SEGMENT_HEADER_BYTES:
+            with path.open("r+b") as opened:
+                opened.write(whole)
+        return data
+
+    monkeypatch.setattr(InspectedFile, "read", read)
+    code, sections = dump(str(path))
+
+    assert code == 0
+    assert kinds(sections) == ["file", "segment", *["batch"] * 4, "room ahead", "end"]
 
 
 def test_records_are_shown_when_asked_for(cluster: StoredCluster) -> None:
