@@ -1,10 +1,13 @@
 """The node's view of metadata: topics, shards, segments and nodes, kept current by the meta service's watch.
 
 Lives on the event loop. Reads are dictionary look-ups; a change replaces records, it never edits them.
+Cost: a change to a segment costs the logarithm of its shard's segments, so that a deletion of thousands costs what it
+deletes.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from uuid import UUID
@@ -89,10 +92,9 @@ class Catalog:
         return None
 
     def segment(self, key: SegmentKey) -> Segment | None:
-        for segment in reversed(self.segments(key.shard_key)):
-            if segment.key == key:
-                return segment
-        return None
+        segments = self.segments(key.shard_key)
+        index = _place_of(segments, key.epoch)
+        return segments[index] if index < len(segments) and segments[index].key == key else None
 
     # Following --------------------------------------------------------------------------------------------------
     def on_change(self, listener: Callable[[Change], None]) -> None:
@@ -172,16 +174,24 @@ class Catalog:
         entry = self._shards.get(segment.key.shard_key)
         if entry is None:
             return
-        for index in range(len(entry.segments) - 1, -1, -1):
-            known = entry.segments[index]
-            if known.key == segment.key:
-                if segment.state is SegmentState.DELETED:
-                    del entry.segments[index]
-                else:
-                    entry.segments[index] = segment
-                return
-            if known.base_offset < segment.base_offset or known.epoch < segment.epoch:
-                break
-        if segment.state is not SegmentState.DELETED:
-            entry.segments.append(segment)
-            entry.segments.sort(key=lambda s: s.epoch)
+        segments = entry.segments
+        index = _place_of(segments, segment.epoch)
+        is_known = index < len(segments) and segments[index].key == segment.key
+        if segment.state is SegmentState.DELETED:
+            if is_known:
+                del segments[index]
+        elif is_known:
+            segments[index] = segment
+        else:
+            segments.insert(index, segment)
+
+
+def _place_of(segments: list[Segment], epoch: int) -> int:
+    """Index of the first segment whose epoch is at or above `epoch`: a shard has one segment of each epoch."""
+    if segments and segments[-1].epoch == epoch:
+        return len(segments) - 1
+    return bisect_left(segments, epoch, key=_epoch_of)
+
+
+def _epoch_of(segment: Segment) -> int:
+    return segment.key.epoch

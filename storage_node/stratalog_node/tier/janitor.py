@@ -24,6 +24,7 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.seam import Shards
 from stratalog_node.tier.bundle_keeper import BundleKeeper
+from stratalog_node.tier.deletion_alarm import DeletionAlarm
 from stratalog_node.tier.orphan_sweep import OrphanSweep, SweepReport
 from stratalog_node.tier.rounds import Rounds
 from stratalog_node.tier.stats import TierStats
@@ -77,8 +78,8 @@ class Janitor:
         self._clock_ms = clock_ms
         self._stats = stats
         self._free_deleted = free_deleted or self._free_local
-        self._is_closed = False
         self._rounds = Rounds("tier-janitor", schedule.interval_ms, self.delete_once, stats)
+        self._alarm = DeletionAlarm((schedule.delete_delay_ms + 1) / 1_000, self._rounds.poke)
         self._sweep_rounds = Rounds("tier-sweep", schedule.sweep_interval_ms, self.sweep_now, stats)
         self._bundles: BundleKeeper | None = None
         self._orphans: OrphanSweep | None = None
@@ -115,7 +116,7 @@ class Janitor:
         self._rounds.poke()
 
     async def close(self) -> None:
-        self._is_closed = True
+        self._alarm.close()
         await self._rounds.close()
         await self._sweep_rounds.close()
 
@@ -127,9 +128,8 @@ class Janitor:
         is_deletion = isinstance(change, TopicDeleted) or (
             isinstance(change, SegmentChanged) and change.segment.state is SegmentState.DELETED
         )
-        if is_deletion and not self._is_closed:
-            delay_s = (self._schedule.delete_delay_ms + 1) / 1_000
-            asyncio.get_running_loop().call_later(delay_s, self._rounds.poke)
+        if is_deletion:
+            self._alarm.deleted()
 
     # Deleted segments -------------------------------------------------------------------------------------------------
     async def delete_once(self) -> int:

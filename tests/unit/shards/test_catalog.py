@@ -15,8 +15,10 @@ from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.node import Listen, StorageNode
 from stratalog_node.shards.catalog import Catalog
 from support.gated_meta import GatedMeta
+from support.meta_worlds import seal_record
 from support.shard_rig import HandClock, ShardRig
 from support.waiting import eventually
+from support.work import lines_run
 
 
 def new_catalog() -> Catalog:
@@ -138,3 +140,40 @@ async def test_a_node_whose_watch_lost_its_place_while_meta_was_away_follows_aga
     finally:
         await node.close()
         await meta.service.close()
+
+
+async def _with_segments(count: int) -> tuple[MetaService, Catalog, ShardKey]:
+    """A shard of so many sealed segments and an active one, and a catalog that knows them."""
+    meta = MetaService(MemoryStore(), HandClock())
+    await meta.start()
+    await meta.register_node(NodeInfo(1, "disk", "localhost", 1))
+    topic = await meta.create_topic("orders", shard_count=1, replication_factor=1, settings={})
+    key = ShardKey(topic.topic_id, 0)
+    segment = (await meta.shard(key)).segments[-1]
+    for offset in range(1, count + 1):
+        following = await meta.roll_segment(segment.key, offset)
+        await meta.seal_segment(segment.key, seal_record(segment.key, offset))
+        segment = following
+    catalog = new_catalog()
+    catalog.load(await meta.snapshot())
+    return meta, catalog, key
+
+
+async def test_deleting_ten_times_the_segments_costs_ten_times_the_work() -> None:
+    work = {}
+    for count in (50, 500):
+        meta, catalog, key = await _with_segments(count)
+        await meta.advance_log_start(key, count)
+        change_set = await anext(meta.watch(catalog.version))
+        work[count] = lines_run(lambda catalog=catalog, change_set=change_set: catalog.apply(change_set))  # type: ignore[misc]
+        assert [segment.epoch for segment in catalog.segments(key)] == [count]
+        await meta.close()
+    assert work[500] < 15 * work[50]
+
+
+async def test_a_segment_is_found_without_a_look_at_its_neighbours() -> None:
+    meta, catalog, key = await _with_segments(300)
+    first = catalog.segments(key)[0]
+    assert lines_run(lambda: catalog.segment(first.key)) < 100
+    assert catalog.segment(first.key) is first
+    await meta.close()
