@@ -5,6 +5,8 @@ not find. When the store fails, the commands of that write are answered `Outcome
 the table goes back to what is known to be durable, reads go on, and every further command is `Unavailable`. A store
 that had no room is opened anew until it has some, and what it kept is the truth then. Any other failure lasts until a
 restart: after a failed flush the page cache shows what the disk may not hold.
+The task ends with `close` alone. A fault of its own is answered like a store that failed until a restart: a request
+without an answer would wait for ever, and so would everyone behind it.
 
 Lives on the event loop; the store does its waiting elsewhere.
 Cost: a turn applies commands until they make `MAX_WRITES_PER_TURN` records, and lets others run every `SLICE_S`.
@@ -61,8 +63,11 @@ _Request: TypeAlias = _Order | _Reading[Any]  # readers of every kind stand in o
 class _Turn:
     """What goes to the store together, and whom to answer then: each with its result or its refusal."""
 
+    taken: list[_Request] = field(default_factory=list)
+    """All of them, those that are answered already too."""
     applied: list[tuple[_Order, Applied]] = field(default_factory=list)
-    refused: list[tuple[_Order, StratalogError]] = field(default_factory=list)
+    refused: list[tuple[_Request, Exception]] = field(default_factory=list)
+    """Readers as well: that a thing is not there may rest on what this turn writes."""
     validated: list[tuple[_Order, TableResult]] = field(default_factory=list)
     read: list[tuple[_Reading[Any], object]] = field(default_factory=list)
     writes: list[TableWrite] = field(default_factory=list)
@@ -182,7 +187,7 @@ class TableWriter:
             table = ShardTable.load(await self._store.load(), self._store.source)
             assert table is not None, "a store that had a header has one"
             await self._store.write([PutHeader(table.state.header)])
-        except StratalogError as error:
+        except Exception as error:  # whatever a store without room says, the next look may find it well
             _log.debug("meta_store_still_fails", source=self._store.source, error=str(error))
             return
         if table.version != self._table.version:
@@ -193,8 +198,9 @@ class TableWriter:
 
     async def _turn(self) -> None:
         self._is_busy = True  # from now on the table is ahead of the store: readers wait
+        turn = _Turn()
         try:
-            turn = await self._gather()
+            await self._gather(turn)
             if turn.writes:
                 try:
                     await self._write(turn.writes)
@@ -202,8 +208,19 @@ class TableWriter:
                     self._fail(turn, error)
                     return
             self._answer(turn)
+        except Exception as fault:
+            self._give_up(turn, fault)
         finally:
             self._is_busy = False
+
+    def _give_up(self, turn: _Turn, fault: Exception) -> None:
+        """A fault of this task: whom it left without an answer learns that nobody knows, and nothing is changed any
+        more."""
+        self._failure = f"the meta service met a fault of its own ({fault}): changes are refused until it is restarted"
+        self._is_full = False
+        _log.error("meta_writer_fault", error=str(fault), exc_info=fault)
+        for request in turn.taken:
+            _refuse(request.answer, OutcomeUnknown(f"{self._failure}; see its log, read the metadata, then decide"))
 
     async def _write(self, writes: list[TableWrite]) -> None:
         loop = asyncio.get_running_loop()
@@ -213,9 +230,8 @@ class TableWriter:
         self._stats.writes += 1
         self._stats.records += len(writes)
 
-    async def _gather(self) -> _Turn:
+    async def _gather(self, turn: _Turn) -> None:
         """Apply what has been asked. Only this task changes the table, so others may run in between."""
-        turn = _Turn()
         now_ms = self._clock_ms()
         loop = asyncio.get_running_loop()
         slice_ends = loop.time() + SLICE_S
@@ -226,12 +242,13 @@ class TableWriter:
             request = self._queue.popleft()
             if request.answer.done():
                 continue  # its caller has gone: nothing was done yet, so nothing needs to be
+            turn.taken.append(request)
             try:
                 self._take(turn, request, now_ms)
-            except Exception as error:  # a bug in one request must not stop all others (F48)
-                request.answer.set_exception(error)
-                _log.exception("meta_request_failed", request=type(request).__name__)
-        return turn
+            except Exception as refusal:  # a bug in one request must not stop all others (F48)
+                turn.refused.append((request, refusal))
+                if not isinstance(refusal, StratalogError):
+                    _log.exception("meta_request_failed", request=type(request).__name__)
 
     def _take(self, turn: _Turn, request: _Request, now_ms: int) -> None:
         match request:
@@ -239,13 +256,8 @@ class TableWriter:
                 turn.read.append((request, request.read(self._table)))
             case _Order():
                 if self._failure is not None:
-                    turn.refused.append((request, Unavailable(self._failure)))
-                    return
-                try:
-                    applied = self._table.apply(request.command, now_ms)
-                except StratalogError as refusal:
-                    turn.refused.append((request, refusal))
-                    return
+                    raise Unavailable(self._failure)
+                applied = self._table.apply(request.command, now_ms)
                 if request.validate_only:
                     self._table.undo(applied)
                     turn.validated.append((request, applied.result))
@@ -255,15 +267,15 @@ class TableWriter:
 
     def _answer(self, turn: _Turn) -> None:
         self._stats.commands += len(turn.applied)
-        self._stats.refusals += len(turn.refused)
+        self._stats.refusals += sum(isinstance(request, _Order) for request, _ in turn.refused)
         for order, applied in turn.applied:
             if applied.change_set is not None:
                 self._publish(applied.change_set)
             _resolve(order.answer, applied.result)
         for order, result in turn.validated:
             _resolve(order.answer, result)
-        for order, refusal in turn.refused:
-            _refuse(order.answer, refusal)
+        for request, refusal in turn.refused:
+            _refuse(request.answer, refusal)
         for reading, seen in turn.read:
             _resolve(reading.answer, seen)
 
@@ -289,10 +301,18 @@ class TableWriter:
                 _refuse(order.answer, lost)
             else:
                 _refuse(order.answer, Unavailable(self._failure))
-        for order, _ in (*turn.validated, *turn.refused):
-            _refuse(order.answer, Unavailable(self._failure))
-        for reading, _ in turn.read:
+        for request in turn.taken:
+            if isinstance(request, _Reading):
+                self._read_again(request)
+            else:
+                _refuse(request.answer, Unavailable(self._failure))
+
+    def _read_again(self, reading: _Reading[Any]) -> None:
+        """From the table as it is durable. What the lost write made is not there any more: that is an answer too."""
+        try:
             _resolve(reading.answer, reading.read(self._table))
+        except Exception as error:
+            _refuse(reading.answer, error)
 
 
 def _resolve(answer: asyncio.Future[Any], result: object) -> None:
@@ -300,6 +320,6 @@ def _resolve(answer: asyncio.Future[Any], result: object) -> None:
         answer.set_result(result)
 
 
-def _refuse(answer: asyncio.Future[Any], refusal: StratalogError) -> None:
+def _refuse(answer: asyncio.Future[Any], refusal: Exception) -> None:
     if not answer.done():
         answer.set_exception(refusal)

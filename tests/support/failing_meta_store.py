@@ -34,6 +34,11 @@ class FailingStore:
     def let_go(self) -> None:
         self._gate.set()
 
+    def release_one(self) -> None:
+        """Let the write that waits go on; the next one waits again."""
+        self._gate.set()
+        self._gate = asyncio.Event()
+
     @property
     def source(self) -> str:
         return self._store.source

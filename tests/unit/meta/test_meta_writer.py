@@ -10,7 +10,7 @@ import pytest
 from stratalog.machines.shard_table import ShardTable
 from stratalog.meta_api.commands import Lock, NodeInfo, PartCommit
 from stratalog.model.errors import AlreadyExists, DiskFull, Fenced, NotFound, OutcomeUnknown, Unavailable
-from stratalog.model.ids import SegmentKey
+from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_meta import MetaService, writer
@@ -118,6 +118,90 @@ async def test_a_refusal_waits_for_what_it_rests_on(world: MetaWorld, store: Fai
     outcomes = await asyncio.gather(holding, *twins, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown, Unavailable, Unavailable]
     assert not any(isinstance(outcome, AlreadyExists) for outcome in outcomes)
+
+
+async def test_a_refused_read_waits_for_what_it_rests_on(world: MetaWorld, store: FailingStore) -> None:
+    """It is refused because of a deletion; were that lost, the reader would have been told a lie."""
+    topic = await world.topic("kept")
+    store.hold()
+    before = store.writes
+    holding = asyncio.ensure_future(world.lock())
+    await eventually(lambda: store.writes == before + 1)
+    deleting = asyncio.ensure_future(world.client.delete_topic(topic.topic_id))
+    reading = asyncio.ensure_future(world.service.topic(topic.topic_id))
+    store.release_one()
+    await holding
+    await eventually(lambda: store.writes == before + 2)
+    await asyncio.sleep(0)
+    assert not reading.done(), "refused before the deletion is durable"
+    store.fails_before = True
+    store.let_go()
+    with pytest.raises(OutcomeUnknown):
+        await deleting
+    assert await reading == topic
+
+
+async def test_a_failed_turn_that_held_a_read_of_what_it_made_leaves_the_service_alive(
+    world: MetaWorld, store: FailingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write made a shard and a reader saw it; then there was no room for either."""
+    monkeypatch.setattr("stratalog_meta.writer.HEAL_AFTER_S", 0.01)
+    topic = await world.topic("grown")
+    store.hold()
+    before = store.writes
+    holding = asyncio.ensure_future(world.lock())
+    await eventually(lambda: store.writes == before + 1)
+    growing = asyncio.ensure_future(world.client.add_shards(topic.topic_id, 2))
+    first = asyncio.ensure_future(world.service.shard(ShardKey(topic.topic_id, 1)))
+    second = asyncio.ensure_future(world.client.snapshot())
+    store.release_one()
+    await holding
+    store.is_full = True
+    store.let_go()
+    outcomes = await asyncio.gather(growing, first, second, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes[:2]] == [OutcomeUnknown, NotFound]
+    assert outcomes[2] == await world.client.snapshot()
+    store.is_full = False
+    await eventually(lambda: world.service.refusal is None)
+    assert (await world.client.add_shards(topic.topic_id, 2)).shard_count == 2
+
+
+async def test_a_fault_of_the_writer_itself_answers_everybody_and_readers_go_on(
+    world: MetaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_down(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer.TableWriter, "_answer", break_down)
+        outcomes = await asyncio.gather(
+            world.topic("first"), world.topic("second"), world.client.snapshot(), return_exceptions=True
+        )
+    assert [type(outcome) for outcome in outcomes[:2]] == [OutcomeUnknown] * 2
+    with pytest.raises(Unavailable, match="a bug"):
+        await world.topic("late")
+    await world.client.snapshot()
+    await world.service.close()
+
+
+async def test_a_store_without_room_heals_whatever_it_said_meanwhile(
+    world: MetaWorld, store: FailingStore, memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog_meta.writer.HEAL_AFTER_S", 0.0)
+    store.is_full = True
+    with pytest.raises(OutcomeUnknown):
+        await world.topic("lost")
+    said: list[str] = []
+
+    async def close() -> None:
+        said.append("a bare exception")
+        raise RuntimeError(said[0])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "close", close)
+        await eventually(lambda: len(said) > 1)
+    store.is_full = False
+    await eventually(lambda: world.service.refusal is None)
 
 
 @pytest.mark.parametrize("landed", [False, True])
