@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import urllib.request
 from collections.abc import Callable
+from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 
+from stratalog.admin_api.client import AdminClient as AdminApiClient
 from support.node_process import NodeProcess
 from support.topics import create_topic
 
@@ -50,11 +54,43 @@ def test_offsets_survive_snapshots_trims_kills_and_foreign_writes(
         client.close()
 
     producer = Producer({"bootstrap.servers": node.bootstrap})
-    producer.produce("__consumer_offsets", b"not an entry", partition=0)
+    refused = []
+    producer.produce(
+        "__consumer_offsets", b"not an entry", partition=0, on_delivery=lambda error, _: refused.append(error)
+    )
     producer.flush(10)
+    assert [error.code() for error in refused] == [KafkaError.TOPIC_EXCEPTION]
     for _ in range(2):
         node.kill()
         node.start()
         assert committed(node, "often", topic) == [(count, NOTE)] * SHARDS
         assert committed(node, "once", topic) == [(7, "early")] * SHARDS
         assert counter(node, "incomplete_loads_total") == 0
+
+
+def test_no_client_makes_alters_grows_or_deletes_the_group_log(
+    start_node: Callable[..., NodeProcess], topic: str
+) -> None:
+    node = start_node(settings={"offsets.topic.num.partitions": 3})
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    log = "__consumer_offsets"
+    config = ConfigResource(ConfigResource.Type.TOPIC, log, set_config={"segment.bytes": "1000"})
+
+    def code_of(future: Any) -> int:
+        with pytest.raises(KafkaException) as caught:
+            future.result(20)
+        return int(caught.value.args[0].code())
+
+    assert code_of(admin.create_topics([NewTopic(log, 1, 1)])[log]) == KafkaError.TOPIC_EXCEPTION
+    create_topic(node.bootstrap, topic, SHARDS)
+    groups = [f"group-{number}" for number in range(12)]
+    for number, group in enumerate(groups):
+        client = committer(node, group)
+        client.commit(offsets=[TopicPartition(topic, 0, number)], asynchronous=False)
+        client.close()
+    assert code_of(admin.create_partitions([NewPartitions(log, 50)])[log]) == KafkaError.POLICY_VIOLATION
+    assert code_of(admin.alter_configs([config])[config]) == KafkaError.POLICY_VIOLATION
+    assert code_of(admin.delete_topics([log])[log]) == KafkaError.TOPIC_DELETION_DISABLED
+    told = AdminApiClient(node.admin).topic(log).topic
+    assert (told.shards, told.is_internal, told.settings["retention.ms"]) == (3, True, "-1")
+    assert [committed(node, group, topic)[0][0] for group in groups] == list(range(12))

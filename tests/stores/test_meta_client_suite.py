@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from stratalog.machines.internal_topics import GROUP_LOG
 from stratalog.model.errors import (
     AlreadyExists,
     Conflict,
@@ -17,6 +18,7 @@ from stratalog.model.errors import (
     LimitExceeded,
     NotFound,
     Rejected,
+    Reserved,
     Unavailable,
 )
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -59,17 +61,38 @@ async def test_a_node_gets_a_higher_epoch_with_each_life(world: MetaWorld) -> No
 async def test_a_created_topic_has_an_active_segment_in_each_shard(world: MetaWorld) -> None:
     await world.node()
     topic = await world.client.create_topic(
-        "orders", shard_count=3, replication_factor=1, settings={"retention.ms": "1000"}, is_internal=True
+        "orders", shard_count=3, replication_factor=1, settings={"retention.ms": "1000"}
     )
     snapshot = await world.client.snapshot()
     assert snapshot.topics == (topic,)
-    assert topic.is_internal and dict(topic.settings) == {"retention.ms": "1000"} and topic.created_ms == START_MS
+    assert not topic.is_internal and dict(topic.settings) == {"retention.ms": "1000"} and topic.created_ms == START_MS
     assert [shard.key for shard in snapshot.shards] == [ShardKey(topic.topic_id, shard) for shard in range(3)]
     for shard in snapshot.shards:
         assert shard.log_start_offset == 0
         (segment,) = shard.segments
         assert segment.key == SegmentKey(topic.topic_id, shard.key.shard, 0, 0)
         assert (segment.state, segment.leader, segment.isr) == (SegmentState.ACTIVE, 1, (1,))
+
+
+async def test_the_services_own_topics_are_made_with_fixed_settings_and_changed_by_nobody(world: MetaWorld) -> None:
+    await world.node()
+    client = world.client
+    for is_internal, settings in ((False, {}), (True, {"retention.ms": "1"})):
+        with pytest.raises(Reserved):
+            await client.create_topic(
+                GROUP_LOG, shard_count=1, replication_factor=1, settings=settings, is_internal=is_internal
+            )
+    topic = await client.create_topic(GROUP_LOG, shard_count=2, replication_factor=1, settings={}, is_internal=True)
+    assert topic.is_internal and topic.settings["retention.ms"] == "-1"
+    for change in (
+        client.alter_topic(topic.topic_id, {"segment.bytes": "1000"}),
+        client.alter_topic(topic.topic_id, topic.settings),
+        client.add_shards(topic.topic_id, 3),
+        client.delete_topic(topic.topic_id),
+    ):
+        with pytest.raises(Reserved, match="internal"):
+            await change
+    assert (await client.snapshot()).topics == (topic,)
 
 
 async def test_validating_a_topic_creates_nothing(world: MetaWorld) -> None:

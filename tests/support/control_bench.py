@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from stratalog.kafka import messages
 from stratalog.kafka.frames import decode_request_header
+from stratalog.machines.internal_topics import GROUP_LOG
 from stratalog.meta_api.commands import NodeInfo
 from stratalog.model.errors import StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
@@ -170,6 +171,14 @@ class ControlBench:
     async def topic(self, name: str, shards: int = 1, **settings: str) -> Topic:
         """Make a topic and wait until the catalog shows it."""
         topic = await self.meta.create_topic(name, shard_count=shards, replication_factor=1, settings=settings)
+        await self.shown(lambda: self.catalog.topic_by_id(topic.topic_id) is not None)
+        return topic
+
+    async def group_log(self, shards: int = 2) -> Topic:
+        """The topic of group offsets, as the node makes it."""
+        topic = await self.meta.create_topic(
+            GROUP_LOG, shard_count=shards, replication_factor=1, settings={}, is_internal=True
+        )
         await self.shown(lambda: self.catalog.topic_by_id(topic.topic_id) is not None)
         return topic
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
+from stratalog.machines.internal_topics import is_reserved, settings_to_create
 from stratalog.meta_api.commands import TopicDeleted
 from stratalog.model.errors import AlreadyExists
 from stratalog.model.group import MemberProtocol
@@ -34,7 +35,7 @@ class Topics:
     def add(self, name: str, shard_count: int = 4, settings: Mapping[str, str] | None = None) -> Topic:
         self.births += 1
         topic_id = uuid5(_NAMES, f"{name}{self.births}")
-        topic = Topic(name, topic_id, shard_count, 1, settings or {}, START_MS, is_internal=name.startswith("__"))
+        topic = Topic(name, topic_id, shard_count, 1, settings or {}, START_MS, is_internal=is_reserved(name))
         self.by_name[name] = topic
         return topic
 
@@ -100,7 +101,8 @@ class GroupNode:
     ) -> Topic:
         if name in self.topics.by_name:
             raise AlreadyExists(f"topic {name} exists")
-        topic = self.topics.add(name, shard_count, settings)
+        fixed = settings_to_create(name, settings, is_internal=is_internal)
+        topic = self.topics.add(name, shard_count, fixed)
         for index in range(shard_count):
             self.shards[ShardKey(topic.topic_id, index)] = MemoryShard(topic, index)
         return topic

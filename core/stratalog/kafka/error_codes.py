@@ -19,6 +19,7 @@ from stratalog.model.errors import (
     NotFound,
     OutcomeUnknown,
     Rejected,
+    Reserved,
     Unavailable,
 )
 
@@ -110,6 +111,7 @@ _MEANING: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (Conflict, ErrorCode.NOT_CONTROLLER),
     (Fenced, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (LimitExceeded, ErrorCode.MESSAGE_TOO_LARGE),
+    (Reserved, ErrorCode.POLICY_VIOLATION),
     (Rejected, ErrorCode.INVALID_REQUEST),
     (DiskFull, ErrorCode.KAFKA_STORAGE_ERROR),
     # Retriable, and never OFFSET_OUT_OF_RANGE, which makes consumers jump (trap 10).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from stratalog.machines.internal_topics import is_reserved
 from stratalog.machines.placement import FOLLOWER_WEIGHT, LEADER_WEIGHT
 from stratalog.machines.table_remote import NO_COMMIT
 from stratalog.machines.table_state import ShardEntry, TableState, describe_segment
@@ -14,6 +15,9 @@ from stratalog.model.segment import RemoteState, Segment, SegmentState
 def check_invariants(state: TableState) -> None:
     """Raise AssertionError for a state that no sequence of commands may reach. Cost: O(everything)."""
     assert {topic.name: topic_id for topic_id, topic in state.topics.items()} == state.topic_ids, "names lead to topics"
+    assert all(topic.is_internal == is_reserved(topic.name) for topic in state.topics.values()), (
+        "internal by their names"
+    )
     wanted = {ShardKey(topic.topic_id, shard) for topic in state.topics.values() for shard in range(topic.shard_count)}
     assert wanted == set(state.shards), "each topic has its shards, and no other shard exists"
     load: dict[int, int] = {}

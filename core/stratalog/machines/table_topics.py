@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from stratalog.machines.internal_topics import refuse_internal, settings_to_create
 from stratalog.machines.placement import place
 from stratalog.machines.table_commands import (
     AddShards,
@@ -53,7 +54,7 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Registration:
 
 
 def create_topic(tx: TableTransaction, command: CreateTopic) -> Topic:
-    """A topic, its shards and the first segment of each."""
+    """A topic, its shards and the first segment of each. A topic of the service's own gets its fixed settings."""
     name = command.name
     if not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidRequest(
@@ -67,13 +68,14 @@ def create_topic(tx: TableTransaction, command: CreateTopic) -> Topic:
     if command.replication_factor < 1:
         raise InvalidRequest(f"topic {name!r}: replication factor {command.replication_factor} must be at least 1")
     _check_shard_count(name, command.shard_count)
-    _check_settings(name, command.settings)
+    settings = settings_to_create(name, command.settings, is_internal=command.is_internal)
+    _check_settings(name, settings)
     topic = Topic(
         name,
         command.topic_id,
         command.shard_count,
         command.replication_factor,
-        dict(command.settings),
+        dict(settings),
         tx.now_ms,
         command.is_internal,
     )
@@ -85,6 +87,7 @@ def create_topic(tx: TableTransaction, command: CreateTopic) -> Topic:
 def delete_topic(tx: TableTransaction, command: DeleteTopic) -> None:
     """The topic vanishes; its segments become DELETED and wait for their purge."""
     topic = tx.state.topic(command.topic_id)
+    refuse_internal(topic, "deleted")
     entries = [tx.state.shard(ShardKey(topic.topic_id, shard)) for shard in range(topic.shard_count)]
     tx.drop_topic(topic)
     for entry in entries:
@@ -94,6 +97,7 @@ def delete_topic(tx: TableTransaction, command: DeleteTopic) -> None:
 
 def add_shards(tx: TableTransaction, command: AddShards) -> Topic:
     topic = tx.state.topic(command.topic_id)
+    refuse_internal(topic, "given more shards")
     if command.shard_count <= topic.shard_count:
         raise InvalidRequest(
             f"topic {topic.name!r} has {topic.shard_count} shards and cannot change to {command.shard_count}: "
@@ -108,6 +112,7 @@ def add_shards(tx: TableTransaction, command: AddShards) -> Topic:
 
 def alter_topic(tx: TableTransaction, command: AlterTopic) -> Topic:
     topic = tx.state.topic(command.topic_id)
+    refuse_internal(topic, "altered")
     if command.expected is not None and dict(command.expected) != dict(topic.settings):
         raise Conflict(
             f"the settings of topic {topic.name!r} changed since they were read: read them again, then alter"

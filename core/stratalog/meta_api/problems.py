@@ -20,6 +20,7 @@ from stratalog.model.errors import (
     NotFound,
     OutcomeUnknown,
     Rejected,
+    Reserved,
     StratalogError,
     Unavailable,
 )
@@ -39,6 +40,7 @@ _KINDS: Final[dict[str, type[StratalogError]]] = {
         NotFound,
         OutcomeUnknown,
         Rejected,
+        Reserved,
         StratalogError,
         Unavailable,
     )
@@ -49,6 +51,7 @@ _STATUS: Final[tuple[tuple[type[StratalogError], int], ...]] = (
     (AlreadyExists, 409),
     (Conflict, 409),
     (Fenced, 412),
+    (Reserved, 403),
     (LimitExceeded, 413),
     (Rejected, 400),
     (DiskFull, 507),

@@ -34,6 +34,10 @@ class Fenced(Rejected):
     """The caller's epoch or write lock is older than the present one: it must stop writing."""
 
 
+class Reserved(Rejected):
+    """The thing is the service's own: no caller may make, change or delete it."""
+
+
 class LimitExceeded(Rejected):
     """A size or a count is above its limit; the message names the limit's setting."""
 

@@ -184,10 +184,7 @@ class NodeAdmin:
         return topic_info(services, topic)
 
     async def delete_topic(self, name: str) -> None:
-        topic = self._services.topic(name)
-        if topic.is_internal:
-            raise InvalidRequest(f"topic {name} is internal: it keeps the offsets of consumer groups and stays")
-        await self._services.meta.delete_topic(topic.topic_id)
+        await self._services.meta.delete_topic(self._services.topic(name).topic_id)
 
     # Segments ---------------------------------------------------------------------------------------------------
     async def segments(self, topic_name: str | None, shard: int | None) -> list[SegmentInfo]:

@@ -36,17 +36,6 @@ _log = logger(__name__)
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.05, 5.0
 _OPENING_TIMEOUT_S = 5.0
 
-OFFSETS_TOPIC_SETTINGS: Mapping[str, str] = {
-    "retention.ms": "-1",
-    "retention.bytes": "-1",
-    "local.retention.ms": "-1",
-    "local.retention.bytes": "-1",
-    "segment.bytes": str(16 << 20),
-    "max.message.bytes": str(16 << 20),
-}
-"""Snapshots trim this log, age never does; small segments, so that what is trimmed frees its disk soon. Its local copy
-stays: a node whose object store is away must know its groups (F51)."""
-
 
 class GroupMeta(Protocol):
     """What groups ask of the meta service; `MetaClient` is one."""
@@ -142,7 +131,7 @@ class GroupHosting:
                     OFFSETS_TOPIC,
                     shard_count=settings.offsets_topic_num_partitions,
                     replication_factor=settings.default_replication_factor,
-                    settings=OFFSETS_TOPIC_SETTINGS,
+                    settings={},
                     is_internal=True,
                 )
             # Whoever asked goes on to JoinGroup: a moment here saves it a round of NOT_COORDINATOR.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import struct
 
-OFFSETS_TOPIC = "__consumer_offsets"
+from stratalog.machines.internal_topics import GROUP_LOG
+
+OFFSETS_TOPIC = GROUP_LOG
 
 
 def shard_of(group_id: str, shard_count: int) -> int:

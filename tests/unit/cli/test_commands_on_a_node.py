@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner, Result
 
 from stratalog_cli.entry import build_app
@@ -54,6 +54,24 @@ class Asker:
         for number in range(count):
             producer.produce(topic, key=str(number), value=b"v" * 100, partition=shard)
         assert producer.flush(20) == 0
+
+
+def test_an_internal_topic_is_neither_made_nor_altered_nor_deleted(ask: Asker) -> None:
+    log = "__consumer_offsets"
+    member = Consumer({"bootstrap.servers": ask.node.bootstrap, "group.id": "any"})
+    member.committed([TopicPartition("nothing", 0)], timeout=20)
+    member.close()
+    for arguments in (
+        ("create", log, "--shards", "5"),
+        ("create", "__stratalog_mine"),
+        ("alter", log, "--set", "segment.bytes=1000"),
+        ("alter", log, "--shards", "9"),
+        ("delete", log, "--yes"),
+    ):
+        ran = ask.run("topics", *arguments)
+        assert ran.exit_code == 2, ran.output
+        assert any(word in ran.output for word in ("reserved", "internal", "exists already"))
+    assert ask.json("topics", "describe", log)["topic"]["settings"]["retention.ms"] == "-1"
 
 
 def test_a_topic_is_created_described_altered_listed_and_deleted(ask: Asker) -> None:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from stratalog.machines.internal_topics import FIXED_SETTINGS, GROUP_LOG
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_commands import (
     AcquireLock,
@@ -37,7 +38,16 @@ from stratalog.machines.table_records import (
     ShardRow,
     TableHeader,
 )
-from stratalog.model.errors import AlreadyExists, Conflict, Corrupt, Fenced, InvalidRequest, LimitExceeded, NotFound
+from stratalog.model.errors import (
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    Fenced,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    Reserved,
+)
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
 from stratalog.model.metadata import (
     NodeInfo,
@@ -48,7 +58,40 @@ from stratalog.model.metadata import (
     life_name,
 )
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
+from stratalog.model.topic import Topic
 from support.table_stories import CLUSTER_ID, TableStory, record_of, state_of
+
+
+# Topics of the service's own -------------------------------------------------------------------------------------
+def test_a_reserved_name_makes_an_internal_topic_with_fixed_settings_and_no_other_name_does() -> None:
+    story = TableStory()
+    for name, settings, is_internal in (
+        (GROUP_LOG, {}, False),
+        (GROUP_LOG, {"segment.bytes": "1000"}, True),
+        ("__transaction_state", {}, False),
+        ("__transaction_state", {}, True),
+        ("__stratalog_timers", {}, False),
+        ("orders", {}, True),
+    ):
+        with pytest.raises(Reserved):
+            story.do(CreateTopic(UUID(int=9), name, 1, 1, settings, is_internal))
+    made = story.do(CreateTopic(UUID(int=9), GROUP_LOG, 1, 1, {}, True)).result
+    assert isinstance(made, Topic) and made.is_internal and made.settings == FIXED_SETTINGS[GROUP_LOG]
+    assert not story.topic("__others").is_internal
+
+
+def test_nobody_changes_or_deletes_an_internal_topic() -> None:
+    story = TableStory()
+    made = story.do(CreateTopic(UUID(int=9), GROUP_LOG, 2, 1, {}, True)).result
+    before = state_of(story.table)
+    for command in (
+        AlterTopic(UUID(int=9), {"segment.bytes": "1000"}),
+        AddShards(UUID(int=9), 3),
+        DeleteTopic(UUID(int=9)),
+    ):
+        with pytest.raises(Reserved, match="internal"):
+            story.do(command)
+    assert state_of(story.table) == before and story.table.topic(UUID(int=9)) == made
 
 
 # Rolling and sealing --------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from stratalog.model.errors import (
     NotFound,
     OutcomeUnknown,
     Rejected,
+    Reserved,
     StratalogError,
     Unavailable,
 )
@@ -31,6 +32,7 @@ STATUS = {
     NotFound: 404,
     OutcomeUnknown: 500,
     Rejected: 400,
+    Reserved: 403,
     StratalogError: 500,
     Unavailable: 503,
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stratalog.machines.internal_topics import GROUP_LOG
 from support.control_bench import ControlBench, control_bench
 
 TOPIC, BROKER, GROUP = 2, 4, 32
@@ -166,3 +167,21 @@ async def test_alter_configs_replaces_all_that_was_set(version: int) -> None:
         assert dict(bench.catalog.topic("orders").settings) == {"retention.ms": "9"}  # type: ignore[union-attr]
         twice = await bench.ask(33, version, resources=[resource, resource], validate_only=False)
         assert [one.error_code for one in twice.responses] == [42, 42]
+
+
+@pytest.mark.parametrize("is_trial", [True, False])
+async def test_settings_of_an_internal_topic_are_fixed(is_trial: bool) -> None:
+    async with control_bench() as bench:
+        topic = await bench.group_log()
+        one = await altered(bench, GROUP_LOG, ("segment.bytes", SET, "1000"), validate_only=is_trial)
+        assert one.error_code == 44
+        assert "internal" in one.error_message
+        resource = {
+            "resource_type": TOPIC,
+            "resource_name": GROUP_LOG,
+            "configs": [{"name": "segment.bytes", "value": "1000"}],
+        }
+        told = await bench.ask(33, 2, resources=[resource], validate_only=is_trial)
+        assert told.responses[0].error_code == 44
+        assert bench.catalog.topic(GROUP_LOG) == topic
+        assert topic.settings["retention.ms"] == "-1"

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from stratalog.machines.internal_topics import GROUP_LOG
 from support.control_bench import ControlBench, control_bench
 
 
@@ -121,11 +122,35 @@ async def test_a_topic_is_deleted_by_its_id() -> None:
 
 async def test_an_internal_topic_is_kept() -> None:
     async with control_bench() as bench:
-        await bench.meta.create_topic("__g", shard_count=1, replication_factor=1, settings={}, is_internal=True)
-        await bench.shown(lambda: bench.catalog.topic("__g") is not None)
-        told = await bench.ask(20, 6, topics=[{"name": "__g"}], timeout_ms=100)
+        await bench.group_log()
+        told = await bench.ask(20, 6, topics=[{"name": GROUP_LOG}], timeout_ms=100)
         assert told.responses[0].error_code == 73
-        assert bench.catalog.topic("__g") is not None
+        assert bench.catalog.topic(GROUP_LOG) is not None
+
+
+@pytest.mark.parametrize("name", [GROUP_LOG, "__transaction_state", "__stratalog_anything"])
+async def test_a_name_that_is_the_services_own_is_not_given_to_a_client(name: str) -> None:
+    async with control_bench() as bench:
+        for trial in (True, False):
+            one = await create(bench, name=name, configs=[], validate_only=trial)
+            assert one.error_code == 17
+            assert "reserved" in one.error_message
+        assert list(bench.catalog.topics()) == []
+
+
+async def test_names_of_others_that_begin_with_two_underscores_are_taken() -> None:
+    async with control_bench() as bench:
+        assert (await create(bench, name="__debezium-heartbeat.shop")).error_code == 0
+
+
+async def test_an_internal_topic_gets_no_more_shards() -> None:
+    async with control_bench() as bench:
+        topic = await bench.group_log()
+        for trial in (True, False):
+            refused = await grow(bench, 50, name=GROUP_LOG, validate_only=trial)
+            assert refused.error_code == 44
+            assert "internal" in refused.error_message
+        assert bench.catalog.topic(GROUP_LOG) == topic
 
 
 async def grow(bench: ControlBench, count: int, version: int = 3, **more: Any) -> Any:

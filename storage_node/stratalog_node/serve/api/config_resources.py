@@ -1,6 +1,7 @@
 """The things whose settings clients may ask for or change: topics (2) and, read-only, this node (4).
 
-Changes replace a topic's settings as a whole in the meta service; the lock keeps two changes through this node apart.
+Settings of internal topics are fixed (44). Changes replace a topic's settings as a whole in the meta service; the lock
+keeps two changes through this node apart.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.internal_topics import refuse_internal
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.topic import Topic
 from stratalog.settings.topic import TopicSettings
@@ -59,6 +61,7 @@ async def _alter(services: NodeServices, resource: Any, change: Change, *, is_tr
         raise Refused(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no settings here")
     async with services.control.alter_lock:
         topic = topic_of(services, resource.resource_name)
+        refuse_internal(topic, "altered")
         try:
             settings = change(topic.settings, resource.configs)
             TopicSettings.validate_overrides(settings, services.settings)

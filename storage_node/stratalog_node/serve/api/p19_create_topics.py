@@ -1,8 +1,9 @@
 """CreateTopics (19): a topic, its shards and the first segment of each.
 
 The answer comes when the meta service has it and this node's catalog shows it. -1 for count or replication factor takes
-the process's default. Placement is the meta service's: replica assignments by the client are refused (39). Settings are
-checked whole before anything is made (40 names key, value and what is allowed).
+the process's default. Names that the service keeps for itself are refused (17). Placement is the meta service's:
+replica assignments by the client are refused (39). Settings are checked whole before anything is made (40 names key,
+value and what is allowed).
 Versions: message and validate_only from 1, flexible and the topic's settings in the answer from 5, topic id from 7.
 """
 
@@ -12,7 +13,7 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.model.errors import InvalidRequest, StratalogError
+from stratalog.model.errors import InvalidRequest, Reserved, StratalogError
 from stratalog.model.topic import Topic
 from stratalog.settings.describe import describe_topic
 from stratalog.settings.topic import TopicSettings
@@ -75,9 +76,12 @@ async def _create(services: NodeServices, asked: Any, *, is_trial: bool) -> Topi
         TopicSettings.validate_overrides(overrides, settings)
     except InvalidRequest as error:
         raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
-    return await services.meta.create_topic(
-        asked.name, shard_count=shards, replication_factor=replicas, settings=overrides, validate_only=is_trial
-    )
+    try:
+        return await services.meta.create_topic(
+            asked.name, shard_count=shards, replication_factor=replicas, settings=overrides, validate_only=is_trial
+        )
+    except Reserved as error:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
 
 
 def overrides_of(configs: Any) -> dict[str, str]:

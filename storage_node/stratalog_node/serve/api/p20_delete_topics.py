@@ -11,7 +11,7 @@ from uuid import UUID
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.model.errors import StratalogError
+from stratalog.model.errors import Reserved, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.catalog_wait import catalog_shows
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, repeated, wait_ms
@@ -38,7 +38,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
                 raise named_twice(name)
             topic = _find(services, name, topic_id)
             answer |= {"name": topic.name, "topic_id": topic.topic_id}
-            await services.meta.delete_topic(topic.topic_id)
+            await _delete(services, topic)
             gone.append(topic.topic_id)
         except StratalogError as error:
             answer["error_code"], answer["error_message"] = answer_to(error)
@@ -60,9 +60,14 @@ def _find(services: NodeServices, name: str | None, topic_id: UUID | None) -> To
         topic = services.catalog.topic_by_id(topic_id) if topic_id is not None else None
         if topic is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
-    if topic.is_internal:
-        raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, f"{topic.name} is internal: the cluster needs it")
     return topic
+
+
+async def _delete(services: NodeServices, topic: Topic) -> None:
+    try:
+        await services.meta.delete_topic(topic.topic_id)
+    except Reserved as error:
+        raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, str(error)) from error
 
 
 API = Api(20, "DeleteTopics", 1, 6, handle)

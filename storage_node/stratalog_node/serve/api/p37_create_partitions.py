@@ -1,7 +1,7 @@
 """CreatePartitions (37): more shards for a topic; the number only grows.
 
 Keys move to other partitions from then on, as in Kafka. Placement is the meta service's: assignments by the client are
-refused (39). Versions: all the same; flexible from 2.
+refused (39), internal topics (44). Versions: all the same; flexible from 2.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.internal_topics import refuse_internal
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.catalog_wait import catalog_shows
@@ -47,8 +48,7 @@ def _check(services: NodeServices, asked: Any) -> Topic:
         raise Refused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "segments are placed by the meta service: name a count, not nodes"
         )
-    if topic.is_internal:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"{topic.name} is internal: its number of shards is fixed")
+    refuse_internal(topic, "given more shards")
     if asked.count <= topic.shard_count:
         raise Refused(
             ErrorCode.INVALID_PARTITIONS,
