@@ -1,10 +1,11 @@
 """One client connection: reads frames into a reused buffer, answers in request order, stops reading when it must.
 
-A small transport of our own over a non-blocking socket: one `recv_into` per readiness, one `sendmsg` per loop turn, so
+A small transport of our own over a non-blocking socket: one `recv_into` and one `sendmsg` per loop turn, so
 that batches go from the receive buffer to `pwritev` without a copy in Python. Lives on the event loop.
 
-Invariant: views of the receive buffer are used up (written or copied) before the next `recv_into` of this connection:
-the node's tick runs before the loop polls again.
+Invariant: a receive buffer of which frames were taken in the running turn (`KafkaServer.turn`) is neither read into,
+nor moved within, nor given back before that turn has ended. The order in which the loop calls is of no account: libuv
+polls again, before anything else runs, as long as one poll fills its 1,024 events.
 Limits: frame size, requests waiting for answers, unsent answer bytes, time to complete a frame, idle time.
 Memory: a client that does not read its answers holds at most `_HIGH_WATER_BYTES` and one more answer. A fetch that
 would add to that is parked, unread, until there is room; the first in line never is, or nothing would move.
@@ -67,6 +68,7 @@ class Connection:
         "_pause_reasons",
         "_slow_reads",
         "_start",
+        "_taken_in_turn",
         "fd",
         "in_send_list",
         "info",
@@ -88,6 +90,8 @@ class Connection:
         self._buffer: Buffer | None = None
         self._start = 0
         self._end = 0
+        self._taken_in_turn = -1
+        """The last turn in which frames were taken out of the buffer."""
         self._first_bytes = _SMALL_BUFFER
         self._granted = 0
         self._deadline_ms = 0
@@ -156,6 +160,11 @@ class Connection:
 
     # Reading --------------------------------------------------------------------------------------------------------
     def _on_readable(self) -> None:
+        if self._taken_in_turn == self.server.turn:
+            # The loop polled again within the turn, and would poll on: nobody is asked about it before the next one.
+            self._pause(_PAUSED_BY_TURN)
+            self.server.read_after_turn(self)
+            return
         buffer = self._buffer
         if buffer is None:
             buffer = self._take_first_buffer()
@@ -224,6 +233,7 @@ class Connection:
                 self._start = start
                 return
             self._start = frame_end
+            self._taken_in_turn = server.turn
             frame = view[start + 4 : frame_end]
             header = decode_request_header(frame)
             server.dispatch(self, header, frame)
@@ -310,7 +320,7 @@ class Connection:
         self._pause_reasons &= ~reason
         if self._pause_reasons or self._is_closed or self._is_reading or self._catching_up is not None:
             return
-        if self._deadline_ms:
+        if self._deadline_ms and reason != _PAUSED_BY_TURN:
             # The client is not to blame for the time it was not read.
             self._deadline_ms = self.server.now_ms + self.server.limits.read_timeout_ms
         if self._buffer is not None and self._end > self._start:
@@ -318,9 +328,12 @@ class Connection:
         else:
             self._read_on()
 
+    def turn_ended(self) -> None:
+        """Called by the server after a turn within which there was more to read."""
+        self._resume(_PAUSED_BY_TURN)
+
     def _take_left_over(self) -> None:
-        """The frames that were read before the pause. The socket is read again only after the turn that uses them: that
-        read may go over their bytes."""
+        """The frames that were read before the pause. The socket is read again only after the turn that uses them."""
         self._catching_up = None
         if self._buffer is None or self._is_closed:
             return
@@ -449,4 +462,4 @@ class Connection:
             self.wake_parked()
 
 
-_PAUSED_BY_BUDGET, _PAUSED_BY_ANSWERS, _PAUSED_BY_WRITES = 1, 2, 4
+_PAUSED_BY_BUDGET, _PAUSED_BY_ANSWERS, _PAUSED_BY_WRITES, _PAUSED_BY_TURN = 1, 2, 4, 8

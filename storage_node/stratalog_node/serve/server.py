@@ -1,7 +1,7 @@
 """The Kafka listener of a node: accepts, dispatches, and drives the loop turn.
 
-One turn: connections read and dispatch; then `tick` flushes the shards, lets woken fetches look again, and sends every
-answer that is ready, one `sendmsg` per connection. Lives on the event loop; nothing here blocks.
+One turn: connections read, once each, and dispatch; then `tick` flushes the shards, lets woken fetches look again, and
+sends every answer that is ready, one `sendmsg` per connection. Lives on the event loop; nothing here blocks.
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ class KafkaServer:
         self.pool = pool
         self.budget = ByteBudget(services.settings.queued_max_request_bytes)
         self.now_ms = shards.now_ms
+        self.turn = 0
+        """The running turn's number. It ends when every batch that was read in it is written, copied or refused."""
         self._services = services
         self._shards = shards
         self._registry = registry
@@ -106,6 +108,7 @@ class KafkaServer:
         self._to_send: list[Connection] = []
         self._retired: list[Buffer] = []
         self._resting: list[Connection] = []
+        self._unread: list[Connection] = []
         self._looking_again: list[PendingFetch] = []
         self._this_turn: list[tuple[PendingProduce | PendingSingle, int, Sequence[TopicRecords]]] = []
         self._reaper: asyncio.TimerHandle | None = None
@@ -280,6 +283,7 @@ class KafkaServer:
         self.stats.ticks += 1
         self.now_ms = self._shards.now_ms = self._shards.clock_ms()
         self._shards.tick()
+        self.turn += 1
         while self._looking_again:
             fetches, self._looking_again = self._looking_again, []
             for fetch in fetches:
@@ -304,6 +308,10 @@ class KafkaServer:
             for connection in self._resting:
                 connection.drop_idle_buffer()
             self._resting.clear()
+        if self._unread:
+            unread, self._unread = self._unread, []
+            for connection in unread:
+                connection.turn_ended()
 
     def to_send(self, connection: Connection) -> None:
         self._to_send.append(connection)
@@ -322,6 +330,11 @@ class KafkaServer:
     def retire(self, buffer: Buffer) -> None:
         """A receive buffer whose views this turn's flush still uses."""
         self._retired.append(buffer)
+        self.request_tick()
+
+    def read_after_turn(self, connection: Connection) -> None:
+        """It has more to read, and batches of the running turn in its buffer."""
+        self._unread.append(connection)
         self.request_tick()
 
     def rest(self, connection: Connection) -> None:
