@@ -27,6 +27,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
+from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.files import Descriptors, make_directories
 from stratalog_node.disk.journal_file import list_journals
@@ -63,6 +64,10 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Listen:
     host: str
@@ -80,6 +85,7 @@ class StorageNode:
         *,
         clock_ms: Callable[[], int] = wall_ms,
     ) -> None:
+        """`clock_ms` is the wall clock, for times that are kept or told; what waits goes by the monotonic one."""
         self.settings = settings
         self.layout = NodeLayout(directory)
         self.meta = meta
@@ -135,6 +141,8 @@ class StorageNode:
         registry = Registry([*data_apis(), *control_apis()])
         services.control.registry = registry
         self.server = KafkaServer(services, self.shards, registry, pool, self.shards.reader)
+        age_clock = NodeAgeClock(self.layout.clock_file, self._clock_ms, monotonic_ms)
+        taken.push_async_callback(age_clock.close)
         self.tier = NodeTier(
             node_id=identity.node_id,
             node_epoch=registration.node_epoch,
@@ -145,6 +153,8 @@ class StorageNode:
             shards=self.shards,
             store=self.store,
             clock_ms=self._clock_ms,
+            monotonic_ms=monotonic_ms,
+            age_clock=age_clock,
             on_pressure=self.space.set_pressure,
         )
         taken.push_async_callback(self._cancel_tasks)
@@ -227,7 +237,7 @@ class StorageNode:
             meta=self.meta,
             led_shard=self._led_shard,
             wall_ms=self._clock_ms,
-            monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
+            monotonic_ms=monotonic_ms,
             new_member_id=lambda client: f"{client}-{secrets.token_hex(16)}",
         )
         self.catalog.on_change(self.groups.on_change)

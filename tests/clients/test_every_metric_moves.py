@@ -57,6 +57,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_groups_append_failures_total": (_RARE, "append_failures"),
     "stratalog_kafka_control_errors_total": (_RARE, "control_errors"),
     "stratalog_meta_watches_lagged_total": ("tests/unit/meta/test_meta_watch.py", 'match="snapshot"'),
+    "stratalog_tier_age_behind_ms": ("tests/unit/node/test_clock_steps.py", "age_behind_ms"),
     "stratalog_tier_held_segments": (_RARE, "held_segments"),
     "stratalog_tier_commits_lost_total": (_TIER_FAULTS, "commits_lost"),
     "stratalog_groups_foreign_batches_total": (_GROUP_LOG, "foreign_batches"),

@@ -1,6 +1,7 @@
 """Where things lie in a node's data directory. Names only; nothing is opened here.
 
 node.json                                       node id, storage id, cluster id
+clock.json                                      how old data is held to be (`stratalog_node.age_clock`)
 segments/<topic id>/<shard>/<base 20>-<epoch>.seg    a segment: identity header, batches
 segments/<topic id>/<shard>/<base 20>-<epoch>.idx    its index block, once sealed
 journal/<number 12>.journal                     the disk's shared write-ahead file
@@ -24,6 +25,10 @@ class NodeLayout:
     @property
     def node_file(self) -> Path:
         return self.root / "node.json"
+
+    @property
+    def clock_file(self) -> Path:
+        return self.root / "clock.json"
 
     @property
     def journal(self) -> Path:

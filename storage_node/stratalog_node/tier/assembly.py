@@ -17,6 +17,7 @@ from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.metrics import MetricRegistry
+from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.node_shards import NodeShards
 from stratalog_node.tier.cold_limits import ColdReadLimits
@@ -41,12 +42,15 @@ class NodeTier:
         shards: NodeShards,
         store: ObjectStore | None,
         clock_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        age_clock: NodeAgeClock,
         on_pressure: Callable[[DiskPressure | None], None],
     ) -> None:
         self.stats = TierStats()
         self.names = ObjectNames("", cluster_id)
         self.writer: TierWriter | None = None
         self.cold: ColdReader | None = None
+        self._age_clock = age_clock
         self._catalog = catalog
         self._shards = shards
         self._store = store
@@ -59,7 +63,7 @@ class NodeTier:
                 catalog=catalog,
                 store=store,
                 limits=upload_limits(settings),
-                clock_ms=clock_ms,
+                clock_ms=monotonic_ms,
                 rng=random.Random(),
                 holder=life_name(node_id, node_epoch),
                 names=self.names,
@@ -75,7 +79,7 @@ class NodeTier:
             store=store,
             names=self.names,
             schedule=retention_schedule(settings),
-            clock_ms=clock_ms,
+            clock_ms=age_clock,
             stats=self.stats,
             on_pressure=on_pressure,
             local_bytes=shards.local_bytes,
@@ -97,6 +101,10 @@ class NodeTier:
 
     def _unsent_bytes(self) -> int:
         return self.writer.status().uploader.unsent_bytes if self.writer is not None else 0
+
+    def _look_at_clock(self) -> None:
+        self._age_clock()
+        self.stats.age_behind_ms = self._age_clock.behind_ms
 
     async def _reload(self, key: SegmentKey) -> Segment | None:
         return self._catalog.segment(key)
@@ -122,6 +130,7 @@ class NodeTier:
 
     def add_metrics(self, metrics: MetricRegistry) -> None:
         metrics.add("stratalog_tier", self.stats)
+        metrics.refresh_with(self._look_at_clock)
         if self.writer is not None:
             metrics.refresh_with(self.writer.status)
         if self.cold is not None:

@@ -187,6 +187,7 @@ class RetentionWorker:
 
     # The node ---------------------------------------------------------------------------------------------------------
     async def _check_pressure(self) -> None:
+        self._clock_ms()  # the clock by which data ages sees time pass, and is kept for the next start
         local_bytes = self._local_bytes()
         self._stats.local_bytes = local_bytes
         before = self.pressure

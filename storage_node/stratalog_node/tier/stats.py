@@ -44,3 +44,6 @@ class TierStats:
     store_away_ms: int = gauge("For how long the object store has been away; 0 while it answers.")
     objects_unexplained: int = gauge("Objects that the last sweep left alone because nothing explains them.")
     local_bytes: int = gauge("Bytes of local segments when retention last looked.")
+    age_behind_ms: int = gauge(
+        "How far the clock by which data ages is behind the wall clock, after a jump of it or a long stop."
+    )

@@ -107,7 +107,8 @@ class TierWriter:
         gather_ms: int = 20,
     ) -> None:
         """`holder` must be of this process life (node id and node epoch). `gather_ms` is how long moved high watermarks
-        are gathered before they are looked at. `doubt_ms`: how long a doubtful attempt is kept from the sweep."""
+        are gathered before they are looked at. `clock_ms` must be monotonic: deadlines and pauses go by it. `doubt_ms`:
+        how long a doubtful attempt is kept from the sweep."""
         self.stats = stats or TierStats()
         self.names = names or ObjectNames("", cluster_id)
         self._node_id = node_id
