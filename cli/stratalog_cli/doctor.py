@@ -10,6 +10,7 @@ import typer
 
 from stratalog.admin_api.wording import counted, human_bytes
 from stratalog.model.errors import InvalidRequest, NotFound
+from stratalog.telemetry.printable import printable
 from stratalog_cli.examination import Examination, Metadata, Step
 from stratalog_cli.output import (
     OutputFormat,
@@ -20,6 +21,7 @@ from stratalog_cli.output import (
     print_findings,
     print_json,
 )
+from stratalog_cli.say import say
 
 _FINDINGS = 1
 
@@ -46,11 +48,16 @@ def doctor(
     """
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("checking"), BarColumn(pulse_style="dim"), TextColumn("{task.description}"))
+    columns = (
+        SpinnerColumn(),
+        TextColumn("checking"),
+        BarColumn(pulse_style="dim"),
+        TextColumn("{task.description}", markup=False),
+    )
     watched = console(to_stderr=True)
     with Progress(*columns, TimeElapsedColumn(), console=watched, transient=True, disable=not is_watched()) as progress:
         task = progress.add_task("", total=None)
-        examinations = examine(place, bucket, lambda what: progress.update(task, description=_tail(what)))
+        examinations = examine(place, bucket, lambda what: progress.update(task, description=_tail(printable(what))))
     if output is OutputFormat.JSON:
         print_json([_as_json(seen) for seen in examinations])
     else:
@@ -129,4 +136,4 @@ def _print(seen: Examination) -> None:
     verdict = "clean" if is_clean else f"{counted(seen.errors, 'error')}, {counted(seen.warnings, 'warning')}"
     if seen.hints:
         verdict += f", {counted(seen.hints, 'hint')}"
-    typer.echo(f"{seen.place}: {verdict}: {checked}")
+    say(f"{printable(seen.place)}: {verdict}: {checked}")

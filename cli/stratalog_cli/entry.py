@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 
 from stratalog.model.errors import Corrupt, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.settings.relations import require_assertions
+from stratalog_cli.say import say, say_error
 
 FINDINGS: Final = 1
 USAGE: Final = 2
@@ -58,7 +59,7 @@ class _ReportingGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except StratalogError as error:
-            typer.echo(f"stratalog: {error}", err=True)
+            say_error(error)
             raise typer.Exit(exit_code_of(error)) from None
         except BrokenPipeError:
             # The reader of our output (head, less) has seen enough.
@@ -86,7 +87,7 @@ def _version(is_asked: bool) -> None:
     if is_asked:
         from importlib.metadata import version
 
-        typer.echo(f"stratalog {version('stratalog')}")
+        say(f"stratalog {version('stratalog')}")
         raise typer.Exit(0)
 
 

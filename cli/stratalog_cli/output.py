@@ -1,5 +1,7 @@
 """How commands print: a table for people, JSON for programs. Progress and errors go to standard error.
 
+Text of others (records, names, a server's message) never steers the terminal, nor is it markup to rich.
+
 rich is imported when something is printed as a table, not before.
 """
 
@@ -16,6 +18,8 @@ from pydantic import BaseModel
 
 from stratalog.admin_api.client import DEFAULT_ADDRESS
 from stratalog.admin_api.models import Finding
+from stratalog.telemetry.printable import printable, printable_json
+from stratalog_cli.say import say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,11 +76,11 @@ def print_table(
     broken over four lines tell less than the columns that fit.
     """
     screen = console()
-    kept, shown, left_out = narrowed(columns, [tuple(row) for row in rows], screen.width, give_up)
+    kept, shown, left_out = narrowed(columns, [tuple(map(printable, row)) for row in rows], screen.width, give_up)
     screen.print(_table(kept, shown, title))
     if left_out:
         names = ", ".join(left_out)
-        typer.echo(f"left out in a terminal this narrow: {names}; `| less -S` or --output json shows all", err=True)
+        say(f"left out in a terminal this narrow: {names}; `| less -S` or --output json shows all", to_stderr=True)
 
 
 def narrowed(
@@ -101,10 +105,11 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | N
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    name = Text(title) if title else None
+    table = Table(title=name, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         is_number = column.startswith("#")
-        table.add_column(column.removeprefix("#"), justify="right" if is_number else "left", overflow="fold")
+        table.add_column(Text(column.removeprefix("#")), justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
@@ -115,13 +120,14 @@ def print_fields(pairs: Iterable[tuple[str, str]], *, title: str | None = None) 
     from rich.table import Table
     from rich.text import Text
 
+    name = Text(title) if title else None
     table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False, show_header=False
+        title=name, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False, show_header=False
     )
     table.add_column(style="dim")
     table.add_column(overflow="fold")
-    for name, value in pairs:
-        table.add_row(Text(name), Text(value))
+    for key, value in pairs:
+        table.add_row(Text(printable(key)), Text(printable(value)))
     console().print(table)
 
 
@@ -133,14 +139,15 @@ def print_json(value: BaseModel | Sequence[BaseModel] | object) -> None:
         data = [item.model_dump(mode="json") for item in value]
     else:
         data = value
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    typer.echo(printable_json(json.dumps(data, indent=2, ensure_ascii=False)))
 
 
 def print_json_line(value: object) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    typer.echo(printable_json(json.dumps(value, ensure_ascii=False, separators=(",", ":"))))
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
     """A block per finding, unbroken: places are long, and people copy them."""
     for finding in findings:
-        typer.echo(f"{finding.severity}: {finding.place}\n  {finding.what}\n  next step: {finding.next_step}\n")
+        place, what, next_step = map(printable, (finding.place, finding.what, finding.next_step))
+        say(f"{finding.severity}: {place}\n  {what}\n  next step: {next_step}\n")

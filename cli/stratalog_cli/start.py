@@ -18,6 +18,8 @@ from stratalog.model.errors import StratalogError
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.http import split_address
 from stratalog.telemetry.logs import configure_logs, logger, without_secrets
+from stratalog.telemetry.printable import printable
+from stratalog_cli.say import say, say_error
 
 log = logger(__name__)
 
@@ -91,11 +93,11 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
             admin = await sidecars.start()
             running.push_async_callback(sidecars.close)
         except StratalogError as error:
-            print(f"stratalog: cannot start: {error}", file=sys.stderr)
+            say_error(f"cannot start: {error}")
             return 3
         kafka = f"{node.address[0]}:{node.address[1]}"
-        place = without_secrets(bucket or "none")
-        print(f"stratalog ready: kafka {kafka}, admin {admin or 'off'}, data {data}, bucket {place}", flush=True)
+        place = printable(without_secrets(bucket or "none"))
+        say(f"stratalog ready: kafka {kafka}, admin {admin or 'off'}, data {printable(str(data))}, bucket {place}")
         await stopping.wait()
         log.info("stopping")
     log.info("stopped")

@@ -11,6 +11,7 @@ from stratalog.admin_api.models import AlterTopic, CreateTopic, TopicDetail, Top
 from stratalog.admin_api.wording import counted, human_bytes, human_time
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.load import parse_assignments
+from stratalog.telemetry.printable import printable
 from stratalog_cli.output import (
     DEFAULT_ADMIN,
     AdminOption,
@@ -21,6 +22,7 @@ from stratalog_cli.output import (
     print_json,
     print_table,
 )
+from stratalog_cli.say import say
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")]
 
@@ -52,7 +54,7 @@ def list_topics(
         columns = ("topic", "#shards", "#replicas", "#segments", "#local", "#cold", "set on the topic")
         print_table(columns, [_row(topic) for topic in topics])
     else:
-        typer.echo("no topics yet; create one: stratalog topics create NAME")
+        say("no topics yet; create one: stratalog topics create NAME")
 
 
 def create(
@@ -79,7 +81,7 @@ def create(
         print_json(topic)
     else:
         done = "could create" if dry_run else "created"
-        typer.echo(f"{done} topic {topic.name} with {counted(topic.shards, 'shard')}")
+        say(f"{done} topic {printable(topic.name)} with {counted(topic.shards, 'shard')}")
 
 
 def describe(name: NameArgument, admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputFormat.TABLE) -> None:
@@ -108,7 +110,8 @@ def alter(
         print_json(topic)
     else:
         shown = counted(topic.shards, "shard")
-        typer.echo(f"altered topic {topic.name}: {shown}, {_settings(topic) or 'no settings of its own'}")
+        set_on_it = printable(_settings(topic)) or "no settings of its own"
+        say(f"altered topic {printable(topic.name)}: {shown}, {set_on_it}")
 
 
 def delete(
@@ -122,9 +125,9 @@ def delete(
         topic = client.topic(name).topic
         held = f"{human_bytes(topic.bytes.local)} local, {human_bytes(topic.bytes.cold)} cold"
         shards = counted(topic.shards, "shard")
-        typer.confirm(f"Delete topic {name} with {shards} ({held})? This cannot be undone", abort=True)
+        typer.confirm(f"Delete topic {printable(name)} with {shards} ({held})? This cannot be undone", abort=True)
     client.delete_topic(name)
-    typer.echo(f"deleted topic {name}")
+    say(f"deleted topic {printable(name)}")
 
 
 def _settings(topic: TopicInfo) -> str:

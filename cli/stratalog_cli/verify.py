@@ -20,6 +20,7 @@ from stratalog_cli.output import (
     print_findings,
     print_json,
 )
+from stratalog_cli.say import say
 
 _FINDINGS = 1
 
@@ -43,7 +44,7 @@ def verify(
         TextColumn("verifying"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console(to_stderr=True), transient=True, disable=not is_watched()) as progress:
@@ -77,4 +78,4 @@ def _print(done: VerifyDone, findings: list[Finding]) -> None:
     tiers = f"{human_bytes(done.local_bytes)} local, {human_bytes(done.cold_bytes)} cold"
     checked = f"{counted(done.segments, 'segment')}, {tiers}"
     verdict = "clean" if not findings else f"{counted(done.errors, 'error')}, {counted(done.warnings, 'warning')}"
-    typer.echo(f"{verdict}: {checked}")
+    say(f"{verdict}: {checked}")

@@ -131,6 +131,24 @@ def test_a_terminal_gets_text_instead_of_json() -> None:
     configure_logs("info")
 
 
+def test_a_terminal_is_neither_steered_nor_told_secrets_by_what_a_client_said() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    configure_logs("info", stream=stream)
+    try:
+        raise ValueError("\x1b]0;pwned\x07 at http://user:hunter2@store/")
+    except ValueError:
+        logger("x").exception("failed", client="\x1b[2J\x9b31m", places=["\x1b[1m"])
+    configure_logs("info")
+
+    text = stream.getvalue()
+    assert "\\x1b]0;pwned\\x07" in text and "\\x1b[2J" in text and BLANK in text
+    assert not any(steering in text for steering in ("\x1b]0", "\x1b[2J", "\x9b", "\x07", "hunter2"))
+
+
 @given(st.text(max_size=40))
 def test_plain_text_passes_unchanged_or_loses_only_a_secret(text: str) -> None:
     clean = without_secrets(text)
