@@ -30,6 +30,7 @@ from stratalog.machines.upload_events import (
     TaskFailed,
     TaskFailure,
     TimePassed,
+    TooLarge,
     Unreadable,
     UploaderEvent,
     UploadLimits,
@@ -160,6 +161,8 @@ class World:
         model = self.by_key[piece.key]
         if model.is_gone:
             return Gone(piece.key)
+        if is_odd and not piece.replaces and self.rng.random() < 0.3:
+            return TooLarge(piece.key, self.rng.randint(1, model.end - model.committed))
         if is_odd and self.rng.random() < 0.5:
             return self.rng.choice(
                 [

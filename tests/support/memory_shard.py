@@ -70,7 +70,9 @@ class MemoryShard:
     def size_below_high_watermark(self, segment: SegmentKey, from_offset: int) -> int:
         raise NotFound(f"{segment} is not here: this shard has no segments")
 
-    async def read_committed_range(self, segment: SegmentKey, from_offset: int, max_bytes: int) -> LogRange:
+    async def read_committed_range(
+        self, segment: SegmentKey, from_offset: int, max_bytes: int, *, at_least_one: bool = True
+    ) -> LogRange:
         raise NotFound(f"{segment} is not here: this shard has no segments")
 
     async def append(self, batches: Sequence[bytes]) -> int:

@@ -109,7 +109,9 @@ class RigShard:
             return 0
         return sum(h.size_bytes for h in copy.headers if from_offset <= h.base_offset < self.high_watermark)
 
-    async def read_committed_range(self, segment: SegmentKey, from_offset: int, max_bytes: int) -> LogRange:
+    async def read_committed_range(
+        self, segment: SegmentKey, from_offset: int, max_bytes: int, *, at_least_one: bool = True
+    ) -> LogRange:
         await asyncio.sleep(0)
         copy = self.copies.get(segment)
         if copy is None:
@@ -123,6 +125,8 @@ class RigShard:
                 continue
             if header.end_offset > limit or (headers and size + header.size_bytes > max_bytes):
                 break
+            if header.size_bytes > max_bytes and not at_least_one:
+                return LogRange(from_offset, from_offset, b"", (), header.size_bytes)
             data.append(batch)
             headers.append(header)
             size += header.size_bytes

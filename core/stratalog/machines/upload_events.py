@@ -155,7 +155,15 @@ class Unreadable:
     is_final: bool
 
 
-PieceOutcome: TypeAlias = Moved | Gone | NothingThere | Unreadable
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """The first batch has `size_bytes`, more than the piece allows: nothing was read, ask for it with them."""
+
+    key: SegmentKey
+    size_bytes: int
+
+
+PieceOutcome: TypeAlias = Moved | Gone | NothingThere | Unreadable | TooLarge
 
 
 class TaskFailure(StrEnum):
@@ -206,7 +214,7 @@ UploaderEvent: TypeAlias = (
 class Piece:
     """A range of one segment to put: new data from `base_offset` on, or committed parts to be moved.
 
-    `replaces` empty: whole batches from the commit offset, about `max_bytes`, at least one.
+    `replaces` empty: whole batches from the commit offset, at most `max_bytes`, or `TooLarge`.
     Otherwise: exactly `[replaces[0].base_offset, replaces[-1].end_offset)`.
     """
 

@@ -38,7 +38,7 @@ class PieceChooser:
 
     # A piece is noted on its upload: what comes after the cut is told apart from what waited before it.
     def append_piece(self, upload: SegmentUpload, max_bytes: int) -> Piece:
-        size_bytes = min(upload.unsent_bytes, max_bytes)
+        size_bytes = max(min(upload.unsent_bytes, max_bytes), upload.first_batch_bytes)
         upload.sent_bytes = upload.unsent_bytes
         upload.is_cut = size_bytes < upload.unsent_bytes
         upload.later_since_ms = None

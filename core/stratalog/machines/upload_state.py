@@ -26,6 +26,7 @@ class SegmentUpload:
         "commit_offset",
         "empty_reads",
         "end_offset",
+        "first_batch_bytes",
         "has_local",
         "held_reason",
         "held_until_ms",
@@ -62,6 +63,8 @@ class SegmentUpload:
         """The range in flight leaves some of what waited before it."""
         self.is_urgent = False
         self.empty_reads = 0
+        self.first_batch_bytes = 0
+        """Of a batch at the commit offset that is larger than a piece: it must have room for all of it."""
         self.task: int | None = None
         self.queue: dict[SegmentKey, None] | None = None
         self.rewrites: tuple[RemotePart, ...] = ()

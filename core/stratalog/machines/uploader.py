@@ -44,6 +44,7 @@ from stratalog.machines.upload_events import (
     TaskFailed,
     TaskFailure,
     TimePassed,
+    TooLarge,
     Unreadable,
     UploaderEffect,
     UploaderEvent,
@@ -315,14 +316,14 @@ class Uploader:
         limits = self._limits
         if not self._packing:
             return None
-        if not self._has_room(limits.bundle_bytes):
-            return False
         pieces: list[Piece] = []
         total = 0
         for key in self._packing:
             upload = self._uploads[key]
             piece = self._pieces.bundle_piece(upload)
             size_bytes = piece.max_bytes + PART_OVERHEAD_BYTES
+            if not pieces and not self._has_room(max(limits.bundle_bytes, size_bytes)):
+                return False
             if pieces and (total + size_bytes > limits.bundle_bytes or len(pieces) >= limits.bundle_parts):
                 break
             pieces.append(piece)
@@ -370,7 +371,7 @@ class Uploader:
             case Moved():
                 self._move(upload, outcome.commit_offset, outcome.parts)
                 upload.reported_reason = None
-                upload.empty_reads = 0
+                upload.empty_reads = upload.first_batch_bytes = 0
                 if not upload.is_cut:
                     upload.waiting_since_ms = upload.later_since_ms
                     upload.is_urgent = False
@@ -385,6 +386,9 @@ class Uploader:
                 upload.empty_reads += 1
                 if unsent_bytes and upload.empty_reads > 1:
                     self._hold(upload, f"{unsent_bytes} bytes are committed, but none is read", False, now_ms)
+            case TooLarge(_, size_bytes):
+                # Asked for again when there is room for all of it: bytes in flight are what was read, not a guess.
+                upload.first_batch_bytes = size_bytes
             case Unreadable(key, reason, is_final):
                 self._hold(upload, reason, is_final, now_ms)
             case _:

@@ -59,7 +59,9 @@ def size_below_high_watermark(copy: LocalCopy, from_offset: int) -> int:
     return max(end_position - position, 0)
 
 
-async def read_committed_range(shard: ShardLog, segment: SegmentKey, from_offset: int, max_bytes: int) -> LogRange:
+async def read_committed_range(
+    shard: ShardLog, segment: SegmentKey, from_offset: int, max_bytes: int, at_least_one: bool
+) -> LogRange:
     """See `ShardView.read_committed_range`."""
     copy = shard.copy_of(segment)
     if copy is None:
@@ -72,6 +74,8 @@ async def read_committed_range(shard: ShardLog, segment: SegmentKey, from_offset
 
     def work(points: IndexPoints) -> tuple[LogRange, Extent]:
         extent = copy.find(points, from_offset, max_bytes, end_position, end_offset, copy.read_blocking)
+        if extent.size_bytes > max_bytes and not at_least_one:
+            return LogRange(from_offset, from_offset, b"", (), extent.size_bytes), extent
         data = copy.read_blocking(extent.position, extent.size_bytes)
         source, position = str(copy.file.path), SEGMENT_HEADER_BYTES + extent.position
         batches = walk(data, source=source, position=position, epoch=segment.epoch)
@@ -79,7 +83,8 @@ async def read_committed_range(shard: ShardLog, segment: SegmentKey, from_offset
         return LogRange(headers[0].base_offset, headers[-1].end_offset, data, headers), extent
 
     found, extent = await shard.node.sealed_points.read(copy, work)
-    copy.remember(extent.next_offset, extent.end_position)
+    if found.headers:
+        copy.remember(extent.next_offset, extent.end_position)
     return found
 
 

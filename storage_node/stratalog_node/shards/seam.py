@@ -26,6 +26,8 @@ class LogRange:
     end_offset: int
     data: bytes
     headers: tuple[BatchHeader, ...]
+    needed_bytes: int = 0
+    """Set instead of data: the first batch has so many bytes, more than were allowed."""
 
 
 class ShardView(Protocol):
@@ -54,9 +56,12 @@ class ShardView(Protocol):
         """Bytes of committed batches of a local segment at and above an offset (exact for a batch boundary)."""
         ...
 
-    async def read_committed_range(self, segment: SegmentKey, from_offset: int, max_bytes: int) -> LogRange:
-        """Batches of one local segment from a batch boundary on, below min(HW, LSO), at least one batch even when it
-        is larger than `max_bytes`. Empty when there is none. Verifies every CRC. Raises Corrupt, NotFound."""
+    async def read_committed_range(
+        self, segment: SegmentKey, from_offset: int, max_bytes: int, *, at_least_one: bool = True
+    ) -> LogRange:
+        """Batches of one local segment from a batch boundary on, below min(HW, LSO); the first one even when it is
+        larger than `max_bytes`, or only its size if not `at_least_one`. Empty when there is none. Verifies every CRC.
+        Raises Corrupt, NotFound."""
         ...
 
     async def append(self, batches: Sequence[bytes]) -> int:

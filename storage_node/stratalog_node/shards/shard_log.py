@@ -456,8 +456,10 @@ class ShardLog:
         copy = self.copy_of(segment)
         return ranges.size_below_high_watermark(copy, from_offset) if copy is not None else 0
 
-    async def read_committed_range(self, segment: SegmentKey, from_offset: int, max_bytes: int) -> LogRange:
-        return await ranges.read_committed_range(self, segment, from_offset, max_bytes)
+    async def read_committed_range(
+        self, segment: SegmentKey, from_offset: int, max_bytes: int, *, at_least_one: bool = True
+    ) -> LogRange:
+        return await ranges.read_committed_range(self, segment, from_offset, max_bytes, at_least_one)
 
     async def offset_for_time(self, timestamp_ms: int) -> FoundOffset | None:
         return await ranges.offset_for_time(self, timestamp_ms)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from stratalog.formats.bundle import BundleHeader
 from stratalog.machines.bundles import run_starts
-from stratalog.machines.upload_events import Gone, NothingThere, Piece, PieceOutcome, Unreadable, UploadLimits
+from stratalog.machines.upload_events import Gone, NothingThere, Piece, PieceOutcome, TooLarge, Unreadable, UploadLimits
 from stratalog.meta_api.commands import Lock, PartCommit, PartReplacement
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.segment import RemotePart
@@ -120,6 +120,8 @@ class Sender:
             data = await self._reader.read(piece, segment.remote.parts)
             if data is None:
                 return NothingThere(piece.key)
+            if isinstance(data, TooLarge):
+                return data
             built = await self._builder.part(data, identity, attempt)
         except (Corrupt, NotFound) as error:
             return Unreadable(piece.key, str(error), is_final=False)

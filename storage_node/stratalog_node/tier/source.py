@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, PartIndex, check_part, decode_part_header
 from stratalog.formats.part import decode_part_index as decode_index
 from stratalog.formats.record_batch import walk
-from stratalog.machines.upload_events import Piece
+from stratalog.machines.upload_events import Piece, TooLarge
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
@@ -50,8 +50,8 @@ class PieceReader:
         self._ledger = ledger
         self._encoder = encoder
 
-    async def read(self, piece: Piece, parts: Sequence[RemotePart]) -> PieceData | None:
-        """The bytes of a piece; None when there is nothing below min(HW, LSO) yet.
+    async def read(self, piece: Piece, parts: Sequence[RemotePart]) -> PieceData | TooLarge | None:
+        """The bytes of a piece, never more than its `max_bytes`; None when there is nothing below min(HW, LSO) yet.
 
         `parts` are the segment's committed ones. Raises: Corrupt, NotFound, and whatever the store raises.
         """
@@ -60,7 +60,9 @@ class PieceReader:
         view = self._local_view(piece.key)
         if view is None:
             raise NotFound(f"segment {piece.key} has no local copy on this node to upload from: look for its replicas")
-        found = await view.read_committed_range(piece.key, piece.base_offset, piece.max_bytes)
+        found = await view.read_committed_range(piece.key, piece.base_offset, piece.max_bytes, at_least_one=False)
+        if found.needed_bytes:
+            return TooLarge(piece.key, found.needed_bytes)
         if not found.headers:
             return None
         # F26: what is above min(HW, LSO) may yet be taken back. The shard promises it; a broken promise stops here.

@@ -24,6 +24,7 @@ from stratalog.machines.upload_events import (
     TaskFailed,
     TaskFailure,
     TimePassed,
+    TooLarge,
     UploaderEffect,
     UploadLimits,
 )
@@ -352,3 +353,28 @@ def test_the_leader_uploads_an_active_segment_and_the_first_holder_a_sealed_one(
     complete = _segment(remote=RemoteCopy(RemoteState.COMPLETE))
     assert not any(uploads(complete, node) for node in (1, 2, 3))
     assert not any(uploads(_segment(state=SegmentState.DELETED), node) for node in (1, 2, 3))
+
+
+def test_a_batch_larger_than_its_piece_is_asked_for_again_once_there_is_room_for_all_of_it() -> None:
+    bench = Bench()
+    first, second = bench.step(_seen(_key(0), 60_000), _seen(_key(1), 1_500))
+    assert isinstance(first, SendChunk) and isinstance(second, SendChunk)
+    assert first.piece.max_bytes == LIMITS.max_chunk_bytes
+    assert bench.step(TaskEnded(first.task, (TooLarge(_key(0), 50_000),))) == [], "the other is still in flight"
+    (again,) = bench.step(TaskEnded(second.task, (_moved(_key(1), 1),)))
+    assert isinstance(again, SendChunk)
+    assert (again.piece.key, again.piece.max_bytes) == (_key(0), 50_000)
+    (rest,) = bench.step(TaskEnded(again.task, (_moved(_key(0), 1, 10_000),)))
+    assert isinstance(rest, SendChunk)
+    assert rest.piece.max_bytes == LIMITS.max_chunk_bytes
+
+
+def test_a_part_larger_than_a_bundle_waits_for_room_for_all_of_it() -> None:
+    bench = Bench(replace(LIMITS, chunk_bytes=10_000))
+    (first,) = bench.step(_seen(_key(0), 15_000))
+    large = _part(0, 1, size=30_000)
+    assert isinstance(first, SendChunk)
+    assert bench.step(_seen(_key(1), commit=1, parts=(large,)), RewriteAsked(_key(1), (large,))) == []
+    (move,) = bench.step(TaskEnded(first.task, (_moved(_key(0), 1),)))
+    assert isinstance(move, SendChunk)
+    assert move.piece.replaces == (large,)

@@ -496,10 +496,10 @@ async def test_f79_an_unexpected_error_ends_one_upload_not_the_uploader(monkeypa
         read = RigShard.read_committed_range
         fails = iter([True, True])
 
-        async def broken(self: RigShard, *args: Any) -> Any:
+        async def broken(self: RigShard, *args: Any, **options: Any) -> Any:
             if next(fails, False):
                 raise ZeroDivisionError("a bug")
-            return await read(self, *args)
+            return await read(self, *args, **options)
 
         monkeypatch.setattr(RigShard, "read_committed_range", broken)
         rig.append(shard)

@@ -54,6 +54,22 @@ async def test_f75_a_record_larger_than_a_chunk_and_the_whole_budget_is_uploaded
         await rig.check()
 
 
+async def test_many_batches_larger_than_the_budget_go_one_after_another() -> None:
+    """A batch larger than a chunk is found out before it is read: it waits until nothing else is in flight."""
+    async with TierRig() as rig:
+        await rig.create_topic(shards=8)
+        await rig.start_writer()
+        batch_bytes = 2 * rig.limits.in_flight_bytes
+        for shard in rig.shards.all():
+            rig.append(shard, batch_bytes)
+            rig.append(shard, 3 * rig.limits.chunk_bytes)
+            rig.append(shard, 100)
+        await rig.settle()
+        assert all(rig.is_committed(shard) for shard in rig.shards.all())
+        assert rig.store.largest_waiting <= batch_bytes * 1.01
+        await rig.check()
+
+
 async def test_nothing_above_the_high_watermark_or_the_last_stable_offset_goes_up() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic()
