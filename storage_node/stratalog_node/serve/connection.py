@@ -39,6 +39,8 @@ _SMALL_BUFFER = 16 << 10
 """What a connection gets without asking the byte budget; enough for those that send one small request at a time."""
 _FIRST_BUFFER = 256 << 10
 """What one gets that has filled the small one before."""
+_KEPT_MS = 1_000
+"""How long a connection that nothing comes from keeps a large buffer."""
 _MAX_WAITING_ANSWERS = 512
 _HIGH_WATER_BYTES = 4 << 20
 _TURN_BYTES = 512 << 10
@@ -247,9 +249,7 @@ class Connection:
         self._start = start
         if start == end:
             self._deadline_ms = 0
-            # A large buffer stays while large frames keep coming (growing anew costs copies) and nobody waits for room.
-            if buffer.capacity <= _FIRST_BUFFER or server.budget.waiting_count:
-                server.rest(self)
+            server.rest(self)
         elif not self._deadline_ms:
             self._deadline_ms = server.now_ms + server.limits.read_timeout_ms
 
@@ -299,13 +299,28 @@ class Connection:
             granted, self._granted = self._granted, 0
             self.server.budget.release(self, granted)
 
-    def drop_idle_buffer(self) -> None:
-        """Called by the server after the tick, when nothing is unread: an idle connection holds no memory."""
-        if self._buffer is not None and self._start == self._end and not self._is_closed:
-            self.server.pool.give_back(self._buffer)
-            self._buffer = None
-            self._start = self._end = 0
-            self._return_grant()
+    def give_back_buffer(self) -> None:
+        """Called by the server at the end of a turn, whose batches are used up: with nothing unread it holds no memory.
+
+        A large buffer stays while large frames keep coming, for growing anew costs copies: but only with a client whose
+        requests are answered within the turn, and while nobody waits for room. Answers that wait, for a flush or for
+        replicas, wait without it.
+        """
+        buffer = self._buffer
+        if buffer is None or self._start != self._end or self._is_closed:
+            return
+        server = self.server
+        if (
+            buffer.capacity > _FIRST_BUFFER
+            and not self._answers
+            and not server.budget.waiting_count
+            and server.now_ms - self.last_active_ms <= _KEPT_MS
+        ):
+            return
+        server.pool.give_back(buffer)
+        self._buffer = None
+        self._start = self._end = 0
+        self._return_grant()
 
     def _pause(self, reason: int) -> None:
         self._pause_reasons |= reason

@@ -306,7 +306,7 @@ class KafkaServer:
             self._retired.clear()
         if self._resting:
             for connection in self._resting:
-                connection.drop_idle_buffer()
+                connection.give_back_buffer()
             self._resting.clear()
         if self._unread:
             unread, self._unread = self._unread, []
@@ -338,7 +338,7 @@ class KafkaServer:
         self.request_tick()
 
     def rest(self, connection: Connection) -> None:
-        """Nothing is unread: its buffer may go back after this turn."""
+        """Nothing is unread: its buffer may go back at the end of this turn."""
         self._resting.append(connection)
 
 

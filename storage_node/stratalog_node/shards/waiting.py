@@ -12,7 +12,8 @@ from stratalog.machines.segment_leader import OfferedBatch
 
 
 class Waiting:
-    """One batch that waits; `base_offset` is the original one when the batch repeats an earlier one."""
+    """One batch in the log whose answer waits, without its bytes; `base_offset` is the original one when the batch
+    repeats an earlier one."""
 
     __slots__ = ("base_offset", "batch", "end_offset")
 
@@ -20,6 +21,8 @@ class Waiting:
         self.end_offset = end_offset
         self.base_offset = base_offset
         self.batch = batch
+        # It is in the log: what waits is the answer. The bytes are a view that would keep a whole receive buffer.
+        batch.payload = None
 
 
 _NOBODY: deque[Waiting] = deque()
