@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratalog.objects.stats import StoreStats
 from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.door_limits import DoorLimits
 from stratalog.telemetry.http import TelemetryServer, split_address
 from stratalog.telemetry.process_stats import add_process_metrics
 from stratalog.telemetry.watchdog import LoopWatchdog
 from stratalog_meta import MetaService
-from stratalog_node.node import StorageNode, wall_ms
+from stratalog_node.node import StorageNode, http_descriptors, wall_ms
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -36,7 +38,24 @@ class Sidecars:
         self._data = data
         self._started_ms = wall_ms()
         self._http = TelemetryServer(
-            node.metrics, readiness=node.readiness, add_routes=self._add_routes, imports=("stratalog_node.admin",)
+            node.metrics,
+            readiness=node.readiness,
+            add_routes=self._add_routes,
+            imports=("stratalog_node.admin",),
+            limits=self._within(DoorLimits()),
+            allowed_hosts=settings.http_allowed_hosts,
+        )
+        node.metrics.add("stratalog_http", self._http.stats, {"port": "admin"})
+
+    def _within(self, limits: DoorLimits) -> DoorLimits:
+        """A port's limits by the settings, within its share of the descriptors."""
+        settings = self._settings
+        return replace(
+            limits,
+            max_connections=min(settings.http_max_connections, http_descriptors()),
+            max_connections_per_ip=settings.http_max_connections_per_ip,
+            request_timeout_s=settings.http_request_timeout_ms / 1_000,
+            max_idle_s=settings.http_max_idle_ms / 1_000,
         )
 
     def _add_routes(self, application: web.Application) -> None:
@@ -78,9 +97,12 @@ class Sidecars:
         if self._settings.meta_listen:
             # The service's HTTP door imports aiohttp (0.2 s): in a thread, so that the loop goes on.
             await asyncio.to_thread(importlib.import_module, "stratalog_meta.api.server")
-            from stratalog_meta.api.server import MetaServer
+            from stratalog_meta.api.server import LIMITS, MetaServer
 
-            self._meta_server = MetaServer(self._meta)
+            self._meta_server = MetaServer(
+                self._meta, limits=self._within(LIMITS), allowed_hosts=self._settings.http_allowed_hosts
+            )
+            self._node.metrics.add("stratalog_http", self._meta_server.stats, {"port": "meta"})
             await self._meta_server.start(*split_address(self._settings.meta_listen))
         if not self._settings.metrics_listen:
             return ""

@@ -56,6 +56,7 @@ log = logger(__name__)
 _AGE_LOOK_S = 1.0
 _PRODUCER_LOOKS = 60
 _SPARE_DESCRIPTORS = 256
+_MOST_FILES = 8192
 _HOT_ANSWER_BYTES = 32 << 20
 """What fetch answers may hold until they are sent, all connections together; above it each gets a small share."""
 
@@ -336,10 +337,19 @@ class StorageNode:
 
 def descriptor_limit() -> int:
     """How many segment files may be open: what the process may open, less what sockets and stores need."""
+    soft = _open_files()
+    return max(min(soft // 2, _MOST_FILES), min(soft - _SPARE_DESCRIPTORS, 128))
+
+
+def http_descriptors() -> int:
+    """How many connections one HTTP port may have: a share so small that data files and Kafka clients never miss it."""
+    return max(_open_files() // 16, 8)
+
+
+def _open_files() -> int:
+    """What the process may open, raised as far as it may raise it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
-    if soft == resource.RLIM_INFINITY:
-        return 8192
-    return max(min(soft // 2, 8192), min(soft - _SPARE_DESCRIPTORS, 128))
+    return 2 * _MOST_FILES if soft == resource.RLIM_INFINITY else soft

@@ -43,6 +43,7 @@ _COLD_READER = "tests/unit/tier/test_cold_reader.py"
 _TIER_FAULTS = "tests/unit/tier/test_tier_faults.py"
 _RARE = "tests/clients/test_metrics_of_rare_faults.py"
 _GROUP_LOG = "tests/unit/groups/test_group_log_keeping.py"
+_HTTP_DOOR = "tests/unit/telemetry/test_http_door.py"
 
 # What cannot be had on demand from outside: metric -> (the test that moves it, through which field of a stat object).
 ELSEWHERE: dict[str, tuple[str, str]] = {
@@ -65,6 +66,10 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_groups_snapshots_total": (_GROUP_LOG, "snapshots"),
     "stratalog_log_seal_failures_total": ("tests/unit/shards/test_shard_rolls.py", "seal_failures"),
     "stratalog_log_damaged_copies_total": ("tests/unit/shards/test_damaged_copies.py", "damaged_copies"),
+    "stratalog_http_closed_for_fault_total": (_HTTP_DOOR, "stats.closed_for_fault == 1"),
+    "stratalog_http_connections": (_HTTP_DOOR, "stats.connections == 1"),
+    "stratalog_http_foreign_total": (_HTTP_DOOR, "stats.foreign == 5"),
+    "stratalog_http_refused_total": (_HTTP_DOOR, "stats.refused == 100"),
     "stratalog_index_loads_total": ("tests/unit/shards/test_index_cache.py", "stats.loads"),
     "stratalog_index_drops_total": ("tests/unit/shards/test_index_cache.py", "stats.drops"),
     "stratalog_log_stopped_shards": ("tests/unit/shards/test_stopped_shards.py", "stopped_shards"),
@@ -144,7 +149,8 @@ class Scene:
 
     def send(self, method: str, path: str, body: object) -> None:
         url = f"http://{self.node.admin}{path}"
-        request = urllib.request.Request(url, json.dumps(body).encode(), method=method)
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, json.dumps(body).encode(), headers, method=method)
         urllib.request.urlopen(request, timeout=30).read()
 
     def metric(self, name: str) -> float:

@@ -11,8 +11,9 @@
     POST   /v1/seal              SealRequest       [SealedShard]
     POST   /v1/verify            VerifyRequest     VerifyLine per line, the last one VerifyDone
 
-Errors are an ErrorBody with a status that says whose fault it is (see `admin_api.errors`). Unknown fields of a request
-are refused; unknown fields of an answer are passed over, so that an older command line reads a newer node.
+A request that changes something says `Content-Type: application/json`, with or without a body. Errors are an ErrorBody
+with a status that says whose fault it is (see `admin_api.errors`). Unknown fields of a request are refused; unknown
+fields of an answer are passed over, so that an older command line reads a newer node.
 """
 
 from __future__ import annotations

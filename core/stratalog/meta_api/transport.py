@@ -85,7 +85,8 @@ class Transport:
         kept, fresh = self._sessions()
         session = fresh if repeat is Repeat.NEVER else kept
         where = f"{method} {self._url}{path}"
-        headers = {"Content-Type": "application/json"} if body is not None else {}
+        # The service takes a change only as JSON, even one without a body: no foreign web page can send that.
+        headers = {} if method == "GET" else {"Content-Type": "application/json"}
         try:
             async with asyncio.timeout(self._patience.attempt_s):
                 async with session.request(method, self._url + path, data=body, headers=headers) as response:

@@ -121,6 +121,39 @@ class ProcessSettings(BaseModel):
         description="A frame that has begun must be complete within this time, or its connection is closed.",
     )
 
+    http_max_connections: int = Field(
+        default=256,
+        ge=1,
+        le=100_000,
+        description="Most connections at a time of each HTTP port (metrics.listen, meta.listen); one more is closed at "
+        "once. A sixteenth of the process's open files is never exceeded.",
+    )
+    http_max_connections_per_ip: int = Field(
+        default=64,
+        ge=1,
+        le=INT32_MAX,
+        description="Most connections at a time of each HTTP port from one address.",
+    )
+    http_max_idle_ms: int = Field(
+        default=2 * MINUTE_MS,
+        ge=100,
+        le=1 * DAY_MS,
+        description="An HTTP connection without a request for this long is closed.",
+    )
+    http_request_timeout_ms: int = Field(
+        default=30 * SECOND_MS,
+        ge=10,
+        le=1 * HOUR_MS,
+        description="An HTTP request's head, its body, and the reading of its answer may each stand still for this "
+        "long; then its connection is closed.",
+    )
+    http_allowed_hosts: str = Field(
+        default="",
+        description="Names, with commas, under which the HTTP ports may be asked beside IP addresses, localhost and "
+        "the name they listen on; one that begins with a dot stands for all that end so "
+        "(.stratalog.svc.cluster.local). Others are refused, for a web page may be behind them.",
+    )
+
     # Segments on disk -------------------------------------------------------------------------------------------
     log_segment_bytes: int = Field(
         default=1 * GIB,

@@ -2,7 +2,8 @@
 
 aiohttp costs 0.2 s to import, so the node does not wait for it: `start` binds the address and returns, aiohttp is
 imported in a thread, and who connects meanwhile waits in the socket's backlog.
-Nothing here is on the data path. It has no authentication: bind it to loopback or to a private network.
+Nothing here is on the data path. It has no authentication: bind it to loopback or to a private network. Its limits, and
+what keeps foreign web pages out, are the door's (`door`, `door_guard`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from stratalog.model.errors import InvalidRequest, Unavailable
+from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
+from stratalog.telemetry.door_guard import ServedNames
+from stratalog.telemetry.door_limits import DoorLimits, DoorStats
 from stratalog.telemetry.metrics import CONTENT_TYPE, MetricRegistry
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+    from stratalog.telemetry.door import Door
 
 _BACKLOG = 128
 _LAST_PORT = 65_535
@@ -36,6 +41,21 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+async def listen_on(host: str, port: int) -> socket.socket:
+    """A listening socket; who connects waits in its backlog. Raises: OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, _, _, _, place = found[0]
+    return socket.create_server(place[:2], family=family, backlog=_BACKLOG)
+
+
+def _error_answer(error: StratalogError, status: int) -> web.Response:
+    """As the admin API tells of errors (`admin_api.errors`)."""
+    from aiohttp import web
+
+    body = json.dumps({"error": type(error).__name__, "message": str(error)}) + "\n"
+    return web.Response(text=body, status=status, content_type="application/json")
+
+
 class TelemetryServer:
     """Serves one registry. `address` is known once started (port 0 takes a free one)."""
 
@@ -46,24 +66,27 @@ class TelemetryServer:
         readiness: Readiness = dict,
         add_routes: AddRoutes | None = None,
         imports: tuple[str, ...] = (),
+        limits: DoorLimits | None = None,
+        allowed_hosts: str = "",
     ) -> None:
-        """`add_routes` is called once the modules `imports` have been imported, in a thread."""
+        """`add_routes` is called once the modules `imports` have been imported, in a thread. `allowed_hosts` are names
+        under which the port is served, beside the one of its address (see `door_guard`)."""
         self._registry = registry
         self._readiness = readiness
         self._add_routes = add_routes
-        self._imports = ("aiohttp.web", *imports)
-        self._runner: web.AppRunner | None = None
+        self._imports = ("stratalog.telemetry.door", *imports)
+        self._limits = limits or DoorLimits()
+        self._allowed_hosts = allowed_hosts
+        self._door: Door | None = None
         self._serving: asyncio.Task[None] | None = None
+        self.stats = DoorStats()
         self.address = ""
 
     async def start(self, listen: str) -> str:
         """Take HOST:PORT and begin to serve there; returns the address in use. Raises Unavailable when it is taken."""
         host, port = split_address(listen)
         try:
-            family, _, _, _, place = (
-                await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            )[0]
-            listener = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
+            listener = await listen_on(host, port)
         except OSError as error:
             raise Unavailable(
                 f"metrics.listen={listen}: cannot listen there ({error.strerror}); "
@@ -71,36 +94,35 @@ class TelemetryServer:
             ) from None
         bound = listener.getsockname()[1]
         self.address = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
-        self._serving = asyncio.create_task(self._serve(listener))
+        self._serving = asyncio.create_task(self._serve(listener, host))
         return self.address
 
-    async def _serve(self, listener: socket.socket) -> None:
+    async def _serve(self, listener: socket.socket, host: str) -> None:
         try:
             for name in self._imports:
                 await asyncio.to_thread(importlib.import_module, name)
         except BaseException:
             listener.close()
             raise
-        from aiohttp import web
+        from stratalog.telemetry.door import Door
 
-        application = web.Application(client_max_size=1 << 20)
+        door = Door("metrics.listen", self._limits, ServedNames(host, self._allowed_hosts), self.stats, _error_answer)
+        application = door.application()
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         if self._add_routes is not None:
             self._add_routes(application)
-        runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-        await runner.setup()
-        self._runner = runner
-        await web.SockSite(runner, listener).start()
+        self._door = door
+        await door.open(application, listener)
 
     async def stop(self) -> None:
         serving, self._serving = self._serving, None
         if serving is not None:
             await asyncio.wait([serving])
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        door, self._door = self._door, None
+        if door is not None:
+            await door.close()
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         from aiohttp import web

@@ -1,8 +1,7 @@
 """The meta service over HTTP: routes, snapshot and watch as lines of JSON, health.
 
 The caller starts the service first and closes the server before it. No authentication: bind it to loopback or to a
-private network.
-Limits: a body's size, the time a body may take to come. A client that reads slowly holds no memory but its socket's.
+private network. Its limits, and what keeps foreign web pages out, are the door's (`stratalog.telemetry.door`).
 Lives on the service's event loop.
 """
 
@@ -17,15 +16,18 @@ from aiohttp import web
 
 from stratalog.meta_api.problems import CONTENT_TYPE, to_problem
 from stratalog.meta_api.streams import WatchWriter, problem_line, snapshot_pieces
-from stratalog.model.errors import InvalidRequest, LimitExceeded, OutcomeUnknown, StratalogError, Unavailable
+from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet
+from stratalog.telemetry.door import Door, body_of
+from stratalog.telemetry.door_guard import ServedNames
+from stratalog.telemetry.door_limits import MIB, DoorLimits, DoorStats
+from stratalog.telemetry.http import listen_on
 from stratalog.telemetry.logs import logger
 from stratalog_meta.api.openapi import describe
 from stratalog_meta.api.routes import ROUTES, Call, Route
 from stratalog_meta.service import MetaService
 
-MAX_BODY_BYTES: Final = 16 * 1024 * 1024
-BODY_TIMEOUT_S: Final = 30.0
+LIMITS: Final = DoorLimits(max_body_bytes=16 * MIB, max_bodies_bytes=64 * MIB)
 HEARTBEAT_S: Final = 2.0
 """An empty line of a watch comes at least so often: what is silent for longer is dead."""
 _LINES: Final = {"Content-Type": "application/x-ndjson"}
@@ -40,22 +42,31 @@ class MetaServer:
         self,
         service: MetaService,
         *,
-        max_body_bytes: int = MAX_BODY_BYTES,
-        body_timeout_s: float = BODY_TIMEOUT_S,
+        limits: DoorLimits = LIMITS,
+        allowed_hosts: str = "",
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
+        """`allowed_hosts` are names under which it is served, beside the one of its address (see `door_guard`)."""
         self._service = service
-        self._max_body_bytes = max_body_bytes
-        self._body_timeout_s = body_timeout_s
+        self._limits = limits
+        self._allowed_hosts = allowed_hosts
         self._heartbeat_s = heartbeat_s
-        self._runner: web.AppRunner | None = None
-        self._watches: set[asyncio.Task[None]] = set()
+        self._door: Door | None = None
         self._is_closing = asyncio.Event()
+        self.stats = DoorStats()
         self.address = ""
 
     async def start(self, host: str, port: int) -> str:
         """Listen; returns `http://HOST:PORT`. Raises Unavailable when the address is taken."""
-        application = web.Application(client_max_size=self._max_body_bytes, middlewares=[_problems])
+        try:
+            listener = await listen_on(host, port)
+        except OSError as error:
+            raise Unavailable(
+                f"the meta service cannot listen on {host}:{port} ({error.strerror}): choose another port"
+            ) from error
+        door = Door("meta.listen", self._limits, ServedNames(host, self._allowed_hosts), self.stats, _answer)
+        application = door.application()
+        application.middlewares.append(_problems)
         for route in ROUTES:
             application.router.add_route(route.method, route.path, self._adapt(route))
         application.router.add_get("/v1/snapshot", self._snapshot)
@@ -63,48 +74,26 @@ class MetaServer:
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/openapi.json", self._openapi)
-        runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, host, port, reuse_address=True).start()
-        except OSError as error:
-            await runner.cleanup()
-            raise Unavailable(
-                f"the meta service cannot listen on {host}:{port} ({error.strerror}): choose another port"
-            ) from error
-        self._runner = runner
-        bound = runner.addresses[0][1]
+        self._door = door
+        bound = listener.getsockname()[1]
+        await door.open(application, listener)
         self.address = f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
         return self.address
 
     async def close(self) -> None:
         """End the watches, then stop listening."""
         self._is_closing.set()
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        door, self._door = self._door, None
+        if door is not None:
+            await door.close()
 
     # Requests ---------------------------------------------------------------------------------------------------
     def _adapt(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
-            raw = await self._body(request) if route.body is not None else b""
-            answer = await route.handler(Call(self._service, request.match_info, request.query, raw))
+            answer = await route.handler(Call(self._service, request.match_info, request.query, body_of(request)))
             return web.Response(body=answer.model_dump_json().encode(), content_type="application/json")
 
         return handle
-
-    async def _body(self, request: web.Request) -> bytes:
-        try:
-            async with asyncio.timeout(self._body_timeout_s):
-                return await request.read()
-        except TimeoutError as error:
-            raise InvalidRequest(
-                f"the request's body did not come within {self._body_timeout_s} s: send it again"
-            ) from error
-        except web.HTTPRequestEntityTooLarge as error:
-            raise LimitExceeded(
-                f"the request's body is larger than {self._max_body_bytes} bytes: send less at a time"
-            ) from error
 
     async def _openapi(self, request: web.Request) -> web.StreamResponse:
         return web.json_response(describe())
@@ -182,7 +171,7 @@ async def _problems(
             InvalidRequest(f"{request.method} {request.path}: {error.reason}: see /openapi.json for what there is"),
             error.status,
         )
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, ConnectionError):
         raise
     except Exception as error:  # a bug of ours: the caller cannot know what was done
         _log.exception("meta_request_crashed", method=request.method, path=request.path)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from stratalog.admin_api.errors import error_body, http_status_of
 from stratalog.admin_api.models import AlterTopic, CreateTopic, SealRequest, VerifyRequest
 from stratalog.model.errors import InvalidRequest, StratalogError
+from stratalog.telemetry.door import body_of
 from stratalog.telemetry.logs import logger
 from stratalog_node.admin.node_admin import NodeAdmin
 from stratalog_node.admin.page import render_status_page
@@ -50,7 +51,7 @@ def _guarded(handler: Handler) -> Handler:
             return await handler(request)
         except StratalogError as error:
             body, status = error_body(error), http_status_of(error)
-        except web.HTTPException:
+        except (web.HTTPException, ConnectionError):
             raise
         except Exception:
             _log.exception("admin request failed", method=request.method, path=request.path)
@@ -80,10 +81,10 @@ class _Routes:
         return _answer(self._admin.topic(request.match_info["name"]))
 
     async def create_topic(self, request: web.Request) -> web.StreamResponse:
-        return _answer(await self._admin.create_topic(await _body(request, CreateTopic)), status=201)
+        return _answer(await self._admin.create_topic(_body(request, CreateTopic)), status=201)
 
     async def alter_topic(self, request: web.Request) -> web.StreamResponse:
-        return _answer(await self._admin.alter_topic(request.match_info["name"], await _body(request, AlterTopic)))
+        return _answer(await self._admin.alter_topic(request.match_info["name"], _body(request, AlterTopic)))
 
     async def delete_topic(self, request: web.Request) -> web.StreamResponse:
         from aiohttp import web
@@ -102,13 +103,13 @@ class _Routes:
         return _answer(await self._admin.locate(topic, _integer(request, "shard"), _integer(request, "offset")))
 
     async def seal(self, request: web.Request) -> web.StreamResponse:
-        return _answers(await self._admin.seal(await _body(request, SealRequest)))
+        return _answers(await self._admin.seal(_body(request, SealRequest)))
 
     async def verify(self, request: web.Request) -> web.StreamResponse:
         """One JSON line per segment. The first line decides the status: what is refused is refused before it."""
         from aiohttp import web
 
-        lines = self._admin.verify(await _body(request, VerifyRequest))
+        lines = self._admin.verify(_body(request, VerifyRequest))
         first = await anext(lines)
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
@@ -136,9 +137,9 @@ def _answers(models: Sequence[BaseModel]) -> web.Response:
     return web.Response(body=body, content_type="application/json")
 
 
-async def _body(request: web.Request, model: type[M]) -> M:
+def _body(request: web.Request, model: type[M]) -> M:
     try:
-        return TypeAdapter(model).validate_json(await request.read() or b"{}")
+        return TypeAdapter(model).validate_json(body_of(request) or b"{}")
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the body"

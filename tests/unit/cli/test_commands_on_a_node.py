@@ -260,7 +260,8 @@ def test_the_status_page_stands_on_its_own(ask: Asker) -> None:
 
 def test_a_request_that_makes_no_sense_is_answered_with_the_reason(ask: Asker) -> None:
     def send(method: str, path: str, body: bytes | None = None) -> tuple[int, dict[str, str]]:
-        request = urllib.request.Request(f"http://{ask.node.admin}{path}", body, method=method)
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"http://{ask.node.admin}{path}", body, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return answer.status, json.loads(answer.read())

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from stratalog.model.errors import Unavailable
+from stratalog.telemetry.door_limits import DoorLimits
 from stratalog_meta import MetaService
 from stratalog_meta.api import serve
 from stratalog_meta.api.openapi import describe
@@ -151,28 +152,48 @@ async def test_settings_are_compared_when_the_caller_says_what_it_read(
 async def test_a_request_that_cannot_be_is_a_problem(
     http: aiohttp.ClientSession, method: str, path: str, body: bytes | None, expected: tuple[int, str]
 ) -> None:
-    async with http.request(method, path, data=body) as response:
+    headers = {"Content-Type": "application/json"}
+    async with http.request(method, path, data=body, headers=headers) as response:
         status, title, detail = await problem_of(response)
     assert (status, title) == expected
     assert detail
 
 
-async def test_a_body_has_a_largest_size(world: MetaWorld, http: aiohttp.ClientSession) -> None:
-    server = MetaServer(world.service, max_body_bytes=1_000)
+async def test_the_port_has_the_limits_and_the_guard_of_every_http_port(world: MetaWorld) -> None:
+    limits = DoorLimits(max_body_bytes=1_000, request_timeout_s=0.05)
+    server = MetaServer(world.service, limits=limits)
     url = await server.start("127.0.0.1", 0)
-    async with http.post(f"{url}/v1/topics", data=b"x" * 1_001) as response:
-        assert (await problem_of(response))[:2] == (413, "LimitExceeded")
-    await server.close()
-
-
-async def test_a_body_that_does_not_come_is_not_waited_for(world: MetaWorld) -> None:
-    server = MetaServer(world.service, body_timeout_s=0.05)
-    url = await server.start("127.0.0.1", 0)
+    headers = {"Content-Type": "application/json"}
+    async with aiohttp.ClientSession(url) as http:
+        async with http.post("/v1/topics", data=b"x" * 1_001, headers=headers) as response:
+            assert (await problem_of(response))[:2] == (413, "LimitExceeded")
+        async with http.post("/v1/topics", data=b"{}") as response:
+            assert (response.status, (await problem_of(response))[1]) == (415, "InvalidRequest")
+        async with http.get("/v1/topics", headers={"Host": "rebound.example"}) as response:
+            assert (response.status, (await problem_of(response))[1]) == (403, "InvalidRequest")
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-    writer.write(b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
-    assert b" 400 " in await asyncio.wait_for(reader.readline(), 10)
+    writer.write(b"POST /v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+    writer.write(b"Content-Length: 50\r\n\r\n{")
+    assert b" 408 " in await asyncio.wait_for(reader.readline(), 10)
     writer.close()
     await server.close()
+
+
+async def test_a_web_page_elsewhere_can_change_nothing(world: MetaWorld, http: aiohttp.ClientSession) -> None:
+    await world.node()
+    topic = await world.topic()
+    body = b'{"name":"taken","shard_count":1,"replication_factor":1}'
+    for headers in (
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/json", "Origin": "http://page.example"},
+        {"Content-Type": "application/json", "Sec-Fetch-Site": "same-site"},
+        {"Content-Type": "application/json", "Host": "page.example"},
+    ):
+        async with http.post("/v1/topics", data=body, headers=headers) as response:
+            assert response.status in (403, 415)
+        async with http.post(f"/v1/topics/{topic.topic_id}/delete", headers=headers) as response:
+            assert response.status in (403, 415)
+    assert [known.name for known in (await world.client.snapshot()).topics] == ["orders"]
 
 
 async def test_a_crash_in_a_handler_is_an_unknown_outcome_and_the_server_lives(

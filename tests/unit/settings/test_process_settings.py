@@ -48,6 +48,7 @@ def test_every_setting_has_bounds_and_one_sentence() -> None:
 
 def test_every_time_and_size_names_its_unit() -> None:
     without = {"node.id", "num.partitions", "default.replication.factor", "min.insync.replicas", "max.connections"}
+    without |= {"http.max.connections", "http.max.connections.per.ip"}
     without |= {"max.connections.per.ip", "group.max.size", "offsets.topic.num.partitions"}
     without |= {"remote.read.max.concurrency", "remote.read.bytes.per.second"}
     for key in INTEGERS:

@@ -1,0 +1,307 @@
+"""The door of an HTTP port: takes connections within limits, and lets no request of a foreign page through.
+
+aiohttp speaks HTTP behind it. The door accepts the sockets itself, so that one above a limit costs a descriptor for
+a moment and no memory, and stands between each socket and aiohttp, so that it knows since when a head, a body or a
+reader stands still. What a handler gets has come whole (`body_of`) and may be answered (`door_guard`).
+
+Requires: aiohttp may be imported; `open` after `application` was set up, `close` before the loop ends.
+Memory: per connection a head, 64 KiB each way and an answer's piece; all bodies together `max_bodies_bytes`.
+Lives on the event loop; one timer for all connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError, Unavailable
+from stratalog.telemetry.door_guard import Asked, ServedNames, refusal_of
+from stratalog.telemetry.door_limits import DoorLimits, DoorStats
+from stratalog.telemetry.door_visit import Visit
+from stratalog.telemetry.logs import logger
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Answer = Callable[[StratalogError, int], web.Response]
+"""Makes the answer that tells of an error, with this HTTP status."""
+
+_BACKLOG: Final = 128
+_ACCEPTS_PER_TURN: Final = 16
+_ACCEPT_RETRY_S: Final = 0.5
+_TELL_EVERY_S: Final = 10.0
+_LINGER_S: Final = 1.0
+_MAX_HEADERS: Final = 64
+_BODY: Final = web.RequestKey("body", bytes)
+_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_HEADERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+log = logger(__name__)
+
+
+def body_of(request: web.Request) -> bytes:
+    """The request's body, whole; empty where there was none."""
+    body: bytes = request.get(_BODY, b"")
+    return body
+
+
+class Door:
+    """One port. `name` is what log lines call it."""
+
+    def __init__(self, name: str, limits: DoorLimits, names: ServedNames, stats: DoorStats, answer: Answer) -> None:
+        self.limits = limits
+        self.stats = stats
+        self._name = name
+        self._names = names
+        self._answer = answer
+        self._loop = asyncio.get_running_loop()
+        self._runner: web.AppRunner | None = None
+        self._listener: socket.socket | None = None
+        self._visits: dict[object, Visit] = {}
+        """By aiohttp's protocol: those that are connected, and those whose request is still worked on."""
+        self._per_ip: dict[str, int] = {}
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._bodies_bytes = 0
+        self._told_at = -_TELL_EVERY_S
+        self._reaper: asyncio.TimerHandle | None = None
+
+    # Listening ------------------------------------------------------------------------------------------------------
+    def application(self) -> web.Application:
+        """An application behind this door: add routes, then `open`."""
+        application = web.Application(client_max_size=self.limits.max_body_bytes, middlewares=[self._middleware()])
+        application.on_response_prepare.append(_add_headers)
+        return application
+
+    async def open(self, application: web.Application, listener: socket.socket) -> None:
+        """Serve on a bound socket, which is the door's from now on."""
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=1.0,
+            keepalive_timeout=2 * self.limits.max_idle_s,
+            lingering_time=_LINGER_S,
+            auto_decompress=False,
+            max_headers=_MAX_HEADERS,
+            max_line_size=self.limits.max_head_bytes,
+            max_field_size=self.limits.max_head_bytes,
+        )
+        await self._runner.setup()
+        listener.setblocking(False)
+        listener.listen(_BACKLOG)
+        self._listener = listener
+        self._loop.add_reader(listener.fileno(), self._accept)
+        self._reap()
+
+    async def close(self) -> None:
+        """Stop listening, give requests under way a moment, close all connections."""
+        if self._reaper is not None:
+            self._reaper.cancel()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self._loop.remove_reader(listener.fileno())
+            listener.close()
+        if self._connecting:
+            await asyncio.wait(self._connecting)
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+        for visit in list(self._visits.values()):
+            visit.abort()
+
+    def _accept(self) -> None:
+        listener = self._listener
+        for _ in range(_ACCEPTS_PER_TURN):
+            if listener is None:
+                return
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                log.error("cannot accept HTTP connections now", port=self._name, error=error.strerror)
+                # The listener stays readable: looking on would keep the loop busy with nothing.
+                self._loop.remove_reader(listener.fileno())
+                self._loop.call_later(_ACCEPT_RETRY_S, self._accept_again)
+                return
+            peer_ip = str(address[0])
+            if self._is_full(peer_ip):
+                self._refuse(sock, peer_ip)
+                continue
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._take(sock, peer_ip)
+
+    def _accept_again(self) -> None:
+        if self._listener is not None:
+            self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _is_full(self, peer_ip: str) -> bool:
+        limits = self.limits
+        return (
+            self.stats.connections >= limits.max_connections
+            or self._per_ip.get(peer_ip, 0) >= limits.max_connections_per_ip
+        )
+
+    def _refuse(self, sock: socket.socket, peer_ip: str) -> None:
+        sock.close()
+        self.stats.refused += 1
+        now = self._loop.time()
+        if now - self._told_at >= _TELL_EVERY_S:  # a flood must not fill the log
+            self._told_at = now
+            log.warning(
+                "HTTP connections refused",
+                port=self._name,
+                peer=peer_ip,
+                open=self.stats.connections,
+                refused=self.stats.refused,
+                limit="http.max.connections",
+            )
+
+    def _take(self, sock: socket.socket, peer_ip: str) -> None:
+        assert self._runner is not None and self._runner.server is not None, "the door is open"
+        visit = Visit(self, self._runner.server(), peer_ip)
+        self._visits[visit.inner] = visit
+        self._per_ip[peer_ip] = self._per_ip.get(peer_ip, 0) + 1
+        self.stats.accepted += 1
+        self.stats.connections += 1
+        task = self._loop.create_task(self._connect(visit, sock))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, visit: Visit, sock: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(lambda: visit, sock)
+        except OSError:  # it has gone already
+            sock.close()
+            self.left(visit)
+
+    def left(self, visit: Visit) -> None:
+        """Its connection is closed and its request done: the place is free."""
+        if self._visits.pop(visit.inner, None) is None:
+            return
+        self.stats.connections -= 1
+        left = self._per_ip[visit.peer_ip] - 1
+        if left:
+            self._per_ip[visit.peer_ip] = left
+        else:
+            del self._per_ip[visit.peer_ip]
+
+    def at_fault(self, visit: Visit, reason: str) -> None:
+        self.stats.closed_for_fault += 1
+        log.info("HTTP connection closed", port=self._name, peer=visit.peer_ip, reason=reason)
+
+    def _reap(self) -> None:
+        """Now and then: connections that stand still."""
+        now = self._loop.time()
+        for visit in list(self._visits.values()):
+            visit.close_when_overdue(now)
+        shortest_s = min(self.limits.request_timeout_s, self.limits.max_idle_s)
+        self._reaper = self._loop.call_later(min(1.0, shortest_s / 4), self._reap)
+
+    # Requests -------------------------------------------------------------------------------------------------------
+    def _middleware(self) -> Middleware:
+        @web.middleware
+        async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            visit = self._visits.get(request.protocol)
+            if visit is not None:
+                visit.request_began()
+            body = 0
+            try:
+                refused = self._refused(request)
+                if refused is not None:
+                    return refused
+                if request.method in _WITH_BODY:
+                    try:
+                        request[_BODY] = await self._read_body(request)
+                    except _NotTaken as error:
+                        return self._closing(error.problem, error.status)
+                    body = len(request[_BODY])
+                return await handler(request)
+            finally:
+                self._bodies_bytes -= body
+                if visit is not None:
+                    visit.request_ended(is_body_whole=request.content.is_eof())
+
+        return guarded
+
+    def _refused(self, request: web.Request) -> web.Response | None:
+        headers = request.headers
+        refusal = refusal_of(
+            Asked(
+                request.method,
+                tuple(headers.getall("Host", ())),
+                headers.get("Origin"),
+                headers.get("Sec-Fetch-Site"),
+                headers.get("Sec-Fetch-Mode"),
+                headers.get("Sec-Fetch-Dest"),
+                headers.get("Content-Type"),
+            ),
+            self._names,
+        )
+        if refusal is None:
+            return None
+        self.stats.foreign += 1
+        return self._closing(InvalidRequest(f"{request.method} {request.path}: {refusal.message}"), refusal.status)
+
+    def _closing(self, problem: StratalogError, status: int) -> web.Response:
+        """What is not read to its end cannot be followed by another request."""
+        answer = self._answer(problem, status)
+        answer.force_close()
+        return answer
+
+    async def _read_body(self, request: web.Request) -> bytes:
+        """The whole body; what it takes of the room for all of them is given back by the caller."""
+        limits = self.limits
+        told = request.content_length or 0
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(limits.request_timeout_s):
+                while True:
+                    if max(told, size) > limits.max_body_bytes:
+                        raise _NotTaken(
+                            LimitExceeded(
+                                f"the request's body is larger than {limits.max_body_bytes} bytes: send less at a time"
+                            ),
+                            413,
+                        )
+                    piece = await request.content.readany()
+                    if not piece:
+                        return b"".join(pieces)
+                    if self._bodies_bytes + len(piece) > limits.max_bodies_bytes:
+                        raise _NotTaken(Unavailable("too many requests are being sent at once: try again"), 503)
+                    self._bodies_bytes += len(piece)
+                    size += len(piece)
+                    pieces.append(piece)
+        except BaseException as error:
+            self._bodies_bytes -= size
+            if isinstance(error, TimeoutError):
+                self.stats.closed_for_fault += 1
+                wait_s = limits.request_timeout_s
+                raise _NotTaken(
+                    Unavailable(f"the request's body did not come within {wait_s} s: send it again"), 408
+                ) from error
+            raise
+
+
+class _NotTaken(Exception):
+    """A body that is not taken: what to answer."""
+
+    def __init__(self, problem: StratalogError, status: int) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+        self.status = status
+
+
+async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)

@@ -1,0 +1,35 @@
+"""What an HTTP port takes at most, and what it counts. No HTTP library here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.telemetry.metrics import counter, gauge
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits:
+    """The limits of one port, as those of the Kafka port are."""
+
+    max_connections: int = 256
+    max_connections_per_ip: int = 64
+    request_timeout_s: float = 30.0
+    """Head, body and answer of a request may each stand still for so long, and no longer."""
+    max_idle_s: float = 120.0
+    """A connection without a request for so long is closed."""
+    max_head_bytes: int = 16 * KIB
+    max_body_bytes: int = 1 * MIB
+    max_bodies_bytes: int = 16 * MIB
+    """Of all requests together."""
+
+
+@dataclass(slots=True)
+class DoorStats:
+    connections: int = gauge("HTTP connections open now, or whose request is still worked on.")
+    accepted: int = counter("HTTP connections accepted.")
+    refused: int = counter("HTTP connections refused for a limit.")
+    closed_for_fault: int = counter("HTTP connections closed because head, body or reader were too slow or too large.")
+    foreign: int = counter("HTTP requests refused because a foreign web page, or another name's, made them.")

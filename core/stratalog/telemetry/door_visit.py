@@ -1,0 +1,135 @@
+"""One connection through an HTTP door: stands between the socket and aiohttp and knows since when it stands still.
+
+    WAITING ──(a byte)──> HEAD ──(aiohttp has a request)──> ASKED ──(it was answered)──> WAITING
+       idle limit          deadline, size                     its body's deadline is the door's
+
+In every state an answer that its reader does not take ends the connection after the request's time limit. Overdue
+connections are aborted, never closed: closing would wait for the reader.
+Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, cast
+
+if TYPE_CHECKING:
+    from stratalog.telemetry.door import Door
+
+_END_OF_HEAD: Final = b"\r\n\r\n"
+_HEAD_TOO_LARGE: Final = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+)
+
+
+class _State(Enum):
+    WAITING = auto()
+    HEAD = auto()
+    ASKED = auto()
+    LEAVING = auto()
+    """It was answered before its body had come: aiohttp reads what follows for a moment, and closes."""
+
+
+class Visit(asyncio.Protocol):
+    """`inner` is aiohttp's protocol, which sees all but what is refused here."""
+
+    def __init__(self, door: Door, inner: asyncio.Protocol, peer_ip: str) -> None:
+        self.inner = inner
+        self.peer_ip = peer_ip
+        self._door = door
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._state = _State.WAITING
+        self._since = self._loop.time()
+        self._head_bytes = 0
+        self._head_tail = b""
+        self._is_head_whole = False
+        self._unread_since: float | None = None
+        """Since when the client does not take what is sent to it."""
+        self._is_lost = False
+
+    # The socket -----------------------------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without being a subclass
+        self.inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._state is _State.WAITING:
+            self._state = _State.HEAD
+            self._since = self._loop.time()
+            self._head_bytes, self._head_tail, self._is_head_whole = 0, b"", False
+        if self._state is _State.HEAD and not self._is_head_whole and not self._is_head_small(data):
+            self._refuse_head()
+            return
+        self.inner.data_received(data)
+
+    def _is_head_small(self, data: bytes) -> bool:
+        seen = self._head_tail + data
+        end = seen.find(_END_OF_HEAD)
+        self._is_head_whole = end >= 0
+        size = self._head_bytes - len(self._head_tail) + (end if end >= 0 else len(seen))
+        self._head_bytes += len(data)
+        self._head_tail = seen[-len(_END_OF_HEAD) + 1 :]
+        return size <= self._door.limits.max_head_bytes
+
+    def _refuse_head(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._door.at_fault(self, f"its head is larger than {self._door.limits.max_head_bytes} bytes")
+        self._transport.write(_HEAD_TOO_LARGE)
+        self._unread_since = self._loop.time()
+        self._transport.close()
+
+    def eof_received(self) -> bool | None:
+        return self.inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._unread_since = self._loop.time()
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._unread_since = None
+        self.inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        self.inner.connection_lost(exc)
+        if self._state is not _State.ASKED:
+            self._door.left(self)
+
+    # Requests -------------------------------------------------------------------------------------------------------
+    def request_began(self) -> None:
+        """aiohttp has read a head."""
+        self._state = _State.ASKED
+
+    def request_ended(self, *, is_body_whole: bool) -> None:
+        """Its handler is done; what it answered may still be on its way, and so may the rest of a body unread."""
+        self._state = _State.WAITING if is_body_whole else _State.LEAVING
+        self._since = self._loop.time()
+        if self._is_lost:
+            self._door.left(self)
+
+    # Time -----------------------------------------------------------------------------------------------------------
+    def close_when_overdue(self, now: float) -> None:
+        reason = self._overdue(now)
+        if reason is not None:
+            if self._state is not _State.WAITING or self._unread_since is not None:
+                self._door.at_fault(self, reason)
+            self.abort()
+
+    def _overdue(self, now: float) -> str | None:
+        limits = self._door.limits
+        if self._is_lost:
+            return None
+        if self._unread_since is not None and now - self._unread_since > limits.request_timeout_s:
+            return f"it did not read its answer for {limits.request_timeout_s} s"
+        if self._state in (_State.HEAD, _State.LEAVING) and now - self._since > limits.request_timeout_s:
+            return f"its request did not come whole within {limits.request_timeout_s} s"
+        if self._state is _State.WAITING and now - self._since > limits.max_idle_s:
+            return f"idle for {limits.max_idle_s} s"
+        return None
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

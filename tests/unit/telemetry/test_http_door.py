@@ -1,0 +1,283 @@
+"""The limits of an HTTP port, with real sockets: connections, heads, bodies, readers that stand still."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from stratalog.telemetry.door import Door, body_of
+from stratalog.telemetry.door_limits import DoorLimits
+from stratalog.telemetry.http import TelemetryServer
+from stratalog.telemetry.metrics import MetricRegistry
+from support.waiting import eventually
+
+JSON = {"Content-Type": "application/json"}
+HALF_HEAD = b"GET /healthz HTTP/1.1\r\nHost: local"
+PATIENT = DoorLimits(request_timeout_s=30.0, max_idle_s=30.0)
+
+
+class Rig:
+    """A port whose `POST /length` tells how long the body was, and whatever routes a test adds."""
+
+    def __init__(self, server: TelemetryServer) -> None:
+        self.server = server
+        self.stats = server.stats
+        self.host, _, port = server.address.rpartition(":")
+        self.port = int(port)
+        self._opened: list[socket.socket] = []
+
+    async def send(self, data: bytes, source: str = "127.0.0.1") -> socket.socket:
+        """A connection that has sent so much."""
+        loop = asyncio.get_running_loop()
+        sock = socket.socket()
+        self._opened.append(sock)
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.bind((source, 0))
+        await loop.sock_connect(sock, (self.host, self.port))
+        await loop.sock_sendall(sock, data)
+        return sock
+
+    @property
+    def door(self) -> Door:
+        assert self.server._door is not None
+        return self.server._door
+
+    async def answer(self, sock: socket.socket) -> bytes:
+        """Everything that comes until the port closes the connection."""
+        told = b""
+        with suppress(ConnectionError):
+            while piece := await asyncio.wait_for(asyncio.get_running_loop().sock_recv(sock, 1 << 16), 10):
+                told += piece
+        return told
+
+    async def ask(self, method: str = "GET", path: str = "/healthz", **options: Any) -> tuple[int, str]:
+        url = f"http://{self.server.address}{path}"
+        async with aiohttp.ClientSession() as session, session.request(method, url, **options) as answer:
+            return answer.status, await answer.text()
+
+    def close(self) -> None:
+        for sock in self._opened:
+            sock.close()
+
+
+async def _length(request: web.Request) -> web.Response:
+    return web.Response(text=str(len(body_of(request))))
+
+
+@asynccontextmanager
+async def port(
+    limits: DoorLimits, add_routes: Callable[[web.Application], None] = lambda _: None
+) -> AsyncIterator[Rig]:
+    def add(application: web.Application) -> None:
+        application.router.add_post("/length", _length)
+        add_routes(application)
+
+    server = TelemetryServer(MetricRegistry(), limits=limits, add_routes=add)
+    await server.start("127.0.0.1:0")
+    rig = Rig(server)
+    assert (await rig.ask())[0] == 200
+    await eventually(lambda: rig.stats.connections == 0)
+    try:
+        yield rig
+    finally:
+        rig.close()
+        await server.stop()
+
+
+# Connections ----------------------------------------------------------------------------------------------------
+async def test_half_requests_take_no_more_connections_than_the_port_may_have() -> None:
+    async with port(replace(PATIENT, max_connections=10, max_connections_per_ip=1_000)) as rig:
+        half = [await rig.send(HALF_HEAD) for _ in range(10)]
+        await eventually(lambda: rig.stats.connections == 10)
+        for _ in range(100):
+            assert await rig.answer(await rig.send(b"")) == b""
+        assert rig.stats.connections == 10 and rig.stats.refused == 100
+        half.pop().close()
+        await eventually(lambda: rig.stats.connections == 9)
+        assert (await rig.ask())[0] == 200
+
+
+async def test_one_address_does_not_take_what_others_need() -> None:
+    async with port(replace(PATIENT, max_connections=100, max_connections_per_ip=5)) as rig:
+        for _ in range(5):
+            await rig.send(HALF_HEAD, "127.0.0.2")
+        await eventually(lambda: rig.stats.connections == 5)
+        assert await rig.answer(await rig.send(b"", "127.0.0.2")) == b""
+        assert (await rig.ask())[0] == 200
+
+
+async def test_a_connection_counts_until_its_request_is_done_though_its_client_has_gone() -> None:
+    """Else clients that come and go could have any number of requests worked on at once."""
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(_request: web.Request) -> web.Response:
+        began.set()
+        await may_end.wait()
+        return web.Response()
+
+    async with port(PATIENT, lambda app: app.router.add_get("/slow", slow)) as rig:
+        sock = await rig.send(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await asyncio.wait_for(began.wait(), 10)
+        sock.close()
+        (visit,) = rig.door._visits.values()
+        await eventually(lambda: visit._is_lost)
+        assert rig.stats.connections == 1
+        may_end.set()
+        await eventually(lambda: rig.stats.connections == 0)
+
+
+# Heads ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("sent", [b"", HALF_HEAD])
+async def test_a_request_that_does_not_come_is_not_waited_for(sent: bytes) -> None:
+    async with port(DoorLimits(request_timeout_s=0.05, max_idle_s=0.05)) as rig:
+        assert await rig.answer(await rig.send(sent)) == b""
+        await eventually(lambda: rig.stats.connections == 0)
+        assert rig.stats.closed_for_fault == bool(sent), "to be idle is no fault"
+
+
+async def test_a_head_that_trickles_has_the_same_deadline() -> None:
+    async with port(DoorLimits(request_timeout_s=0.2)) as rig:
+        sock = await rig.send(HALF_HEAD)
+        with suppress(ConnectionError):
+            while rig.stats.closed_for_fault == 0:
+                await asyncio.get_running_loop().sock_sendall(sock, b"h")
+                await asyncio.sleep(0.01)
+        assert await rig.answer(sock) == b""
+
+
+async def test_a_head_has_a_largest_size_however_it_comes() -> None:
+    async with port(replace(PATIENT, max_head_bytes=2_000)) as rig:
+        head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+        for pieces in ([head + b"X: " + b"x" * 2_000], [head, *[b"A%d: x\r\n" % number for number in range(1_000)]]):
+            sock = await rig.send(b"")
+            with suppress(ConnectionError):
+                for piece in pieces:
+                    await asyncio.get_running_loop().sock_sendall(sock, piece)
+            told = await rig.answer(sock)
+            assert told == b"" or b" 431 " in told  # a client that still writes may miss the answer
+        assert rig.stats.closed_for_fault == 2
+        assert b" 200 " in (await rig.answer(await rig.send(head + b"Connection: close\r\n\r\n")))[:20]
+
+
+async def test_a_second_request_over_a_connection_has_a_head_of_its_own() -> None:
+    async with port(replace(PATIENT, max_head_bytes=400)) as rig:
+        async with aiohttp.ClientSession(f"http://{rig.server.address}") as session:
+            for _ in range(10):
+                async with session.post("/length", data=b"x" * 1_000, headers=JSON) as answer:
+                    assert await answer.text() == "1000"
+        assert rig.stats.closed_for_fault == 0
+
+
+# Bodies ---------------------------------------------------------------------------------------------------------
+async def test_a_body_comes_whole_to_its_handler() -> None:
+    async with port(replace(PATIENT, max_body_bytes=300_000)) as rig:
+        assert await rig.ask("POST", "/length", data=b"x" * 300_000, headers=JSON) == (200, "300000")
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for _ in range(30):
+                yield b"x" * 10_000
+
+        assert await rig.ask("POST", "/length", data=pieces(), headers=JSON) == (200, "300000")
+        assert (await rig.ask("POST", "/length", data=b"x" * 300_001, headers=JSON))[0] == 413
+
+
+async def test_a_body_without_a_length_is_cut_where_it_grows_too_large() -> None:
+    async with port(replace(PATIENT, max_body_bytes=1_000)) as rig:
+        head = b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        sock = await rig.send(head + b"Transfer-Encoding: chunked\r\n\r\n" + b"200\r\n" + b"x" * 512 + b"\r\n")
+        await asyncio.get_running_loop().sock_sendall(sock, b"200\r\n" + b"x" * 512 + b"\r\n")
+        assert b" 413 " in await rig.answer(sock)
+
+
+async def test_half_a_body_is_not_waited_for() -> None:
+    async with port(DoorLimits(request_timeout_s=0.05)) as rig:
+        head = b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        told = await rig.answer(await rig.send(head + b"Content-Length: 100\r\n\r\nhalf"))
+        assert b" 408 " in told and b"did not come within" in told
+        await eventually(lambda: rig.stats.connections == 0)
+
+
+async def test_all_bodies_together_have_a_bound_and_room_comes_back() -> None:
+    limits = replace(PATIENT, max_body_bytes=100_000, max_bodies_bytes=150_000)
+    head = b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += b"Content-Length: 100000\r\n\r\n"
+    async with port(limits) as rig:
+        half = await rig.send(head + b"x" * 99_999)
+        await eventually(lambda: rig.door._bodies_bytes == 99_999)
+        status, told = await rig.ask("POST", "/length", data=b"x" * 100_000, headers=JSON)
+        assert (status, "Unavailable" in told) == (503, True)
+        half.close()
+        await eventually(lambda: rig.door._bodies_bytes == 0)
+        assert (await rig.ask("POST", "/length", data=b"x" * 100_000, headers=JSON))[0] == 200
+
+
+# Answers --------------------------------------------------------------------------------------------------------
+async def test_a_reader_that_stands_still_loses_its_connection() -> None:
+    ended = asyncio.Event()
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(b"x" * 10_000)
+        finally:
+            ended.set()
+
+    limits = DoorLimits(request_timeout_s=0.1)
+    async with port(limits, lambda app: app.router.add_get("/endless", endless)) as rig:
+        await rig.send(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await asyncio.wait_for(ended.wait(), 10)
+        await eventually(lambda: rig.stats.connections == 0)
+        assert rig.stats.closed_for_fault == 1
+
+
+async def test_a_large_answer_that_nobody_reads_is_not_kept_either() -> None:
+    async def large(_request: web.Request) -> web.Response:
+        return web.Response(body=b"x" * (8 << 20))
+
+    limits = DoorLimits(request_timeout_s=0.1)
+    async with port(limits, lambda app: app.router.add_get("/large", large)) as rig:
+        await rig.send(b"GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        await eventually(lambda: rig.stats.closed_for_fault == 1 and rig.stats.connections == 0)
+
+
+# Pages of others ------------------------------------------------------------------------------------------------
+async def test_requests_of_foreign_pages_are_refused_and_counted() -> None:
+    async with port(PATIENT) as rig:
+        assert (await rig.ask(headers={"Host": "rebound.example:9644"}))[0] == 403
+        assert (await rig.ask(headers={"Origin": "http://page.example"}))[0] == 403
+        assert (await rig.ask("POST", "/length", data=b"{}", headers={"Content-Type": "text/plain"}))[0] == 415
+        assert (await rig.ask("OPTIONS", "/length", headers={"Origin": "http://page.example"}))[0] == 403
+        assert b" 400 " in await rig.answer(await rig.send(b"GET /healthz HTTP/1.0\r\n\r\n"))
+        assert rig.stats.foreign == 5
+        assert (await rig.ask(headers={"Host": f"localhost:{rig.port}"}))[0] == 200
+
+
+async def test_names_that_are_allowed_are_served() -> None:
+    server = TelemetryServer(MetricRegistry(), allowed_hosts="node-0.nodes.svc, .cluster.local")
+    await server.start("127.0.0.1:0")
+    rig = Rig(server)
+    for host, status in (("node-0.nodes.svc:80", 200), ("a.cluster.local", 200), ("node-1.nodes.svc", 403)):
+        assert (await rig.ask(headers={"Host": host}))[0] == status
+    await server.stop()
+
+
+async def test_no_page_may_frame_or_read_an_answer() -> None:
+    async with (
+        port(PATIENT) as rig,
+        aiohttp.ClientSession(f"http://{rig.server.address}") as session,
+        session.get("/healthz") as answer,
+    ):
+        assert answer.headers["X-Frame-Options"] == "DENY"
+        assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert "Access-Control-Allow-Origin" not in answer.headers
