@@ -69,12 +69,13 @@ def doctor(
 
 def examine(place: str, bucket: str | None, step: Step) -> list[Examination]:
     """Raises: NotFound, InvalidRequest when there is nothing to check; Unavailable when a bucket cannot be listed."""
+    from stratalog.objects.urls import is_url
     from stratalog_cli.doctor_directory import check_directory, is_data_directory, read_metadata
 
     path = Path(place)
-    if "://" in place or place.startswith(("file:", "memory:")) or not _exists(path) or not is_data_directory(path):
+    if is_url(place) or not _exists(place, path) or not is_data_directory(path):
         if bucket is not None:
-            raise InvalidRequest(f"--bucket goes with a data directory, and {place} is none: give one place, or both")
+            raise InvalidRequest("--bucket goes with a data directory, and the place is none: give one place, or both")
         return [asyncio.run(_examine_bucket(place, None, step))]
     seen = Examination(str(path), step)
     metadata = read_metadata(path, seen)
@@ -84,8 +85,11 @@ def examine(place: str, bucket: str | None, step: Step) -> list[Examination]:
     return [seen, asyncio.run(_examine_bucket(bucket, metadata, step))]
 
 
-def _exists(path: Path) -> bool:
+def _exists(place: str, path: Path) -> bool:
     if not path.exists():
+        from stratalog.objects.urls import parse_url
+
+        parse_url(place)  # what is no path either is refused there, without being repeated
         raise NotFound(f"{path} does not exist; give a data directory or an object store's URL (s3://…, file:///…)")
     if not path.is_dir():
         raise InvalidRequest(f"{path} is a file; look into it with `stratalog dump {path}`")

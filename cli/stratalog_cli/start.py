@@ -17,7 +17,7 @@ from pathlib import Path
 from stratalog.model.errors import StratalogError
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.http import split_address
-from stratalog.telemetry.logs import configure_logs, logger, without_secrets
+from stratalog.telemetry.logs import configure_logs, logger
 from stratalog.telemetry.printable import printable
 from stratalog_cli.say import say, say_error
 
@@ -96,7 +96,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
             say_error(f"cannot start: {error}")
             return 3
         kafka = f"{node.address[0]}:{node.address[1]}"
-        place = printable(without_secrets(bucket or "none"))
+        place = "none" if store is None else printable(store.url)
         say(f"stratalog ready: kafka {kafka}, admin {admin or 'off'}, data {printable(str(data))}, bucket {place}")
         await stopping.wait()
         log.info("stopping")

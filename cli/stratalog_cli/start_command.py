@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from stratalog.settings.load import load_process_settings
+from stratalog.settings.relations import require_one_node
+from stratalog.telemetry.http import split_address
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +50,12 @@ def start(
     loaded = load_process_settings(
         file=config, environment=os.environ, assignments=settings or (), has_bucket=bucket is not None
     )
+    require_one_node(loaded)
+    split_address(listen)
+    if bucket is not None:
+        from stratalog.objects.urls import parse_url
+
+        parse_url(bucket)  # a mistyped one is refused before anything is made
     from stratalog_cli.start import run_node
 
     # Absolute, because the commands that show places run in other directories.

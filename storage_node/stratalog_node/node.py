@@ -20,6 +20,7 @@ from typing import Any
 
 from stratalog.meta_api.client import MetaClient
 from stratalog.meta_api.commands import NodeInfo
+from stratalog.model.addresses import parse_address
 from stratalog.model.errors import NotFound, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.objects.store import ObjectStore
@@ -216,8 +217,10 @@ class StorageNode:
 
     def _advertised_address(self) -> tuple[str, int]:
         """What clients are told: `advertised.listeners`, or where this node listens."""
-        host, colon, port = self.settings.advertised_listeners.rpartition(":")
-        return (host, int(port) or self.address[1]) if colon else self.address
+        if not self.settings.advertised_listeners:
+            return self.address
+        host, port = parse_address(self.settings.advertised_listeners)
+        return host, port or self.address[1]
 
     async def _recover(self, journals: list[Path]) -> None:
         recovery = Recovery(self.shards, self.checkpoints.load_all())

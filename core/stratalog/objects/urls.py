@@ -2,26 +2,37 @@
 
 `file:///srv/bucket` or a plain path · `memory:` · `s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=eu-west-1`
 
-Of S3 the query may set `endpoint`, `region`, `access_key_id`, `secret_access_key`, `session_token`,
-`virtual_hosted_style_request` (`true` or `false`) and `skip_signature`; what it does not set comes from the usual
-AWS_* variables of the environment. An endpoint that begins with `http://` turns plain HTTP on.
+What begins with a scheme and a colon is a URL, everything else is a path: a mistyped URL never becomes a directory. A
+path has no `?`, and a path with a colon in its first name is written `./a:b`. Of S3 the query may set `endpoint`,
+`region`, `access_key_id`, `secret_access_key`, `session_token`, `virtual_hosted_style_request` (`true` or `false`) and
+`skip_signature`; what it does not set comes from the usual AWS_* variables of the environment. A `+` is a plus, `&`,
+`#` and `%` in a value are written as %26, %23 and %25. An endpoint that begins with `http://` turns plain HTTP on.
+No refusal repeats what was typed: where a part is misplaced, it may be the secret.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import NoReturn, TypeAlias
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from stratalog.model.errors import InvalidRequest
 from stratalog.objects.keys import check_key
 
 _BOOLEANS = ("virtual_hosted_style_request", "skip_signature")
 _TEXTS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token")
+_OPTIONS = (*_TEXTS, *_BOOLEANS)
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+_MISPLACED_OPTION = re.compile(rf"({'|'.join(_OPTIONS)})=", re.IGNORECASE)
+_S3_FORM = "s3://BUCKET/PREFIX?endpoint=URL&region=REGION"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,53 +52,131 @@ class S3Location:
     bucket: str
     prefix: str
     url: str
-    config: Mapping[str, str | bool]
+    config: Mapping[str, str | bool] = field(repr=False)
     allow_http: bool
 
 
 Location: TypeAlias = DirectoryLocation | MemoryLocation | S3Location
 
 
+def is_url(text: str) -> bool:
+    """Whether the text is read as a URL, right or wrong; a path otherwise."""
+    return _SCHEME.match(text) is not None
+
+
 def parse_url(url: str, environment: Mapping[str, str] | None = None) -> Location:
     """Raises: InvalidRequest, naming the part that is wrong, never a secret."""
-    if "://" not in url and not url.startswith(("file:", "memory:")):
-        if not url:
-            raise InvalidRequest("object store URL is empty: give a directory, file:///DIR or s3://BUCKET/PREFIX")
-        return DirectoryLocation(Path(url).absolute())
-    parts = urlsplit(url)
+    if not url:
+        _refuse(f"is empty: give a directory, file:///DIR or {_S3_FORM}")
+    if not url.isprintable() or url != url.strip():
+        _refuse("holds control characters, or spaces at an end: remove them")
+    if not is_url(url):
+        return _parse_path(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        _refuse(f"cannot be read: write {_S3_FORM}, file:///DIR or a path")
     match parts.scheme:
         case "file":
-            if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-                raise InvalidRequest(f"object store URL {url!r}: a file URL needs an absolute path, file:///DIR")
-            return DirectoryLocation(Path(unquote(parts.path)))
+            return _parse_file(parts)
         case "memory":
+            if url.partition(":")[2] not in ("", "//"):
+                _refuse("with memory: has nothing behind the colon: write memory:")
             return MemoryLocation()
         case "s3":
-            return _parse_s3(parts.netloc, parts.path, parts.query, os.environ if environment is None else environment)
-        case other:
-            raise InvalidRequest(f"object store URL with scheme {other!r}: known are file, memory and s3")
+            if not url[len("s3:") :].startswith("//"):
+                _refuse(f"begins with s3: but not with s3://: write {_S3_FORM}")
+            return _parse_s3(parts, os.environ if environment is None else environment)
+        case _:
+            _refuse(
+                f"begins with a scheme that is none of file, memory and s3: write {_S3_FORM} or file:///DIR; a "
+                "directory with a colon in its name is written ./NAME"
+            )
 
 
-def _parse_s3(bucket: str, path: str, query: str, environment: Mapping[str, str]) -> S3Location:
-    if not bucket or "@" in bucket:
-        raise InvalidRequest("object store URL: s3://BUCKET/PREFIX needs a bucket; credentials go into the query")
-    prefix = unquote(path).strip("/")
+def _refuse(reason: str) -> NoReturn:
+    raise InvalidRequest(f"object store URL {reason}")
+
+
+def _parse_path(path: str) -> DirectoryLocation:
+    if "?" in path or _MISPLACED_OPTION.search(path):
+        _refuse(
+            f"is neither a path, which has no '?' and no options, nor a URL: write {_S3_FORM}; a directory with a '?' "
+            "in its name is written file:///DIR with %3F"
+        )
+    return DirectoryLocation(Path(path).absolute())
+
+
+def _parse_file(parts: SplitResult) -> DirectoryLocation:
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        _refuse("with file: needs an absolute path: write file:///DIR")
+    if parts.query or parts.fragment or _MISPLACED_OPTION.search(unquote(parts.path)):
+        _refuse("with file: has no options: write file:///DIR, a '?' or '#' in its name as %3F or %23")
+    return DirectoryLocation(Path(unquote(parts.path)))
+
+
+def _parse_s3(parts: SplitResult, environment: Mapping[str, str]) -> S3Location:
+    bucket = parts.netloc
+    if not _BUCKET.fullmatch(bucket):
+        _refuse(
+            f"needs a bucket's name behind s3://, and nothing else there; credentials go into the query: {_S3_FORM}"
+        )
+    if parts.fragment:
+        _refuse("with s3:// holds a '#': write it as %23")
+    prefix = unquote(parts.path).strip("/")
     if prefix:
+        _check_prefix(prefix)
+    config = _options(parts.query)
+    endpoint, said_by = config.get("endpoint"), "the query's endpoint"
+    if endpoint is None:
+        said_by = next((name for name in _ENDPOINT_VARIABLES if environment.get(name)), "")
+        if said_by:
+            endpoint = config["endpoint"] = environment[said_by]
+    if endpoint is not None:
+        _check_endpoint(str(endpoint), said_by)
+    url = f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
+    return S3Location(bucket, prefix, url, config, str(endpoint).lower().startswith("http://"))
+
+
+def _check_prefix(prefix: str) -> None:
+    if _MISPLACED_OPTION.search(prefix):
+        _refuse(f"has options in its prefix: they stand behind a '?', joined by '&': {_S3_FORM}")
+    try:
         check_key(prefix)
+    except InvalidRequest:
+        _refuse(
+            "has a prefix that cannot be: names joined by '/', each 1 to 200 letters, digits or ._=@- that begin with "
+            f"no dot, as in {_S3_FORM}"
+        )
+
+
+def _options(query: str) -> dict[str, str | bool]:
     config: dict[str, str | bool] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
+    for number, option in enumerate(query.split("&") if query else (), 1):
+        name, _, value = map(unquote, option.partition("="))
+        if name in config:
+            _refuse(f"names {name} twice in its query: name it once")
         if name in _TEXTS:
             config[name] = value
         elif name in _BOOLEANS and value in ("true", "false"):
             config[name] = value == "true"
+        elif name in _BOOLEANS:
+            _refuse(f"says neither true nor false for {name}")
         else:
-            known = ", ".join((*_TEXTS, *_BOOLEANS))
-            raise InvalidRequest(f"object store URL s3://{bucket}: {name!r} is unknown or wrong; known: {known}")
-    endpoint = config.get("endpoint")
-    if endpoint is None:
-        endpoint = next((environment[name] for name in _ENDPOINT_VARIABLES if environment.get(name)), "")
-        if endpoint:
-            config["endpoint"] = endpoint
-    allow_http = str(endpoint).startswith("http://")
-    url = f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
-    return S3Location(bucket, prefix, url, config, allow_http)
+            near = difflib.get_close_matches(name.lower().replace("-", "_"), _OPTIONS, n=1)
+            hint = f"did you mean {near[0]}? Known" if near else "known"
+            _refuse(f"has an option that is unknown, number {number} of its query: {hint} are {', '.join(_OPTIONS)}")
+    return config
+
+
+def _check_endpoint(endpoint: str, said_by: str) -> None:
+    try:
+        parts = urlsplit(endpoint)
+        is_sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_sound = False
+    if not is_sound or "@" in parts.netloc or parts.query or parts.fragment:
+        _refuse(
+            f"cannot be used with {said_by}: an endpoint is http://HOST:PORT or https://HOST, without credentials or "
+            "options of its own"
+        )

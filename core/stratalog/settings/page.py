@@ -36,7 +36,9 @@ Addresses and places are options of the command line: `--listen` (`STRATALOG_LIS
 query may also set `access_key_id`, `secret_access_key`, `session_token`, and `skip_signature` and
 `virtual_hosted_style_request` (`true` or `false`). What it does not set comes from the environment:
 `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`. Secrets belong
-there: every user of the machine can see a command line.
+there: every user of the machine can see a command line. What begins with a scheme and a colon is a URL, everything else
+is a path, and a path has no `?`: a mistyped URL is refused, without being repeated, and never becomes a directory. In
+a query a `+` is a plus; `&`, `#` and `%` inside a value are written `%26`, `%23` and `%25`.
 """
 
 _TOPIC_HEAD = """

@@ -12,6 +12,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from stratalog.machines.table_topics import MAX_SHARDS_PER_TOPIC
+from stratalog.model.addresses import is_anywhere, parse_address
 from stratalog.settings.choices import FlushPolicy, LogLevel, ReadPolicy, TimestampType
 from stratalog.settings.refusal import key_of
 from stratalog.settings.relations import PROCESS_RELATIONS, assert_relations
@@ -50,14 +52,15 @@ class ProcessSettings(BaseModel):
     num_partitions: int = Field(
         default=1,
         ge=1,
-        le=100_000,
+        le=MAX_SHARDS_PER_TOPIC,
         description="Shards of a topic that is created without a count.",
     )
     default_replication_factor: int = Field(
         default=1,
         ge=1,
         le=100,
-        description="Replicas of a topic that is created without a replication factor.",
+        description="Replicas of a topic that is created without a replication factor; each needs a node of its own: 1 "
+        "in a process that runs the meta service itself.",
     )
     auto_create_topics_enable: bool = Field(
         default=True,
@@ -417,9 +420,15 @@ class ProcessSettings(BaseModel):
     @field_validator("advertised_listeners", "metrics_listen", "meta_listen")
     @classmethod
     def _host_and_port(cls, value: str) -> str:
-        host, colon, port = value.rpartition(":")
-        if value and not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65_535):
-            raise ValueError("expected HOST:PORT with a port from 0 to 65535, or nothing")
+        if value:
+            parse_address(value)
+        return value
+
+    @field_validator("advertised_listeners")
+    @classmethod
+    def _can_be_connected_to(cls, value: str) -> str:
+        if value and is_anywhere(parse_address(value)[0]):
+            raise ValueError("clients cannot connect to an address that means all of them; name one they reach")
         return value
 
     @model_validator(mode="after")

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from stratalog.model.errors import InvalidRequest
+
 if TYPE_CHECKING:
     from stratalog.settings.process import ProcessSettings
     from stratalog.settings.topic import TopicSettings
@@ -111,6 +113,16 @@ def assert_relations(settings: S, relations: Sequence[Relation[S]]) -> None:
                 f"settings do not fit together: {left} (now {values[0]}) must be {operator} {right} (now {values[1]}), "
                 f"because {relation.because}"
             )
+
+
+def require_one_node(settings: ProcessSettings) -> None:
+    """Raises InvalidRequest for settings that no cluster of one node can honour: it would start, and make no topic."""
+    if settings.default_replication_factor > 1:
+        raise InvalidRequest(
+            f"process setting default.replication.factor={settings.default_replication_factor} is refused: it must be "
+            "1, because this process is a cluster of one node (the meta service runs inside it) and each replica needs "
+            "a node of its own: neither a topic nor the group log could be made"
+        )
 
 
 def require_assertions() -> None:

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from stratalog.model.addresses import parse_address
 from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
 from stratalog.telemetry.door_guard import ServedNames
 from stratalog.telemetry.door_limits import DoorLimits, DoorStats
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from stratalog.telemetry.door import Door
 
 _BACKLOG = 128
-_LAST_PORT = 65_535
 
 AddRoutes = Callable[["web.Application"], None]
 Readiness = Callable[[], Mapping[str, str]]
@@ -34,11 +34,11 @@ Readiness = Callable[[], Mapping[str, str]]
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`HOST:PORT` -> (host, port); an IPv6 host may stand in brackets."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > _LAST_PORT:
-        raise InvalidRequest(f"address {address!r}: expected HOST:PORT with a port from 0 to {_LAST_PORT}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    """`HOST:PORT` -> (host, port); an IPv6 host may stand in brackets. Raises: InvalidRequest."""
+    try:
+        return parse_address(address)
+    except ValueError as error:
+        raise InvalidRequest(f"address {address!r}: {error}") from None
 
 
 async def listen_on(host: str, port: int) -> socket.socket:

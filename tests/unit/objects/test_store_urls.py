@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.model.errors import InvalidRequest
-from stratalog.objects.urls import DirectoryLocation, MemoryLocation, S3Location, parse_url
+from stratalog.objects.urls import DirectoryLocation, MemoryLocation, S3Location, is_url, parse_url
 
 
 def test_a_plain_path_and_a_file_url_name_a_directory() -> None:
@@ -50,14 +50,59 @@ def test_the_environment_gives_the_endpoint_that_the_url_leaves_open() -> None:
 @pytest.mark.parametrize(
     "url",
     ["", "ftp://x/y", "file://host/x", "file:x", "s3://", "s3:///key", "s3://K:S@bucket", "s3://b/../c",
-     "s3://b?region=x&what=y", "s3://b?skip_signature=maybe"],
+     "s3://b?region=x&what=y", "s3://b?skip_signature=maybe", "memory:x", "memory://x", "https://b.s3.amazonaws.com",
+     "s3://[", "C:/bucket", " s3://b", "s3://b\n", "s3://b?region=x&region=y", "s3://b?endpoint=host:9000"],
 )  # fmt: skip
 def test_a_url_that_names_no_store_is_refused(url: str) -> None:
-    with pytest.raises(InvalidRequest, match="object"):
+    with pytest.raises(InvalidRequest, match=r"^object store URL "):
         parse_url(url, {})
 
 
-def test_a_refusal_never_shows_a_secret() -> None:
+@pytest.mark.parametrize(
+    "url",
+    ["s3://bucket?secret_access_key=hush&nonsense=1", "s3:bucket?secret_access_key=hush", "s3:/bucket/hush",
+     "S3:bucket?secret_access_key=hush", "s3//bucket?secret_access_key=hush", "bucket?secret_access_key=hush",
+     "s3//bucket/secret_access_key=hush", "file:bucket?secret_access_key=hush", "file:///b?secret_access_key=hush",
+     "file://key:hush@host/b", "file:///b/secret_access_key=hush", "s3://key:hush@bucket", "s3://key:hush/bucket",
+     "key:hush@bucket", "hush:b", "s3a://key:hush@bucket", "s3://bucket?hush", "s3://bucket?secret_acces_key=hush",
+     "s3://bucket/prefix&secret_access_key=hush", "s3://bucket/secret_access_key=hush", "s3://bucket/../hush",
+     "s3://bucket?secret_access_key=x#hush", "s3://bucket?skip_signature=hush", "s3://bucket?endpoint=http://k:hush@h",
+     "s3://bucket?endpoint=http://h?secret_access_key=hush", "s3://bucket?endpoint=hush",
+     "s3://bucket?session_token=hush&session_token=hush", "s3://[hush", "memory:hush", "s3://bucket?x=1\thush"],
+)  # fmt: skip
+def test_a_mistyped_url_is_refused_with_the_next_step_and_without_what_was_typed(url: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        parse_url("s3://bucket?secret_access_key=hush&nonsense=1", {})
+        parse_url(url, {})
+    told = str(caught.value)
+    assert "hush" not in told and "key:" not in told
+    assert any(step in told for step in ("write", "known are", "Known are", "credentials go", "name it once", "stand",
+                                         "says neither", "an endpoint is", "remove", "as in"))  # fmt: skip
+
+
+def test_an_endpoint_of_the_environment_is_checked_and_not_shown() -> None:
+    with pytest.raises(InvalidRequest, match="AWS_ENDPOINT_URL") as caught:
+        parse_url("s3://bucket", {"AWS_ENDPOINT_URL": "http://key:hush@host"})
     assert "hush" not in str(caught.value)
+
+
+def test_a_near_miss_of_an_option_is_told_the_right_name() -> None:
+    with pytest.raises(InvalidRequest, match="did you mean secret_access_key"):
+        parse_url("s3://bucket?Secret-Acces-Key=hush", {})
+
+
+def test_the_plus_of_a_secret_stays_a_plus() -> None:
+    location = parse_url("s3://bucket?secret_access_key=a+b/c%26d", {})
+    assert isinstance(location, S3Location)
+    assert location.config["secret_access_key"] == "a+b/c&d"
+
+
+def test_a_location_does_not_show_its_secrets_when_it_is_printed() -> None:
+    assert "hush" not in repr(parse_url("s3://bucket?secret_access_key=hush", {}))
+
+
+def test_what_has_no_scheme_is_a_path_whatever_else_it_holds() -> None:
+    assert parse_url("./s3:x") == DirectoryLocation(Path.cwd() / "s3:x")
+    assert parse_url("/srv/a:b") == DirectoryLocation(Path("/srv/a:b"))
+    assert parse_url("file:///srv/we%3Fird%23") == DirectoryLocation(Path("/srv/we?ird#"))
+    assert parse_url("s3") == DirectoryLocation(Path.cwd() / "s3")
+    assert is_url("s3:x") and not is_url("./s3:x") and not is_url("s3//x")

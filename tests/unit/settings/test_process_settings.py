@@ -78,6 +78,13 @@ def test_an_integer_is_taken_exactly_when_it_is_within_its_bounds(key: str, valu
         ("auto.create.topics.enable=perhaps", "it must be one of true, false"),
         ("flush.policy=never", "it must be one of replicated, fsync"),
         ("metrics.listen=nowhere", "expected HOST:PORT"),
+        ("num.partitions=100000", "an integer from 1 to 10000"),
+        ("advertised.listeners=PLAINTEXT://host:9092", "without a listener's name or a protocol"),
+        ("advertised.listeners=a:9092,b:9092", "one address only"),
+        ("advertised.listeners=0.0.0.0:9092", "clients cannot connect to an address that means all of them"),
+        ("advertised.listeners=[::]:9092", "clients cannot connect to an address that means all of them"),
+        ("advertised.listeners=user@host:9092", "the host is a name or an address"),
+        ("meta.listen=http://127.0.0.1:0", "without a listener's name or a protocol"),
         ("remote.read.bytes.per.second=0", "would stop every cold read"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,23 @@ def test_every_rule_names_settings_that_exist() -> None:
 def test_a_topic_cannot_keep_local_copies_longer_than_the_data(unit: str) -> None:
     with pytest.raises(InvalidRequest, match=r"cannot (stay longer|be more) than the data"):
         TopicSettings.validate_overrides({f"local.retention.{unit}": "200", f"retention.{unit}": "100"})
+
+
+def test_what_one_node_cannot_honour_is_refused_at_start_before_anything_is_made(tmp_path: Path) -> None:
+    for arguments, words in (
+        (["--set", "default.replication.factor=3"], ("cluster of one node", "default.replication.factor=3")),
+        (["--set", "advertised.listeners=PLAINTEXT://host:9092"], ("HOST:PORT", "advertised.listeners")),
+        (["--set", "num.partitions=100000"], ("num.partitions=100000", "10000")),
+        (["--listen", "PLAINTEXT://127.0.0.1:0"], ("HOST:PORT",)),
+        (["--bucket", "s3:bucket?secret_access_key=hush"], ("s3://BUCKET/PREFIX",)),
+        (["--bucket", "bucket?secret_access_key=hush"], ("s3://BUCKET/PREFIX",)),
+    ):
+        command = [sys.executable, "-m", "stratalog_cli.entry", "start", "--data", str(tmp_path / "data"), *arguments]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ran.returncode == 2, ran.stderr
+        assert all(word in ran.stderr for word in words) and "hush" not in ran.stderr + ran.stdout
+        assert len(ran.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [["-O"], ["-OO"]])

@@ -1,0 +1,40 @@
+"""Addresses as users write them: HOST:PORT, and nothing else. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+LAST_PORT: Final = 65_535
+
+_HOST: Final = re.compile(r"[^\s:/@\[\]?#,]+")
+_IPV6: Final = re.compile(r"[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(%[\w.-]+)?")
+_ANYWHERE: Final = frozenset({"0.0.0.0", "::", "*"})
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`HOST:PORT` -> (host, port); an IPv6 host may stand in brackets, which are taken off.
+
+    Raises: ValueError with what is expected and what was found instead.
+    """
+    expected = f"expected HOST:PORT with a port from 0 to {LAST_PORT}"
+    if "://" in text:
+        raise ValueError(f"{expected}, without a listener's name or a protocol before it")
+    if "," in text:
+        raise ValueError(f"{expected}, and one address only")
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > LAST_PORT:
+        raise ValueError(expected)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        is_host = _IPV6.fullmatch(host) is not None
+    else:
+        is_host = _HOST.fullmatch(host) is not None or _IPV6.fullmatch(host) is not None
+    if not is_host:
+        raise ValueError(f"{expected}; the host is a name or an address, an IPv6 one in brackets")
+    return host, int(port)
+
+
+def is_anywhere(host: str) -> bool:
+    """Whether the host means all addresses of a machine: one can listen there, but nobody can connect to it."""
+    return host in _ANYWHERE
