@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
-from stratalog.objects import ObjectStore, StoreSettings, open_store
+from stratalog.objects import ObjectStore, Operation, StoreSettings, open_store
 from support.waiting import eventually
 
 Opener = Callable[..., ObjectStore]
@@ -153,3 +154,39 @@ async def test_a_file_system_that_hangs_ends_in_the_deadline(tmp_path: Path, ope
         # Lets the hung thread go, so that the test process can end: its read meets the end, or its open no file.
         (tmp_path / "hung").unlink()
         os.close(writer)
+
+
+async def test_writes_that_hang_hold_up_no_read(
+    tmp_path: Path, opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that does not come back from its flushes: what lies there is still read."""
+    settings = StoreSettings()
+    store = opener(str(tmp_path / "store"), settings)
+    await store.put("old/a", [b"there"])
+    is_back = threading.Event()
+    monkeypatch.setattr(os, "fsync", lambda _: is_back.wait())
+    puts = [asyncio.ensure_future(store.put(f"new/{number}", [b"x"])) for number in range(3 * settings.threads)]
+    try:
+        await eventually(lambda: store.stats[Operation.PUT].in_flight == len(puts))
+        assert await store.get_range("old/a", 0, 5) == b"there"
+        assert (await store.head("old/a")).size_bytes == 5
+    finally:
+        is_back.set()
+        await asyncio.gather(*puts)
+
+
+async def test_reads_that_hang_hold_up_no_write(tmp_path: Path, opener: Opener) -> None:
+    """A pipe under an object's name answers no read until somebody writes into it."""
+    settings = StoreSettings()
+    store = opener(str(tmp_path / "store"), settings)
+    await store.put("a/first", [b"x"])
+    pipe = tmp_path / "store" / "a" / "pipe"
+    os.mkfifo(pipe)
+    reads = [asyncio.ensure_future(store.get("a/pipe")) for _ in range(settings.threads)]
+    try:
+        await eventually(lambda: store.stats[Operation.GET].in_flight == len(reads))
+        await store.put("a/second", [b"y"])
+        assert "a/second" in [info.key async for info in store.list("a/")]
+    finally:
+        os.close(os.open(pipe, os.O_WRONLY))
+        assert await asyncio.gather(*reads) == [b""] * len(reads)

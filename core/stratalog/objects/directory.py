@@ -2,7 +2,8 @@
 
 Durability: see `objects.directory_files`.
 Threads: files are touched in this store's own threads, never on the event loop; a file system that hangs blocks
-these threads and every call runs into its deadline.
+these threads and every call runs into its deadline. Reads (get, head) have threads of their own, so that neither they
+nor what writes, lists and deletes waits for the other.
 Files of other programs in the directory are listed when their names are keys; other names are not.
 """
 
@@ -49,7 +50,8 @@ class DirectoryStore:
         self._root = root
         self._files = DirectoryFiles(root)
         self._calls = StoreCalls(settings, classify)
-        self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="object-store")
+        self._readers = ThreadPoolExecutor(settings.threads, thread_name_prefix="object-store-read")
+        self._writers = ThreadPoolExecutor(settings.threads, thread_name_prefix="object-store-write")
 
     @property
     def url(self) -> str:
@@ -111,14 +113,16 @@ class DirectoryStore:
             await self._run(Operation.DELETE, keys[first], partial(self._files.remove, batch))
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._readers, self._writers):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     # Calls ------------------------------------------------------------------------------------------------------
     async def _run(self, operation: Operation, key: str, work: Callable[[], T], size_bytes: int = 0) -> T:
         loop = asyncio.get_running_loop()
+        threads = self._readers if operation in (Operation.GET, Operation.HEAD) else self._writers
 
         async def attempt() -> T:
-            return await loop.run_in_executor(self._threads, work)
+            return await loop.run_in_executor(threads, work)
 
         return await self._calls.run(operation, f"{self.url}/{key}", attempt, size_bytes=size_bytes)
 
