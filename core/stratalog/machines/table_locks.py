@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from stratalog.machines.table_bounds import MAX_LEASE_MS, MAX_LOCKS, MAX_NAME_CHARACTERS
 from stratalog.machines.table_commands import AcquireLock, AllocateProducerIds, ReleaseLock
 from stratalog.machines.table_state import TableTransaction
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, LimitExceeded
 from stratalog.model.metadata import Lock
 
 NOBODY: Final = ""
-MAX_NAME_CHARACTERS: Final = 512
 MAX_PRODUCER_ID: Final = 2**63 - 1
 MAX_PRODUCER_IDS_PER_BLOCK: Final = 1_000_000
 
@@ -29,11 +29,13 @@ def acquire_lock(tx: TableTransaction, command: AcquireLock) -> Lock:
             raise InvalidRequest(
                 f"a lock and its holder need names of 1 to {MAX_NAME_CHARACTERS} characters, not {text!r:.80}"
             )
-    if command.ttl_ms <= 0:
+    if not 0 < command.ttl_ms <= MAX_LEASE_MS:
         raise InvalidRequest(
-            f"lock {command.name!r}: a lease of {command.ttl_ms} ms never lasts: ask for a positive one"
+            f"lock {command.name!r}: a lease lasts 1 to {MAX_LEASE_MS} ms, not {command.ttl_ms}: renew it meanwhile"
         )
     known = tx.state.locks.get(command.name)
+    if known is None and len(tx.state.locks) >= MAX_LOCKS:
+        raise LimitExceeded(f"lock {command.name!r}: there are {MAX_LOCKS} locks already, and none is ever forgotten")
     expires_ms = tx.now_ms + command.ttl_ms
     if known is None:
         lock = Lock(command.name, command.holder, 1, expires_ms)

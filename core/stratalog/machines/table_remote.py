@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from stratalog.machines.table_bounds import INT64_MAX, MAX_DIGEST_BYTES, is_object_key, is_part_in_bounds
 from stratalog.machines.table_commands import CommitParts, CompleteRemote, PartOutcomes, ReplaceParts
 from stratalog.machines.table_locks import check_lock
 from stratalog.machines.table_state import TableTransaction, describe_segment
@@ -77,7 +78,11 @@ def complete_remote(tx: TableTransaction, command: CompleteRemote) -> Segment:
     check_lock(tx, command.lock)
     segment = tx.state.segment(command.segment)
     remote = segment.remote
-    if not command.manifest_key or not command.manifest_digest or command.size_bytes < 0:
+    if (
+        not is_object_key(command.manifest_key)
+        or not 0 < len(command.manifest_digest) <= MAX_DIGEST_BYTES
+        or not 0 <= command.size_bytes <= INT64_MAX
+    ):
         raise InvalidRequest(f"the manifest of {describe_segment(segment.key)} needs a key, a digest and a size")
     if remote.state is RemoteState.COMPLETE:
         if (remote.manifest_key, remote.manifest_digest) == (command.manifest_key, command.manifest_digest):
@@ -198,12 +203,7 @@ def _refuse_unless_partial(segment: Segment) -> None:
 
 
 def _check_part(key: SegmentKey, part: RemotePart) -> None:
-    if (
-        not part.object_key
-        or part.position < 0
-        or part.size_bytes <= 0
-        or not (part.base_offset < part.end_offset <= MAX_OFFSET)
-    ):
+    if not is_part_in_bounds(part) or not part.base_offset < part.end_offset <= MAX_OFFSET:
         raise InvalidRequest(f"a part of {describe_segment(key)} must name an object, bytes and offsets, not {part}")
 
 

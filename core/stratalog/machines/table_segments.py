@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stratalog.machines.table_bounds import INT64_MAX, is_seal_in_bounds
 from stratalog.machines.table_commands import (
     ForgetLocal,
     ProposeIsr,
@@ -106,9 +107,10 @@ def _check_seal(segment: Segment, record: SealRecord) -> None:
             f"the seal record of {describe_segment(segment.key)} names (epoch, base, end) {named}, the table {known}: "
             "read the segment again, then seal what it says"
         )
-    if not record.digest or record.size_bytes < 0:
+    if not is_seal_in_bounds(record):
         raise InvalidRequest(
-            f"the seal record of {describe_segment(segment.key)} lacks a digest or has a negative size"
+            f"the seal record of {describe_segment(segment.key)} lacks a digest, or a number in it is negative or "
+            "larger than 64 bits hold"
         )
     if record.size_bytes == 0 and record.end_offset != record.base_offset:
         raise InvalidRequest(
@@ -144,6 +146,8 @@ def propose_isr(tx: TableTransaction, command: ProposeIsr) -> Segment:
 def raise_fence(tx: TableTransaction, command: RaiseFence) -> Segment:
     """Void the appends of leaders below `fence` (rule 7). Monotone; the same fence again changes nothing."""
     segment = _led_segment(tx, command.segment, "fence")
+    if command.fence > INT64_MAX:
+        raise InvalidRequest(f"a fence of {describe_segment(segment.key)} is at most {INT64_MAX}")
     if command.fence < segment.fence:
         raise Fenced(
             f"the fence of {describe_segment(segment.key)} is at {segment.fence} already, above {command.fence}: "

@@ -12,6 +12,7 @@ from typing import Final
 
 from stratalog.machines.internal_topics import refuse_internal, settings_to_create
 from stratalog.machines.placement import place
+from stratalog.machines.table_bounds import check_names
 from stratalog.machines.table_commands import (
     AddShards,
     AdvanceLogStart,
@@ -45,6 +46,7 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Registration:
         raise InvalidRequest(f"node id {node.node_id} is not between 0 and {_MAX_INT32}: choose another node.id")
     if not node.storage_id or not node.host or not 0 < node.port < 65536:
         raise InvalidRequest(f"node {node.node_id} must name its storage id, host and port, not {node}")
+    check_names(f"node {node.node_id}", (node.storage_id, node.host, node.rack or ""))
     known = tx.state.nodes.get(node.node_id)
     entry = NodeEntry(node, known.node_epoch + 1 if known else 1)
     tx.put_node(entry)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from stratalog.meta_api import bodies, codec
 from stratalog.meta_api.bodies import Done, PartOutcome, PartOutcomeList, read_body
 from stratalog.meta_api.problems import to_problem
-from stratalog.model.errors import InvalidRequest, StratalogError
+from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.segment import Segment
@@ -24,6 +24,10 @@ from stratalog.model.topic import Topic
 from stratalog_meta.service import MetaService
 
 B = TypeVar("B", bound=BaseModel)
+
+MAX_TOPICS_LISTED: Final = 1_000
+MAX_SEGMENTS_NAMED: Final = 10_000
+"""In one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +43,7 @@ class Call:
         return read_body(model, self.raw, "request")
 
     def number(self, name: str) -> int:
-        text = self.params[name]
-        if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) >= 2**63:
-            raise InvalidRequest(f"{name} in the path must be a number below 2^63, not {text!r:.40}")
-        return int(text)
+        return read_number(self.params[name], f"{name} in the path")
 
     @property
     def topic_id(self) -> UUID:
@@ -60,6 +61,13 @@ class Call:
     @property
     def segment_key(self) -> SegmentKey:
         return SegmentKey(self.topic_id, self.number("shard"), self.number("epoch"), self.number("base_offset"))
+
+
+def read_number(text: str, what: str, most: int = 2**63 - 1) -> int:
+    """Raises InvalidRequest for what is no number from 0 to `most`."""
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > most:
+        raise InvalidRequest(f"{what} must be a number from 0 to {most}, not {text!r:.40}")
+    return int(text)
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[BaseModel]]
@@ -100,8 +108,7 @@ async def _register_node(call: Call) -> BaseModel:
 
 
 async def _forget_local(call: Call) -> BaseModel:
-    body = call.read(bodies.SegmentKeysBody)
-    await call.service.forget_local([key.to_record() for key in body.segments], call.number("node_id"))
+    await call.service.forget_local(_segment_keys(call), call.number("node_id"))
     return Done()
 
 
@@ -110,11 +117,9 @@ async def _topics(call: Call) -> BaseModel:
     """All topics, or those of one name; `after` and `limit` go through them by name."""
     topics = sorted((await call.service.snapshot()).topics, key=lambda topic: topic.name)
     name, after = call.query.get("name"), call.query.get("after", "")
-    limit = call.query.get("limit", "1000")
-    if not limit.isascii() or not limit.isdigit():
-        raise InvalidRequest(f"limit must be a number, not {limit!r:.40}")
+    limit = read_number(call.query.get("limit", str(MAX_TOPICS_LISTED)), "limit", MAX_TOPICS_LISTED)
     chosen = [topic for topic in topics if (name is None or topic.name == name) and topic.name > after]
-    return bodies.TopicList(items=tuple(codec.TopicJson.model_validate(topic) for topic in chosen[: int(limit)]))
+    return bodies.TopicList(items=tuple(codec.TopicJson.model_validate(topic) for topic in chosen[:limit]))
 
 
 async def _topic(call: Call) -> BaseModel:
@@ -215,8 +220,7 @@ async def _deleted(call: Call) -> BaseModel:
 
 
 async def _purge(call: Call) -> BaseModel:
-    body = call.read(bodies.SegmentKeysBody)
-    await call.service.purge_segments([key.to_record() for key in body.segments])
+    await call.service.purge_segments(_segment_keys(call))
     return Done()
 
 
@@ -234,6 +238,13 @@ async def _release_lock(call: Call) -> BaseModel:
 async def _producer_ids(call: Call) -> BaseModel:
     block = await call.service.allocate_producer_ids(call.read(bodies.ProducerIdsBody).count)
     return bodies.ProducerIdBlock(first=block.start, end=block.stop)
+
+
+def _segment_keys(call: Call) -> list[SegmentKey]:
+    keys = call.read(bodies.SegmentKeysBody).segments
+    if len(keys) > MAX_SEGMENTS_NAMED:
+        raise LimitExceeded(f"{len(keys)} segments are named, at most {MAX_SEGMENTS_NAMED} may be: ask in parts")
+    return [key.to_record() for key in keys]
 
 
 def _segment_json(segment: Segment) -> codec.SegmentJson:

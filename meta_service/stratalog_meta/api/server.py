@@ -24,7 +24,7 @@ from stratalog.telemetry.door_limits import MIB, DoorLimits, DoorStats
 from stratalog.telemetry.http import listen_on
 from stratalog.telemetry.logs import logger
 from stratalog_meta.api.openapi import describe
-from stratalog_meta.api.routes import ROUTES, Call, Route
+from stratalog_meta.api.routes import ROUTES, Call, Route, read_number
 from stratalog_meta.service import MetaService
 
 LIMITS: Final = DoorLimits(max_body_bytes=16 * MIB, max_bodies_bytes=64 * MIB)
@@ -119,10 +119,8 @@ class MetaServer:
         return response
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
-        after = request.query.get("after", "")
-        if not after.isascii() or not after.isdigit():
-            raise InvalidRequest(f"watch: the query must say after=VERSION, not {after!r:.40}")
-        changes = self._service.watch(int(after))
+        after = read_number(request.query.get("after", ""), "watch: after=VERSION")
+        changes = self._service.watch(after)
         response = web.StreamResponse(headers=_LINES)
         await response.prepare(request)
         try:
