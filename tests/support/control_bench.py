@@ -47,6 +47,7 @@ class MemoryShard:
         self.tiered_upto = -1
         self.freed_upto = 0
         self.error: StratalogError | None = None
+        self.is_end_known = True
 
     @property
     def log_start_offset(self) -> int:

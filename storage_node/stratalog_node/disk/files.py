@@ -207,7 +207,14 @@ class SegmentFile:
             return 0
         except OSError as error:
             if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
-                return os.preadv(self.fd(), [buffer], position)
+                return self._read_any(buffer, position)
+            raise Unavailable(f"{self.path}: cannot read at {position}: {error.strerror}") from error
+
+    def _read_any(self, buffer: memoryview, position: int) -> int:
+        """On a file system that does not tell what is in the page cache."""
+        try:
+            return os.preadv(self.fd(), [buffer], position)
+        except OSError as error:
             raise Unavailable(f"{self.path}: cannot read at {position}: {error.strerror}") from error
 
     def is_cached(self, position: int, size_bytes: int) -> bool:

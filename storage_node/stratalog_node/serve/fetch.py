@@ -213,8 +213,13 @@ class PendingFetch(Parkable):
             return self._server.missing_shard_error(name, wanted.partition)
         if wanted.current_leader_epoch >= 0 and (order := shard.knows_epoch(wanted.current_leader_epoch)):
             return ErrorCode.FENCED_LEADER_EPOCH if order < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
-        if wanted.fetch_offset < shard.log_start_offset or wanted.fetch_offset > shard.end_offset:
+        if wanted.fetch_offset < shard.log_start_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE
+        if wanted.fetch_offset >= shard.high_watermark:
+            if not shard.is_end_known:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            if wanted.fetch_offset > shard.end_offset:
+                return ErrorCode.OFFSET_OUT_OF_RANGE
         return 0
 
     # Disk and object store ------------------------------------------------------------------------------------------
@@ -324,7 +329,7 @@ def _empty(partition: int, shard: ShardLog) -> FetchedPartition[Piece]:
 
 
 def _failed(partition: int, code: int, shard: ShardLog | None) -> FetchedPartition[Piece]:
-    if shard is None:
+    if shard is None or not shard.is_end_known:
         return FetchedPartition(partition, code, -1, -1, -1)
     return FetchedPartition(partition, code, shard.high_watermark, shard.last_stable_offset, shard.log_start_offset)
 

@@ -29,6 +29,12 @@ class ShardLookup(ShardView, Protocol):
         ...
 
     @property
+    def is_end_known(self) -> bool:
+        """Whether HW and LEO are the log's. False for one that could not be opened: they are a lower bound then, and
+        no answer may be made of them."""
+        ...
+
+    @property
     def end_offset(self) -> int:
         """LEO: one past the last record in the log, acknowledged or not."""
         ...

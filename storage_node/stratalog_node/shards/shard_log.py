@@ -114,6 +114,12 @@ class ShardLog:
         return self.high_watermark
 
     @property
+    def is_end_known(self) -> bool:
+        """False when the log could not be opened: what is known of it, up to `high_watermark`, is served; whoever asks
+        for the end, or beyond, must ask again (F40)."""
+        return self.refusal is None or not self.refusal.hides_end
+
+    @property
     def end_offset(self) -> int:
         return self.active.leader.end_offset if self.active else self.high_watermark
 
@@ -338,7 +344,8 @@ class ShardLog:
 
     def _stop(self, stop: Stop) -> None:
         """Whoever waits gets "outcome unknown": the batch may survive in the segment's seal."""
-        self.refusal = stop
+        if self.is_end_known:  # what else befalls a log that was not opened does not make its end known
+            self.refusal = stop
         for waiting in self._waiting.take_above(-1):
             self._refuse(waiting.batch, ErrorCode.REQUEST_TIMED_OUT, stop.reason)
         self.wake_waiters()

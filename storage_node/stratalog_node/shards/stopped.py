@@ -44,6 +44,11 @@ class Stop(NamedTuple):
     cause: StopCause
 
     @property
+    def hides_end(self) -> bool:
+        """The log was not opened as a whole: it may reach further than what is known of it."""
+        return self.cause in (StopCause.UNREADABLE, StopCause.DATA_LOST)
+
+    @property
     def next_step(self) -> str:
         return _NEXT_STEPS[self.cause]
 

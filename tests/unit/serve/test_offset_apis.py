@@ -104,8 +104,9 @@ async def test_not_knowing_yet_is_never_out_of_range() -> None:
     async with control_bench() as bench:
         shard = bench.shard(await bench.topic("orders"))
         shard.error = Unavailable("HW not known yet")
-        assert (await listed(bench, 6, -1)).error_code == 78
-        assert (await listed(bench, 6, 5)).error_code == 78
+        # 56, which every client asks again for; 78 is unknown to aiokafka, and ends its consumer.
+        assert (await listed(bench, 6, -1)).error_code == 56
+        assert (await listed(bench, 6, 5)).error_code == 56
         shard.error = Corrupt("bad CRC", source="x.seg", position=0)
         assert (await listed(bench, 6, 5)).error_code == 56
 

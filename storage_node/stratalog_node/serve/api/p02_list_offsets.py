@@ -14,13 +14,15 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
-from stratalog_node.serve.api.placement import ANY_EPOCH, NotHere, led_shard, offset_error
+from stratalog_node.serve.api.placement import ANY_EPOCH, NotHere, end_unknown, led_shard, offset_error
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.registry import Api
 from stratalog_node.shards.epochs import epoch_of_offset
 from stratalog_node.shards.lookup_seam import FoundOffset, ShardLookup
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+_FROM_THE_END = (LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL)
+"""Places that follow from where the log ends."""
 _SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 _READ_COMMITTED = 1
 _NOTHING = FoundOffset(-1, -1, -1)
@@ -44,9 +46,15 @@ async def _answer(context: RequestContext, topic: str, asked: Any, is_committed:
     found = _NOTHING
     try:
         shard = led_shard(
-            context.services, topic, asked.partition_index, getattr(asked, "current_leader_epoch", ANY_EPOCH)
+            context.services,
+            topic,
+            asked.partition_index,
+            getattr(asked, "current_leader_epoch", ANY_EPOCH),
+            needs_end=asked.timestamp in _FROM_THE_END,
         )
         found = await _find(shard, asked.timestamp, is_committed, context.header.api_version)
+        if found is _NOTHING and asked.timestamp >= 0 and not shard.is_end_known:
+            raise end_unknown(shard, asked.partition_index)  # the record may lie behind what is known
     except StratalogError as problem:
         error = offset_error(problem)
     return {

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, cast
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.model.errors import Fenced, NotFound, StratalogError, Unavailable
+from stratalog.model.errors import Fenced, NotFound, StratalogError
 from stratalog.model.ids import ShardKey
 
 if TYPE_CHECKING:
@@ -34,10 +34,18 @@ def is_topic_name(name: str) -> bool:
     return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
-def led_shard(services: NodeServices, topic_name: str, partition: int, leader_epoch: int = ANY_EPOCH) -> ShardLookup:
-    """The shard, if this node leads it under the epoch the client knows.
+def led_shard(
+    services: NodeServices,
+    topic_name: str,
+    partition: int,
+    leader_epoch: int = ANY_EPOCH,
+    *,
+    needs_end: bool = True,
+) -> ShardLookup:
+    """The shard, if this node leads it under the epoch the client knows, and knows where its log ends.
 
-    Raises: NotHere with 3, 5, 6, 74 or 75, all retriable after a metadata refresh.
+    `needs_end=False`: also one whose end is not known, for answers that do not depend on it.
+    Raises: NotHere with 3, 5, 6, 56, 74 or 75, all retriable after a metadata refresh.
     """
     where = f"{topic_name}-{partition}"
     topic = services.catalog.topic(topic_name)
@@ -59,18 +67,26 @@ def led_shard(services: NodeServices, topic_name: str, partition: int, leader_ep
             raise NotHere(ErrorCode.FENCED_LEADER_EPOCH, f"{where} is at epoch {active.epoch}, not {leader_epoch}")
         if leader_epoch > active.epoch:
             raise NotHere(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{where}: epoch {leader_epoch} is not known here yet")
+    if needs_end and not shard.is_end_known:
+        raise end_unknown(shard, partition)
     return shard
 
 
+def end_unknown(shard: ShardLookup, partition: int) -> NotHere:
+    """The log was not opened as a whole: an end that is too low would make consumers jump (F40)."""
+    return NotHere(
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        f"{shard.topic.name}-{partition} could not be opened, its end is not known: see the node's status",
+    )
+
+
 def offset_error(error: StratalogError) -> ErrorCode:
-    """The code for a failed offset look-up. Not knowing yet is OFFSET_NOT_AVAILABLE, never OFFSET_OUT_OF_RANGE,
-    which makes consumers jump (trap 10)."""
+    """The code for a failed offset look-up. Not knowing yet is never OFFSET_OUT_OF_RANGE, which makes consumers jump
+    (trap 10), but one of the codes that every client retries: 78 (OFFSET_NOT_AVAILABLE) kills an aiokafka consumer."""
     match error:
         case NotHere():
             return error.code
         case Fenced() | NotFound():
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        case Unavailable():
-            return ErrorCode.OFFSET_NOT_AVAILABLE
         case _:
             return ErrorCode.KAFKA_STORAGE_ERROR
