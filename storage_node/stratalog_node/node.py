@@ -136,15 +136,15 @@ class StorageNode:
         pool = BufferPool()
         await self._open_shards(identity, pool)
         self.catalog.on_change(self.shards.follow)
-        self._build_groups()
+        age_clock = NodeAgeClock(self.layout.clock_file, self._clock_ms, monotonic_ms)
+        taken.push_async_callback(age_clock.close)
+        self._build_groups(age_clock)
         services = NodeServices(
             identity.node_id, self.cluster_id, settings, self.meta, self.catalog, self.shards, self.groups
         )
         registry = Registry([*data_apis(), *control_apis()])
         services.control.registry = registry
         self.server = KafkaServer(services, self.shards, registry, pool, self.shards.reader)
-        age_clock = NodeAgeClock(self.layout.clock_file, self._clock_ms, monotonic_ms)
-        taken.push_async_callback(age_clock.close)
         self.tier = NodeTier(
             node_id=identity.node_id,
             node_epoch=registration.node_epoch,
@@ -233,7 +233,7 @@ class StorageNode:
             path.unlink()
         recovery.hand_over(self.sealing)
 
-    def _build_groups(self) -> None:
+    def _build_groups(self, age_clock: NodeAgeClock) -> None:
         self.groups = GroupCoordinator(
             node_id=self.settings.node_id,
             settings=self.settings,
@@ -241,6 +241,7 @@ class StorageNode:
             meta=self.meta,
             led_shard=self._led_shard,
             wall_ms=self._clock_ms,
+            age_ms=age_clock,
             monotonic_ms=monotonic_ms,
             new_member_id=lambda client: f"{client}-{secrets.token_hex(16)}",
         )

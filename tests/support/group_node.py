@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
+from stratalog.machines.age_clock import AgeClock
 from stratalog.machines.internal_topics import is_reserved, settings_to_create
 from stratalog.meta_api.commands import TopicDeleted
 from stratalog.model.errors import AlreadyExists
@@ -64,6 +65,8 @@ class GroupNode:
         self.trims: list[tuple[int, int]] = []
         self.monotonic_ms = 50_000
         self.wall_ms = START_MS
+        self.loop_s = 0.0
+        self.age = AgeClock(None, self.wall_ms, self.monotonic_ms)
         self.member_ids = 0
         self.groups = self._coordinator()
 
@@ -75,7 +78,9 @@ class GroupNode:
             meta=self,
             led_shard=self._led_shard,
             wall_ms=lambda: self.wall_ms,
+            age_ms=lambda: self.age.look(self.wall_ms, self.monotonic_ms),
             monotonic_ms=lambda: self.monotonic_ms,
+            loop_s=lambda: self.loop_s,
             new_member_id=self._new_member_id,
             limits=self.limits,
         )
@@ -151,6 +156,12 @@ class GroupNode:
         self.monotonic_ms += span_ms
         self.wall_ms += span_ms
         self.groups.membership.run_due()
+        await self.settle()
+
+    async def grow_older(self, span_ms: int) -> None:
+        """Time passes on both clocks without anybody being woken: sessions do not end, data ages."""
+        self.monotonic_ms += span_ms
+        self.wall_ms += span_ms
         await self.settle()
 
     async def settle(self) -> None:

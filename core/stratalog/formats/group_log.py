@@ -22,6 +22,9 @@ VERSION = 1
 TEXT_LIMIT = 65_534
 """Longest group id, member id or host, in UTF-8 bytes: twice what Kafka's own strings can hold."""
 
+_CACHED_TEXT = 300
+"""Longer names are not kept in the caches of names: a few thousand of them would be hundreds of megabytes."""
+
 _OFFSET, _GROUP, _SNAPSHOT, _OPENED = 1, 2, 3, 4
 _BEGIN, _END = 0, 1
 _NONE = 0xFFFF
@@ -104,7 +107,7 @@ def encode_entry(entry: LogEntry) -> KeyValue:
 def decode_entry(key: Buffer | None, value: Buffer | None, *, source: str, position: int) -> LogEntry:
     """The entry of one record; `source` and `position` (the record's offset) are for messages. Raises: Corrupt."""
     if key is not None and value is not None and bytes(key[:2]) == _OFFSET_HEAD:
-        return _decode_committed(key, value, source, position)
+        return OffsetEntry(*decode_committed(bytes(key), value, source, position))
     reader = FieldReader(key or b"", source=source, position=position)
     version, kind = reader.u8("key version"), reader.u8("kind")
     if version != VERSION:
@@ -132,12 +135,20 @@ def decode_entry(key: Buffer | None, value: Buffer | None, *, source: str, posit
     reader.refuse(f"group log entry of unknown kind {kind}: a newer release wrote it")
 
 
-@lru_cache(maxsize=4096)
 def _group_key(kind: int, group_id: str) -> bytes:
+    if len(group_id) > _CACHED_TEXT:
+        return _new_group_key(kind, group_id)
+    return _cached_group_key(kind, group_id)
+
+
+def _new_group_key(kind: int, group_id: str) -> bytes:
     out = FieldWriter()
     out.raw(_HEAD.pack(VERSION, kind))
     out.text(group_id, TEXT_LIMIT, "group id")
     return out.getvalue()
+
+
+_cached_group_key = lru_cache(maxsize=4096)(_new_group_key)
 
 
 # Offsets ----------------------------------------------------------------------------------------------------------
@@ -154,21 +165,32 @@ def _shard_of(raw: bytes) -> ShardKey:
     return ShardKey(UUID(bytes=topic_id), shard)
 
 
-@lru_cache(maxsize=4096)
-def _name_of(raw: bytes) -> str:
-    return raw.decode()
+def _new_group_of(head: bytes) -> str | None:
+    """The group id in the front part of an offset's key; None when that part is cut short or too long."""
+    size = _OFFSET_KEY_HEAD.size
+    if len(head) < size or _OFFSET_KEY_HEAD.unpack_from(head)[2] != len(head) - size:
+        return None
+    return head[size:].decode()
 
 
-def _decode_committed(key: Buffer, value: Buffer, source: str, position: int) -> OffsetEntry:
-    raw = bytes(key)
-    end = len(raw) - _SHARD.size
-    if end < _OFFSET_KEY_HEAD.size or _OFFSET_KEY_HEAD.unpack_from(raw)[2] != end - _OFFSET_KEY_HEAD.size:
-        raise Corrupt("the key of a committed offset is cut short or too long", source=source, position=position)
+_cached_group_of = lru_cache(maxsize=4096)(_new_group_of)
+
+
+def is_committed(key: bytes) -> bool:
+    """Whether a record with this key, and a value, is a committed offset, which `decode_committed` reads."""
+    return key[:2] == _OFFSET_HEAD
+
+
+def decode_committed(key: bytes, value: Buffer, source: str, position: int) -> tuple[str, ShardKey, CommittedOffset]:
+    """Group, shard and offset of one such record: nearly all of what a reload reads. Raises: Corrupt."""
+    head = key[: -_SHARD.size]
     try:
-        group_id = _name_of(raw[_OFFSET_KEY_HEAD.size : end])
+        group_id = (_cached_group_of if len(head) <= _CACHED_TEXT else _new_group_of)(head)
     except UnicodeDecodeError as error:
         raise Corrupt("the group id of a committed offset is not UTF-8", source=source, position=position) from error
-    return OffsetEntry(group_id, _shard_of(raw[end:]), _decode_offset(value, source, position))
+    if group_id is None:
+        raise Corrupt("the key of a committed offset is cut short or too long", source=source, position=position)
+    return group_id, _shard_of(key[-_SHARD.size :]), _decode_offset(value, source, position)
 
 
 def _encode_offset(committed: CommittedOffset) -> bytes:
@@ -192,6 +214,8 @@ def _decode_offset(value: Buffer, source: str, position: int) -> CommittedOffset
             source=source,
             position=position,
         )
+    if not size:
+        return CommittedOffset(offset, epoch, "", committed_ms, expires_ms)
     try:
         metadata = str(memoryview(value)[_OFFSET_VALUE.size :], "utf-8")
     except UnicodeDecodeError as error:

@@ -63,6 +63,41 @@ def decode_records(
     return records
 
 
+def decode_pairs(
+    batch: Buffer, *, max_bytes: int = MAX_DECODED_BYTES, source: str = "record batch"
+) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Key and value of every record of one batch, for readers of many small ones: times and headers are passed over.
+
+    Cost: about 1 us per record; numbers of one and two bytes are read in place for that. Raises: Corrupt.
+    """
+    inside = _Inside(batch, max_bytes, source, 0)
+    data = inside.data
+    varint = inside.varint
+    at = 0
+    try:
+        for number in range(inside.header.record_count):
+            size, at = (data[at] >> 1, at + 1) if not data[at] & 0x81 else varint(at)
+            end = at + size
+            if size < _MIN_RECORD_BYTES - 1 or end > len(data):
+                inside.refuse(f"record {number} claims {size} bytes, {len(data) - at} are left")
+            at = at + 2 if data[at + 1] < 0x80 else varint(at + 1)[1]
+            at = at + 1 if data[at] < 0x80 else varint(at)[1]
+            size, at = (data[at] >> 1, at + 1) if not data[at] & 0x81 else varint(at)
+            if not -1 <= size <= end - at:
+                inside.refuse(f"the key of record {number} claims {size} bytes, {end - at} are left")
+            key = data[at : at + size] if size >= 0 else None
+            at += max(size, 0)
+            size, at = (data[at] >> 1, at + 1) if not data[at] & 0x81 else varint(at)
+            if not -1 <= size <= end - at:
+                inside.refuse(f"the value of record {number} claims {size} bytes, {end - at} are left")
+            yield key, data[at : at + size] if size >= 0 else None
+            at = end
+    except IndexError:
+        inside.refuse("a record is cut short")
+    if at != len(data):
+        inside.refuse(f"{len(data) - at} bytes are left after the last record")
+
+
 def first_offset_at_or_after(
     batch: Buffer,
     timestamp_ms: int,
@@ -93,7 +128,7 @@ def offset_of_max_timestamp(
 class _Inside:
     """The decompressed records of a batch, and where we are in them."""
 
-    __slots__ = ("_data", "_position", "_source", "header")
+    __slots__ = ("_position", "_source", "data", "header")
 
     def __init__(self, batch: Buffer, max_bytes: int, source: str, position: int) -> None:
         view = memoryview(batch)
@@ -105,16 +140,16 @@ class _Inside:
         body = view[BATCH_HEADER_BYTES : max(BATCH_HEADER_BYTES, self.header.size_bytes)]
         opened = decompress(self.header.compression, body, max_bytes, source=source, position=self._position)
         # One copy, because indexing bytes is faster than indexing a view.
-        self._data = bytes(opened)
-        if self.header.record_count * _MIN_RECORD_BYTES > len(self._data) or self.header.record_count < 0:
-            self.refuse(f"the batch claims {self.header.record_count} records in {len(self._data)} bytes")
+        self.data = bytes(opened)
+        if self.header.record_count * _MIN_RECORD_BYTES > len(self.data) or self.header.record_count < 0:
+            self.refuse(f"the batch claims {self.header.record_count} records in {len(self.data)} bytes")
 
     def refuse(self, reason: str) -> NoReturn:
         raise Corrupt(reason, source=self._source, position=self._position)
 
     def frames(self) -> Iterator[tuple[int, int, int, int]]:
         """(key position, record end, timestamp, offset) of each record. Raises: Corrupt, IndexError."""
-        data, header = self._data, self.header
+        data, header = self.data, self.header
         at = 0
         previous = -1
         for number in range(header.record_count):
@@ -145,7 +180,7 @@ class _Inside:
             self.refuse("a record is cut short")
 
     def varint(self, at: int) -> tuple[int, int]:
-        data = self._data
+        data = self.data
         byte = data[at]
         if byte < 0x80:
             return (byte >> 1) ^ -(byte & 1), at + 1
@@ -164,7 +199,7 @@ class _Inside:
             return None, at
         if not 0 <= size <= end - at:
             self.refuse(f"a record's {what} claims {size} bytes, {end - at} are left")
-        return self._data[at : at + size], at + size
+        return self.data[at : at + size], at + size
 
     def headers(self, at: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
         count, at = self.varint(at)

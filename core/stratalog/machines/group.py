@@ -10,17 +10,17 @@ this node.
 Invariants: one leader; the generation never falls; a parked request is answered exactly once, at the latest when the
 member's or the rebalance's deadline passes; nobody waits while the group is stable, but for a static member's return
 that is not yet durable.
-Cost: a heartbeat is a few look-ups; joins and the end of a rebalance are O(members).
+Cost: a heartbeat and a join are a few look-ups; the end of a rebalance is O(members).
 Source: docs/kafka.md "Groups"; KIP-62, 134, 345, 394, 814 and the behaviour of Kafka's coordinator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TypeAlias, assert_never
+from typing import assert_never
 
 from stratalog.machines.group_book import FOREVER, GroupBook
+from stratalog.machines.group_durable import Assigning, Awaiting, Returning
 from stratalog.machines.group_events import (
     AnswerHeartbeat,
     AnswerJoin,
@@ -46,26 +46,7 @@ from stratalog.machines.group_events import (
 from stratalog.machines.group_members import Member, Roster, member_of
 from stratalog.model.group import GroupError, GroupRecord, GroupState
 
-
-@dataclass(frozen=True, slots=True)
-class _Assigning:
-    """The leader's assignments are being made durable."""
-
-    generation: int
-    assignments: dict[str, bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class _Returning:
-    """A static member came back to a stable group under a new id, which is being made durable."""
-
-    generation: int
-    member_id: str
-    waiter: int
-    answer: JoinAnswer
-
-
-_Durable: TypeAlias = _Assigning | _Returning | None
+_GROUP_BYTES = 2_500
 
 
 class Group:
@@ -76,7 +57,7 @@ class Group:
     def __init__(self, group_id: str, limits: GroupLimits, record: GroupRecord | None = None, now_ms: int = 0) -> None:
         """With a record: the group as it was made durable; its members get a fresh session each."""
         self._book = GroupBook(group_id, limits)
-        self._persisting: dict[int, _Durable] = {}
+        self._persisting: dict[int, Awaiting] = {}
         self._tickets = 0
         self._initial_remaining_ms: int | None = None
         """Not None while an empty group waits for its first members: how much longer it may be prolonged."""
@@ -126,6 +107,19 @@ class Group:
 
     def status(self) -> GroupStatus:
         return self._book.status()
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, its offsets apart."""
+        return _GROUP_BYTES + 4 * len(self.group_id) + self._book.size_bytes
+
+    def growth_bytes(self, event: MemberJoined) -> int:
+        """How much more it would take with what this JoinGroup brings."""
+        return self._book.growth_bytes(event, self._book.known_member(event))
+
+    def record(self) -> GroupRecord:
+        """The group as it is to be kept now."""
+        return self._book.record()
 
     # Events -----------------------------------------------------------------------------------------------------
     def step(self, event: GroupEvent, now_ms: int) -> list[GroupEffect]:
@@ -210,12 +204,12 @@ class Group:
         former_leader = roster.leader or ""
         member = roster.get(roster.id_of_instance(event.instance_id or "") or "")
         assert member is not None, "checked by the caller"
-        effects.extend(member.refuse_parked(GroupError.FENCED_INSTANCE_ID, member.member_id))
+        effects.extend(roster.refuse_parked(member, GroupError.FENCED_INSTANCE_ID, member.member_id))
+        is_same = member.protocols == event.protocols
         roster.rename(member, event.new_member_id)
         self._update(member, event, effects)
-        member.client_id, member.client_host = event.client_id, event.client_host
         book.touch(member, now_ms)
-        if book.state is not GroupState.STABLE or roster.elect_protocol() != book.protocol_name:
+        if book.state is not GroupState.STABLE or not (is_same or roster.elect_protocol() == book.protocol_name):
             self._rebalance(now_ms, effects)
             return
         member.has_synced = True
@@ -225,18 +219,18 @@ class Group:
             # Before version 9 a returning leader must not assign, for a stable group would not hear it: it is told that
             # its former self leads.
             answer = self._join_answer(member, leader=former_leader)
-        self._persist(_Returning(book.generation, member.member_id, event.waiter, answer), book.record(), effects)
+        self._persist(Returning(book.generation, member.member_id, event.waiter, answer), book.record(), effects)
 
     def _update(self, member: Member, event: MemberJoined, effects: list[GroupEffect]) -> None:
         self._replace_join_waiter(member, event.waiter, effects)
-        member.take_wishes(event)
+        self._book.roster.take_wishes(member, event)
 
     def _replace_join_waiter(self, member: Member, waiter: int | None, effects: list[GroupEffect]) -> None:
         """A second JoinGroup of a member takes the first one's place; who still listens to that one tries again."""
         if member.join_waiter is not None:
             answer = JoinAnswer(GroupError.REBALANCE_IN_PROGRESS, member.member_id)
             effects.append(AnswerJoin(member.join_waiter, answer))
-        member.join_waiter = waiter
+        self._book.roster.park_join(member, waiter)
 
     def _join_answer(self, member: Member, *, leader: str | None = None, skip_assignment: bool = False) -> JoinAnswer:
         leads = member.member_id == (self._book.roster.leader if leader is None else leader)
@@ -271,7 +265,7 @@ class Group:
 
     def _drop_assignments(self, error: GroupError, now_ms: int, effects: list[GroupEffect]) -> None:
         for member in self._book.roster:
-            member.assignment = b""
+            self._book.roster.assign(member, b"")
             if member.sync_waiter is not None:
                 effects.append(AnswerSync(member.sync_waiter, SyncAnswer(error)))
                 member.sync_waiter = None
@@ -319,10 +313,10 @@ class Group:
         for member in self._book.roster:
             member.has_synced = False
             member.is_new = False
-            member.assignment = b""
+            self._book.roster.assign(member, b"")
             if member.join_waiter is not None:
                 effects.append(AnswerJoin(member.join_waiter, self._join_answer(member)))
-                member.join_waiter = None
+                self._book.roster.park_join(member, None)
                 self._book.touch(member, now_ms)
 
     # Assigning --------------------------------------------------------------------------------------------------
@@ -346,7 +340,7 @@ class Group:
 
     def _is_assigning(self) -> bool:
         return any(
-            isinstance(d, _Assigning) and d.generation == self._book.generation for d in self._persisting.values()
+            isinstance(d, Assigning) and d.generation == self._book.generation for d in self._persisting.values()
         )
 
     def _take_assignments(self, assignments: dict[str, bytes], now_ms: int, effects: list[GroupEffect]) -> None:
@@ -357,41 +351,41 @@ class Group:
             self._rebalance(now_ms, effects)
             return
         chosen = {m.member_id: m.assignment for m in record.members}
-        self._persist(_Assigning(self._book.generation, chosen), record, effects)
+        self._persist(Assigning(self._book.generation, chosen), record, effects)
 
     def _sync_answer(self, member: Member) -> SyncAnswer:
         return SyncAnswer(GroupError.NONE, self._book.protocol_type, self._book.protocol_name, member.assignment)
 
-    def _persist(self, awaiting: _Durable, record: GroupRecord, effects: list[GroupEffect]) -> None:
+    def _persist(self, awaiting: Awaiting, record: GroupRecord, effects: list[GroupEffect]) -> None:
         self._tickets += 1
         self._persisting[self._tickets] = awaiting
         effects.append(PersistGroup(self._tickets, record))
 
-    def _persisted(self, done: _Durable, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _persisted(self, done: Awaiting, now_ms: int, effects: list[GroupEffect]) -> None:
         match done:
-            case _Assigning():
+            case Assigning():
                 if self._book.state is GroupState.COMPLETING_REBALANCE and done.generation == self._book.generation:
                     self._book.state = GroupState.STABLE
                     for member in self._book.roster:
-                        member.assignment = done.assignments.get(member.member_id, b"")
+                        self._book.roster.assign(member, done.assignments.get(member.member_id, b""))
                         if member.sync_waiter is not None:
                             effects.append(AnswerSync(member.sync_waiter, self._sync_answer(member)))
                             member.sync_waiter = None
                             self._book.touch(member, now_ms)
-            case _Returning():
+            case Returning():
                 self._answer_returned(done, done.answer, now_ms, effects)
             case None:
                 pass
             case _:
                 assert_never(done)
 
-    def _persist_failed(self, failed: _Durable, error: GroupError, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _persist_failed(self, failed: Awaiting, error: GroupError, now_ms: int, effects: list[GroupEffect]) -> None:
         match failed:
-            case _Assigning():
+            case Assigning():
                 if self._book.state is GroupState.COMPLETING_REBALANCE and failed.generation == self._book.generation:
                     self._drop_assignments(error, now_ms, effects)
                     self._rebalance(now_ms, effects)
-            case _Returning():
+            case Returning():
                 # The former id stays fenced; the client joins again, and its new id is written then.
                 self._answer_returned(failed, JoinAnswer(error, ""), now_ms, effects)
             case None:
@@ -400,12 +394,12 @@ class Group:
                 assert_never(failed)
 
     def _answer_returned(
-        self, returned: _Returning, answer: JoinAnswer, now_ms: int, effects: list[GroupEffect]
+        self, returned: Returning, answer: JoinAnswer, now_ms: int, effects: list[GroupEffect]
     ) -> None:
         """Unless a rebalance began meanwhile: then that one answers."""
         member = self._book.roster.get(returned.member_id)
         if self._book.state is GroupState.STABLE and member is not None and member.join_waiter == returned.waiter:
-            member.join_waiter = None
+            self._book.roster.park_join(member, None)
             self._book.touch(member, now_ms)
             effects.append(AnswerJoin(returned.waiter, answer))
 
@@ -448,7 +442,7 @@ class Group:
         """The caller goes on with `_complete_join_if_all_came`, so that a batch of leavers makes one rebalance."""
         member = self._book.roster.remove(member_id)
         assert member is not None, "the caller looked it up"
-        effects.extend(member.refuse_parked(GroupError.UNKNOWN_MEMBER_ID, ""))
+        effects.extend(self._book.roster.refuse_parked(member, GroupError.UNKNOWN_MEMBER_ID, ""))
         if self._book.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self._begin_without(now_ms, effects)
 
@@ -485,7 +479,7 @@ class Group:
 
     def _close(self, error: GroupError, effects: list[GroupEffect]) -> None:
         for member in self._book.roster:
-            effects.extend(member.refuse_parked(error, member.member_id))
+            effects.extend(self._book.roster.refuse_parked(member, error, member.member_id))
         self._book.roster = Roster()
         self._book.pending.clear()
         self._persisting.clear()
@@ -495,6 +489,6 @@ class Group:
 
     # Checking ---------------------------------------------------------------------------------------------------
     def check_invariants(self) -> None:
-        returning = {d.waiter for d in self._persisting.values() if isinstance(d, _Returning)}
+        returning = {d.waiter for d in self._persisting.values() if isinstance(d, Returning)}
         is_awaited = self._initial_remaining_ms is not None or bool(self._persisting)
         self._book.check_invariants(returning, is_awaited=is_awaited)

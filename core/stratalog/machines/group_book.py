@@ -2,7 +2,7 @@
 
 The half of the group machine that decides nothing: `machines.group` changes it, this page reads it, restores it from
 what is durable, and says who may be admitted.
-Cost: member and deadline look-ups are O(1), admission and the earliest deadline O(members).
+Cost: everything is O(1) but the earliest deadline, a description and a record, which are O(members).
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from stratalog.machines.group_events import GroupLimits, GroupStatus, MemberJoined, MemberSynced
-from stratalog.machines.group_members import Member, Roster
+from stratalog.machines.group_members import Member, Roster, member_of
 from stratalog.model.group import GroupError, GroupRecord, GroupState
 
 FOREVER = 1 << 62
+_PENDING_BYTES = 300
 
 
 class GroupBook:
@@ -69,9 +70,7 @@ class GroupBook:
             return GroupError.INVALID_SESSION_TIMEOUT
         if not event.protocol_type or not event.protocols:
             return GroupError.INCONSISTENT_GROUP_PROTOCOL
-        known = self.roster.get(event.member_id)
-        if known is None and event.instance_id is not None:
-            known = self.roster.get(self.roster.id_of_instance(event.instance_id) or "")
+        known = self.known_member(event)
         if not self._has_room(known, event):
             return GroupError.GROUP_MAX_SIZE_REACHED
         if len(self.roster):
@@ -81,17 +80,32 @@ class GroupBook:
                 return GroupError.INCONSISTENT_GROUP_PROTOCOL
         return GroupError.NONE
 
+    def known_member(self, event: MemberJoined) -> Member | None:
+        """The member that this JoinGroup is of, unless it is a new one."""
+        known = self.roster.get(event.member_id)
+        if known is None and event.instance_id is not None:
+            known = self.roster.get(self.roster.id_of_instance(event.instance_id) or "")
+        return known
+
+    def growth_bytes(self, event: MemberJoined, known: Member | None) -> int:
+        """How much more the group would take with what this JoinGroup brings."""
+        wished = member_of(event, event.member_id or event.new_member_id).record().size_bytes
+        return wished if known is None else wished + len(known.assignment) - known.size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What the members take, those included that only have an id so far."""
+        return self.roster.size_bytes + _PENDING_BYTES * len(self.pending)
+
     def _has_room(self, known: Member | None, event: MemberJoined) -> bool:
-        grown = sum(len(p.metadata) for p in event.protocols)
-        if known is not None:
-            grown -= sum(len(p.metadata) for p in known.protocols)
-        if grown > 0 and self.roster.metadata_bytes() + grown > self.limits.max_bytes:
+        grown = self.growth_bytes(event, known)
+        if grown > 0 and self.size_bytes + grown > self.limits.max_bytes:
             return False
         if known is not None:
             return self.state is not GroupState.PREPARING_REBALANCE or (
-                known.join_waiter is not None or self.roster.joined_count() < self.limits.max_members
+                known.join_waiter is not None or self.roster.joined_count < self.limits.max_members
             )
-        taken = self.roster.joined_count() if self.state is GroupState.PREPARING_REBALANCE else len(self.roster)
+        taken = self.roster.joined_count if self.state is GroupState.PREPARING_REBALANCE else len(self.roster)
         if event.member_id not in self.pending:
             taken += len(self.pending)
         return taken < self.limits.max_members

@@ -19,8 +19,9 @@ class GroupLimits:
     max_session_timeout_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
     max_members: int = 10_000
-    max_bytes: int = 8 << 20
-    """Most client bytes (protocol metadata, or metadata and assignments) of all members together."""
+    max_bytes: int = 12 << 20
+    """Most bytes of all members together: names, protocols with their metadata, assignments, and what each takes
+    besides. Ten thousand plain members fit, and what fits becomes one record of the log."""
     new_member_join_timeout_ms: int = 300_000
     """A member that never got its id cannot send heartbeats; its parked JoinGroup ends after this long."""
 

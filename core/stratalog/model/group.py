@@ -14,6 +14,8 @@ NO_GENERATION = -1
 NO_OFFSET = -1
 NEVER_EXPIRES = -1
 
+_MEMBER_BYTES, _PROTOCOL_BYTES = 600, 180
+
 
 class GroupError(IntEnum):
     """What a group answers to a client; the numbers are Kafka's error codes."""
@@ -32,6 +34,7 @@ class GroupError(IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     INVALID_COMMIT_OFFSET_SIZE = 28
+    INVALID_REQUEST = 42
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
     MEMBER_ID_REQUIRED = 79
@@ -69,6 +72,19 @@ class MemberRecord(NamedTuple):
     protocols: tuple[MemberProtocol, ...]
     assignment: bytes
 
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory at most: all that a client chose, and what Python needs around it. In the log it is
+        less."""
+        names = sum(map(_text_bytes, (self.member_id, self.instance_id or "", self.client_id, self.client_host)))
+        offered = sum(_text_bytes(p.name) + len(p.metadata) + _PROTOCOL_BYTES for p in self.protocols)
+        return _MEMBER_BYTES + names + offered + len(self.assignment)
+
+
+def _text_bytes(text: str) -> int:
+    """The most it takes, in memory or as UTF-8."""
+    return len(text) if text.isascii() else 4 * len(text)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
@@ -82,8 +98,8 @@ class GroupRecord:
 
     @property
     def size_bytes(self) -> int:
-        """The clients' bytes in it."""
-        return sum(len(m.assignment) + sum(len(p.metadata) for p in m.protocols) for m in self.members)
+        """What its members take in memory at most."""
+        return sum(member.size_bytes for member in self.members)
 
 
 class CommittedOffset(NamedTuple):

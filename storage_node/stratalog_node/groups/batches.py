@@ -7,43 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stratalog.formats.group_log import KeyValue, LogEntry, decode_entry
+from stratalog.formats.group_log import KeyValue
 from stratalog.formats.record_batch import walk
-from stratalog.formats.records import NEXT_OFFSET, Record, decode_records, encode_batch
+from stratalog.formats.records import NEXT_OFFSET, Record, encode_batch
+from stratalog.model.batch import BatchHeader
 
 
 def size_of(pairs: Sequence[KeyValue]) -> int:
     return sum(len(key) + len(value or b"") for key, value in pairs)
 
 
-def batches_of(pairs: Sequence[KeyValue], now_ms: int, target_bytes: int) -> list[bytes]:
-    """Batches of about `target_bytes` each; an entry is never cut."""
-    batches: list[bytes] = []
-    records: list[Record] = []
-    size = 0
-    for key, value in pairs:
+def cut(pairs: Sequence[KeyValue], target_bytes: int) -> list[Sequence[KeyValue]]:
+    """Runs of about `target_bytes` each, for one batch; an entry is never cut."""
+    pieces: list[Sequence[KeyValue]] = []
+    start = size = 0
+    for at, (key, value) in enumerate(pairs):
         grown = len(key) + len(value or b"")
-        if records and size + grown > target_bytes:
-            batches.append(encode_batch(records, is_control=True))
-            records, size = [], 0
-        records.append(Record(NEXT_OFFSET, now_ms, key, value))
+        if at > start and size + grown > target_bytes:
+            pieces.append(pairs[start:at])
+            start, size = at, 0
         size += grown
-    if records:
-        batches.append(encode_batch(records, is_control=True))
-    return batches
+    if start < len(pairs):
+        pieces.append(pairs[start:])
+    return pieces
 
 
-def entries_of(data: bytes | memoryview, source: str) -> Iterator[tuple[LogEntry | None, int]]:
-    """Each entry of whole batches back to back, and the offset after it; None for what is not an entry of ours.
+def batch_of(pairs: Sequence[KeyValue], now_ms: int) -> bytes:
+    return encode_batch([Record(NEXT_OFFSET, now_ms, key, value) for key, value in pairs], is_control=True)
 
-    Raises: Corrupt.
-    """
+
+def batches_in(data: bytes | memoryview, source: str) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Each of the whole batches back to back. Raises: Corrupt."""
     view = memoryview(data)
     for position, header in walk(view, source=source):
-        if not header.is_control:
-            yield None, header.end_offset
-            continue
-        batch = view[position : position + header.size_bytes]
-        for record in decode_records(batch, source=source, position=position):
-            entry = decode_entry(record.key, record.value, source=source, position=record.offset)
-            yield entry, record.offset + 1
+        yield header, view[position : position + header.size_bytes]

@@ -2,17 +2,21 @@
 
 A group belongs to one shard of the internal topic `__consumer_offsets`; who leads that shard coordinates the group.
 The node calls `start` once and hands every catalog change to `on_change`; shards are then taken over and given up as
-their leadership comes and goes. While a shard is being read its groups answer 14, elsewhere 16.
+their leadership comes and goes. While a shard is being read its groups answer 14, elsewhere 16; but members hear
+nothing of it: as in Kafka a Heartbeat is answered without error then, and a SyncGroup with 27, for some clients take 14
+in their place for the end of the membership.
 
-Nothing is answered as done before it is durable. Bounded: groups and offsets of the node, members and bytes of a group,
-bytes waiting to be appended.
+Nothing is answered as done before it is durable. Bounded: groups and their bytes on the node, members and bytes of a
+group, bytes waiting to be appended. Long requests are worked off in slices.
 Thread: the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
+from uuid import UUID
 
 from stratalog.machines.group_events import (
     GroupStatus,
@@ -29,10 +33,13 @@ from stratalog.model.group import GroupError, GroupState
 from stratalog.model.ids import ShardKey
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
+from stratalog_node.groups.attention import Attention
+from stratalog_node.groups.forgetting import Forgetting
 from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.hosting import CoordinatorLimits, GroupHosting, GroupMeta
 from stratalog_node.groups.membership import Membership
 from stratalog_node.groups.offsets import OffsetKeeper, OffsetLimits, Topics
+from stratalog_node.groups.pace import in_slices
 from stratalog_node.groups.placement import OFFSETS_TOPIC
 from stratalog_node.groups.requests import (
     CommitRequest,
@@ -45,17 +52,22 @@ from stratalog_node.groups.requests import (
     SyncRequest,
     TopicShard,
 )
+from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.stats import GroupStats
 from stratalog_node.shards.seam import ShardView
 
 _log = logger(__name__)
+
+_LONGEST_NAME = 32_767
+"""Of a member, its instance, host or protocol, in bytes."""
 
 _MEMBER_ID_PREFIX = 128
 """Characters of a client's own name that its member ids begin with."""
 
 
 class GroupCoordinator:
-    """See the module. `led_shard` gives the view of a shard that this node leads now, None for every other."""
+    """See the module. `led_shard` gives the view of a shard that this node leads now, None for every other; `age_ms` is
+    the time that data ages by."""
 
     def __init__(
         self,
@@ -66,7 +78,9 @@ class GroupCoordinator:
         meta: GroupMeta,
         led_shard: Callable[[ShardKey], ShardView | None],
         wall_ms: Callable[[], int],
+        age_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
+        loop_s: Callable[[], float] = time.monotonic,
         new_member_id: Callable[[str], str],
         limits: CoordinatorLimits | None = None,
     ) -> None:
@@ -75,16 +89,29 @@ class GroupCoordinator:
         limits = limits or CoordinatorLimits()
         self._sweep_interval_s = limits.sweep_interval_s
         self._sweeper: asyncio.Task[None] | None = None
-        self.membership = Membership(monotonic_ms=monotonic_ms, wall_ms=wall_ms, stats=self.stats)
+        self.attention = Attention(loop_s)
+        self._forgetting: asyncio.Task[None] | None = None
+        self._topics_gone: set[UUID] = set()
+        room = GroupRoom(limits.room, self.stats)
+        self._room = room
+        self.membership = Membership(
+            attention=self.attention, room=room, monotonic_ms=monotonic_ms, wall_ms=wall_ms, stats=self.stats
+        )
+        offset_limits = OffsetLimits(
+            retention_ms=settings.offsets_retention_minutes * 60_000,
+            metadata_max_bytes=settings.offset_metadata_max_bytes,
+        )
         self._offsets = OffsetKeeper(
+            topics, self.membership, room=room, wall_ms=wall_ms, limits=offset_limits, stats=self.stats
+        )
+        self._forgetter = Forgetting(
             topics,
             self.membership,
+            self._offsets,
+            room=room,
             wall_ms=wall_ms,
-            monotonic_ms=monotonic_ms,
-            limits=OffsetLimits(
-                retention_ms=settings.offsets_retention_minutes * 60_000,
-                metadata_max_bytes=settings.offset_metadata_max_bytes,
-            ),
+            age_ms=age_ms,
+            retention_ms=offset_limits.retention_ms,
             stats=self.stats,
         )
         self._hosting = GroupHosting(
@@ -94,8 +121,8 @@ class GroupCoordinator:
             meta=meta,
             led_shard=led_shard,
             membership=self.membership,
+            room=room,
             wall_ms=wall_ms,
-            monotonic_ms=monotonic_ms,
             limits=limits,
             stats=self.stats,
         )
@@ -103,14 +130,17 @@ class GroupCoordinator:
     # Life -------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
         """Take over the shards led here (in the background) and begin to look for what expires."""
+        self.attention.start()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep_forever(), name="group-sweep")
         self._hosting.adopt()
 
     async def stop(self) -> None:
         """Parked requests are answered NOT_COORDINATOR; appends under way are waited for."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
+        tasks = [task for task in (self._sweeper, self._forgetting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.attention.stop()
         await self._hosting.stop()
         self.membership.stop()
 
@@ -143,8 +173,9 @@ class GroupCoordinator:
             case TopicDeleted(topic) if topic.name == OFFSETS_TOPIC:
                 self._hosting.unload_all()
             case TopicDeleted(topic):
-                for hosted in self._hosting.hosted():
-                    self._offsets.forget_topic(hosted, topic.topic_id)
+                self._topics_gone.add(topic.topic_id)
+                if self._forgetting is None:
+                    self._forgetting = asyncio.get_running_loop().create_task(self._forget_topics())
             case TopicChanged(topic) if topic.name == OFFSETS_TOPIC:
                 self._hosting.adopt_soon()
             case SegmentChanged(segment) if self._hosting.is_ours(segment.key.shard_key):
@@ -154,12 +185,23 @@ class GroupCoordinator:
             case _:
                 pass
 
+    async def _forget_topics(self) -> None:
+        """All topics deleted meanwhile together: one look at all offsets."""
+        try:
+            while self._topics_gone:
+                gone, self._topics_gone = self._topics_gone, set()
+                await self._forgetter.forget_topics(list(self._hosting.hosted()), gone)
+        finally:
+            self._forgetting = None
+
     # Members ----------------------------------------------------------------------------------------------------
     async def join(self, request: JoinRequest) -> JoinAnswer:
         """JoinGroup; waits until the rebalance has its members."""
         hosted = await self._hosting.arrive(request.group_id) if request.group_id else GroupError.INVALID_GROUP_ID
         if hosted is None and request.member_id:
             hosted = GroupError.UNKNOWN_MEMBER_ID
+        if not isinstance(hosted, GroupError) and _has_long_text(request):
+            hosted = GroupError.INVALID_REQUEST
         if hosted is None:
             hosted = self._hosting.create(request.group_id)
         if isinstance(hosted, GroupError):
@@ -184,13 +226,22 @@ class GroupCoordinator:
                 can_skip_assignment=request.can_skip_assignment,
             )
 
+        grown = hosted.machine.growth_bytes(event(0))
+        if grown > 0 and not self._room.has(grown):
+            self.membership.forget_if_blank(hosted)
+            return JoinAnswer(GroupError.GROUP_MAX_SIZE_REACHED, request.member_id)
         return await self.membership.ask(hosted, event, JoinAnswer)
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
         """SyncGroup; waits until the leader's assignments are durable."""
         hosted = self._member_group(request.group_id)
+        if hosted is GroupError.COORDINATOR_LOAD_IN_PROGRESS:
+            # The rebalance it belongs to was lost with the coordinator before this one: the member joins again.
+            return SyncAnswer(GroupError.REBALANCE_IN_PROGRESS)
         if isinstance(hosted, GroupError):
             return SyncAnswer(hosted)
+        if not self._room.has(sum(len(assignment) for _, assignment in request.assignments)):
+            return SyncAnswer(GroupError.COORDINATOR_NOT_AVAILABLE)
 
         def event(waiter: int) -> MemberSynced:
             return MemberSynced(
@@ -207,6 +258,8 @@ class GroupCoordinator:
 
     async def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> GroupError:
         hosted = self._member_group(group_id)
+        if hosted is GroupError.COORDINATOR_LOAD_IN_PROGRESS:
+            return GroupError.NONE  # whether it is a member cannot be said yet, and its session begins anew
         if isinstance(hosted, GroupError):
             return hosted
         return await self.membership.ask(
@@ -241,19 +294,19 @@ class GroupCoordinator:
         hosted = await self._hosting.arrive(group_id)
         if isinstance(hosted, GroupError):
             return FetchedOffsets(hosted)
-        return FetchedOffsets(GroupError.NONE, self._offsets.fetch(hosted, wanted))
+        return FetchedOffsets(GroupError.NONE, tuple(await self._offsets.fetch(hosted, wanted)))
 
     async def delete_offsets(self, group_id: str, places: Sequence[TopicShard]) -> DeletedOffsets:
-        hosted = self._hosting.find(group_id)
+        hosted = await self._hosting.arrive(group_id)
         if hosted is None:
             return DeletedOffsets(GroupError.GROUP_ID_NOT_FOUND)
         if isinstance(hosted, GroupError):
             return DeletedOffsets(hosted)
-        return await self._offsets.delete(hosted, places)
+        return await self._forgetter.delete_offsets(hosted, places)
 
     # Groups -----------------------------------------------------------------------------------------------------
     async def describe(self, group_id: str) -> DescribedGroup:
-        hosted = self._hosting.find(group_id)
+        hosted = await self._hosting.arrive(group_id)
         if isinstance(hosted, HostedGroup):
             return DescribedGroup(GroupError.NONE, hosted.machine.status())
         nothing = GroupStatus(group_id, GroupState.DEAD, 0, "", "", "", ())
@@ -262,24 +315,33 @@ class GroupCoordinator:
     async def list_groups(self, states: Sequence[str] = ()) -> ListedGroups:
         """Groups of this node, of all states or of those named (in any case of letters)."""
         wanted = {state.lower() for state in states}
-        listed = tuple(
-            ListedGroup(hosted.group_id, hosted.machine.protocol_type or "", hosted.machine.state.value)
-            for hosted in self._hosting.hosted()
-            if not wanted or hosted.machine.state.value.lower() in wanted
-        )
+        listed: list[ListedGroup] = []
+        async for some in in_slices(list(self._hosting.hosted())):
+            listed += [
+                ListedGroup(hosted.group_id, hosted.machine.protocol_type or "", hosted.machine.state.value)
+                for hosted in some
+                if not wanted or hosted.machine.state.value.lower() in wanted
+            ]
         error = GroupError.COORDINATOR_LOAD_IN_PROGRESS if self._hosting.is_loading else GroupError.NONE
-        return ListedGroups(error, listed)
+        return ListedGroups(error, tuple(listed))
 
-    async def delete_groups(self, group_ids: Sequence[str]) -> list[GroupError]:
-        return list(await asyncio.gather(*(self._delete_group(group_id) for group_id in group_ids)))
+    async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, GroupError]:
+        """An error for each group named. When the log takes nothing, the rest is not tried."""
+        errors: dict[str, GroupError] = {}
+        async for some in in_slices(list(dict.fromkeys(group_ids)), 100):
+            outcomes = await asyncio.gather(*(self._delete_group(group_id) for group_id in some))
+            errors.update(zip(some, outcomes, strict=True))
+            if all(error is GroupError.COORDINATOR_NOT_AVAILABLE for error in outcomes):
+                return {group_id: errors.get(group_id, GroupError.COORDINATOR_NOT_AVAILABLE) for group_id in group_ids}
+        return errors
 
     async def _delete_group(self, group_id: str) -> GroupError:
-        hosted = self._hosting.find(group_id)
+        hosted = await self._hosting.arrive(group_id)
         if hosted is None:
             return GroupError.GROUP_ID_NOT_FOUND
         if isinstance(hosted, GroupError):
             return hosted
-        return await self._offsets.delete_group(hosted)
+        return await self._forgetter.delete_group(hosted)
 
     def _member_group(self, group_id: str) -> HostedGroup | GroupError:
         if not group_id:
@@ -289,7 +351,7 @@ class GroupCoordinator:
     # Upkeep -----------------------------------------------------------------------------------------------------
     async def sweep(self) -> None:
         """Forget offsets and groups whose time is over; the sweeper calls it."""
-        await self._offsets.sweep(list(self._hosting.hosted()))
+        await self._forgetter.sweep(list(self._hosting.hosted()))
 
     async def _sweep_forever(self) -> None:
         while True:
@@ -298,3 +360,16 @@ class GroupCoordinator:
                 await self.sweep()
             except Exception:
                 _log.exception("looking for expired offsets failed; it is tried again")
+
+
+def _has_long_text(request: JoinRequest) -> bool:
+    """A name that the group log has no room for."""
+    names = [
+        request.member_id,
+        request.instance_id or "",
+        request.client_id,
+        request.client_host,
+        request.protocol_type,
+    ]
+    names += [protocol.name for protocol in request.protocols]
+    return any(4 * len(name) > _LONGEST_NAME and len(name.encode()) > _LONGEST_NAME for name in names)

@@ -7,11 +7,12 @@ Thread: the event loop.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 
 from stratalog.formats.group_log import GroupEntry, LogEntry, OffsetEntry
 from stratalog.machines.group import Group
-from stratalog.model.group import CommittedOffset, GroupRecord
+from stratalog.model.group import CommittedOffset, GroupError, GroupRecord
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.log import GroupLog
 from stratalog_node.groups.snapshot import LiveKey
@@ -21,24 +22,62 @@ from stratalog_node.groups.stats import GroupStats
 class HostedGroup:
     """One group: its machine, its offsets, and what of it is durable."""
 
-    __slots__ = ("changed_ms", "durable", "is_leaving", "machine", "offsets", "scheduled_ms", "shard", "writes")
+    __slots__ = (
+        "changed_ms",
+        "counted_bytes",
+        "durable",
+        "is_leaving",
+        "machine",
+        "offset_bytes",
+        "offsets",
+        "shard",
+        "timer",
+        "writes",
+        "writing",
+    )
 
     def __init__(self, shard: GroupShard, machine: Group) -> None:
         self.shard = shard
         self.machine = machine
         self.offsets: dict[ShardKey, CommittedOffset] = {}
+        self.offset_bytes = 0
+        """What they take in memory."""
+        self.counted_bytes = 0
+        """What the group's membership was last counted as taking."""
+        self.writing: dict[ShardKey, int] = {}
+        """Offsets with writes that are not answered yet, and how many: nothing else is decided about them."""
         self.durable: GroupRecord | None = None
         self.changed_ms = -1
         """Wall time of the last durable change; for an empty group since when it is empty."""
         self.is_leaving = False
         """Its deletion is being written: whoever asks meanwhile tries again."""
         self.writes = 0
-        """Submissions to the log that are not answered yet."""
-        self.scheduled_ms: int | None = None
+        """Requests at work on it whose submissions to the log are not answered yet."""
+        self.timer: int | None = None
+        """Its place among the deadlines; only `deadlines` touches it."""
 
     @property
     def group_id(self) -> str:
         return self.machine.group_id
+
+    @property
+    def is_present(self) -> bool:
+        """It is the group of its name on this node."""
+        return self.shard.groups.get(self.group_id) is self
+
+    @property
+    def absence(self) -> GroupError | None:
+        """Why a request that found the group earlier must not go on with it; None when it may."""
+        if self.shard.state is ShardState.CLOSED:
+            return GroupError.NOT_COORDINATOR
+        return GroupError.COORDINATOR_LOAD_IN_PROGRESS if self.is_leaving or not self.is_present else None
+
+    @property
+    def is_recorded(self) -> bool:
+        """For an empty group: the log says so too. If not (an append failed), `changed_ms` is of an older state."""
+        if self.durable is None:
+            return self.machine.generation == 0
+        return self.durable.generation == self.machine.generation and not self.durable.members
 
     @property
     def is_forgettable(self) -> bool:
@@ -74,13 +113,16 @@ class GroupShard:
             del self.groups[hosted.group_id]
             self._stats.groups -= 1
 
-    def live_keys(self) -> list[LiveKey]:
-        keys: list[LiveKey] = []
-        for group_id, hosted in self.groups.items():
+    def live_keys(self) -> Iterator[LiveKey]:
+        """What is alive now, looked up as it is asked for: what comes meanwhile may be there or not."""
+        for group_id in list(self.groups):
+            hosted = self.groups.get(group_id)
+            if hosted is None:
+                continue
             if hosted.durable is not None:
-                keys.append((group_id, None))
-            keys.extend((group_id, shard) for shard in hosted.offsets)
-        return keys
+                yield group_id, None
+            for shard in list(hosted.offsets):
+                yield group_id, shard
 
     def live_entry(self, key: LiveKey) -> LogEntry | None:
         group_id, shard = key

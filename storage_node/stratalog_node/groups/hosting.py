@@ -2,7 +2,7 @@
 
 Leadership of a shard of `__consumer_offsets` is leadership of its groups. A shard is taken over by reading its log,
 retried until it can be read or is somebody else's; while that lasts its groups answer 14. Given up, everyone parked
-hears 16, and nothing of it is kept.
+hears 16, and nothing of it is kept. Both go in slices: thousands of groups do not hold the event loop.
 Thread: the event loop.
 """
 
@@ -15,19 +15,21 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from stratalog.machines.group import Group
-from stratalog.machines.group_events import GroupClosed, GroupLimits
+from stratalog.machines.group_events import GroupLimits
 from stratalog.model.errors import AlreadyExists, Corrupt, Fenced, StratalogError
-from stratalog.model.group import GroupError
+from stratalog.model.group import CommittedOffset, GroupError
 from stratalog.model.ids import ShardKey
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.groups.hosted import GroupShard, HostedGroup, ShardState
-from stratalog_node.groups.log import GroupLog, LogLimits
+from stratalog_node.groups.log import Backlog, GroupLog, LogLimits
 from stratalog_node.groups.membership import Membership
 from stratalog_node.groups.offsets import Topics
+from stratalog_node.groups.pace import in_slices
 from stratalog_node.groups.placement import OFFSETS_TOPIC, shard_of
 from stratalog_node.groups.replay import Replay
+from stratalog_node.groups.room import GroupRoom, RoomLimits, offset_bytes
 from stratalog_node.groups.stats import GroupStats
 from stratalog_node.shards.seam import ShardView
 
@@ -35,6 +37,8 @@ _log = logger(__name__)
 
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.05, 5.0
 _OPENING_TIMEOUT_S = 5.0
+_LONGEST_GROUP_ID = 4_096
+"""In UTF-8 bytes: what the group log, the caches of names and the search for a group's place can bear many of."""
 
 
 class GroupMeta(Protocol):
@@ -61,6 +65,7 @@ class CoordinatorLimits:
     """Time between two looks for offsets to forget."""
     new_member_join_timeout_ms: int = 300_000
     log: LogLimits = field(default_factory=LogLimits)
+    room: RoomLimits = field(default_factory=RoomLimits)
 
 
 class GroupHosting:
@@ -75,8 +80,8 @@ class GroupHosting:
         meta: GroupMeta,
         led_shard: Callable[[ShardKey], ShardView | None],
         membership: Membership,
+        room: GroupRoom,
         wall_ms: Callable[[], int],
-        monotonic_ms: Callable[[], int],
         limits: CoordinatorLimits,
         stats: GroupStats,
     ) -> None:
@@ -86,8 +91,9 @@ class GroupHosting:
         self._meta = meta
         self._led_shard = led_shard
         self._membership = membership
+        self._room = room
         self._wall_ms = wall_ms
-        self._monotonic_ms = monotonic_ms
+        self._backlog = Backlog()
         self._limits = limits
         self._stats = stats
         self._group_limits = GroupLimits(
@@ -146,7 +152,8 @@ class GroupHosting:
 
     # Finding ----------------------------------------------------------------------------------------------------
     async def arrive(self, group_id: str) -> HostedGroup | GroupError | None:
-        """`find` for requests a group may begin with: the first one of all makes the internal topic."""
+        """`find` for requests that need an answer before there is any group too: the first of all makes the internal
+        topic."""
         if self._topics.topic(OFFSETS_TOPIC) is None:
             try:
                 await self.ensure_ready()
@@ -157,6 +164,8 @@ class GroupHosting:
 
     def find(self, group_id: str) -> HostedGroup | GroupError | None:
         """The group; None when this node would coordinate it but there is none."""
+        if len(group_id) > _LONGEST_GROUP_ID or len(group_id.encode()) > _LONGEST_GROUP_ID:
+            return GroupError.INVALID_GROUP_ID
         key = self.shard_key_of(group_id)
         if key is None:
             return GroupError.COORDINATOR_NOT_AVAILABLE
@@ -171,18 +180,19 @@ class GroupHosting:
         return hosted
 
     def create(self, group_id: str) -> HostedGroup | GroupError:
-        """Requires: `find` answered None."""
-        if self._stats.groups >= self._limits.max_groups:
+        """Requires: `find` answered None just now. A group that gets nothing is the caller's to forget again."""
+        if self._stats.groups >= self._limits.max_groups or not self._room.has(0):
             return GroupError.GROUP_MAX_SIZE_REACHED
         key = self.shard_key_of(group_id)
         assert key is not None, "checked by find"
         shard = self._shards[key.shard]
         hosted = HostedGroup(shard, Group(group_id, self._group_limits))
         shard.add(hosted)
+        self._membership.count(hosted)
         return hosted
 
     def hosted(self) -> Iterator[HostedGroup]:
-        for shard in self._shards.values():
+        for shard in list(self._shards.values()):
             if shard.state is ShardState.READY:
                 yield from list(shard.groups.values())
 
@@ -226,11 +236,15 @@ class GroupHosting:
         shard.state = ShardState.CLOSED
         if shard.log is not None:
             shard.log.close()
-        for hosted in list(shard.groups.values()):
-            self._membership.step(hosted, GroupClosed(GroupError.NOT_COORDINATOR))
-            self._stats.offsets -= len(hosted.offsets)
-        self._stats.groups -= len(shard.groups)
-        shard.groups.clear()
+        self._spawn(self._close_groups(shard), f"group-close-{index}")
+
+    async def _close_groups(self, shard: GroupShard) -> None:
+        async for some in in_slices(list(shard.groups.values())):
+            for hosted in some:
+                self._stats.offsets -= len(hosted.offsets)
+                self._room.change(-hosted.offset_bytes)
+                hosted.offsets, hosted.offset_bytes = {}, 0
+                self._membership.close(hosted, GroupError.NOT_COORDINATOR)
 
     def adopt_soon(self) -> None:
         """After the other listeners of the same change: one of them opens the shard."""
@@ -261,8 +275,8 @@ class GroupHosting:
                 retry_s = _LONGEST_RETRY_S
                 _log.exception("group log not loaded", shard=shard.index)
             else:
+                await self._take_over(shard, replay)
                 self._loads.pop(shard.index, None)
-                self._take_over(shard, replay)
                 return
             await asyncio.sleep(retry_s)
             retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
@@ -282,6 +296,7 @@ class GroupHosting:
             wall_ms=self._wall_ms,
             trim=trim,
             on_fenced=lambda: self._fenced(shard),
+            backlog=self._backlog,
             limits=self._limits.log,
             stats=self._stats,
         )
@@ -290,25 +305,38 @@ class GroupHosting:
         if self._shards.get(shard.index) is shard:
             self.unload(shard.index)
 
-    def _take_over(self, shard: GroupShard, replay: Replay) -> None:
+    async def _take_over(self, shard: GroupShard, replay: Replay) -> None:
         if not replay.begins_complete:
             self._stats.incomplete_loads += 1
             _log.error(
                 "the beginning of the group log is missing: groups that did not write since are forgotten",
                 shard=shard.index,
             )
-        now_ms = self._monotonic_ms()
-        for group_id, replayed in replay.groups.items():
-            hosted = HostedGroup(shard, Group(group_id, self._group_limits, replayed.record, now_ms))
-            hosted.durable, hosted.changed_ms = replayed.record, replayed.changed_ms
-            hosted.offsets = replayed.offsets
-            shard.add(hosted)
-            self._stats.offsets += len(hosted.offsets)
+        async for some in in_slices(list(replay.groups.items()), 100):
+            for group_id, replayed in some:
+                group = Group(group_id, self._group_limits, replayed.record, self._membership.now_ms())
+                hosted = HostedGroup(shard, group)
+                hosted.durable, hosted.changed_ms = replayed.record, replayed.changed_ms
+                shard.add(hosted)
+                self._membership.count(hosted)
+                await self._take_offsets(hosted, replayed.offsets)
+        if shard.state is not ShardState.LOADING:
+            return
+        for hosted in shard.groups.values():
             self._membership.wake_in_time(hosted)
         self._stats.shards_loaded += 1
         self._stats.loads += 1
         shard.state = ShardState.READY
         _log.info("group log loaded", shard=shard.index, groups=len(shard.groups))
+
+    async def _take_offsets(self, hosted: HostedGroup, offsets: dict[ShardKey, CommittedOffset]) -> None:
+        size_bytes = 0
+        async for some in in_slices(list(offsets.values())):
+            size_bytes += sum(offset_bytes(committed) for committed in some)
+        if hosted.shard.state is ShardState.LOADING:
+            hosted.offsets, hosted.offset_bytes = offsets, size_bytes
+            self._stats.offsets += len(offsets)
+            self._room.change(size_bytes)
 
     # Tasks ------------------------------------------------------------------------------------------------------
     async def stop(self) -> None:
@@ -318,6 +346,7 @@ class GroupHosting:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         shards = list(self._shards.values())
         self.unload_all()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for shard in shards:
             if shard.log is not None:
                 await shard.log.drained()

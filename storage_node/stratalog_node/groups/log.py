@@ -20,11 +20,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stratalog.formats.group_log import KeyValue, LogEntry, LogOpened, encode_entry
+from stratalog.formats.group_log import KeyValue, LogOpened, encode_entry
 from stratalog.model.errors import Fenced, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.group import GroupError
 from stratalog.telemetry.logs import logger
-from stratalog_node.groups.batches import batches_of, entries_of, size_of
+from stratalog_node.groups.batches import batch_of, batches_in, cut, size_of
 from stratalog_node.groups.replay import Replay
 from stratalog_node.groups.snapshot import LiveState, SnapshotInProgress
 from stratalog_node.groups.stats import GroupStats
@@ -47,14 +47,23 @@ class LogLimits:
     """Entries of a snapshot per append: about 10 ms of the loop."""
     append_bytes: int = 256 << 10
     max_pending_bytes: int = 32 << 20
-    """What is submitted beyond this is refused at once."""
+    """What waits or is on its way, over all shards of the node; what is submitted beyond this is refused at once."""
     read_bytes: int = 128 << 10
+
+
+class Backlog:
+    """Bytes submitted to all group logs of the node and not answered yet."""
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
 
 
 class _Submission:
     __slots__ = ("done", "pairs", "size_bytes")
 
-    def __init__(self, pairs: list[KeyValue], done: Done) -> None:
+    def __init__(self, pairs: Sequence[KeyValue], done: Done) -> None:
         self.pairs = pairs
         self.done = done
         self.size_bytes = size_of(pairs)
@@ -72,10 +81,12 @@ class GroupLog:
         wall_ms: Callable[[], int],
         trim: Trim,
         on_fenced: Callable[[], None],
+        backlog: Backlog,
         limits: LogLimits,
         stats: GroupStats,
     ) -> None:
         self.index = index
+        self._backlog = backlog
         self._view = view
         self._live = live
         self._wall_ms = wall_ms
@@ -84,7 +95,6 @@ class GroupLog:
         self._limits = limits
         self._stats = stats
         self._pending: deque[_Submission] = deque()
-        self._pending_bytes = 0
         self._writer: asyncio.Task[None] | None = None
         self._trimmer: asyncio.Task[None] | None = None
         self._snapshot: SnapshotInProgress | None = None
@@ -100,7 +110,7 @@ class GroupLog:
         """
         now_ms = self._wall_ms()
         source = f"group log shard {self.index}"
-        opening = batches_of([encode_entry(LogOpened(node_id, now_ms))], now_ms, self._limits.append_bytes)
+        opening = [batch_of([encode_entry(LogOpened(node_id, now_ms))], now_ms)]
         opened_at = await self._view.append(opening)
         offset = self._view.log_start_offset
         replay = Replay(offset)
@@ -109,31 +119,31 @@ class GroupLog:
             before = offset
             for piece in pieces:
                 self._since_snapshot_bytes += len(piece)
-                for entry, end_offset in entries_of(piece, source):
-                    offset = max(offset, end_offset)
-                    if entry is not None:
-                        replay.apply(entry)
-                    else:
+                for header, batch in batches_in(piece, source):
+                    offset = max(offset, header.end_offset)
+                    if not header.is_control:
                         self._stats.foreign_batches += 1
+                        continue
+                    replay.apply_batch(batch, header, source)
+                    await asyncio.sleep(0)
             if offset == before:
                 raise Unavailable(f"{source}: nothing to read at offset {offset}, below {opened_at}: it is tried again")
-            await asyncio.sleep(0)
         return replay
 
     # Appending --------------------------------------------------------------------------------------------------
-    def submit(self, entries: Sequence[LogEntry], done: Done) -> None:
-        """`done` is called exactly once, never before this returns. Raises: InvalidRequest for an entry that cannot
-        be written."""
-        submission = _Submission([encode_entry(entry) for entry in entries], done)
+    def submit(self, pairs: Sequence[KeyValue], done: Done) -> None:
+        """Encoded entries. `done` is called exactly once, never before this returns."""
+        submission = _Submission(pairs, done)
         loop = asyncio.get_running_loop()
         if self._is_closed:
             loop.call_soon(done, GroupError.NOT_COORDINATOR)
             return
-        if self._pending and self._pending_bytes + submission.size_bytes > self._limits.max_pending_bytes:
+        backlog = self._backlog
+        if backlog.size_bytes and backlog.size_bytes + submission.size_bytes > self._limits.max_pending_bytes:
             loop.call_soon(done, GroupError.COORDINATOR_NOT_AVAILABLE)
             return
         self._pending.append(submission)
-        self._pending_bytes += submission.size_bytes
+        backlog.size_bytes += submission.size_bytes
         if self._writer is None:
             self._writer = loop.create_task(self._write(), name=f"group-log-{self.index}")
 
@@ -143,7 +153,6 @@ class GroupLog:
         self._snapshot = None
         refused = list(self._pending)
         self._pending.clear()
-        self._pending_bytes = 0
         self._finish(refused, GroupError.NOT_COORDINATOR)
 
     async def drained(self) -> None:
@@ -160,7 +169,9 @@ class GroupLog:
 
     async def _append_once(self) -> None:
         snapshot = self._snapshot
-        pairs = snapshot.next_chunk(self._limits.chunk_entries) if snapshot is not None else []
+        pairs = (
+            snapshot.next_chunk(self._limits.chunk_entries, self._limits.append_bytes) if snapshot is not None else []
+        )
         taken = self._take()
         for submission in taken:
             pairs += submission.pairs
@@ -177,7 +188,12 @@ class GroupLog:
 
     async def _append(self, pairs: list[KeyValue]) -> tuple[int, GroupError]:
         try:
-            batches = batches_of(pairs, self._wall_ms(), self._limits.append_bytes)
+            batches: list[bytes] = []
+            now_ms = self._wall_ms()
+            for piece in cut(pairs, self._limits.append_bytes):
+                if batches:
+                    await asyncio.sleep(0)  # a batch takes some milliseconds
+                batches.append(batch_of(piece, now_ms))
             base_offset = await self._view.append(batches)
         except Fenced:
             return -1, GroupError.NOT_COORDINATOR
@@ -203,11 +219,11 @@ class GroupLog:
             submission = self._pending.popleft()
             taken.append(submission)
             size += submission.size_bytes
-        self._pending_bytes -= size
         return taken
 
     def _finish(self, submissions: list[_Submission], error: GroupError) -> None:
         for submission in submissions:
+            self._backlog.size_bytes -= submission.size_bytes
             try:
                 submission.done(error)
             except Exception:

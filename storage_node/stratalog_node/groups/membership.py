@@ -2,6 +2,7 @@
 
 It holds no decision. A request is a future in `_waiters` under the number its event carries; if the client is gone, its
 answer is dropped. What the machine wants durable goes to the shard's log, and the machine hears when it is.
+Its clock leaves out the time that the event loop stood still (`attention`), and groups are woken a slice at a time.
 Thread: the event loop. Cost: one step per request, one heap entry per new nearest deadline.
 """
 
@@ -11,12 +12,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar, assert_never, cast
 
-from stratalog.formats.group_log import GroupEntry
+from stratalog.formats.group_log import GroupEntry, encode_entry
 from stratalog.machines.group_events import (
     AnswerHeartbeat,
     AnswerJoin,
     AnswerLeave,
     AnswerSync,
+    GroupClosed,
     GroupEffect,
     GroupEvent,
     GroupPersisted,
@@ -28,22 +30,31 @@ from stratalog.machines.group_events import (
 )
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.group import GroupError, GroupRecord
+from stratalog_node.groups.attention import Attention
 from stratalog_node.groups.deadlines import DeadlineHeap
 from stratalog_node.groups.hosted import HostedGroup
+from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.stats import GroupStats
 
 Answer: TypeAlias = JoinAnswer | SyncAnswer | GroupError | tuple[GroupError, ...]
 _A = TypeVar("_A", JoinAnswer, SyncAnswer, GroupError, tuple[GroupError, ...])
+
+_WAKES_PER_TURN = 200
+_CATCH_UP_LOOK_S = 0.1
 
 
 class Membership:
     def __init__(
         self,
         *,
+        attention: Attention,
+        room: GroupRoom,
         monotonic_ms: Callable[[], int],
         wall_ms: Callable[[], int],
         stats: GroupStats,
     ) -> None:
+        self._attention = attention
+        self._room = room
         self._monotonic_ms = monotonic_ms
         self._wall_ms = wall_ms
         self._stats = stats
@@ -64,16 +75,42 @@ class Membership:
         finally:
             self._waiters.pop(waiter, None)
 
+    def now_ms(self) -> int:
+        """The time that sessions go by."""
+        return self._monotonic_ms() - self._attention.unattended_ms()
+
     def step(self, hosted: HostedGroup, event: GroupEvent) -> None:
         generation = hosted.machine.generation
-        effects = hosted.machine.step(event, self._monotonic_ms())
+        effects = hosted.machine.step(event, self.now_ms())
         if hosted.machine.generation != generation:
             self._stats.rebalances += 1
         for effect in effects:
             self._perform(hosted, effect)
+        self.count(hosted)
         self.wake_in_time(hosted)
+        self.forget_if_blank(hosted)
+
+    def count(self, hosted: HostedGroup) -> None:
+        """Take what its members hold into account, unless it has left."""
+        if hosted.is_present:
+            size_bytes = hosted.machine.size_bytes
+            self._room.change(size_bytes - hosted.counted_bytes)
+            hosted.counted_bytes = size_bytes
+
+    def forget_if_blank(self, hosted: HostedGroup) -> None:
         if hosted.is_forgettable:
-            self._deadlines.forget(hosted)
+            self._forget(hosted)
+
+    def close(self, hosted: HostedGroup, error: GroupError) -> None:
+        """The group leaves this node: whoever waits hears the error, and nothing here holds it any more."""
+        self.step(hosted, GroupClosed(error))
+        self._forget(hosted)
+
+    def _forget(self, hosted: HostedGroup) -> None:
+        self._deadlines.forget(hosted)
+        if hosted.is_present:
+            self._room.change(-hosted.counted_bytes)
+            hosted.counted_bytes = 0
             hosted.shard.forget(hosted)
 
     def wake_in_time(self, hosted: HostedGroup) -> None:
@@ -86,9 +123,11 @@ class Membership:
             self._alarm = None
 
     def run_due(self) -> None:
-        """Wake every group whose deadline is reached; called by the alarm."""
-        for hosted in self._deadlines.due(self._monotonic_ms()):
-            self.step(hosted, TimePassed())
+        """Wake groups whose deadline is reached; called by the alarm. Nobody is woken while requests that came in
+        time may still be unread."""
+        if not self._attention.is_catching_up:
+            for hosted in self._deadlines.due(self.now_ms(), _WAKES_PER_TURN):
+                self.step(hosted, TimePassed())
         self._arm()
 
     def _arm(self) -> None:
@@ -97,7 +136,9 @@ class Membership:
             self._alarm = None
         earliest_ms = self._deadlines.earliest_ms()
         if earliest_ms is not None:
-            delay_s = max(earliest_ms - self._monotonic_ms(), 0) / 1000
+            delay_s = max(earliest_ms - self.now_ms(), 0) / 1000
+            if self._attention.is_catching_up:
+                delay_s = max(delay_s, _CATCH_UP_LOOK_S)
             self._alarm = asyncio.get_running_loop().call_later(delay_s, self.run_due)
 
     def _perform(self, hosted: HostedGroup, effect: GroupEffect) -> None:
@@ -120,21 +161,34 @@ class Membership:
         if future is not None and not future.done():
             future.set_result(answer)
 
+    def record_again(self, hosted: HostedGroup) -> None:
+        """Write the state of a group whose last record did not get into the log."""
+        self._write(hosted, hosted.machine.record(), lambda _: None)
+
     def _persist(self, hosted: HostedGroup, ticket: int, record: GroupRecord) -> None:
+        def told(error: GroupError) -> None:
+            if error is GroupError.NONE:
+                self.step(hosted, GroupPersisted(ticket))
+            else:
+                self.step(hosted, PersistFailed(ticket, error))
+
+        self._write(hosted, record, told)
+
+    def _write(self, hosted: HostedGroup, record: GroupRecord, told: Callable[[GroupError], None]) -> None:
         changed_ms = self._wall_ms()
 
         def done(error: GroupError) -> None:
             hosted.writes -= 1
             if error is GroupError.NONE:
                 hosted.durable, hosted.changed_ms = record, changed_ms
-                self.step(hosted, GroupPersisted(ticket))
-            else:
-                self.step(hosted, PersistFailed(ticket, error))
+            told(error)
 
         log = hosted.shard.log
         assert log is not None, "a group is hosted only by a loaded shard"
         hosted.writes += 1
         try:
-            log.submit([GroupEntry(hosted.group_id, record, changed_ms)], done)
+            pairs = [encode_entry(GroupEntry(hosted.group_id, record, changed_ms))]
         except InvalidRequest:  # a name beyond what the format holds: the members hear that it failed
             asyncio.get_running_loop().call_soon(done, GroupError.UNKNOWN)
+        else:
+            log.submit(pairs, done)

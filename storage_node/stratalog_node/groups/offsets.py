@@ -1,29 +1,30 @@
-"""Commits, reads, deletes and expires the offsets of groups.
+"""Commits and reads the offsets of groups; `forgetting` lets them go.
 
-An offset changes in memory when its entry is durable, never before, and in the order of the log.
+An offset changes in memory when its entry is durable, never before, and in the order of the log. Requests are worked
+off in slices, and what they stand on is looked at again before anything is written.
 Thread: the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from stratalog.formats.group_log import GroupEntry, LogEntry, OffsetEntry
-from stratalog.kafka.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
-from stratalog.machines.group_events import GroupClosed
-from stratalog.machines.group_offsets import expired_offsets
-from stratalog.model.errors import InvalidRequest
-from stratalog.model.group import NEVER_EXPIRES, CommittedOffset, GroupError, GroupState
+from stratalog.formats.group_log import KeyValue, OffsetEntry, encode_entry
+from stratalog.model.group import NEVER_EXPIRES, CommittedOffset, GroupError
 from stratalog.model.ids import ShardKey
 from stratalog.model.topic import Topic
 from stratalog_node.groups.hosted import HostedGroup, ShardState
 from stratalog_node.groups.membership import Membership
-from stratalog_node.groups.requests import CommitRequest, DeletedOffsets, FetchedOffset, TopicShard
+from stratalog_node.groups.pace import in_slices
+from stratalog_node.groups.requests import CommitRequest, FetchedOffset, OffsetToCommit, TopicShard
+from stratalog_node.groups.room import GroupRoom, offset_bytes
 from stratalog_node.groups.stats import GroupStats
+
+_LATEST_MS = (1 << 63) - 1
 
 
 class Topics(Protocol):
@@ -41,7 +42,18 @@ class OffsetLimits:
     commit_timeout_ms: int = 5_000
     """A commit not durable by then is answered with a retriable error; it may still become durable."""
     max_offsets: int = 2_000_000
-    """Committed offsets of all groups on this node: about 500 bytes each."""
+    """Committed offsets of all groups on this node, whatever their bytes."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What one commit comes to: an error for each offset asked, and what is to be written."""
+
+    now_ms: int
+    expires_ms: int
+    errors: list[GroupError] = field(default_factory=list)
+    changes: dict[ShardKey, CommittedOffset | None] = field(default_factory=dict)
+    grown_bytes: int = 0
 
 
 class OffsetKeeper:
@@ -50,224 +62,169 @@ class OffsetKeeper:
         topics: Topics,
         membership: Membership,
         *,
+        room: GroupRoom,
         wall_ms: Callable[[], int],
-        monotonic_ms: Callable[[], int],
         limits: OffsetLimits,
         stats: GroupStats,
     ) -> None:
         self._topics = topics
         self._membership = membership
+        self._room = room
         self._wall_ms = wall_ms
-        self._monotonic_ms = monotonic_ms
         self._limits = limits
         self._stats = stats
-        self._doubtful: set[tuple[str, ShardKey]] = set()
-        """Offsets whose topic was unknown in the last sweep: a catalog that lags is no proof of a deletion."""
 
     # Committing -------------------------------------------------------------------------------------------------
     async def commit(self, hosted: HostedGroup, request: CommitRequest) -> list[GroupError]:
-        refusal = hosted.machine.commit_error(
-            request.member_id, request.instance_id, request.generation, self._monotonic_ms()
-        )
+        hosted.writes += 1  # nobody forgets the group while this request is at work on it
+        try:
+            return await self._commit(hosted, request)
+        finally:
+            hosted.writes -= 1
+            self._membership.forget_if_blank(hosted)
+
+    async def _commit(self, hosted: HostedGroup, request: CommitRequest) -> list[GroupError]:
+        refusal = self._refusal(hosted, request)
         if refusal is not GroupError.NONE:
             return [refusal] * len(request.offsets)
-        self._membership.wake_in_time(hosted)
         now_ms = self._wall_ms()
-        expires_ms = NEVER_EXPIRES if request.retention_ms is None else now_ms + request.retention_ms
-        errors: list[GroupError] = []
-        changes: dict[ShardKey, CommittedOffset | None] = {}
-        for wanted in request.offsets:
-            key = self._key_of(TopicShard(wanted.topic, wanted.shard))
-            if key is None:
-                errors.append(GroupError.UNKNOWN_TOPIC_OR_PARTITION)
-            elif len(wanted.metadata.encode()) > self._limits.metadata_max_bytes:
-                errors.append(GroupError.OFFSET_METADATA_TOO_LARGE)
-            elif key not in hosted.offsets and self._stats.offsets + len(changes) >= self._limits.max_offsets:
-                errors.append(GroupError.INVALID_COMMIT_OFFSET_SIZE)
-            else:
-                changes[key] = CommittedOffset(wanted.offset, wanted.epoch, wanted.metadata, now_ms, expires_ms)
-                errors.append(GroupError.NONE)
-        if not changes:
-            return errors
-        outcome = await self._in_time(self._write(hosted, changes))
+        expires_ms = NEVER_EXPIRES
+        if request.retention_ms is not None:
+            expires_ms = min(now_ms + request.retention_ms, _LATEST_MS)
+        plan = _Plan(now_ms, expires_ms)
+        async for some in in_slices(request.offsets):
+            for wanted in some:
+                plan.errors.append(self._plan(plan, hosted, wanted))
+        if not plan.changes:
+            return plan.errors
+        pairs = await encoded(hosted.group_id, plan.changes)
+        refusal = self._refusal(hosted, request)
+        if refusal is not GroupError.NONE:
+            return [refusal] * len(request.offsets)
+        outcome = await self.in_time(self.write(hosted, plan.changes, pairs))
         if outcome is GroupError.NONE:
             self._stats.commits += 1
-            self._stats.committed_offsets += len(changes)
-        return [outcome if error is GroupError.NONE else error for error in errors]
+            self._stats.committed_offsets += len(plan.changes)
+        return [outcome if error is GroupError.NONE else error for error in plan.errors]
 
-    async def _in_time(self, outcome: asyncio.Future[GroupError]) -> GroupError:
+    def _refusal(self, hosted: HostedGroup, request: CommitRequest) -> GroupError:
+        if (absence := hosted.absence) is not None:
+            return absence
+        refusal = hosted.machine.commit_error(
+            request.member_id, request.instance_id, request.generation, self._membership.now_ms()
+        )
+        if refusal is GroupError.NONE:
+            self._membership.wake_in_time(hosted)
+        return refusal
+
+    def _plan(self, plan: _Plan, hosted: HostedGroup, wanted: OffsetToCommit) -> GroupError:
+        key = self.key_of(TopicShard(wanted.topic, wanted.shard))
+        if key is None:
+            return GroupError.UNKNOWN_TOPIC_OR_PARTITION
+        if len(wanted.metadata.encode()) > self._limits.metadata_max_bytes:
+            return GroupError.OFFSET_METADATA_TOO_LARGE
+        committed = CommittedOffset(wanted.offset, wanted.epoch, wanted.metadata, plan.now_ms, plan.expires_ms)
+        before = plan.changes.get(key) or hosted.offsets.get(key)
+        grown = offset_bytes(committed) - (offset_bytes(before) if before is not None else 0)
+        if grown > 0:
+            is_over = (
+                (before is None and self._stats.offsets + len(plan.changes) >= self._limits.max_offsets)
+                or hosted.offset_bytes + plan.grown_bytes + grown > self._room.limits.max_group_offset_bytes
+                or not self._room.has(plan.grown_bytes + grown)
+            )
+            if is_over:
+                return GroupError.INVALID_COMMIT_OFFSET_SIZE
+        plan.grown_bytes += grown
+        plan.changes[key] = committed
+        return GroupError.NONE
+
+    async def in_time(self, outcome: asyncio.Future[GroupError]) -> GroupError:
         timer = asyncio.get_running_loop().call_later(self._limits.commit_timeout_ms / 1000, _give_up, outcome)
         try:
             return await outcome
         finally:
             timer.cancel()
 
-    def _key_of(self, place: TopicShard) -> ShardKey | None:
+    def key_of(self, place: TopicShard) -> ShardKey | None:
         topic = self._topics.topic(place.topic)
         if topic is None or not 0 <= place.shard < topic.shard_count:
             return None
         return ShardKey(topic.topic_id, place.shard)
 
-    def _write(
-        self, hosted: HostedGroup, changes: dict[ShardKey, CommittedOffset | None]
+    def write(
+        self, hosted: HostedGroup, changes: Mapping[ShardKey, CommittedOffset | None], pairs: Sequence[KeyValue]
     ) -> asyncio.Future[GroupError]:
-        """Make the changes durable, then take them over."""
+        """Make the changes durable (`pairs` are their entries), then take them over."""
         outcome: asyncio.Future[GroupError] = asyncio.get_running_loop().create_future()
 
         def done(error: GroupError) -> None:
             hosted.writes -= 1
+            for key in changes:
+                if hosted.writing[key] == 1:
+                    del hosted.writing[key]
+                else:
+                    hosted.writing[key] -= 1
             if error is GroupError.NONE:
                 self._take_over(hosted, changes)
             if not outcome.done():
                 outcome.set_result(error)
-            if hosted.is_forgettable:
-                hosted.shard.forget(hosted)
+            self._membership.forget_if_blank(hosted)
 
         log = hosted.shard.log
         assert log is not None, "a group is hosted only by a loaded shard"
-        entries: list[LogEntry] = [OffsetEntry(hosted.group_id, key, value) for key, value in changes.items()]
         hosted.writes += 1
-        try:
-            log.submit(entries, done)
-        except InvalidRequest:  # the group's name is longer than the format holds
-            asyncio.get_running_loop().call_soon(done, GroupError.INVALID_COMMIT_OFFSET_SIZE)
+        for key in changes:
+            hosted.writing[key] = hosted.writing.get(key, 0) + 1
+        log.submit(pairs, done)
         return outcome
 
-    def _take_over(self, hosted: HostedGroup, changes: dict[ShardKey, CommittedOffset | None]) -> None:
-        if hosted.shard.state is ShardState.CLOSED:
+    def _take_over(self, hosted: HostedGroup, changes: Mapping[ShardKey, CommittedOffset | None]) -> None:
+        if hosted.shard.state is ShardState.CLOSED or not hosted.is_present:
             return
-        before = len(hosted.offsets)
+        count, size_bytes = len(hosted.offsets), hosted.offset_bytes
         for key, value in changes.items():
-            if value is None:
-                hosted.offsets.pop(key, None)
-            else:
+            before = hosted.offsets.pop(key, None)
+            if before is not None:
+                hosted.offset_bytes -= offset_bytes(before)
+            if value is not None:
                 hosted.offsets[key] = value
-        self._stats.offsets += len(hosted.offsets) - before
+                hosted.offset_bytes += offset_bytes(value)
+        self._stats.offsets += len(hosted.offsets) - count
+        self._room.change(hosted.offset_bytes - size_bytes)
 
     # Reading ----------------------------------------------------------------------------------------------------
-    def fetch(self, hosted: HostedGroup | None, wanted: Sequence[TopicShard] | None) -> tuple[FetchedOffset, ...]:
-        """The offsets wanted, None where none is committed; or all there are."""
+    async def fetch(self, hosted: HostedGroup | None, wanted: Sequence[TopicShard] | None) -> list[FetchedOffset]:
+        """The offsets wanted, each once, None where none is committed; or all there are, by topic and shard."""
         offsets = hosted.offsets if hosted is not None else {}
-        if wanted is not None:
-            return tuple(
-                FetchedOffset(place.topic, place.shard, offsets.get(key) if (key := self._key_of(place)) else None)
-                for place in wanted
-            )
-        named = ((self._topics.topic_by_id(key.topic_id), key, committed) for key, committed in offsets.items())
-        return tuple(
-            sorted(FetchedOffset(topic.name, key.shard, committed) for topic, key, committed in named if topic)
-        )
+        if wanted is None:
+            return await self._fetch_all(offsets)
+        found: list[FetchedOffset] = []
+        async for some in in_slices(list(dict.fromkeys(wanted))):
+            for place in some:
+                key = self.key_of(place)
+                found.append(FetchedOffset(place.topic, place.shard, offsets.get(key) if key else None))
+        return found
 
-    # Forgetting -------------------------------------------------------------------------------------------------
-    async def delete(self, hosted: HostedGroup, places: Sequence[TopicShard]) -> DeletedOffsets:
-        """Forget offsets on request, but for topics that members are subscribed to."""
-        machine = hosted.machine
-        is_used = machine.state is not GroupState.EMPTY
-        if is_used and machine.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            return DeletedOffsets(GroupError.NON_EMPTY_GROUP)
-        subscribed = self._subscribed(hosted) if is_used else frozenset()
-        errors: list[GroupError] = []
-        changes: dict[ShardKey, CommittedOffset | None] = {}
-        for place in places:
-            key = self._key_of(place)
-            if key is None:
-                errors.append(GroupError.UNKNOWN_TOPIC_OR_PARTITION)
-            elif subscribed is None or key.topic_id in subscribed:
-                errors.append(GroupError.GROUP_SUBSCRIBED_TO_TOPIC)
-            else:
-                changes[key] = None
-                errors.append(GroupError.NONE)
-        if changes:
-            outcome = await self._in_time(self._write(hosted, changes))
-            if outcome is not GroupError.NONE:
-                return DeletedOffsets(outcome)
-        return DeletedOffsets(GroupError.NONE, tuple(errors))
+    async def _fetch_all(self, offsets: Mapping[ShardKey, CommittedOffset]) -> list[FetchedOffset]:
+        by_topic: dict[UUID, list[tuple[int, CommittedOffset]]] = {}
+        async for some in in_slices(list(offsets.items())):
+            for key, committed in some:
+                by_topic.setdefault(key.topic_id, []).append((key.shard, committed))
+        named = [(topic.name, placed) for key, placed in by_topic.items() if (topic := self._topics.topic_by_id(key))]
+        found: list[FetchedOffset] = []
+        async for topics in in_slices(sorted(named)):
+            for name, placed in topics:
+                async for shards in in_slices(sorted(placed)):
+                    found += [FetchedOffset(name, shard, committed) for shard, committed in shards]
+        return found
 
-    async def delete_group(self, hosted: HostedGroup) -> GroupError:
-        if hosted.machine.state is not GroupState.EMPTY:
-            return GroupError.NON_EMPTY_GROUP
-        return await self._in_time(self._remove(hosted))
 
-    def _remove(self, hosted: HostedGroup) -> asyncio.Future[GroupError]:
-        """Write that an empty group and all its offsets are gone; until then nobody may use it."""
-        outcome: asyncio.Future[GroupError] = asyncio.get_running_loop().create_future()
-
-        def done(error: GroupError) -> None:
-            hosted.writes -= 1
-            hosted.is_leaving = False
-            if error is GroupError.NONE and hosted.shard.state is not ShardState.CLOSED:
-                self._stats.offsets -= len(hosted.offsets)
-                hosted.offsets.clear()
-                hosted.durable = None
-                self._membership.step(hosted, GroupClosed(GroupError.NOT_COORDINATOR))
-                hosted.shard.forget(hosted)
-            if not outcome.done():
-                outcome.set_result(error)
-
-        log = hosted.shard.log
-        assert log is not None, "a group is hosted only by a loaded shard"
-        hosted.is_leaving = True
-        hosted.writes += 1
-        log.submit([GroupEntry(hosted.group_id, None, self._wall_ms())], done)
-        return outcome
-
-    def forget_topic(self, hosted: HostedGroup, topic_id: UUID) -> None:
-        """The topic was deleted: its name resolves no longer, so nobody can read these offsets as it is."""
-        gone = [key for key in hosted.offsets if key.topic_id == topic_id]
-        if gone and not hosted.is_leaving:
-            self._stats.expired_offsets += len(gone)
-            self._write(hosted, dict.fromkeys(gone))
-
-    async def sweep(self, groups: Sequence[HostedGroup]) -> None:
-        """Forget what has expired, offsets of vanished topics, and groups of which nothing is left."""
-        doubtful: set[tuple[str, ShardKey]] = set()
-        for hosted in groups:
-            self._sweep_group(hosted, doubtful)
-            await asyncio.sleep(0)
-        self._doubtful = doubtful
-
-    def _sweep_group(self, hosted: HostedGroup, doubtful: set[tuple[str, ShardKey]]) -> None:
-        machine = hosted.machine
-        if hosted.is_leaving or machine.state is GroupState.DEAD:
-            return
-        gone = dict.fromkeys(self._expired(hosted) + self._orphaned(hosted, doubtful))
-        self._stats.expired_offsets += len(gone)
-        is_finished = len(gone) == len(hosted.offsets) and hosted.writes == 0
-        if is_finished and machine.state is GroupState.EMPTY and not machine.has_pending_members:
-            self._remove(hosted)
-        elif gone:
-            self._write(hosted, gone)
-
-    def _expired(self, hosted: HostedGroup) -> list[ShardKey]:
-        machine = hosted.machine
-        return expired_offsets(
-            hosted.offsets,
-            state=machine.state,
-            has_members_protocol=machine.protocol_type is not None,
-            empty_since_ms=hosted.changed_ms,
-            subscribed=self._subscribed(hosted) if machine.state is GroupState.STABLE else None,
-            now_ms=self._wall_ms(),
-            retention_ms=self._limits.retention_ms,
-        )
-
-    def _orphaned(self, hosted: HostedGroup, doubtful: set[tuple[str, ShardKey]]) -> list[ShardKey]:
-        unknown = [key for key in hosted.offsets if self._topics.topic_by_id(key.topic_id) is None]
-        orphaned = [key for key in unknown if (hosted.group_id, key) in self._doubtful]
-        doubtful.update((hosted.group_id, key) for key in unknown)
-        return orphaned
-
-    def _subscribed(self, hosted: HostedGroup) -> frozenset[UUID] | None:
-        """Topics that members want; None when what they sent cannot be read."""
-        if hosted.machine.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            return None
-        wanted: set[UUID] = set()
-        for member in hosted.machine.members:
-            for protocol in member.protocols:
-                names = subscribed_topics(protocol.metadata)
-                if names is None:
-                    return None
-                wanted.update(topic.topic_id for name in names if (topic := self._topics.topic(name)))
-        return frozenset(wanted)
+async def encoded(group_id: str, changes: Mapping[ShardKey, CommittedOffset | None]) -> list[KeyValue]:
+    """The log entries of these changes."""
+    pairs: list[KeyValue] = []
+    async for some in in_slices(list(changes.items())):
+        pairs += [encode_entry(OffsetEntry(group_id, key, value)) for key, value in some]
+    return pairs
 
 
 def _give_up(outcome: asyncio.Future[GroupError]) -> None:

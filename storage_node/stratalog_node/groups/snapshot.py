@@ -8,7 +8,6 @@ Source: docs/formats-groups.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Protocol, TypeAlias
 
 from stratalog.formats.group_log import KeyValue, LogEntry, SnapshotBegun, SnapshotEnded, encode_entry
@@ -22,7 +21,9 @@ LiveKey: TypeAlias = tuple[str, ShardKey | None]
 class LiveState(Protocol):
     """What a snapshot is made of: the durable state, which changes only when an append was acknowledged."""
 
-    def live_keys(self) -> list[LiveKey]: ...
+    def live_keys(self) -> Iterator[LiveKey]:
+        """Everything that is alive when this is called and still is when it is reached."""
+        ...
 
     def live_entry(self, key: LiveKey) -> LogEntry | None:
         """The entry that restates it; None when it is gone by now."""
@@ -35,7 +36,7 @@ class SnapshotInProgress:
     def __init__(self, snapshot_id: int, live: LiveState) -> None:
         self.snapshot_id = snapshot_id
         self._live = live
-        self._keys: Iterator[LiveKey] = iter(live.live_keys())
+        self._keys = live.live_keys()
         self._appended_entries = 0
         self.base_offset = -1
         """Where the begin mark is: what is below may go once the snapshot is complete."""
@@ -46,12 +47,19 @@ class SnapshotInProgress:
     def has_begun(self) -> bool:
         return self.base_offset >= 0
 
-    def next_chunk(self, max_entries: int) -> list[KeyValue]:
-        """Entries to append now, ahead of anything else in the same append."""
-        keys = list(islice(self._keys, max_entries))
-        entries = [entry for key in keys if (entry := self._live.live_entry(key)) is not None]
-        pairs = [encode_entry(entry) for entry in entries]
-        if len(keys) < max_entries:
+    def next_chunk(self, max_entries: int, max_bytes: int) -> list[KeyValue]:
+        """Entries to append now, ahead of anything else in the same append: so many, or the first that reach the
+        bytes."""
+        pairs: list[KeyValue] = []
+        size_bytes = 0
+        for key in self._keys:
+            entry = self._live.live_entry(key)
+            if entry is not None:
+                pairs.append(encode_entry(entry))
+                size_bytes += size_of(pairs[-1:])
+                if len(pairs) >= max_entries or size_bytes >= max_bytes:
+                    break
+        else:
             self.is_complete = True
             pairs.append(encode_entry(SnapshotEnded(self.snapshot_id, self._appended_entries + len(pairs))))
         if not self.has_begun:

@@ -11,7 +11,7 @@ from stratalog_node.groups.placement import shard_of
 class Item:
     def __init__(self, name: str) -> None:
         self.name = name
-        self.scheduled_ms: int | None = None
+        self.timer: int | None = None
 
 
 def names(heap: DeadlineHeap[Item], now_ms: int) -> list[str]:

@@ -189,7 +189,7 @@ async def test_offsets_of_a_group_expire_only_after_its_last_member_is_gone() ->
     commit = committing("g", ("orders", 0, 5), member_id=member_id, generation=1)
     await node.groups.commit_offsets(commit)
     for _ in range(30):
-        node.wall_ms += DAY_MS
+        await node.grow_older(DAY_MS)
         await node.groups.sweep()
     await node.settle()
     assert await offsets(node, "g") == {("orders", 0): 5}, "the offset of a living group expired"
@@ -210,7 +210,7 @@ async def test_a_living_group_forgets_topics_it_left() -> None:
     member_id = await member(node, "g", "orders")
     commit = committing("g", ("orders", 0, 5), ("clicks", 0, 5), member_id=member_id, generation=1)
     await node.groups.commit_offsets(commit)
-    node.wall_ms += 8 * DAY_MS
+    await node.grow_older(8 * DAY_MS)
     await node.groups.sweep()
     await node.settle()
     assert await offsets(node, "g") == {("orders", 0): 5}
@@ -222,7 +222,7 @@ async def test_a_group_that_does_not_say_what_it_reads_forgets_nothing() -> None
     joined = await node.groups.join(joining("g", "a", protocols=protocols))
     await node.groups.sync(syncing("g", joined.member_id, 1))
     await node.groups.commit_offsets(committing("g", ("clicks", 0, 5), member_id=joined.member_id, generation=1))
-    node.wall_ms += 8 * DAY_MS
+    await node.grow_older(8 * DAY_MS)
     await node.groups.sweep()
     await node.settle()
     assert await offsets(node, "g") == {("clicks", 0): 5}
@@ -242,11 +242,11 @@ async def test_a_group_without_members_is_deleted_with_its_offsets() -> None:
     node = await GroupNode().start()
     await node.groups.commit_offsets(committing("g", ("orders", 0, 5)))
     await member(node, "used", "orders")
-    assert await node.groups.delete_groups(["g", "used", "never"]) == [
-        OK,
-        GroupError.NON_EMPTY_GROUP,
-        GroupError.GROUP_ID_NOT_FOUND,
-    ]
+    assert await node.groups.delete_groups(["g", "used", "never", "g"]) == {
+        "g": OK,
+        "used": GroupError.NON_EMPTY_GROUP,
+        "never": GroupError.GROUP_ID_NOT_FOUND,
+    }
     await node.kill()
     assert await offsets(node, "g") == {}
     assert [group.group_id for group in (await node.groups.list_groups()).groups] == ["used"]
@@ -262,7 +262,7 @@ async def test_a_group_that_is_being_deleted_takes_nothing_until_it_is_gone() ->
     errors = await node.groups.commit_offsets(committing("g", ("orders", 0, 6)))
     assert errors == [GroupError.COORDINATOR_LOAD_IN_PROGRESS]
     shard.release()
-    assert await deletion == [OK]
+    assert await deletion == {"g": OK}
     assert await node.groups.commit_offsets(committing("g", ("orders", 0, 7))) == [OK]
     await node.kill()
     assert await offsets(node, "g") == {("orders", 0): 7}
@@ -273,7 +273,7 @@ async def test_an_offset_committed_with_an_unknown_outcome_goes_with_its_group()
     await node.groups.commit_offsets(committing("g", ("orders", 0, 5)))
     node.shard_of("g").fail(OutcomeUnknown("lost: read again"))
     await node.groups.commit_offsets(committing("g", ("orders", 1, 5)))
-    assert await node.groups.delete_groups(["g"]) == [OK]
+    assert await node.groups.delete_groups(["g"]) == {"g": OK}
     await node.kill()
     assert node.groups.stats.offsets == 0
 
@@ -306,7 +306,7 @@ async def test_offsets_of_connectors_in_use_are_not_deleted() -> None:
 async def test_a_living_group_without_offsets_is_left_alone() -> None:
     node = await GroupNode().start()
     member_id = await member(node, "g", "orders")
-    node.wall_ms += 30 * DAY_MS
+    await node.grow_older(30 * DAY_MS)
     await node.groups.sweep()
     await node.settle()
     assert await node.groups.heartbeat("g", member_id, None, 1) is OK

@@ -1,6 +1,7 @@
 """DeleteGroups (42): groups without members go, with all their offsets.
 
-Errors: 68 it has members, 69 it does not exist, and 14, 15, 16. Versions 0-2 differ in form only.
+A group named several times is answered once. Errors: 68 it has members, 69 it does not exist, 24, and 14, 15, 16.
+Versions 0-2 differ in form only.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.off_loop import off_loop
 from stratalog_node.serve.registry import Api
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     errors = await context.services.groups.delete_groups(request.groups_names)
-    results = [
-        {"group_id": group_id, "error_code": error}
-        for group_id, error in zip(request.groups_names, errors, strict=True)
-    ]
-    return messages.build(messages.response_type(42, context.header.api_version), throttle_time=0, results=results)
+    schema = messages.response_type(42, context.header.api_version)
+
+    def answer() -> messages.EncodedBody:
+        results = [{"group_id": group_id, "error_code": error} for group_id, error in errors.items()]
+        return messages.EncodedBody(messages.encode_entity(messages.build(schema, throttle_time=0, results=results)))
+
+    return await off_loop(len(errors), answer)
 
 
 API = Api(42, "DeleteGroups", 0, 2, handle)

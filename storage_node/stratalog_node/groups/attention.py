@@ -1,0 +1,60 @@
+"""Time that this node did not attend to its clients, because its own event loop stood still.
+
+Members are not to blame for it: their heartbeats lie in the sockets. So that time does not count for sessions, and
+after it nobody is expired before the sockets have been read.
+Thread: the event loop. Cost: ten look-ups of the clock a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+_TICK_S = 0.1
+_STALL_S = 0.5
+"""A loop that comes round this much later than it wanted to has stood still."""
+_CATCH_UP_TICKS = 10
+"""Ticks after a stall before anyone may expire: at least as many turns, each of which reads what is ready."""
+
+
+class Attention:
+    """`clock_s` is a monotonic clock in seconds."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self._looked_s = clock_s()
+        self._unattended_s = 0.0
+        self._ticks_left = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._looked_s = self._clock_s()
+        self._tick()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def unattended_ms(self) -> int:
+        """All time so far that does not count."""
+        self._look()
+        return int(self._unattended_s * 1000)
+
+    @property
+    def is_catching_up(self) -> bool:
+        """The loop stood still a moment ago, and its sockets may not all have been read since."""
+        self._look()
+        return self._ticks_left > 0
+
+    def _look(self) -> None:
+        now_s = self._clock_s()
+        gap_s, self._looked_s = now_s - self._looked_s, now_s
+        if gap_s > _TICK_S + _STALL_S:
+            self._unattended_s += gap_s
+            self._ticks_left = _CATCH_UP_TICKS
+
+    def _tick(self) -> None:
+        self._look()
+        self._ticks_left = max(self._ticks_left - 1, 0)
+        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)

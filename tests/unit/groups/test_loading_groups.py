@@ -1,0 +1,97 @@
+"""While a shard of the group log is read, members of its groups must not take that for the end of their membership."""
+
+from __future__ import annotations
+
+import asyncio
+
+from stratalog.model.group import GroupError
+from stratalog_node.groups.coordinator import CoordinatorLimits
+from stratalog_node.groups.log import LogLimits
+from stratalog_node.groups.requests import TopicShard
+from support.group_node import GroupNode, committing, joining, syncing, task
+
+OK = GroupError.NONE
+
+
+class Turns:
+    """Counts turns of the event loop, and the most of something that happened within one."""
+
+    def __init__(self, count: object) -> None:
+        self._count = count
+        self.turns = 0
+        self.most = 0
+
+    async def __aenter__(self) -> Turns:
+        self._task = task(self._watch())
+        await asyncio.sleep(0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+
+    async def _watch(self) -> None:
+        seen = self._count()  # type: ignore[operator]
+        while True:
+            await asyncio.sleep(0)
+            now = self._count()  # type: ignore[operator]
+            self.turns += 1
+            self.most = max(self.most, now - seen)
+            seen = now
+
+
+async def a_coordinator_that_loads(node: GroupNode) -> None:
+    """The shards are there, and their logs are being read; they stay so until `release`."""
+    await node.groups.stop()
+    for shard in node.shards.values():
+        shard.hold()
+    node.groups = node._coordinator()
+    await node.groups.start()
+    await node.settle()
+
+
+async def test_members_live_through_the_loading_of_their_group() -> None:
+    node = await GroupNode().start()
+    joined = await node.groups.join(joining("g", "a"))
+    await node.groups.sync(syncing("g", joined.member_id, 1))
+    await a_coordinator_that_loads(node)
+    assert await node.groups.heartbeat("g", joined.member_id, None, 1) is OK
+    assert (await node.groups.sync(syncing("g", joined.member_id, 1))).error is GroupError.REBALANCE_IN_PROGRESS
+    loading = GroupError.COORDINATOR_LOAD_IN_PROGRESS
+    assert (await node.groups.join(joining("g", "b"))).error is loading
+    assert await node.groups.commit_offsets(committing("g", ("orders", 0, 1))) == [loading]
+    assert (await node.groups.fetch_offsets("g", [TopicShard("orders", 0)])).error is loading
+    assert (await node.groups.describe("g")).error is loading
+    for shard in node.shards.values():
+        shard.release()
+    for index in range(2):
+        await node.groups.load(index)
+    assert await node.groups.heartbeat("g", joined.member_id, None, 1) is OK
+
+
+async def test_a_long_log_is_read_and_taken_over_in_slices() -> None:
+    limits = CoordinatorLimits(log=LogLimits(append_bytes=16 << 10, read_bytes=16 << 10))
+    node = await GroupNode(limits=limits, offsets_topic_num_partitions=1).start()
+    node.topics.add("wide", 5_000)
+    for n in range(4):
+        await node.groups.commit_offsets(committing(f"g{n}", *(("wide", shard, n) for shard in range(5_000))))
+    await node.groups.stop()
+    node.groups = node._coordinator()
+    async with Turns(lambda: node.groups.stats.offsets) as turns:
+        await node.groups.start()
+        await node.groups.load(0)
+    assert node.groups.stats.offsets == 20_000
+    assert turns.turns > 60, "the log was read in one piece"
+    assert turns.most <= 5_000, "groups were taken over in one piece"
+
+
+async def test_a_shard_given_up_lets_its_groups_go_in_slices() -> None:
+    node = await GroupNode(offsets_topic_num_partitions=1).start()
+    for n in range(2_000):
+        await node.groups.commit_offsets(committing(f"g{n}", ("orders", 0, n)))
+    assert node.groups.stats.groups == 2_000
+    async with Turns(lambda: -node.groups.stats.groups) as turns:
+        node.groups.unload(0)
+        assert (await node.groups.fetch_offsets("g1", None)).error is GroupError.NOT_COORDINATOR
+        await node.settle()
+    assert node.groups.stats.groups == node.groups.stats.offsets == node.groups.stats.held_bytes == 0
+    assert turns.most <= 500
