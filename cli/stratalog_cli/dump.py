@@ -14,11 +14,14 @@ from stratalog.model.errors import InvalidRequest
 from stratalog_cli.output import OutputFormat, OutputOption, print_fields, print_json_line, print_table
 
 if TYPE_CHECKING:
+    from stratalog.objects import ObjectStore
     from stratalog_cli.dump_sections import Readable, Section
 
 _ROWS = frozenset({"batch", "record", "index point", "remote part", "producer", "journal entry"})
 """Kinds of which there are many: shown as rows of one table."""
 _ROWS_PER_TABLE = 10_000
+_CHARACTERS_PER_TABLE = 4_000_000
+_WINDOW_BYTES = 4 << 20
 
 
 def register(app: typer.Typer) -> None:
@@ -52,12 +55,15 @@ def dump(
 def _print(sections: Iterable[Section]) -> None:
     """Sections of one kind in a row become one table. What was read before the damage is printed before the error."""
     pending: list[Section] = []
+    held_characters = 0
     try:
         for section in sections:
-            if pending and (pending[0].kind != section.kind or len(pending) >= _ROWS_PER_TABLE):
+            is_full = len(pending) >= _ROWS_PER_TABLE or held_characters >= _CHARACTERS_PER_TABLE
+            if pending and (pending[0].kind != section.kind or is_full):
                 _print_run(pending)
-                pending = []
+                pending, held_characters = [], 0
             pending.append(section)
+            held_characters += sum(len(value) for value in section.fields.values() if isinstance(value, str))
     finally:
         if pending:
             _print_run(pending)
@@ -80,21 +86,55 @@ def _shown(value: object) -> str:
 
 
 class _Object:
-    """An object, read whole."""
+    """An object, read in ranges; the last one is kept, for small reads stand close together."""
 
-    def __init__(self, name: str, body: bytes) -> None:
-        self.name = name
-        self.size_bytes = len(body)
-        self._body = body
+    def __init__(self, store: ObjectStore, key: str, runner: asyncio.Runner) -> None:
+        self._store = store
+        self._runner = runner
+        self._window = b""
+        self._window_at = 0
+        self.name = key
+        self.size_bytes = runner.run(self._ask_size())
+
+    async def _ask_size(self) -> int:
+        return (await self._store.head(self.name)).size_bytes
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        return self._body[position : position + size_bytes]
+        size_bytes = min(size_bytes, self.size_bytes - position)
+        if size_bytes <= 0:
+            return b""
+        begin = position - self._window_at
+        if not 0 <= begin <= len(self._window) - size_bytes:
+            end = min(position + max(size_bytes, _WINDOW_BYTES), self.size_bytes)
+            self._window = self._runner.run(self._fetch(position, end))
+            self._window_at, begin = position, 0
+        return self._window[begin : begin + size_bytes]
+
+    async def _fetch(self, begin: int, end: int) -> bytes:
+        return await self._store.get_range(self.name, begin, end)
+
+    def holds_only_zeros_from(self, position: int) -> bool:
+        positions = range(position, self.size_bytes, _WINDOW_BYTES)
+        return not any(self.read(at, _WINDOW_BYTES).strip(b"\0") for at in positions)
+
+
+@contextmanager
+def _object(url: str, key: str) -> Iterator[Readable]:
+    from stratalog.objects import open_store
+
+    with asyncio.Runner() as runner:
+        store = open_store(url)
+        try:
+            yield _Object(store, key, runner)
+        finally:
+            runner.run(store.close())
 
 
 @contextmanager
 def _open(file: str, bucket: str | None) -> Iterator[Readable]:
     if bucket is not None:
-        yield _Object(file, asyncio.run(_fetch(bucket, file)))
+        with _object(bucket, file) as found:
+            yield found
         return
     from stratalog_node.disk.inspection import inspect_file
 
@@ -105,13 +145,3 @@ def _open(file: str, bucket: str | None) -> Iterator[Readable]:
         )
     with inspect_file(path) as opened:
         yield opened
-
-
-async def _fetch(bucket: str, key: str) -> bytes:
-    from stratalog.objects import open_store
-
-    store = open_store(bucket)
-    try:
-        return await store.get(key)
-    finally:
-        await store.close()

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from crc32c import crc32c
+
 from stratalog.admin_api.wording import human_time
 from stratalog.formats.bundle import (
     BUNDLE_TRAILER_BYTES,
@@ -20,7 +22,14 @@ from stratalog.formats.compression import Codec
 from stratalog.formats.envelope import Structure, identify
 from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.index_points import IndexPoints
-from stratalog.formats.journal import JOURNAL_HEADER_BYTES, decode_journal_header, scan_journal
+from stratalog.formats.journal import (
+    JOURNAL_ENTRY_HEADER_BYTES,
+    JOURNAL_HEADER_BYTES,
+    JournalEntryHead,
+    check_entry,
+    decode_entry_head,
+    decode_journal_header,
+)
 from stratalog.formats.manifest import decode_manifest
 from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header, decode_part_index
 from stratalog.formats.records import decode_records
@@ -33,6 +42,8 @@ from stratalog_node.check.batch_stream import BatchStream
 Field: TypeAlias = "str | int | bool | None"
 
 _WINDOW_BYTES = 4 << 20
+_LARGEST_WHOLE_BYTES = 64 << 20
+"""Of an index, a manifest, a directory: what is not read in windows."""
 
 
 class Readable(Protocol):
@@ -41,7 +52,11 @@ class Readable(Protocol):
     name: str
     size_bytes: int
 
-    def read(self, position: int, size_bytes: int) -> bytes: ...
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """At most `size_bytes`, fewer only at the end."""
+        ...
+
+    def holds_only_zeros_from(self, position: int) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +88,18 @@ def sections_of(source: Readable, options: DumpOptions) -> Iterator[Section]:
 
 
 def _whole(source: Readable) -> bytes:
-    return source.read(0, source.size_bytes)
+    return _at_once(source, 0, source.size_bytes, source.name)
+
+
+def _at_once(source: Readable, position: int, size_bytes: int, what: str) -> bytes:
+    """Bytes that must be held together to be read. Raises: Corrupt for more than any such thing has."""
+    if size_bytes > _LARGEST_WHOLE_BYTES:
+        raise Corrupt(
+            f"{what} is {size_bytes} bytes long, expected at most {_LARGEST_WHOLE_BYTES}",
+            source=source.name,
+            position=position,
+        )
+    return source.read(position, size_bytes)
 
 
 # Structures -------------------------------------------------------------------------------------------------------
@@ -90,7 +116,7 @@ def _segment(source: Readable, options: DumpOptions) -> Iterator[Section]:
             yield from _batches(source, stream, looked_from, source.size_bytes, options)
             break
         except Corrupt:
-            if _holds_only_zeros_from(source, stream.position):
+            if source.holds_only_zeros_from(stream.position):
                 room = source.size_bytes - stream.position
                 yield Section("room ahead", {"position": stream.position, "bytes": room, "meaning": "being written"})
                 break
@@ -98,11 +124,6 @@ def _segment(source: Readable, options: DumpOptions) -> Iterator[Section]:
                 raise
             stream.rewind()  # a node may have filled its room meanwhile: look once more from there
     yield _totals(stream)
-
-
-def _holds_only_zeros_from(source: Readable, position: int) -> bool:
-    positions = range(position, source.size_bytes, _WINDOW_BYTES)
-    return not any(source.read(at, min(_WINDOW_BYTES, source.size_bytes - at)).strip(b"\0") for at in positions)
 
 
 def _index(source: Readable, _options: DumpOptions) -> Iterator[Section]:
@@ -143,7 +164,8 @@ def _part_at(source: Readable, position: int, options: DumpOptions) -> Iterator[
         digest=header.digest_before,
     )
     yield from _batches(source, stream, start, end, options)
-    index = decode_part_index(source.read(end, header.index_size_bytes), header, source=source.name, position=end)
+    data = _at_once(source, end, header.index_size_bytes, "the part's index")
+    index = decode_part_index(data, header, source=source.name, position=end)
     yield from _points(index.points)
     yield _totals(stream)
     if options.max_batches is None and (stream.digest, stream.next_offset) != (header.digest_after, header.end_offset):
@@ -167,7 +189,8 @@ def _bundle(source: Readable, options: DumpOptions) -> Iterator[Section]:
     size = source.size_bytes
     tail = source.read(max(0, size - BUNDLE_TRAILER_BYTES), BUNDLE_TRAILER_BYTES)
     trailer = decode_bundle_trailer(tail, source=source.name, object_size=size)
-    directory = source.read(trailer.directory_position, trailer.directory_size_bytes)
+    position, held = trailer.directory_position, trailer.directory_size_bytes
+    directory = _at_once(source, position, held, "the bundle's directory")
     for entry in decode_bundle_directory(directory, trailer, source=source.name):
         yield from _part_at(source, entry.position, options)
 
@@ -209,23 +232,48 @@ def _journal(source: Readable, options: DumpOptions) -> Iterator[Section]:
             "created": human_time(header.created_ms),
         },
     )
-    data = source.read(JOURNAL_HEADER_BYTES, source.size_bytes)
-    scan = scan_journal(data, header.number, source=source.name)
-    for entry in scan.entries[: options.max_batches]:
-        segment = entry.segment
-        yield Section(
-            "journal entry",
-            {
-                "topic_id": str(segment.topic_id),
-                "shard": segment.shard,
-                "epoch": segment.epoch,
-                "segment_base_offset": segment.base_offset,
-                "position": entry.position,
-                "bytes": len(entry.payload),
-            },
-        )
-    left = len(data) - scan.end_position
-    yield Section("end", {"entries": len(scan.entries), "bytes_not_of_this_journal": left, "why": scan.reason})
+    position, entries, reason = JOURNAL_HEADER_BYTES, 0, None
+    while position < source.size_bytes:
+        try:
+            head = _journal_entry(source, header.number, position)
+        except Corrupt as torn:
+            reason = str(torn)
+            break
+        if options.max_batches is None or entries < options.max_batches:
+            yield _entry(head)
+        entries += 1
+        position += JOURNAL_ENTRY_HEADER_BYTES + head.size_bytes
+    left = source.size_bytes - position
+    yield Section("end", {"entries": entries, "bytes_not_of_this_journal": left, "why": reason})
+
+
+def _journal_entry(source: Readable, number: int, position: int) -> JournalEntryHead:
+    """A whole entry's head. Its payload is checked in windows. Raises: Corrupt."""
+    front = source.read(position, JOURNAL_ENTRY_HEADER_BYTES)
+    head = decode_entry_head(front, number, source=source.name, position=position)
+    at = position + JOURNAL_ENTRY_HEADER_BYTES
+    held = min(head.size_bytes, source.size_bytes - at)
+    crc = 0
+    if held == head.size_bytes:
+        for begin in range(at, at + held, _WINDOW_BYTES):
+            crc = crc32c(source.read(begin, min(_WINDOW_BYTES, at + held - begin)), crc)
+    check_entry(head, held, crc, source=source.name, position=position)
+    return head
+
+
+def _entry(head: JournalEntryHead) -> Section:
+    segment = head.segment
+    return Section(
+        "journal entry",
+        {
+            "topic_id": str(segment.topic_id),
+            "shard": segment.shard,
+            "epoch": segment.epoch,
+            "segment_base_offset": segment.base_offset,
+            "position": head.position,
+            "bytes": head.size_bytes,
+        },
+    )
 
 
 _READERS: dict[Structure, Callable[[Readable, DumpOptions], Iterator[Section]]] = {

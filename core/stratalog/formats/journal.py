@@ -30,6 +30,16 @@ class JournalHeader:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalEntryHead:
+    """What goes before an entry's payload: where the payload belongs, its size and its CRC."""
+
+    segment: SegmentKey
+    position: int
+    size_bytes: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
 class JournalEntry:
     """`payload` is what the segment holds from `position` on, counted from its first batch; a view, not a copy."""
 
@@ -105,8 +115,10 @@ def scan_journal(data: Buffer, number: int, *, source: str, position: int = JOUR
     return JournalScan(tuple(entries), at, None, 0)
 
 
-def _read_entry(view: memoryview, number: int, source: str, position: int) -> JournalEntry:
-    fields = _open(view, source, position)
+def decode_entry_head(data: Buffer, number: int, *, source: str, position: int) -> JournalEntryHead:
+    """The head at the front of `data`, which may hold more, of an entry at byte `position` of journal `number`: for
+    readers that take a payload in windows. Raises: Corrupt."""
+    fields = _open(memoryview(data), source, position)
     found = fields.natural("journal number")
     if found != number:
         fields.refuse(f"entry is of journal {found}, this is journal {number}", back=8)
@@ -115,21 +127,30 @@ def _read_entry(view: memoryview, number: int, source: str, position: int) -> Jo
     size = fields.natural("payload size")
     crc = fields.u32("payload's CRC")
     fields.zeros_to_end()
-    payload = view[JOURNAL_ENTRY_HEADER_BYTES : JOURNAL_ENTRY_HEADER_BYTES + size]
-    if len(payload) < size:
+    return JournalEntryHead(segment, at, size, crc)
+
+
+def check_entry(head: JournalEntryHead, held_bytes: int, computed: int, *, source: str, position: int) -> None:
+    """Whether the payload that was found is the head's: its size, and the CRC computed over it. Raises: Corrupt."""
+    if held_bytes < head.size_bytes:
         raise Corrupt(
-            f"journal entry claims a payload of {size} bytes, {len(payload)} are there",
+            f"journal entry claims a payload of {head.size_bytes} bytes, {held_bytes} are there",
             source=source,
             position=position,
         )
-    computed = crc32c(payload)
-    if computed != crc:
+    if computed != head.crc:
         raise Corrupt(
-            f"journal entry's payload has CRC {computed:08x}, its header says {crc:08x}",
+            f"journal entry's payload has CRC {computed:08x}, its header says {head.crc:08x}",
             source=source,
             position=position + JOURNAL_ENTRY_HEADER_BYTES,
         )
-    return JournalEntry(segment, at, payload)
+
+
+def _read_entry(view: memoryview, number: int, source: str, position: int) -> JournalEntry:
+    head = decode_entry_head(view, number, source=source, position=position)
+    payload = view[JOURNAL_ENTRY_HEADER_BYTES : JOURNAL_ENTRY_HEADER_BYTES + head.size_bytes]
+    check_entry(head, len(payload), crc32c(payload), source=source, position=position)
+    return JournalEntry(head.segment, head.position, payload)
 
 
 def _open(view: memoryview, source: str, position: int) -> FieldReader:

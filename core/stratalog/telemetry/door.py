@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError, Unavailable
@@ -36,6 +38,7 @@ _ACCEPT_RETRY_S: Final = 0.5
 _TELL_EVERY_S: Final = 10.0
 _LINGER_S: Final = 1.0
 _MAX_HEADERS: Final = 64
+_LONGEST_REASON: Final = 200
 _BODY: Final = web.RequestKey("body", bytes)
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _HEADERS: Final = {
@@ -93,6 +96,7 @@ class Door:
             max_headers=_MAX_HEADERS,
             max_line_size=self.limits.max_head_bytes,
             max_field_size=self.limits.max_head_bytes,
+            logger=_server_log(),
         )
         await self._runner.setup()
         listener.setblocking(False)
@@ -292,6 +296,25 @@ class Door:
                     Unavailable(f"the request's body did not come within {wait_s} s: send it again"), 408
                 ) from error
             raise
+
+
+def _server_log() -> logging.Logger:
+    """Where aiohttp logs what failed. A client that went away or sent no HTTP is no fault of ours: one line, no
+    stack."""
+    server = logging.getLogger("stratalog.http")
+    if not server.filters:
+        server.addFilter(_tell_clients_fault_in_one_line)
+    return server
+
+
+def _tell_clients_fault_in_one_line(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    if not isinstance(error, (ConnectionError, HttpProcessingError)):
+        return True
+    peer = record.args[0] if isinstance(record.args, tuple) and record.args else None
+    said = f"{type(error).__name__}: {error}"
+    log.info("HTTP request ended by its client", peer=peer, reason=said.splitlines()[0][:_LONGEST_REASON])
+    return False
 
 
 class _NotTaken(Exception):

@@ -1,7 +1,7 @@
 """Follows the record batches of a segment through windows of bytes, checking everything a reader can check.
 
 Feed it windows in order; it keeps the bytes of an unfinished batch. It checks magic, length, CRC, that offsets go on
-without a gap, the epoch, and it carries the seal digest. Memory: one window and one batch.
+without a gap, the epoch, and it carries the seal digest. Memory: one window and one batch, which is put together once.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from stratalog.formats.record_batch import first_timestamp_ms, scan_valid_prefix
 from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.errors import Corrupt
 
+LARGEST_BATCH_BYTES = 1 << 30
+"""No request carries more (socket.request.max.bytes), so no batch is larger, whatever its header claims."""
+
 
 class BatchStream:
     __slots__ = (
-        "_epoch", "_rest", "_source", "batches", "digest", "first_timestamp_ms", "max_timestamp_ms", "next_offset",
-        "position", "records",
+        "_epoch", "_pieces", "_source", "_wanted_bytes", "batches", "digest", "first_timestamp_ms", "max_timestamp_ms",
+        "next_offset", "position", "records", "unfinished_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -23,7 +26,10 @@ class BatchStream:
     ) -> None:
         self._source = source
         self._epoch = epoch
-        self._rest = b""
+        self._pieces: list[bytes] = []
+        self._wanted_bytes = 0
+        self.unfinished_bytes = 0
+        """Bytes of a batch whose end has not come yet."""
         self.position = position
         """Where the next batch begins in `source`."""
         self.next_offset = base_offset
@@ -38,28 +44,41 @@ class BatchStream:
 
         Raises: Corrupt when the first batch is bad. Good ones before a bad one are given out; the next call raises.
         """
-        data = self._rest + window if self._rest else window
+        self._keep(window)
+        if self.unfinished_bytes < self._wanted_bytes:
+            return []
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         view = memoryview(data)
         found = scan_valid_prefix(data, self.next_offset, self._epoch, position=self.position)
         batches = [(self.position + at, header, view[at : at + header.size_bytes]) for at, header in found.headers]
         self._take(batches)
         if found.reason is not None and not found.wanted_bytes and not batches:
             self._raise_fault(view[found.end_position :])
-        self._rest = bytes(view[found.end_position :])
+        if found.wanted_bytes > LARGEST_BATCH_BYTES:
+            raise Corrupt(
+                f"batch claims {found.wanted_bytes} bytes, more than any batch may have ({LARGEST_BATCH_BYTES})",
+                source=self._source,
+                position=self.position,
+            )
+        self.rewind()
+        self._keep(bytes(view[found.end_position :]))
+        self._wanted_bytes = found.wanted_bytes
         return batches
+
+    def _keep(self, window: bytes) -> None:
+        if window:
+            self._pieces.append(window)
+            self.unfinished_bytes += len(window)
 
     def rewind(self) -> None:
         """The bytes from `position` on are fed again: forget what there was of an unfinished batch."""
-        self._rest = b""
+        self._pieces.clear()
+        self._wanted_bytes = self.unfinished_bytes = 0
 
     def finish(self) -> None:
         """The bytes end here. Raises: Corrupt when they end inside a batch."""
-        if self._rest:
-            self._raise_fault(memoryview(self._rest))
-
-    @property
-    def unfinished_bytes(self) -> int:
-        return len(self._rest)
+        if self._pieces:
+            self._raise_fault(memoryview(b"".join(self._pieces)))
 
     def _take(self, batches: list[tuple[int, BatchHeader, memoryview]]) -> None:
         if not batches:

@@ -5,6 +5,7 @@ Blocking; for disk threads and for the command line. Memory: one window at a tim
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +43,23 @@ class InspectedFile:
 
     def holds_only_zeros_from(self, position: int) -> bool:
         """Whether all of the file from there on is room ahead (docs/formats.md, 3). Raises: Corrupt, Unavailable."""
-        return not any(window.strip(b"\0") for window in self.windows(position))
+        while position < self.size_bytes:
+            held = self._next_data(position)
+            if held is None:
+                return True
+            position, end = held, min(held + WINDOW_BYTES, self.size_bytes)
+            if self.read(position, end - position).strip(b"\0"):
+                return False
+            position = end
+        return True
+
+    def _next_data(self, position: int) -> int | None:
+        """Where the file holds data from `position` on, as far as its file system knows; None when only a hole is
+        left: gigabytes that were never written need not be read."""
+        try:
+            return os.lseek(self._fd, position, os.SEEK_DATA)
+        except OSError as error:
+            return None if error.errno == errno.ENXIO else position
 
 
 @contextmanager

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from typer.testing import CliRunner
 
+from stratalog.formats.journal import JournalHeader, encode_entry_header, encode_journal_header
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.model.ids import SegmentKey
+from stratalog.objects.directory import DirectoryStore
 from stratalog_cli.entry import build_app
 from stratalog_node.disk.inspection import InspectedFile
 from support.stored_cluster import StoredCluster, store_cluster
@@ -167,3 +172,96 @@ def test_every_prefix_of_a_file_is_shown_or_refused_but_never_crashes(cluster: S
             path.write_bytes(whole[:size])
             ran = CliRunner().invoke(APP, ["dump", str(path), "-o", "json"])
             assert ran.exit_code in (0, 1), f"{source.name} cut to {size} bytes: {ran.exception!r}"
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The size of each read of a file."""
+    sizes: list[int] = []
+    real = InspectedFile.read
+
+    def read(file: InspectedFile, position: int, size_bytes: int) -> bytes:
+        data = real(file, position, size_bytes)
+        sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr(InspectedFile, "read", read)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("segment", 0), ("journal", 0), ("index", 1), ("chunk", 0), ("bundle0", 1), ("manifest", 1), ("nothing", 1)],
+)
+def test_a_sparse_file_of_20_gb_is_read_in_windows(
+    cluster: StoredCluster, tmp_path: Path, reads: list[int], name: str, code: int
+) -> None:
+    path = tmp_path / "sparse"
+    match name:
+        case "segment":
+            whole = cluster.segment_file(1).read_bytes()
+        case "journal":
+            whole = next(cluster.layout.journal.iterdir()).read_bytes()
+        case "nothing":
+            whole = b""
+        case _:
+            whole = cluster.object(name).read_bytes()
+    path.write_bytes(whole)
+    os.truncate(path, 20 << 30)
+
+    ran = CliRunner().invoke(APP, ["dump", str(path)])
+
+    assert ran.exit_code == code, ran.output
+    assert max(reads) <= 4 << 20 and sum(reads) <= 32 << 20
+
+
+def test_an_object_of_20_gb_is_read_in_ranges(cluster: StoredCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = cluster.keys["chunk"]
+    path = cluster.object("chunk")
+    size = path.stat().st_size
+    asked: list[int] = []
+    real = DirectoryStore.get_range
+
+    async def get_range(store: DirectoryStore, key: str, start: int, end: int) -> bytes:
+        asked.append(end - start)
+        return await real(store, key, start, end)
+
+    monkeypatch.setattr(DirectoryStore, "get_range", get_range)
+    try:
+        os.truncate(path, 20 << 30)
+        code, sections = dump(key, "--bucket", str(cluster.bucket))
+    finally:
+        os.truncate(path, size)
+    assert code == 0 and kinds(sections)[:2] == ["file", "part"]
+    assert max(asked) <= 4 << 20 and sum(asked) <= 32 << 20
+
+
+def test_a_batch_that_claims_more_than_any_batch_has_is_refused_at_once(
+    cluster: StoredCluster, tmp_path: Path, reads: list[int]
+) -> None:
+    data = bytearray(cluster.segment_file(1).read_bytes())
+    data[SEGMENT_HEADER_BYTES + 8 : SEGMENT_HEADER_BYTES + 12] = b"\x7f\xff\xff\xff"
+    path = tmp_path / "claims.seg"
+    path.write_bytes(data)
+    os.truncate(path, 20 << 30)
+
+    ran = CliRunner().invoke(APP, ["dump", str(path)])
+
+    assert ran.exit_code == 1 and "more than any batch may have" in ran.stderr
+    assert sum(reads) <= 32 << 20
+
+
+def test_a_journal_entry_longer_than_a_window_is_checked_in_windows(tmp_path: Path, reads: list[int]) -> None:
+    payload = bytes(range(256)) * (9 << 12)
+    key = SegmentKey(UUID(int=1), 0, 0, 0)
+    header = encode_journal_header(JournalHeader("c", 1, 5, 0))
+    entry = encode_entry_header(5, key, 7, [payload])
+    path = tmp_path / "5.journal"
+    path.write_bytes(header + entry + payload + entry + payload[:-1])
+
+    code, sections = dump(str(path))
+
+    assert code == 0 and kinds(sections) == ["file", "journal", "journal entry", "end"]
+    assert (sections[2]["position"], sections[2]["bytes"]) == (7, len(payload))
+    assert sections[3]["entries"] == 1 and f"{len(payload) - 1} are there" in str(sections[3]["why"])
+    assert max(reads) <= 4 << 20

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -16,6 +19,7 @@ from aiohttp import web
 from stratalog.telemetry.door import Door, body_of
 from stratalog.telemetry.door_limits import DoorLimits
 from stratalog.telemetry.http import TelemetryServer
+from stratalog.telemetry.logs import configure_logs
 from stratalog.telemetry.metrics import MetricRegistry
 from support.waiting import eventually
 
@@ -281,3 +285,42 @@ async def test_no_page_may_frame_or_read_an_answer() -> None:
         assert answer.headers["X-Frame-Options"] == "DENY"
         assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
         assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+# What the log says -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("what", ["answer", "body", "garbage"])
+async def test_a_client_that_goes_away_or_sends_no_http_is_one_line_without_a_stack(what: str) -> None:
+    reached = asyncio.Event()
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        reached.set()
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(bytes(1 << 16))
+
+    logged = io.StringIO()
+    configure_logs("info", stream=logged)
+    try:
+        async with port(PATIENT, lambda application: application.router.add_get("/stream", stream)) as rig:
+            host = f"Host: {rig.server.address}".encode()
+            if what == "answer":
+                sock = await rig.send(b"GET /stream HTTP/1.1\r\n" + host + b"\r\n\r\n")
+                await reached.wait()
+            elif what == "body":
+                head = b"\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+                sock = await rig.send(b"POST /length HTTP/1.1\r\n" + host + head)
+                await eventually(lambda: rig.door._bodies_bytes > 0)
+            else:
+                sock = await rig.send(b"GET / HTTP/1.1\r\nno colon \x00\x1b[2J here\r\n\r\n")
+                await rig.answer(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
+            await eventually(lambda: rig.stats.connections == 0)
+            await eventually(lambda: logged.getvalue())
+    finally:
+        configure_logs("info")
+    (line,) = logged.getvalue().splitlines()
+    told = json.loads(line)
+    assert told["event"] == "HTTP request ended by its client" and told["level"] == "info"
+    assert "exception" not in told and "Traceback" not in line
