@@ -30,8 +30,9 @@ from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.disk.checkpoints import Checkpoints
-from stratalog_node.disk.files import Descriptors, make_directories
-from stratalog_node.disk.journal_file import list_journals
+from stratalog_node.disk.descriptors import Descriptors
+from stratalog_node.disk.files import make_directories
+from stratalog_node.disk.journal_file import list_journals, remove_journal
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.groups.coordinator import GroupCoordinator
@@ -203,6 +204,7 @@ class StorageNode:
             clock_ms=self._clock_ms,
         )
         shards.flusher = self.flusher
+        descriptors.on_crowded = self.flusher.flush_soon
         shards.on_written(self.flusher.note_written)
         self.sealing = shards.sealing = Sealing(shards, self.meta, self._forget_active)
         shards.reader = pooled_reader(pool, _HOT_ANSWER_BYTES)
@@ -230,7 +232,7 @@ class StorageNode:
         await recovery.recover_all()
         self.checkpoints.delete(recovery.stale_checkpoints())
         for path in journals:
-            path.unlink()
+            remove_journal(path)
         recovery.hand_over(self.sealing)
 
     def _build_groups(self, age_clock: NodeAgeClock) -> None:

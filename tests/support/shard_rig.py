@@ -25,8 +25,9 @@ from stratalog.settings.topic import TopicSettings
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.disk.checkpoints import Checkpoints
-from stratalog_node.disk.files import Descriptors, make_directories
-from stratalog_node.disk.journal_file import list_journals
+from stratalog_node.disk.descriptors import Descriptors
+from stratalog_node.disk.files import make_directories
+from stratalog_node.disk.journal_file import list_journals, remove_journal
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.serve.buffers import BufferPool
@@ -149,6 +150,7 @@ class ShardRig:
         self.threads = DiskThreads()
         self.checkpoints = Checkpoints(self.layout.checkpoints)
         self.pool = BufferPool()
+        descriptors = Descriptors(self.descriptor_limit)
         self.shards = NodeShards(
             node_id=NODE_ID,
             cluster_id=registration.cluster_id,
@@ -157,7 +159,7 @@ class ShardRig:
             meta=self.meta,  # type: ignore[arg-type]
             layout=self.layout,
             threads=self.threads,
-            descriptors=Descriptors(self.descriptor_limit),
+            descriptors=descriptors,
             clock_ms=self.clock,
         )
         journals = list_journals(self.layout.journal)
@@ -172,6 +174,7 @@ class ShardRig:
             clock_ms=self.clock,
         )
         self.shards.flusher = self.flusher
+        descriptors.on_crowded = self.flusher.flush_soon
         self.shards.on_written(self.flusher.note_written)
         self.sealing = self.shards.sealing = Sealing(self.shards, self.meta, self._forget)  # type: ignore[arg-type]
         self.shards.reader = pooled_reader(self.pool, self.settings.fetch_max_bytes)
@@ -183,7 +186,7 @@ class ShardRig:
         await recovery.recover_all()
         self.checkpoints.delete(recovery.stale_checkpoints())
         for path in journals:
-            path.unlink()
+            remove_journal(path)
         recovery.hand_over(self.sealing)
         self.catalog.on_change(self.shards.follow)
         self._run(self._follow_meta(snapshot.version))

@@ -2,18 +2,21 @@
 
 Appends and non-blocking reads run on the event loop; blocking reads, flushes and truncation run on the disk threads. A
 file is pinned while a thread uses it, so that its descriptor is not closed or reused under the thread.
-Durability: `append` reaches the page cache; only `sync` reaches the disk.
+Durability: `append` reaches the page cache; only `sync` reaches the disk. Whose word on a flush counts, and why a file
+that waits for one stays open, is in `disk/descriptors.py`.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stratalog.model.errors import Corrupt, DiskFull, NotFound, Unavailable
+from stratalog.model.errors import Corrupt, DiskFull, NotFound, OutcomeUnknown, Unavailable
+from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.room_ahead import LEAST_APPEND_BYTES, RoomAhead
 
 _IOV_MAX = 1024
@@ -26,51 +29,28 @@ class FlushLost(Unavailable):
     """A flush failed: the kernel may have dropped what was not written yet, and will not say so again."""
 
 
-class Descriptors:
-    """Keeps the number of open descriptors below a limit by closing those not used since the last sweep.
-
-    `least_free_bytes`: its files take blocks ahead of their ends only while more than that is free.
-    """
-
-    def __init__(self, limit: int, *, least_free_bytes: int = 0) -> None:
-        self.limit = limit
-        self.least_free_bytes = least_free_bytes
-        self._open: dict[SegmentFile, None] = {}
-
-    @property
-    def open_count(self) -> int:
-        return len(self._open)
-
-    def opened(self, file: SegmentFile) -> None:
-        self._open[file] = None
-        if len(self._open) > self.limit:
-            self._sweep()
-
-    def closed(self, file: SegmentFile) -> None:
-        self._open.pop(file, None)
-
-    def close(self) -> None:
-        """All of them. Requires: no thread and no connection uses one any more."""
-        for file in list(self._open):
-            file.close()
-
-    def _sweep(self) -> None:
-        for file in list(self._open):
-            if len(self._open) <= self.limit * 3 // 4:
-                return
-            if file.was_used:
-                file.was_used = False
-                self._open.pop(file)
-                self._open[file] = None
-            elif file.pins == 0:
-                file.close()
+class NamesLost(Unavailable):
+    """The flush of a directory failed: which names it holds after a power cut is not known."""
 
 
 class SegmentFile:
     """One segment's file. `size_bytes` is what was appended whole; what lies beyond is room ahead or a torn tail, and
     is never read."""
 
-    __slots__ = ("_descriptors", "_fd", "_is_retired", "_lost", "_room", "path", "pins", "size_bytes", "was_used")
+    __slots__ = (
+        "_descriptors",
+        "_fd",
+        "_flushing",
+        "_is_cut_due",
+        "_is_retired",
+        "_is_unflushed",
+        "_lost",
+        "_room",
+        "path",
+        "pins",
+        "size_bytes",
+        "was_used",
+    )
 
     def __init__(self, path: Path, descriptors: Descriptors, size_bytes: int) -> None:
         self.path = path
@@ -79,9 +59,20 @@ class SegmentFile:
         self.was_used = True
         self._descriptors = descriptors
         self._fd = -1
+        self._is_cut_due = False
+        """Behind `size_bytes` may lie whole batches that were refused."""
         self._is_retired = False
+        self._is_unflushed = False
+        """Batches were written through the present descriptor since a flush began. The header alone does not count: a
+        start makes it anew where no batch follows it."""
+        self._flushing = threading.Lock()
         self._lost = ""
         self._room = RoomAhead()
+
+    @property
+    def must_stay_open(self) -> bool:
+        """Whether news of a failed writeback would go with its descriptor."""
+        return self._is_unflushed and not self._lost and not self._is_retired
 
     def pin(self) -> None:
         """A thread is about to use it: its descriptor stays as it is until `unpin`. On the event loop."""
@@ -106,6 +97,7 @@ class SegmentFile:
         """The descriptor, opened when needed. On the event loop only: threads use `read` and `sync`."""
         self.was_used = True
         if self._fd < 0:
+            self._descriptors.check_room()
             try:
                 self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -117,6 +109,7 @@ class SegmentFile:
 
     def create(self, header: bytes) -> None:
         """Make the file with its identity header. Replaces what an unconfirmed earlier attempt left."""
+        self._descriptors.check_room()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
@@ -138,11 +131,14 @@ class SegmentFile:
     def append(self, buffers: Sequence[memoryview | bytes], size_bytes: int) -> None:
         """Write all of it after `size_bytes`, or nothing: a failed append leaves the file as long as before.
 
-        Raises: DiskFull, Unavailable.
+        Raises: DiskFull, Unavailable; OutcomeUnknown when it failed and what it wrote could not be cut off either, so
+        that the next start may find some of it. The next append cuts it off first, or is refused.
         """
         fd = self.fd()
         position = self.size_bytes
         end = position + size_bytes
+        if self._is_cut_due:
+            self._cut(fd, position)
         try:
             if end > self._room.end_position and size_bytes >= LEAST_APPEND_BYTES:
                 is_whole = self._append_with_room(fd, buffers, position, size_bytes)
@@ -151,9 +147,15 @@ class SegmentFile:
             if not is_whole:
                 self._append_slowly(fd, buffers, position, size_bytes)
         except OSError as error:
-            self._cut_back(fd, position)
-            raise _write_error(self.path, error) from error
+            failure = _write_error(self.path, error)
+            self._is_cut_due = True
+            try:
+                self._cut(fd, position)
+            except Unavailable as left:
+                raise OutcomeUnknown(f"{failure}; {left}: the next start may find what was refused here") from error
+            raise failure from error
         self.size_bytes = end
+        self._is_unflushed = True
 
     def _append_with_room(self, fd: int, buffers: Sequence[memoryview | bytes], position: int, size_bytes: int) -> bool:
         """Append and make room behind. False: not all is written, perhaps for want of space for the room alone."""
@@ -185,11 +187,20 @@ class SegmentFile:
         if written != size_bytes:
             raise OSError(errno.EIO, f"wrote {written} of {size_bytes} bytes")
 
-    def _cut_back(self, fd: int, position: int) -> None:
+    def _cut(self, fd: int, position: int) -> None:
+        """Raises: Unavailable; then nothing has changed."""
         self._room.forget()
-        # Should it fail: the next append writes over the same position, and recovery cuts at the last whole batch.
-        with suppress(OSError):
+        self._is_unflushed = True
+        try:
             os.ftruncate(fd, position)
+        except OSError as error:
+            raise Unavailable(f"{self.path}: cannot be cut to {position} bytes: {error.strerror}") from error
+        self._is_cut_due = False
+
+    def end(self) -> None:
+        """Nothing is appended any more: cut off what a failed append left. Raises: Unavailable; then it did not end."""
+        if self._is_cut_due:
+            self._cut(self.fd(), self.size_bytes)
 
     def cut_room(self) -> None:
         """Cut off the room ahead: nothing is appended any more. Blocking; for disk threads, of a pinned file."""
@@ -230,17 +241,34 @@ class SegmentFile:
         with self._borrowed(os.O_RDONLY) as fd:
             return read_exactly(fd, position, size_bytes, str(self.path))
 
-    def sync(self) -> None:
-        """Blocking fdatasync; for disk threads, of a pinned file. Raises: FlushLost, now and at every later try;
-        NotFound, Unavailable when nothing was tried."""
-        if self._lost:
-            raise FlushLost(self._lost)
-        with self._borrowed(os.O_RDWR) as fd:
-            try:
-                os.fdatasync(fd)
-            except OSError as error:
-                self._lost = f"{self.path}: flush failed: {error.strerror}; check the disk, then start the node again"
-                raise FlushLost(self._lost) from error
+    def sync(self, *, with_names: bool = False) -> None:
+        """Blocking fdatasync; for disk threads, of a pinned file. `with_names`: and of the directories that name it.
+
+        Threads come in one at a time: the kernel tells only one of them of a lost page, and the others must not go by
+        its silence. Raises: FlushLost, now and at every later try; NotFound, Unavailable when nothing was tried.
+        """
+        with self._flushing:
+            if self._lost:
+                raise FlushLost(self._lost)
+            with self._borrowed(os.O_RDWR) as fd:
+                was_unflushed, self._is_unflushed = self._is_unflushed, False
+                try:
+                    os.fdatasync(fd)
+                except OSError as error:
+                    self._lose(error)
+                except BaseException:
+                    self._is_unflushed = was_unflushed
+                    raise
+            if with_names:
+                try:
+                    sync_names_of([self.path])
+                except NamesLost as error:
+                    self._lose(error)
+
+    def _lose(self, error: OSError | NamesLost) -> None:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        self._lost = f"{self.path}: flush failed: {reason}; check the disk, then start the node again"
+        raise FlushLost(self._lost) from error
 
     @contextmanager
     def _borrowed(self, flags: int) -> Iterator[int]:
@@ -261,14 +289,16 @@ class SegmentFile:
             os.close(fd)
 
     def put_back(self, position: int, data: bytes | memoryview) -> None:
-        """Write bytes that were here before. Blocking; only the journal's replay calls this."""
-        with self._borrowed(os.O_RDWR) as fd:
-            try:
-                while data:
-                    written = os.pwrite(fd, data, position)
-                    data, position = memoryview(data)[written:], position + written
-            except OSError as error:
-                raise _write_error(self.path, error) from error
+        """Write bytes that were here before, through the descriptor that stays. Blocking; only the journal's replay
+        calls this, while nobody else uses the file."""
+        fd = self.fd()
+        self._is_unflushed = True
+        try:
+            while data:
+                written = os.pwrite(fd, data, position)
+                data, position = memoryview(data)[written:], position + written
+        except OSError as error:
+            raise _write_error(self.path, error) from error
 
     def truncate(self, size_bytes: int) -> None:
         """Cut the room ahead or a torn tail. Only recovery calls this."""
@@ -355,17 +385,20 @@ def _write_error(path: Path, error: OSError) -> DiskFull | Unavailable:
 
 
 def sync_directory(path: Path) -> None:
-    """Make file names in a directory durable. Blocking; for disk threads. Raises: NotFound, DiskFull, Unavailable."""
+    """Make file names in a directory durable. Blocking; for disk threads. Raises: NotFound, Unavailable (NamesLost when
+    it was tried)."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
     except FileNotFoundError:
         raise NotFound(f"{path}: the directory is gone") from None
     except OSError as error:
         raise _write_error(path, error) from error
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise NamesLost(f"{path}: the directory cannot be flushed: {error.strerror}") from error
+    finally:
+        os.close(fd)
 
 
 def sync_names_of(paths: Iterable[Path]) -> None:

@@ -84,11 +84,9 @@ class JournalFile:
         return kind(f"{self.path}: journal write failed: {error.strerror}")
 
     def close(self) -> None:
-        os.close(self._fd)
-
-    def remove(self) -> None:
-        self.close()
-        self.path.unlink(missing_ok=True)
+        """What was written is flushed, or given up: what the kernel says now is not about it."""
+        with suppress(OSError):
+            os.close(self._fd)
 
 
 def list_journals(directory: Path) -> list[Path]:
@@ -117,11 +115,20 @@ def read_journal(path: Path) -> Iterator[JournalEntry]:
     yield from scan.entries
 
 
+def remove_journal(path: Path) -> None:
+    """Blocking. Raises: Unavailable."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise Unavailable(f"{path}: the journal cannot be removed: {error.strerror}; remove it by hand") from error
+
+
 def replay(directory: Path, apply: Callable[[JournalEntry], None]) -> int:
-    """Give every flushed entry to `apply` (which writes what the segment file lacks); returns how many."""
+    """Give every flushed entry to `apply` (which writes what the segment file lacks); returns how many. The entries of
+    one journal come segment by segment, each one's in their order, so that each file needs to be open once."""
     count = 0
     for path in list_journals(directory):
-        for entry in read_journal(path):
+        for entry in sorted(read_journal(path), key=lambda entry: entry.segment):
             apply(entry)
             count += 1
     return count

@@ -48,8 +48,8 @@ class ActiveSegment(LocalCopy):
             self._marks.append((leader.end_offset, self.size_bytes))
 
     def write(self, effect: PersistBatches) -> None:
-        """Append the batches, with the offsets the leader gave them. Raises: DiskFull, Unavailable (nothing
-        written)."""
+        """Append the batches, with the offsets the leader gave them. Raises: DiskFull, Unavailable (nothing written);
+        OutcomeUnknown (some of it may be found by the next start)."""
         batches = effect.batches
         epoch = self.key.epoch
         for batch in batches:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -89,6 +90,7 @@ class Flusher:
         self._group_task: asyncio.Task[None] | None = None
         self._background_task: asyncio.Task[None] | None = None
         self._dirty: dict[ActiveSegment, ShardLog] = {}
+        self._is_wanted = asyncio.Event()
         self._checkpointed: dict[ActiveSegment, tuple[int, int]] = {}
 
     def start(self) -> None:
@@ -118,7 +120,16 @@ class Flusher:
             while self._asked:
                 group = list(self._asked.values())
                 self._asked = {}
-                if not await self._run_group(group):
+                try:
+                    is_whole = await self._run_group(group)
+                except Exception as fault:  # whoever waits for this group must hear something
+                    log.error("flushes stopped by a fault", files=len(group), exc_info=True)
+                    for ask in group:
+                        ask.shard.flush_failed(
+                            ask.active, f"a fault in the node, see its log: {fault}", self._clock_ms()
+                        )
+                    continue
+                if not is_whole:
                     await asyncio.sleep(_RETRY_S)
                 if self._journal.is_full:
                     await self._retire_journal()
@@ -149,7 +160,7 @@ class Flusher:
                     ask.shard.stop_after_fault(f"a fault in the node, see its log: {fault}")
                 continue
             self.stats.failures += 1
-            if isinstance(error, FlushLost | NotFound):
+            if isinstance(error, FlushLost | NotFound) or not isinstance(error, StratalogError):
                 log.error("flush failed; its appends stay unacknowledged", error=str(error))
                 ask.shard.flush_failed(ask.active, str(error), now_ms)
             else:
@@ -158,9 +169,9 @@ class Flusher:
                 is_whole = False
         return is_whole
 
-    def _make_durable(self, group: list[_Ask]) -> list[StratalogError | None]:
+    def _make_durable(self, group: list[_Ask]) -> list[Exception | None]:
         """Blocking. Returns, for each one asked, why it is not on the disk, or None."""
-        outcomes: list[StratalogError | None] = [None] * len(group)
+        outcomes: list[Exception | None] = [None] * len(group)
         spans = [ask.size_bytes - self._journal.durable_bytes(ask.active) for ask in group]
         small = [place for place, span in enumerate(spans) if span <= JOURNAL_SPAN_BYTES]
         direct = [place for place, span in enumerate(spans) if span > JOURNAL_SPAN_BYTES]
@@ -169,7 +180,7 @@ class Flusher:
         for place in direct:
             try:
                 sync_segment(group[place].active, group[place].size_bytes)
-            except StratalogError as error:
+            except Exception as error:
                 outcomes[place] = error
         return outcomes
 
@@ -195,7 +206,13 @@ class Flusher:
             self._retiring = asyncio.get_running_loop().create_task(self._retire(full, shards))
 
     async def _retire(self, full: FullJournal, shards: dict[ActiveSegment, ShardLog]) -> None:
-        for active, error in await self._threads.background(full.retire):
+        """Never fails: the next retirement waits for it."""
+        try:
+            failed = await self._threads.background(full.retire)
+        except Exception:
+            log.error("a full journal stays: its retirement met a fault", exc_info=True)
+            return
+        for active, error in failed:
             self.stats.failures += 1
             # What was acknowledged is in the journal; what comes now would be read back from a file in doubt.
             shards[active].flush_failed(active, str(error), self._clock_ms())
@@ -209,9 +226,16 @@ class Flusher:
         self._dirty.pop(active, None)
         self._checkpointed.pop(active, None)
 
+    def flush_soon(self) -> None:
+        """Do not wait for the interval: too many files keep their descriptors for a flush."""
+        self._is_wanted.set()
+
     async def _run_background(self) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await self._is_wanted.wait()
+            self._is_wanted.clear()
             await self._flush_dirty(checkpoint_all=False)
 
     async def _flush_dirty(self, *, checkpoint_all: bool) -> None:
@@ -237,9 +261,10 @@ class Flusher:
             log.error("background flush failed", error=str(error))
             shard.flush_failed(active, str(error), self._clock_ms())
             return
-        except StratalogError as error:
+        except Exception as error:  # tried again, and the files that follow are flushed now
             self.stats.failures += 1
-            log.error("background flush failed", file=str(active.file.path), error=str(error))
+            is_foreseen = isinstance(error, StratalogError)
+            log.error("background flush failed", file=str(active.file.path), error=str(error), exc_info=not is_foreseen)
             self._checkpointed.pop(active, None)
             self._dirty.setdefault(active, shard)
             return

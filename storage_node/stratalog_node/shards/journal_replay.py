@@ -20,6 +20,9 @@ from stratalog_node.shards.node_shards import NodeShards
 
 log = logger(__name__)
 
+_FILES_AT_ONCE = 64
+"""Open until they are flushed: a descriptor that closes before would take the news of a lost page with it."""
+
 
 class JournalReplay:
     def __init__(self, node: NodeShards) -> None:
@@ -32,13 +35,19 @@ class JournalReplay:
         """Returns how many entries there were. Raises: DiskFull, Unavailable; then start again once there is room."""
         try:
             count = replay(self._node.layout.journal, self._apply)
-            for file in self._files.values():
-                file.sync()
-            sync_names_of([file.path for file in self._files.values()])
+            self._flush()
         finally:
             for file in self._files.values():
                 file.close()
         return count
+
+    def _flush(self) -> None:
+        for file in self._files.values():
+            file.sync()
+        sync_names_of([file.path for file in self._files.values()])
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
 
     def _apply(self, entry: JournalEntry) -> None:
         key = entry.segment
@@ -48,6 +57,8 @@ class JournalReplay:
             topic = self._node.catalog.topic_by_id(key.topic_id)
             if segment is None or topic is None or segment.state is SegmentState.SEALED:
                 return
+            if len(self._files) >= _FILES_AT_ONCE:
+                self._flush()
             file = self._files[key] = self._open(key, topic.name)
         file.put_back(SEGMENT_HEADER_BYTES + entry.position, entry.payload)
 

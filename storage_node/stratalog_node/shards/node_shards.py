@@ -28,7 +28,8 @@ from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import Descriptors, SegmentFile, remove_empty_directories
+from stratalog_node.disk.descriptors import Descriptors
+from stratalog_node.disk.files import SegmentFile, remove_empty_directories
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.active import ActiveSegment
@@ -203,8 +204,10 @@ class NodeShards:
         if not batches:
             return shard.end_offset
         request = InternalAppend(len(batches))
-        for place, data in enumerate(batches):
-            header = check_batch(data, source=f"batch for {shard.topic.name}-{shard.key.shard}")
+        source = f"batch for {shard.topic.name}-{shard.key.shard}"
+        # All are checked before one is offered: of what is refused here nothing is appended.
+        headers = [check_batch(data, source=source) for data in batches]
+        for place, (data, header) in enumerate(zip(batches, headers, strict=True)):
             shard.offer(
                 OfferedBatch(
                     memoryview(bytearray(data)),

@@ -110,6 +110,10 @@ class Sealing:
                 shard.confirmed(new, OpeningConfirmed(), self._node.clock_ms())
                 line.popleft()
                 self.seal_later(ended)
+        except Exception as fault:
+            # Nothing behind this roll can be confirmed any more: whoever waits for that must hear of it.
+            log.error("rolls stopped by a fault", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
+            shard.stop_after_fault(f"a fault in the node, see its log: {fault}")
         finally:
             self._confirm_lines.pop(shard.key, None)
 
@@ -165,7 +169,11 @@ class Sealing:
         line = self._seal_lines[shard.key]
         try:
             while line:
-                await self._seal(line[0])
+                try:
+                    await self._seal(line[0])
+                except Exception:  # those behind it are sealed all the same; this one by the next start
+                    self._node.stats.seal_failures += 1
+                    log.error("segment not sealed: a fault", segment=str(line[0].old.key), exc_info=True)
                 line.popleft()
         finally:
             self._seal_lines.pop(shard.key, None)

@@ -37,7 +37,7 @@ from stratalog.machines.segment_leader import (
     StopLeading,
     TimePassed,
 )
-from stratalog.model.errors import DiskFull, Unavailable
+from stratalog.model.errors import DiskFull, OutcomeUnknown, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment, SegmentIdentity
 from stratalog.model.topic import Topic
@@ -191,7 +191,13 @@ class ShardLog:
                 for batch in batches:
                     self._refuse(batch, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
                 return
-        self._step(self.active, BatchesReceived(batches), now_ms)
+        try:
+            self._step(self.active, BatchesReceived(batches), now_ms)
+        except Exception as fault:
+            # Some may be in the log: nobody knows. A second answer to those that have one changes nothing.
+            for batch in batches:
+                self._refuse(batch, ErrorCode.REQUEST_TIMED_OUT, f"a fault in the node, see its log: {fault}")
+            raise
 
     def _defer(self, batches: list[OfferedBatch]) -> None:
         """Too many files to make in this turn: take the bytes out of the receive buffers and wait for the next."""
@@ -241,11 +247,13 @@ class ShardLog:
     def _persist(self, active: ActiveSegment, effect: PersistBatches, now_ms: int) -> bool:
         try:
             active.write(effect)
-        except (DiskFull, Unavailable) as error:
+        except (Unavailable, OutcomeUnknown) as error:
             self._step(active, PersistFailed(), now_ms)
             self.node.write_failed(self, error)
+            is_unknown = isinstance(error, OutcomeUnknown)
+            code = ErrorCode.REQUEST_TIMED_OUT if is_unknown else ErrorCode.KAFKA_STORAGE_ERROR
             for batch in effect.batches:
-                self._refuse(batch, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+                self._refuse(batch, code, str(error))
             self._fail_waiting_above(active.leader.end_offset, str(error))
             return False
         stats = self.node.stats
@@ -330,8 +338,7 @@ class ShardLog:
         self._stop(Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.FLUSH_FAILED))
 
     def stop_after_fault(self, reason: str) -> None:
-        """Something unforeseen in the middle of a turn: what is in line is refused, what was taken out of it runs into
-        its own time limit."""
+        """Something unforeseen: what waits learns that nobody knows its outcome, what is in line is refused."""
         self._stop(Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.FAULT))
         self._is_dirty = False
         batches, self._pending = self._pending, []
@@ -378,6 +385,7 @@ class ShardLog:
         """Go on in the next file at once; the meta service confirms in the background (docs/design.md section 10)."""
         key = SegmentKey(self.key.topic_id, self.key.shard, old.key.epoch + 1, end_offset)
         try:
+            old.file.end()
             new = self._open(key, old.leader.producers, isr=(self.node.node_id,), is_confirmed=False)
         except (DiskFull, Unavailable) as error:
             old.leader.is_ended = False

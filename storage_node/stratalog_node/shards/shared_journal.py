@@ -1,7 +1,8 @@
 """The journal that is being written, and those that are full: how many bytes of which segment they vouch for.
 
 A full journal is put away on the loop and retired beside the traffic: its files are flushed, then it is removed. One
-whose file could not be flushed keeps the only durable copy of what was acknowledged: it stays for the next start.
+whose file could not be flushed keeps the only durable copy of what was acknowledged: it stays for the next start. One
+that cannot be removed just stays: its entries say what the files hold.
 Threads: `write` on the flush thread, one group at a time; `put_away` on the loop between groups; `retire` on a
 background thread, for a journal that was put away.
 """
@@ -9,13 +10,13 @@ background thread, for a journal that was put away.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from stratalog.formats.journal import JournalHeader
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.model.errors import NotFound, StratalogError
+from stratalog.model.errors import NotFound, StratalogError, Unavailable
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import sync_names_of
-from stratalog_node.disk.journal_file import JournalFile
+from stratalog_node.disk.journal_file import JournalFile, remove_journal
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.shards.active import ActiveSegment
 
@@ -27,25 +28,23 @@ JOURNAL_BYTES = 64 << 20
 def sync_segment(active: ActiveSegment, size_bytes: int) -> None:
     """Blocking: flush a segment's file, with its name when it is the first time. Raises: FlushLost, NotFound,
     Unavailable."""
-    is_new = active.flushed_bytes == 0
-    active.file.sync()
-    if is_new:
-        sync_names_of([active.file.path])
+    active.file.sync(with_names=active.flushed_bytes == 0)
     active.flushed_bytes = max(active.flushed_bytes, size_bytes)
 
 
 class FullJournal:
     """A journal that takes no more entries, and the size of each segment below which it may be needed."""
 
-    __slots__ = ("_file", "_sizes")
+    __slots__ = ("_file", "_sizes", "_unremoved")
 
-    def __init__(self, file: JournalFile, sizes: dict[ActiveSegment, int]) -> None:
+    def __init__(self, file: JournalFile, sizes: dict[ActiveSegment, int], unremoved: set[Path]) -> None:
         self._file = file
         self._sizes = sizes
+        self._unremoved = unremoved
 
-    def retire(self) -> list[tuple[ActiveSegment, StratalogError]]:
+    def retire(self) -> list[tuple[ActiveSegment, Exception]]:
         """Blocking: flush its files; then it is not needed. Returns those that could not be flushed."""
-        failed: list[tuple[ActiveSegment, StratalogError]] = []
+        failed: list[tuple[ActiveSegment, Exception]] = []
         for active, size_bytes in self._sizes.items():
             if active.flushed_bytes >= size_bytes:
                 continue
@@ -53,7 +52,7 @@ class FullJournal:
                 sync_segment(active, size_bytes)
             except NotFound:
                 continue  # deleted meanwhile, by retention or with its topic
-            except StratalogError as error:
+            except Exception as error:  # whatever it is, this file's data is only in the journal
                 failed.append((active, error))
                 log.error(
                     "a file cannot be flushed; the journal that holds its data stays, the next start replays it",
@@ -61,10 +60,16 @@ class FullJournal:
                     journal=str(self._file.path),
                     error=str(error),
                 )
-        if failed:
-            self._file.close()
-        else:
-            self._file.remove()
+        self._file.close()
+        if not failed:
+            self._unremoved.add(self._file.path)
+        for path in sorted(self._unremoved):
+            try:
+                remove_journal(path)
+            except Unavailable as error:
+                log.warning("a journal that is not needed any more stays for now", error=str(error))
+            else:
+                self._unremoved.discard(path)
         return failed
 
 
@@ -81,6 +86,8 @@ class SharedJournal:
         self._sizes: dict[ActiveSegment, int] = {}
         self._sizes_before: dict[ActiveSegment, int] = {}
         """Of the journal that was put away last: on the disk as well."""
+        self._unremoved: set[Path] = set()
+        """Retired, but still there: each retirement tries again. Retirements follow one another."""
         self._is_doubtful = False
 
     @property
@@ -120,4 +127,4 @@ class SharedJournal:
         file, self._file = self._file, None
         self._sizes_before, self._sizes = self._sizes, {}
         self._is_doubtful = False
-        return FullJournal(file, self._sizes_before) if file is not None else None
+        return FullJournal(file, self._sizes_before, self._unremoved) if file is not None else None

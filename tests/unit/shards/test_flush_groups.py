@@ -118,6 +118,26 @@ async def test_a_flush_that_succeeds_after_one_that_failed_proves_nothing(tmp_pa
         assert shard.high_watermark == 1
 
 
+async def test_a_flush_beside_one_that_fails_does_not_go_by_the_kernels_silence(tmp_path: Path) -> None:
+    """Both flush one file through one descriptor; the kernel tells one of them of the lost page."""
+    async with ShardRig(tmp_path) as rig:
+        (shard,) = await fsync_shards(rig, 1)
+        await rig.acknowledged(shard, b"safe")
+        held = HeldFlushes(rig)
+        held.error = OSError(errno.EIO, "Input/output error")
+        first = rig.append(shard, b"lost")
+        await eventually(lambda: held.waiting == 1)
+        rig.power.fail_next = lambda _: None
+        beside = asyncio.ensure_future(rig.flusher._flush_dirty(checkpoint_all=True))
+        await asyncio.sleep(0.05)
+        assert not beside.done(), "it answers before the other one's verdict is known"
+        held.gate.set()
+        await beside
+        await eventually(lambda: first.is_answered)
+        assert not first.is_acknowledged and shard.high_watermark == 1
+        assert rig.flusher.stats.checkpoints == 0 and rig.flusher.stats.background_flushes == 0
+
+
 async def test_a_background_flush_that_fails_counts_as_well(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()

@@ -1,0 +1,91 @@
+"""Open descriptors of segment files: how many there are, and which one must not close.
+
+Linux tells of a failed writeback once to each open file description that was there when it happened; a description made
+later hears of it only when nobody has heard of it yet and the kernel still holds the inode. After that `fdatasync`
+succeeds over pages that never reached the disk. So, for every file that this node writes:
+
+1. One owner of the verdict. A file is flushed by several threads (grouped flushes, background flushes, a journal that
+   retires, the seal) through one description, and the kernel tells only one of them. `SegmentFile.sync` lets them in
+   one at a time, and what one of them hears holds for all, for ever (`FlushLost`).
+2. A file that holds bytes that were not flushed keeps its descriptor. The sweep passes it over: with the descriptor the
+   news would go. When too many files wait like that, the flusher is asked to flush at once (`on_crowded`), and above a
+   second limit no further file is opened: appends are refused for a moment rather than a descriptor given up.
+
+Small files (`write_durably`) and journals are made, written and flushed through one descriptor each, and given up when
+that fails. Names: a failed flush of a directory has stopped the file system's journal, so it fails for everybody.
+Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from stratalog.model.errors import Unavailable
+
+if TYPE_CHECKING:
+    from stratalog_node.disk.files import SegmentFile
+
+_LEAST_SPARE = 64
+
+
+class Descriptors:
+    """Keeps the number of open descriptors below a limit by closing those not used since the last sweep.
+
+    `least_free_bytes`: its files take blocks ahead of their ends only while more than that is free.
+    """
+
+    def __init__(self, limit: int, *, least_free_bytes: int = 0) -> None:
+        self.limit = limit
+        self.least_free_bytes = least_free_bytes
+        self.on_crowded: Callable[[], None] = lambda: None
+        """Called when descriptors above the limit wait for a flush."""
+        self._most = limit + max(limit // 4, _LEAST_SPARE)
+        self._sweep_above = limit
+        self._open: dict[SegmentFile, None] = {}
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    def check_room(self) -> None:
+        """Before one more is opened. Raises: Unavailable."""
+        if len(self._open) >= self._most:
+            self._sweep()
+            self._sweep()  # now also those that were in use when the first one came by
+            if len(self._open) >= self._most:
+                raise Unavailable(
+                    f"{len(self._open)} segment files are open and wait for their flush: try again, or let the process "
+                    "open more files"
+                )
+
+    def opened(self, file: SegmentFile) -> None:
+        self._open[file] = None
+        if len(self._open) > self._sweep_above:
+            self._sweep()
+
+    def closed(self, file: SegmentFile) -> None:
+        self._open.pop(file, None)
+
+    def close(self) -> None:
+        """All of them. Requires: no thread and no connection uses one any more."""
+        for file in list(self._open):
+            file.close()
+
+    def _sweep(self) -> None:
+        waiting = 0
+        for file in list(self._open):
+            if len(self._open) <= self.limit * 3 // 4:
+                break
+            if file.was_used:
+                file.was_used = False
+                self._open.pop(file)
+                self._open[file] = None
+            elif file.must_stay_open:
+                waiting += 1
+            elif file.pins == 0:
+                file.close()
+        if waiting and len(self._open) > self.limit:
+            self.on_crowded()
+        # A sweep that could close little is not worth repeating for each file that follows.
+        self._sweep_above = max(self.limit, len(self._open) + self.limit // 16)
