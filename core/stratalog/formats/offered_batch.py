@@ -18,6 +18,16 @@ producerId, producerEpoch, baseSequence, recordsCount: unpacked as a plain tuple
 CRC_FROM = 21
 """The CRC-32C covers the batch from its attributes on."""
 
+LEAST_RECORD_BYTES = 7
+"""Length, attributes, two deltas, no key, no value, no headers: one byte each."""
+
+LARGEST_DECODED_BYTES = 64 << 20
+"""What a batch's records may take decompressed: no look-up opens more."""
+
+_MOST_EXPANSION = (1, 1_032, 22, 255, 32_768)
+"""What one byte can become, by codec: gzip 258 bytes of 2 bits, snappy 64 of 3 bytes, lz4 255 of one, zstd a block of
+128 KiB of 4."""
+
 _CRC_AND_ATTRIBUTES = struct.Struct(">Ih")
 _CRC_AT = 17
 _MAX_TIMESTAMP_AT = 35
@@ -25,6 +35,12 @@ _LOG_APPEND_TIME_BIT = 0x08
 _I64 = struct.Struct(">q")
 _I32 = struct.Struct(">i")
 _EPOCH_AT = 12
+
+
+def most_records(codec: int, payload_bytes: int) -> int:
+    """How many records a payload of this size can hold at most. A batch that claims more is refused: its offsets would
+    be made of nothing."""
+    return min(payload_bytes * _MOST_EXPANSION[codec], LARGEST_DECODED_BYTES) // LEAST_RECORD_BYTES
 
 
 def assign(batch: memoryview, base_offset: int, epoch: int) -> None:

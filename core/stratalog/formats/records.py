@@ -15,15 +15,15 @@ from crc32c import crc32c
 
 from stratalog.formats.compression import compress, decompress
 from stratalog.formats.fields import NO_TIMESTAMP_MS, Buffer
+from stratalog.formats.offered_batch import LARGEST_DECODED_BYTES, LEAST_RECORD_BYTES
 from stratalog.formats.record_batch import ATTRIBUTES_AT, MAGIC, parse_header
 from stratalog.model.batch import BATCH_HEADER_BYTES, NO_PRODUCER_ID, BatchHeader
 from stratalog.model.errors import Corrupt, InvalidRequest
 
-MAX_DECODED_BYTES = 64 * 1024 * 1024
+MAX_DECODED_BYTES = LARGEST_DECODED_BYTES
 NEXT_OFFSET = -1
 """As a record's offset: the one after the record before."""
 
-_MIN_RECORD_BYTES = 7
 _MAX_VARINT_BITS = 70
 _HEAD = struct.Struct(">qiibI")
 _BODY = struct.Struct(">hiqqqhii")
@@ -78,7 +78,7 @@ def decode_pairs(
         for number in range(inside.header.record_count):
             size, at = (data[at] >> 1, at + 1) if not data[at] & 0x81 else varint(at)
             end = at + size
-            if size < _MIN_RECORD_BYTES - 1 or end > len(data):
+            if size < LEAST_RECORD_BYTES - 1 or end > len(data):
                 inside.refuse(f"record {number} claims {size} bytes, {len(data) - at} are left")
             at = at + 2 if data[at + 1] < 0x80 else varint(at + 1)[1]
             at = at + 1 if data[at] < 0x80 else varint(at)[1]
@@ -141,7 +141,7 @@ class _Inside:
         opened = decompress(self.header.compression, body, max_bytes, source=source, position=self._position)
         # One copy, because indexing bytes is faster than indexing a view.
         self.data = bytes(opened)
-        if self.header.record_count * _MIN_RECORD_BYTES > len(self.data) or self.header.record_count < 0:
+        if self.header.record_count * LEAST_RECORD_BYTES > len(self.data) or self.header.record_count < 0:
             self.refuse(f"the batch claims {self.header.record_count} records in {len(self.data)} bytes")
 
     def refuse(self, reason: str) -> NoReturn:
@@ -155,7 +155,7 @@ class _Inside:
         for number in range(header.record_count):
             size, at = self.varint(at)
             end = at + size
-            if size < _MIN_RECORD_BYTES - 1 or end > len(data):
+            if size < LEAST_RECORD_BYTES - 1 or end > len(data):
                 self.refuse(f"record {number} claims {size} bytes, {len(data) - at} are left")
             timestamp_delta, at = self.varint(at + 1)
             delta, at = self.varint(at)

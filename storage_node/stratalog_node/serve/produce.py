@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
-from stratalog.formats.offered_batch import CRC_FROM, OFFERED_HEADER, stamp_append_time
+from stratalog.formats.offered_batch import (
+    CRC_FROM,
+    LEAST_RECORD_BYTES,
+    OFFERED_HEADER,
+    most_records,
+    stamp_append_time,
+)
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.produce import ProducedPartition, TopicRecords, decode_produce, encode_produce_response
@@ -220,11 +226,11 @@ class ProduceHandler:
         pending = PendingProduce(server, connection, header, request.acks)
         if request.acks != 0:
             connection.expect_answer(pending)
-        if not topics:
-            pending.finish()
-            return
         for name, partitions in topics:
             pending.add_topic(name, len(partitions))
+        if pending.is_finished:  # no topics, or topics without partitions: nothing will be settled
+            pending.finish()
+            return
         for topic_place, (name, partitions) in enumerate(topics):
             for position, (partition, records) in enumerate(partitions):
                 place = (topic_place, position, partition)
@@ -304,6 +310,10 @@ def offer(
     codec = attributes & 0x07
     if codec > _ZSTD or (codec == _ZSTD and version < _ZSTD_FROM_VERSION):
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {codec} in Produce v{version}"
+    if count * LEAST_RECORD_BYTES > size - _HEADER_BYTES and count > (
+        most := most_records(codec, size - _HEADER_BYTES)
+    ):
+        return ErrorCode.INVALID_RECORD, f"{count} records in {size} bytes: at most {most} can be in them"
     rules = shard.rules
     if size > rules.max_message_bytes:
         return ErrorCode.MESSAGE_TOO_LARGE, f"batch of {size} bytes, max.message.bytes is {rules.max_message_bytes}"
