@@ -25,8 +25,9 @@ from stratalog.meta_api.commands import (
     Snapshot,
 )
 from stratalog.meta_api.problems import from_problem
-from stratalog.meta_api.streams import SnapshotReader, WatchReader
+from stratalog.meta_api.streams import SnapshotReader
 from stratalog.meta_api.transport import Transport
+from stratalog.meta_api.watch_lines import WatchReader
 from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SealRecord, Segment

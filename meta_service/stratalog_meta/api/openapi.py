@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from stratalog.meta_api.problems import CONTENT_TYPE, Problem
-from stratalog.meta_api.streams import ChangeSetJson, SnapshotHead
+from stratalog.meta_api.streams import SnapshotHead
+from stratalog.meta_api.watch_lines import ChangeSetJson
 from stratalog_meta.api.routes import ROUTES, Route
 
 JsonObject: TypeAlias = dict[str, object]

@@ -15,7 +15,8 @@ from typing import Final
 from aiohttp import web
 
 from stratalog.meta_api.problems import CONTENT_TYPE, to_problem
-from stratalog.meta_api.streams import WatchWriter, problem_line, snapshot_pieces
+from stratalog.meta_api.streams import snapshot_pieces
+from stratalog.meta_api.watch_lines import EncodedLines, WatchWriter, problem_line
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet
 from stratalog.telemetry.door import Door, body_of
@@ -30,6 +31,7 @@ from stratalog_meta.service import MetaService
 LIMITS: Final = DoorLimits(max_body_bytes=16 * MIB, max_bodies_bytes=64 * MIB)
 HEARTBEAT_S: Final = 2.0
 """An empty line of a watch comes at least so often: what is silent for longer is dead."""
+_BYTES_BEFORE_OTHERS: Final = 64 * 1024
 _LINES: Final = {"Content-Type": "application/x-ndjson"}
 
 _log = logger(__name__)
@@ -52,6 +54,7 @@ class MetaServer:
         self._allowed_hosts = allowed_hosts
         self._heartbeat_s = heartbeat_s
         self._door: Door | None = None
+        self._encoded = EncodedLines()
         self._is_closing = asyncio.Event()
         self.stats = DoorStats()
         self.address = ""
@@ -133,8 +136,13 @@ class MetaServer:
         return response
 
     async def _send_changes(self, changes: AsyncIterator[ChangeSet], response: web.StreamResponse) -> None:
-        """One line per change set until the watch ends; it ends when the server closes."""
-        writer = WatchWriter()
+        """The lines of each change set until the watch ends; it ends when the server closes.
+
+        A reader that is slow is waited for, line by line, and the door ends one that stands still; meanwhile it holds
+        its place in the history, and no queue.
+        """
+        writer = WatchWriter(self._encoded)
+        sent_bytes = 0
         closing = asyncio.ensure_future(self._is_closing.wait())
         following = asyncio.ensure_future(anext(changes))
         try:
@@ -142,7 +150,12 @@ class MetaServer:
                 # wait, not wait_for: a change set that comes at the very end of the time is not lost (F47)
                 await asyncio.wait({following, closing}, timeout=self._heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
                 if following.done():
-                    await response.write(writer.line(following.result()))
+                    for line in writer.lines(following.result()):
+                        await response.write(line)
+                        sent_bytes += len(line)
+                        if sent_bytes > _BYTES_BEFORE_OTHERS:
+                            sent_bytes = 0
+                            await asyncio.sleep(0)  # writing waits for nobody while the socket takes all
                     following = asyncio.ensure_future(anext(changes))
                 elif closing.done():
                     raise Unavailable("the meta service stops: watch again from the last version, here or elsewhere")
