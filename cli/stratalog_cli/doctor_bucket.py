@@ -14,18 +14,29 @@ from dataclasses import dataclass, field
 from stratalog.admin_api.next_steps import CHECK_STORE, RESTORE_OBJECT
 from stratalog.admin_api.wording import counted
 from stratalog.formats.bundle import check_bundle
+from stratalog.formats.claim import Claim, decode_claim
 from stratalog.formats.digest import EMPTY_DIGEST, object_digest
 from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.manifest import Manifest, decode_manifest
-from stratalog.formats.object_names import BundleName, ObjectNames, SegmentObject, SegmentObjectName
+from stratalog.formats.object_names import (
+    BundleName,
+    ClaimName,
+    ObjectName,
+    ObjectNames,
+    SegmentObject,
+    SegmentObjectName,
+)
 from stratalog.formats.part import PartHeader, check_part, decode_part_header
+from stratalog.machines.claims import NEXT_STEP, is_known
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemoteState, SegmentState
 from stratalog.objects.store import ObjectStore
 from stratalog_cli.examination import Examination, Metadata
 
-_CLUSTER_ROOT = re.compile(r"^(?:(?P<prefix>.+)/)?(?P<cluster>[^/]+)/(?:data/[0-9a-f-]{36}/|bundles/[0-9]+/)")
+_CLUSTER_ROOT = re.compile(
+    r"^(?:(?P<prefix>.+)/)?(?P<cluster>[^/]+)/(?:data/[0-9a-f-]{36}/|(?:bundles|claims)/[0-9]+/)"
+)
 _FOREIGN_NAMED = 3
 _ORPHAN = "none needed: the node sweeps what no metadata names after remote.orphan.grace.ms"
 
@@ -48,6 +59,7 @@ class _Contents:
     manifests: dict[SegmentKey, list[tuple[str, Manifest]]] = field(default_factory=lambda: defaultdict(list))
     index_digests: dict[str, bytes] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
+    claims: dict[str, Claim] = field(default_factory=dict)
 
 
 async def check_bucket(store: ObjectStore, metadata: Metadata | None, seen: Examination) -> None:
@@ -78,6 +90,7 @@ async def check_bucket(store: ObjectStore, metadata: Metadata | None, seen: Exam
         _check_segments(contents, known, seen)
         if known is not None:
             _compare_with_metadata(contents, known, seen)
+            _check_claims(contents, known, seen)
 
 
 # Each object by itself ------------------------------------------------------------------------------------------------
@@ -103,7 +116,7 @@ async def _check_object(
 
 
 def _read_object(
-    name: SegmentObjectName | BundleName, key: str, body: bytes, cluster_id: str, contents: _Contents, seen: Examination
+    name: ObjectName, key: str, body: bytes, cluster_id: str, contents: _Contents, seen: Examination
 ) -> None:
     match name:
         case BundleName():
@@ -116,6 +129,12 @@ def _read_object(
                 part = decode_part_header(view, source=key, position=entry.position)
                 contents.parts[part.identity.key].append(_Part(key, entry.position, entry.size_bytes, part))
                 seen.batch_bytes += part.data_size_bytes
+        case ClaimName():
+            claim = decode_claim(body, source=key)
+            claimed = (claim.cluster_id, claim.node_id, claim.lock_epoch)
+            if claimed != (cluster_id, name.node_id, name.lock_epoch):
+                raise Corrupt(f"the claim says it is {claimed}: it belongs under another name", source=key, position=0)
+            contents.claims[key] = claim
         case SegmentObjectName(kind=SegmentObject.CHUNK):
             part = check_part(body, source=key).header
             _check_owner(part.identity.cluster_id, part.identity.key, name, cluster_id, key)
@@ -268,6 +287,18 @@ def _compare_with_metadata(contents: _Contents, metadata: Metadata, seen: Examin
                     f"missing: metadata names it for offsets [{part.base_offset}, {part.end_offset}) of {_words(key)}"
                 )
                 seen.error(f"{part.object_key} at {part.position}", what, RESTORE_OBJECT)
+
+
+def _check_claims(contents: _Contents, metadata: Metadata, seen: Examination) -> None:
+    """A claim by a life that metadata never heard of: this metadata is a copy, or older than the bucket."""
+    for key, claim in contents.claims.items():
+        if not is_known(claim.nonce, metadata.holders):
+            what = (
+                f"lock epoch {claim.lock_epoch} of node {claim.node_id} (storage {claim.storage_id}) was claimed by a "
+                "life that this metadata does not know: a copy of this directory goes on elsewhere, or the metadata is "
+                "older than the bucket; started, the node neither uploads nor sweeps"
+            )
+            seen.error(key, what, NEXT_STEP)
 
 
 def _words(key: SegmentKey) -> str:

@@ -18,6 +18,7 @@ from stratalog.formats.bundle import (
     decode_bundle_header,
     decode_bundle_trailer,
 )
+from stratalog.formats.claim import decode_claim
 from stratalog.formats.compression import Codec
 from stratalog.formats.envelope import Structure, identify
 from stratalog.formats.index_block import decode_index_block
@@ -132,6 +133,20 @@ def _index(source: Readable, _options: DumpOptions) -> Iterator[Section]:
     yield _seal(block.seal)
     yield from _producers(block.seal)
     yield from _points(block.points)
+
+
+def _claim(source: Readable, _options: DumpOptions) -> Iterator[Section]:
+    claim = decode_claim(_whole(source), source=source.name)
+    yield Section(
+        "claim",
+        {
+            "cluster_id": claim.cluster_id,
+            "node_id": claim.node_id,
+            "storage_id": claim.storage_id,
+            "lock_epoch": claim.lock_epoch,
+            "nonce": str(claim.nonce),
+        },
+    )
 
 
 def _part(source: Readable, options: DumpOptions) -> Iterator[Section]:
@@ -282,6 +297,7 @@ _READERS: dict[Structure, Callable[[Readable, DumpOptions], Iterator[Section]]] 
     Structure.PART: _part,
     Structure.BUNDLE: _bundle,
     Structure.MANIFEST: _manifest,
+    Structure.CLAIM: _claim,
     Structure.JOURNAL: _journal,
 }
 

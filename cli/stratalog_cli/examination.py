@@ -9,6 +9,7 @@ from uuid import UUID
 from stratalog.admin_api.models import Finding
 from stratalog.machines.table_records import ShardRow, StoredRecord, TableHeader
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import Lock
 from stratalog.model.segment import Segment, SegmentIdentity
 from stratalog.model.topic import Topic
 
@@ -58,6 +59,9 @@ class Metadata:
         self.topics: dict[UUID, Topic] = {r.topic_id: r for r in records if isinstance(r, Topic)}
         self.segments: dict[SegmentKey, Segment] = {r.key: r for r in records if isinstance(r, Segment)}
         self.log_start: dict[ShardKey, int] = {r.key: r.log_start_offset for r in records if isinstance(r, ShardRow)}
+        locks = [r for r in records if isinstance(r, Lock)]
+        self.holders: frozenset[str] = frozenset(h for lock in locks for h in (lock.holder, *lock.earlier) if h)
+        """Who holds write locks, and who held them before."""
         self._last_epoch: dict[ShardKey, int] = {}
         for key in self.segments:
             self._last_epoch[key.shard_key] = max(key.epoch, self._last_epoch.get(key.shard_key, -1))

@@ -79,6 +79,7 @@ class Sidecars:
             ask_roll=node.ask_roll,
             readiness=node.readiness,
             loop_blocks=lambda: self._watchdog.stats.blocks,
+            tier_fork=lambda: node.tier.fork,
             store_away_ms=lambda: _store_away_ms(node),
         )
         add_admin_routes(application, NodeAdmin(services, self._http.address))

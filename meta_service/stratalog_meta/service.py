@@ -227,6 +227,9 @@ class MetaService:
     async def deleted_segments(self) -> list[Segment]:
         return await self._parts()[0].read(ShardTable.deleted_segments)
 
+    async def purged_topics(self) -> frozenset[UUID]:
+        return await self._parts()[0].read(ShardTable.purged_topics)
+
     async def purge_segments(self, segments: Sequence[SegmentKey]) -> None:
         await self._parts()[0].submit(PurgeSegments(tuple(segments)))
 

@@ -149,6 +149,7 @@ class StorageNode:
         self.tier = NodeTier(
             node_id=identity.node_id,
             node_epoch=registration.node_epoch,
+            storage_id=identity.storage_id,
             cluster_id=self.cluster_id,
             settings=settings,
             meta=self.meta,

@@ -23,6 +23,7 @@ from stratalog.formats.journal import (
 from stratalog.formats.manifest import Manifest, decode_manifest, encode_manifest, manifest_digest
 from stratalog.formats.object_names import (
     BundleName,
+    ClaimName,
     ObjectNames,
     SegmentObject,
     SegmentObjectName,
@@ -234,6 +235,8 @@ def test_object_names(prefix, key, cluster_id, draw):
     assert names.shard_prefix(key.shard_key).startswith(names.topic_prefix(key.topic_id))
     bundle = BundleName(draw.draw(number), draw.draw(number), draw.draw(st.integers(0, 10**12 - 1)), draw.draw(number))
     assert names.parse(names.build(bundle)) == bundle
+    claim = ClaimName(draw.draw(number), draw.draw(number))
+    assert names.parse(names.build(claim)) == claim
     assert ObjectNames("other", cluster_id).parse(built) is None
 
 

@@ -19,14 +19,17 @@ from rocksdict import Options, Rdict
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import (
     DropPart,
+    DropPurgedTopic,
     DropSegment,
     DropShard,
     DropTopic,
     NodeEntry,
+    PurgedTopic,
     PutHeader,
     PutLock,
     PutNode,
     PutPart,
+    PutPurgedTopic,
     PutSeal,
     PutSegmentHead,
     PutShard,
@@ -51,7 +54,8 @@ SHARD = ShardKey(TOPIC_ID, 9_999)
 HEADER = TableHeader("cluster-1", 7, MAX_OFFSET - 1)
 TOPIC = Topic("orders.v1", TOPIC_ID, 10_000, 3, {"retention.ms": "-1", "note": "größer\n\x00"}, 5, True)
 NODE = NodeEntry(NodeInfo(2**31 - 1, "storage", "::1", 65_535, None), 3)
-LOCK = Lock("tier/ß/1", "node-1/4", 9, MAX_OFFSET)
+LOCK = Lock("tier/ß/1", "node-1/4", 9, MAX_OFFSET, ("node-1/3", "node-ß/2"))
+PURGED = PurgedTopic(UUID(int=99), 12)
 SEAL = SealRecord(
     2**31 - 1,
     5,
@@ -110,6 +114,9 @@ EVERYTHING: list[TableWrite] = [
     *writes_of(ACTIVE),
     PutNode(NODE),
     PutLock(LOCK),
+    PutPurgedTopic(PURGED),
+    PutPurgedTopic(PurgedTopic(UUID(int=98), 1)),
+    DropPurgedTopic(UUID(int=98)),
     PutHeader(HEADER),
 ]
 
@@ -135,7 +142,7 @@ async def test_what_was_written_is_loaded_and_the_header_comes_first(store: Meta
     await store.write(EVERYTHING)
     records = await reloaded(store)
     assert records[0] == HEADER
-    expected = [HEADER, NODE, LOCK, TOPIC, ShardRow(SHARD, MAX_OFFSET), SEALED, COMPLETE, ACTIVE]
+    expected = [HEADER, NODE, LOCK, PURGED, TOPIC, ShardRow(SHARD, MAX_OFFSET), SEALED, COMPLETE, ACTIVE]
     assert sorted(map(repr, records)) == sorted(map(repr, expected))
 
 
@@ -151,6 +158,7 @@ async def test_what_was_dropped_is_gone(store: MetaStore) -> None:
     await store.write(EVERYTHING)
     drops: list[TableWrite] = [
         DropTopic(TOPIC_ID),
+        DropPurgedTopic(PURGED.topic_id),
         DropShard(SHARD),
         DropSegment(ACTIVE.key),
         DropSegment(COMPLETE.key),

@@ -33,6 +33,8 @@ class FaultyStore:
         self.script: deque[Fault] = deque()
         self.decide: Callable[[str], Fault] | None = None
         """Asked for each put when the script is empty."""
+        self.has_faulty_claims = False
+        """Claims, too, are counted and meet faults; else a script of faults is for data alone."""
         self.is_away = False
         self.overwrites = False
         self.gate = asyncio.Event()
@@ -61,6 +63,11 @@ class FaultyStore:
         return await self.inner.probe()
 
     async def put(self, key: str, body: Sequence[bytes | memoryview]) -> None:
+        if self._is_past_faults(key):
+            self._check()
+            self._modified[key] = self._clock_ms()
+            await self.inner.put(key, body)
+            return
         self.requests["put"] += 1
         self.puts.append(key)
         size = sum(len(piece) for piece in body)
@@ -88,7 +95,7 @@ class FaultyStore:
             raise AlreadyExists(f"put {key}: 412")
 
     async def get(self, key: str) -> bytes:
-        self._count("get")
+        self._count("get", key)
         return await self.inner.get(key)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
@@ -104,24 +111,31 @@ class FaultyStore:
         return self._with_time(await self.inner.head(key))
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        self._count("list")
+        self._count("list", prefix)
         async for info in self.inner.list(prefix):
             yield self._with_time(info)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        self._count("delete")
-        self.deletions += keys
+        self._count("delete", keys[0] if keys else "")
+        self.deletions += [key for key in keys if not self._is_past_faults(key)]
         await self.inner.delete(keys)
 
     async def close(self) -> None:
         await self.inner.close()
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """All keys, uncounted and whatever the faults."""
-        return [info.key async for info in self.inner.list(prefix)]
+        """All keys but those of claims, uncounted and whatever the faults."""
+        return [info.key async for info in self.inner.list(prefix) if "/claims/" not in info.key]
 
-    def _count(self, operation: str) -> None:
-        self.requests[operation] += 1
+    async def claims(self) -> list[str]:
+        return [info.key async for info in self.inner.list("") if "/claims/" in info.key]
+
+    def _is_past_faults(self, key: str) -> bool:
+        return "/claims/" in key and not self.has_faulty_claims
+
+    def _count(self, operation: str, key: str = "") -> None:
+        if not self._is_past_faults(key):
+            self.requests[operation] += 1
         self._check()
 
     def _check(self) -> None:

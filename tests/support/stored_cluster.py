@@ -16,6 +16,7 @@ from pathlib import Path
 from uuid import UUID
 
 from stratalog.formats.bundle import BundleHeader, BundleMember, encode_bundle
+from stratalog.formats.claim import Claim, encode_claim
 from stratalog.formats.digest import EMPTY_DIGEST, extend_digest_over, object_digest
 from stratalog.formats.index_block import IndexBuilder, encode_index_block
 from stratalog.formats.journal import JournalHeader, encode_journal_header
@@ -25,9 +26,11 @@ from stratalog.formats.part import encode_part
 from stratalog.formats.record_batch import first_timestamp_ms, parse_header
 from stratalog.formats.records import Record, encode_batch
 from stratalog.formats.segment_file import encode_segment_header
+from stratalog.machines.claims import holder_name
 from stratalog.machines.table_records import (
     NodeEntry,
     PutHeader,
+    PutLock,
     PutNode,
     PutPart,
     PutSeal,
@@ -39,7 +42,7 @@ from stratalog.machines.table_records import (
     TableWrite,
 )
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import NodeInfo
+from stratalog.model.metadata import Lock, NodeInfo
 from stratalog.model.segment import (
     RemoteCopy,
     RemotePart,
@@ -57,6 +60,7 @@ CLUSTER_ID = "c1"
 TOPIC_ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
 TOPIC = "orders"
 NODE_ID = 1
+NONCE = UUID(int=7)
 NOW_MS = 1_700_000_000_000
 BATCH_RECORDS = 5
 
@@ -110,7 +114,7 @@ class StoredCluster:
     bucket: Path
     layout: NodeLayout
     keys: dict[str, str]
-    """Object keys by what they are: chunk, bundle0, bundle1, index, manifest."""
+    """Object keys by what they are: chunk, bundle0, bundle1, index, manifest, claim."""
 
     def segment_file(self, epoch: int) -> Path:
         return self.layout.segment(segment_key(epoch))
@@ -183,11 +187,13 @@ def _store_bucket(
     )
     manifest = names.manifest(segment_key(0), 0, 30, **owner, attempt=1)
     objects[manifest] = manifest_bytes
+    claim = names.claim(node_id=NODE_ID, lock_epoch=1)
+    objects[claim] = encode_claim(Claim(CLUSTER_ID, NODE_ID, "s", 1, NONCE))
     for key, body in objects.items():
         path = bucket / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
-    keys = {"chunk": chunk, "index": index, "manifest": manifest}
+    keys = {"claim": claim, "chunk": chunk, "index": index, "manifest": manifest}
     keys |= {"bundle0": bundles[0].object_key, "bundle1": bundles[1].object_key}
     remote = {
         0: RemoteCopy(RemoteState.COMPLETE, 30, (), manifest, manifest_digest(manifest_bytes), len(manifest_bytes)),
@@ -201,6 +207,7 @@ async def _store_metadata(directory: Path, seals: dict[int, SealRecord], remote:
     writes: list[TableWrite] = [
         PutHeader(TableHeader(CLUSTER_ID, 9, 0)),
         PutNode(NodeEntry(NodeInfo(NODE_ID, "s", "127.0.0.1", 9092), 1)),
+        PutLock(Lock("tier/1", holder_name("node-1/1", NONCE), 1, NOW_MS)),
         PutTopic(Topic(TOPIC, TOPIC_ID, 1, 1, {}, NOW_MS)),
         PutShard(ShardRow(shard, 0)),
     ]

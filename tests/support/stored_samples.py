@@ -8,6 +8,7 @@ from uuid import UUID
 
 from stratalog.formats.bundle import BundleHeader, BundleMember, check_bundle, encode_bundle
 from stratalog.formats.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from stratalog.formats.claim import Claim, decode_claim, encode_claim
 from stratalog.formats.digest import EMPTY_DIGEST, extend_digest_over, object_digest
 from stratalog.formats.index_block import IndexBuilder, IndexPoint, IndexPoints, decode_index_block, encode_index_block
 from stratalog.formats.journal import (
@@ -123,6 +124,9 @@ MANIFEST_VALUE = Manifest(
 )
 MANIFEST = encode_manifest(MANIFEST_VALUE)
 
+CLAIM_VALUE = Claim(IDENTITY.cluster_id, 3, "6f1c9a0e-storage", 11, UUID(int=0x0123456789ABCDEF << 64))
+CLAIM = encode_claim(CLAIM_VALUE)
+
 CHECKPOINT_VALUE = Checkpoint(
     IDENTITY.key, len(DATA), END_OFFSET, DIGEST, SEAL.first_timestamp_ms, SEAL.max_timestamp_ms, POINTS, PRODUCERS
 )
@@ -152,6 +156,7 @@ SAMPLES = (
     Sample("part", PART, lambda data, source: check_part(data, source=source)),
     Sample("bundle", BUNDLE, lambda data, source: check_bundle(data, source=source)),
     Sample("manifest", MANIFEST, lambda data, source: decode_manifest(data, source=source)),
+    Sample("claim", CLAIM, lambda data, source: decode_claim(data, source=source)),
     Sample("checkpoint", CHECKPOINT, lambda data, source: decode_checkpoint(data, source=source)),
     Sample("journal-header", JOURNAL_HEADER, lambda data, source: decode_journal_header(data, source=source)),
 )

@@ -201,13 +201,20 @@ class RigShards:
 class TierRig:
     """Use as an async context manager; `start_writer` begins a process life."""
 
-    def __init__(self, limits: UploadLimits = RIG_LIMITS, seed: int = 1) -> None:
+    def __init__(
+        self, limits: UploadLimits = RIG_LIMITS, seed: int = 1, *, meta_store: MemoryStore | None = None,
+        bucket_of: TierRig | None = None,
+    ) -> None:  # fmt: skip
+        """With `bucket_of` the bucket and the clock are another rig's: a copy of its disk, or its later life."""
         self.limits = limits
-        self.clock = ManualClock()
+        self.clock = bucket_of.clock if bucket_of is not None else ManualClock()
         self.rng = random.Random(seed)
         self.settings = ProcessSettings()
-        self.meta = MetaService(MemoryStore(), self.clock)
-        self.store = FaultyStore(open_memory(StoreSettings(backoff_ms=1, backoff_cap_ms=2)), self.clock)
+        self.meta_store = meta_store or MemoryStore()
+        self.meta = MetaService(self.meta_store, self.clock)
+        memory = open_memory(StoreSettings(backoff_ms=1, backoff_cap_ms=2))
+        self.store = bucket_of.store if bucket_of is not None else FaultyStore(memory, self.clock)
+        self._owns_store = bucket_of is None
         self.catalog = Catalog(lambda overrides: TopicSettings.resolve(self.settings, overrides))
         self.graveyard: list[RigShard] = []
         self.shards = RigShards(self)
@@ -223,6 +230,10 @@ class TierRig:
         await self.meta.register_node(NodeInfo(NODE_ID, "disk-1", "localhost", 9092))
         snapshot = await self.meta.snapshot()
         self.catalog.load(snapshot)
+        for shard in snapshot.shards:
+            topic = self.catalog.topic_by_id(shard.key.topic_id)
+            assert topic is not None
+            self.shards.attach(shard.key, topic)
         self.catalog.on_change(self.shards.follow)
         self._follower = asyncio.create_task(self._follow(snapshot.version))
         return self
@@ -235,7 +246,8 @@ class TierRig:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
         await self.meta.close()
-        await self.store.close()
+        if self._owns_store:
+            await self.store.close()
 
     async def _follow(self, version: int) -> None:
         async for change_set in self.meta.watch(version):

@@ -23,6 +23,7 @@ _SEGMENT_OBJECT = re.compile(
     rf"{_OFFSET}-{_OFFSET}\.{_NUMBER}\.{_NUMBER}\.{_NUMBER}\.(chunk|index|manifest)"
 )
 _BUNDLE_OBJECT = re.compile(rf"bundles/{_NUMBER}/{_NUMBER}/([0-9]{{12}})\.{_NUMBER}\.bundle")
+_CLAIM_OBJECT = re.compile(rf"claims/{_NUMBER}/{_NUMBER}\.claim")
 _FILE = re.compile(rf"{_OFFSET}-{_NUMBER}\.(seg|idx)")
 _OFFSET_LIMIT = 1 << 63
 
@@ -54,7 +55,15 @@ class BundleName:
     attempt: int
 
 
-ObjectName: TypeAlias = SegmentObjectName | BundleName
+@dataclass(frozen=True, slots=True)
+class ClaimName:
+    """The claim of one epoch of a node's write lock."""
+
+    node_id: int
+    lock_epoch: int
+
+
+ObjectName: TypeAlias = SegmentObjectName | BundleName | ClaimName
 
 
 class ObjectNames:
@@ -95,6 +104,9 @@ class ObjectNames:
     def node_bundles_prefix(self, node_id: int) -> str:
         return f"{self._root}bundles/{node_id}/"
 
+    def node_claims_prefix(self, node_id: int) -> str:
+        return f"{self._root}claims/{node_id}/"
+
     # Building -------------------------------------------------------------------------------------------------------
     def chunk(
         self, segment: SegmentKey, from_offset: int, to_offset: int, *, node_id: int, lock_epoch: int, attempt: int
@@ -120,6 +132,9 @@ class ObjectNames:
     def bundle(self, *, node_id: int, lock_epoch: int, number: int, attempt: int) -> str:
         return self.build(BundleName(node_id, lock_epoch, number, attempt))
 
+    def claim(self, *, node_id: int, lock_epoch: int) -> str:
+        return self.build(ClaimName(node_id, lock_epoch))
+
     def build(self, name: ObjectName) -> str:
         """Raises: InvalidRequest for a number that a name cannot hold."""
         match name:
@@ -128,6 +143,8 @@ class ObjectNames:
                 key = f"{self.segment_prefix(segment)}{offsets}.{node_id}.{lock_epoch}.{attempt}.{kind}"
             case BundleName(node_id, lock_epoch, number, attempt):
                 key = f"{self._root}bundles/{node_id}/{lock_epoch}/{number:012d}.{attempt}.bundle"
+            case ClaimName(node_id, lock_epoch):
+                key = f"{self._root}claims/{node_id}/{lock_epoch}.claim"
         if self.parse(key) != name:
             raise InvalidRequest(f"no object key can be made for {name}: a number is negative or too large")
         return key
@@ -154,6 +171,8 @@ class ObjectNames:
             return name if fits else None
         if found := _BUNDLE_OBJECT.fullmatch(below):
             return BundleName(*(int(group) for group in found.groups()))
+        if found := _CLAIM_OBJECT.fullmatch(below):
+            return ClaimName(int(found[1]), int(found[2]))
         return None
 
 

@@ -144,9 +144,11 @@ class BundlePlan:
     unreferenced_since: Mapping[str, int]
     """Bundles that were referenced once and are no more: since when. Give it to the next pass."""
     referenced: frozenset[str]
+    asked: Mapping[str, int]
+    """How often each bundle that is still there was asked to be rewritten. Give it to the next pass."""
 
 
-EMPTY_PLAN = BundlePlan((), (), {}, frozenset())
+EMPTY_PLAN = BundlePlan((), (), {}, frozenset(), {})
 
 
 def plan_bundles(
@@ -156,12 +158,16 @@ def plan_bundles(
     now_ms: int,
     limits: BundleLimits,
 ) -> BundlePlan:
-    """`live` must have been read after `stored` was listed, so that a commit in between is seen (F27)."""
+    """`live` must have been read after `stored` was listed, so that a commit in between is seen (F27).
+
+    Those that were asked the least often are rewritten first: one that cannot be emptied (its segment does not read)
+    waits behind all others, and does not use up what a pass may move.
+    """
     deletions: list[DeleteBundle] = []
-    rewrites: list[RewriteBundle] = []
+    wanted: list[RewriteBundle] = []
     unreferenced: dict[str, int] = {}
     referenced: set[str] = set()
-    budget = limits.rewrite_bytes
+    asked: dict[str, int] = {}
     for bundle in stored:
         parts = live.get(bundle.key, ())
         if bundle.is_protected:
@@ -179,10 +185,19 @@ def plan_bundles(
         referenced.add(bundle.key)
         live_bytes = sum(entry.part.size_bytes for entry in parts)
         reason = _why_rewrite(bundle, live_bytes, len(parts), now_ms, limits)
-        if reason and (budget > 0 or not rewrites):
-            budget -= live_bytes
-            rewrites.append(RewriteBundle(bundle.key, tuple(parts), reason))
-    return BundlePlan(tuple(deletions), tuple(rewrites), unreferenced, frozenset(referenced))
+        if bundle.key in before.asked:
+            asked[bundle.key] = before.asked[bundle.key]
+        if reason:
+            wanted.append(RewriteBundle(bundle.key, tuple(parts), reason))
+    rewrites: list[RewriteBundle] = []
+    budget = limits.rewrite_bytes
+    for rewrite in sorted(wanted, key=lambda rewrite: asked.get(rewrite.key, 0)):
+        if budget <= 0 and rewrites:
+            break
+        budget -= sum(entry.part.size_bytes for entry in rewrite.live)
+        asked[rewrite.key] = asked.get(rewrite.key, 0) + 1
+        rewrites.append(rewrite)
+    return BundlePlan(tuple(deletions), tuple(rewrites), unreferenced, frozenset(referenced), asked)
 
 
 def _why_rewrite(

@@ -1,7 +1,8 @@
 """Decides which listed objects are orphans: of an attempt that was not chosen, or of a segment that is gone.
 
-Careful by construction: what is not positively explained stays. Metadata that came back older than the bucket must not
-make the bucket's data garbage, so an object of a segment that metadata never tells of is reported, not deleted.
+Careful by construction: what is not positively explained stays. An attempt was not chosen only where another was: for
+a range that metadata does not hold as committed, what lies in the bucket may be all there is of it, written by a life
+that this metadata does not remember. An object of a segment that metadata never tells of is reported, not deleted.
 Requires: the facts were read *after* the listing, so that a commit in between is seen (F27), and what is protected was
 noted between the two, or a commit that came after the facts would have its object taken for an orphan.
 """
@@ -13,12 +14,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemoteState, Segment
 
 
 class Verdict(StrEnum):
     REFERENCED = "referenced"
     WAIT = "wait"
-    """In flight, younger than the grace, or of a newer write lock or another node: hands off, for now."""
+    """In flight, younger than the grace, of another node, or of a range that is not committed: hands off, for now."""
     ORPHAN = "orphan"
     UNEXPLAINED = "unexplained"
 
@@ -32,6 +34,8 @@ class ListedObject:
     node_id: int
     lock_epoch: int
     modified_ms: int
+    is_chunk: bool
+    to_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +49,55 @@ class OrphanRules:
 class SegmentFacts:
     """What metadata says of the segment that an object's name names."""
 
-    referenced: frozenset[str] | None
-    """The objects it consists of; None when metadata tells of no such segment."""
+    segment: Segment | None
+    """None when metadata tells of no such segment, living or waiting for its deletion."""
+    referenced: frozenset[str]
+    """The objects it consists of."""
     is_deleted: bool
     """It waits for its deletion, which takes the whole folder after a grace of its own."""
     log_start_offset: int | None
     """Of its shard; None when the shard is unknown."""
     is_purged: bool
-    """This process has purged it, or its topic."""
+    """Metadata remembers that its topic was purged."""
 
 
 def judge(
     listed: ListedObject, facts: SegmentFacts, rules: OrphanRules, is_protected: Callable[[str], bool], now_ms: int
 ) -> Verdict:
     """What becomes of one object."""
-    if facts.referenced is not None and listed.key in facts.referenced:
+    if listed.key in facts.referenced:
         return Verdict.REFERENCED
-    if facts.is_deleted or is_protected(listed.key):
-        return Verdict.WAIT
-    if listed.node_id != rules.node_id or listed.lock_epoch > rules.lock_epoch:
+    if facts.is_deleted or is_protected(listed.key) or listed.node_id != rules.node_id:
         return Verdict.WAIT
     if now_ms - listed.modified_ms < rules.grace_ms:
         return Verdict.WAIT
-    if facts.referenced is not None or facts.is_purged:
+    if listed.lock_epoch > rules.lock_epoch:
+        return Verdict.UNEXPLAINED  # metadata gave no such epoch yet: whoever wrote it knows more than we do
+    if facts.segment is not None:
+        return Verdict.ORPHAN if _is_chosen_otherwise(listed, facts.segment) else Verdict.WAIT
+    if facts.is_purged or is_below_log_start(listed.segment, facts.log_start_offset):
         return Verdict.ORPHAN
-    if facts.log_start_offset is not None and listed.segment.base_offset < facts.log_start_offset:
-        return Verdict.ORPHAN  # purged before: retention moved the log start past it, and never moves it back
     return Verdict.UNEXPLAINED
+
+
+def _is_chosen_otherwise(listed: ListedObject, segment: Segment) -> bool:
+    if segment.remote.state is RemoteState.COMPLETE:
+        return True
+    return listed.is_chunk and listed.to_offset <= segment.remote.commit_offset
+
+
+def is_below_log_start(key: SegmentKey, log_start_offset: int | None) -> bool:
+    """Purged before: retention moved the log start past it, and never moves it back."""
+    return log_start_offset is not None and key.base_offset < log_start_offset
+
+
+def is_part_explained(
+    key: SegmentKey, end_offset: int, segment: Segment | None, log_start_offset: int | None, is_purged: bool
+) -> bool:
+    """Whether metadata tells why it does not refer to a part, ending at `end_offset`, of a bundle: the range is
+    committed elsewhere, or is gone. `segment` is the living or the deleted one."""
+    if segment is None:
+        return is_purged or is_below_log_start(key, log_start_offset)
+    if segment.deleted_ms is not None or segment.remote.state is RemoteState.COMPLETE:
+        return True
+    return end_offset <= segment.remote.commit_offset

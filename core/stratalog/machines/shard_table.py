@@ -141,6 +141,9 @@ class ShardTable:
     def deleted_segments(self) -> list[Segment]:
         return list(self._state.deleted.values())
 
+    def purged_topics(self) -> frozenset[UUID]:
+        return frozenset(self._state.purged_topics)
+
     def check_invariants(self) -> None:
         """Raise AssertionError for a state that no sequence of commands may reach. Cost: O(everything)."""
         check_invariants(self._state)

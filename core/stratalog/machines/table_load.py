@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from stratalog.machines.placement import FOLLOWER_WEIGHT, LEADER_WEIGHT
-from stratalog.machines.table_records import NodeEntry, ShardRow, StoredRecord, TableHeader
+from stratalog.machines.table_records import NodeEntry, PurgedTopic, ShardRow, StoredRecord, TableHeader
 from stratalog.machines.table_state import ShardEntry, TableState
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import ShardKey
@@ -42,6 +42,8 @@ def load_state(records: Iterable[StoredRecord], source: str) -> TableState | Non
             case Topic():
                 state.topics[record.topic_id] = record
                 state.topic_ids[record.name] = record.topic_id
+            case PurgedTopic():
+                state.purged_topics[record.topic_id] = record
             case Lock():
                 state.locks[record.name] = record
             case NodeEntry():

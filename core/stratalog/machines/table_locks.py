@@ -18,6 +18,8 @@ from stratalog.model.errors import Conflict, Fenced, InvalidRequest, LimitExceed
 from stratalog.model.metadata import Lock
 
 NOBODY: Final = ""
+EARLIER_HOLDERS: Final = 16
+"""So many of them a lock remembers."""
 MAX_PRODUCER_ID: Final = 2**63 - 1
 MAX_PRODUCER_IDS_PER_BLOCK: Final = 1_000_000
 
@@ -42,7 +44,7 @@ def acquire_lock(tx: TableTransaction, command: AcquireLock) -> Lock:
     elif known.holder == command.holder:
         lock = replace(known, expires_ms=max(expires_ms, known.expires_ms))
     elif known.holder == NOBODY or known.expires_ms <= tx.now_ms:
-        lock = Lock(command.name, command.holder, known.epoch + 1, expires_ms)
+        lock = Lock(command.name, command.holder, known.epoch + 1, expires_ms, _earlier(known))
     else:
         raise Conflict(
             f"lock {command.name!r} is held by {known.holder!r} for another {known.expires_ms - tx.now_ms} ms: wait, "
@@ -56,16 +58,23 @@ def release_lock(tx: TableTransaction, command: ReleaseLock) -> None:
     """Give a lock back. One that is gone already, or has passed to another, is left as it is."""
     known = tx.state.locks.get(command.lock.name)
     if known is not None and (known.epoch, known.holder) == (command.lock.epoch, command.lock.holder):
-        tx.put_lock(replace(known, holder=NOBODY, expires_ms=0))
+        tx.put_lock(replace(known, holder=NOBODY, expires_ms=0, earlier=_earlier(known)))
 
 
-def end_leases(tx: TableTransaction, holder: str) -> None:
-    """This holder is known to be over: others need not wait for its leases to end.
+def _earlier(known: Lock) -> tuple[str, ...]:
+    """Who held a lock before the one who takes it now."""
+    holders = known.earlier if known.holder == NOBODY else (*known.earlier, known.holder)
+    return holders[-EARLIER_HOLDERS:]
+
+
+def end_leases(tx: TableTransaction, life: str) -> None:
+    """This life is known to be over: others need not wait for its leases to end. It holds them under its own name, or
+    under one that begins with it and a slash.
 
     Its locks stay its own until somebody takes them: what it had on its way may land before, and is fenced after, as
     when a lease ends by time.
     """
-    for lock in [lock for lock in tx.state.locks.values() if lock.holder == holder]:
+    for lock in [lock for lock in tx.state.locks.values() if f"{lock.holder}/".startswith(f"{life}/")]:
         tx.put_lock(replace(lock, expires_ms=0))
 
 

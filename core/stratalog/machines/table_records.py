@@ -37,7 +37,15 @@ class ShardRow:
     log_start_offset: int
 
 
-StoredRecord: TypeAlias = TableHeader | NodeEntry | Lock | Topic | ShardRow | Segment
+@dataclass(frozen=True, slots=True)
+class PurgedTopic:
+    """A topic of which nothing is left, so that what comes late of it is known for what it is."""
+
+    topic_id: UUID
+    purged_ms: int
+
+
+StoredRecord: TypeAlias = TableHeader | NodeEntry | Lock | Topic | PurgedTopic | ShardRow | Segment
 """What a store loads, in any order but for the header, which comes first. A segment comes whole: head, seal and
 parts (as a `PartList`)."""
 
@@ -64,6 +72,16 @@ class PutTopic:
 
 @dataclass(frozen=True, slots=True)
 class DropTopic:
+    topic_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class PutPurgedTopic:
+    purged: PurgedTopic
+
+
+@dataclass(frozen=True, slots=True)
+class DropPurgedTopic:
     topic_id: UUID
 
 
@@ -115,6 +133,8 @@ TableWrite: TypeAlias = (
     | PutLock
     | PutTopic
     | DropTopic
+    | PutPurgedTopic
+    | DropPurgedTopic
     | PutShard
     | DropShard
     | PutSegmentHead

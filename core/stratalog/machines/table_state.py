@@ -17,14 +17,17 @@ from uuid import UUID
 from stratalog.machines.placement import FOLLOWER_WEIGHT, LEADER_WEIGHT
 from stratalog.machines.table_records import (
     DropPart,
+    DropPurgedTopic,
     DropSegment,
     DropShard,
     DropTopic,
     NodeEntry,
+    PurgedTopic,
     PutHeader,
     PutLock,
     PutNode,
     PutPart,
+    PutPurgedTopic,
     PutSeal,
     PutSegmentHead,
     PutShard,
@@ -51,6 +54,8 @@ from stratalog.model.topic import Shard, Topic
 K = TypeVar("K")
 V = TypeVar("V")
 _ABSENT: Final = object()
+PURGED_TOPICS: Final = 10_000
+"""So many purged topics are remembered (about 1 MB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,9 @@ class ShardEntry:
 class TableState:
     """All maps of the shard table."""
 
-    __slots__ = ("deleted", "header", "load", "locks", "nodes", "shards", "topic_ids", "topics", "views")
+    __slots__ = (
+        "deleted", "header", "load", "locks", "nodes", "purged_topics", "shards", "topic_ids", "topics", "views",
+    )  # fmt: skip
 
     def __init__(self, header: TableHeader) -> None:
         self.header = header
@@ -79,6 +86,7 @@ class TableState:
         self.topic_ids: dict[str, UUID] = {}
         self.shards: dict[ShardKey, ShardEntry] = {}
         self.deleted: dict[SegmentKey, Segment] = {}
+        self.purged_topics: dict[UUID, PurgedTopic] = {}
         self.nodes: dict[int, NodeEntry] = {}
         self.locks: dict[str, Lock] = {}
         self.load: dict[int, int] = {}
@@ -289,6 +297,21 @@ class TableTransaction:
             self.drop_part(segment.key, part)
         self.writes.append(DropSegment(segment.key))
         self.changes.append(SegmentPurged(segment.key))
+        if segment.key.topic_id not in self.state.topics:
+            self._remember_purged(segment.key.topic_id)
+
+    def _remember_purged(self, topic_id: UUID) -> None:
+        """A topic is deleted and some of it is purged: unless it is remembered, what of it comes late is a riddle."""
+        known = self.state.purged_topics
+        if topic_id in known:
+            return
+        if len(known) >= PURGED_TOPICS:
+            oldest = min(known.values(), key=lambda purged: purged.purged_ms).topic_id
+            self._drop(known, oldest)
+            self.writes.append(DropPurgedTopic(oldest))
+        purged = PurgedTopic(topic_id, self.now_ms)
+        self._put(known, topic_id, purged)
+        self.writes.append(PutPurgedTopic(purged))
 
     def _count_load(self, segment: Segment, sign: int) -> None:
         load = self.state.load

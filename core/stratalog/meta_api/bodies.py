@@ -7,6 +7,7 @@ the caller may count on it.
 from __future__ import annotations
 
 from typing import TypeVar
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -150,6 +151,10 @@ class NodeList(Json):
 
 class TopicList(Json):
     items: tuple[TopicJson, ...]
+
+
+class TopicIds(Json):
+    items: tuple[UUID, ...]
 
 
 class SegmentList(Json):

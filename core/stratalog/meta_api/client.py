@@ -113,6 +113,10 @@ class MetaClient(Protocol):
         """Segments whose files and objects may go once the grace period has passed since `deleted_ms`."""
         ...
 
+    async def purged_topics(self) -> frozenset[UUID]:
+        """Deleted topics that were purged, in part or wholly: the last 10,000. What names them may go."""
+        ...
+
     async def purge_segments(self, segments: Sequence[SegmentKey]) -> None: ...
 
     # Locks and numbers ------------------------------------------------------------------------------------------

@@ -222,9 +222,10 @@ class LockJson(Json):
     holder: str
     epoch: Count
     expires_ms: Count
+    earlier: tuple[str, ...] = ()
 
     def to_record(self) -> Lock:
-        return Lock(self.name, self.holder, self.epoch, self.expires_ms)
+        return Lock(self.name, self.holder, self.epoch, self.expires_ms, self.earlier)
 
 
 class PartCommitJson(Json):

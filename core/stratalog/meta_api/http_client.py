@@ -231,6 +231,10 @@ class HttpMetaClient:
         told = await self._ask("GET", "/v1/deleted-segments", None, bodies.SegmentList, Repeat.READ)
         return [segment.to_record() for segment in told.items]
 
+    async def purged_topics(self) -> frozenset[UUID]:
+        told = await self._ask("GET", "/v1/purged-topics", None, bodies.TopicIds, Repeat.READ)
+        return frozenset(told.items)
+
     async def purge_segments(self, segments: Sequence[SegmentKey]) -> None:
         path = "/v1/deleted-segments/purge"
         await self._ask("POST", path, _keys_body(segments), bodies.Done, Repeat.HARMLESS)

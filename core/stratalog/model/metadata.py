@@ -42,6 +42,8 @@ class Lock:
     holder: str
     epoch: int
     expires_ms: int
+    earlier: tuple[str, ...] = ()
+    """Who held it before, oldest first: the last few. What they left behind is this lock's, not a stranger's."""
 
 
 def life_name(node_id: int, node_epoch: int) -> str:

@@ -219,6 +219,10 @@ async def _deleted(call: Call) -> BaseModel:
     return bodies.SegmentList(items=tuple(_segment_json(segment) for segment in segments))
 
 
+async def _purged_topics(call: Call) -> BaseModel:
+    return bodies.TopicIds(items=tuple(sorted(await call.service.purged_topics())))
+
+
 async def _purge(call: Call) -> BaseModel:
     await call.service.purge_segments(_segment_keys(call))
     return Done()
@@ -312,6 +316,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/parts/commit", "Commit parts", _commit_parts, bodies.CommitPartsBody, PartOutcomeList),
     Route("POST", "/v1/parts/replace", "Replace parts", _replace_parts, bodies.ReplacePartsBody, PartOutcomeList),
     Route("GET", "/v1/deleted-segments", "Segments that wait for their purge", _deleted, None, bodies.SegmentList),
+    Route("GET", "/v1/purged-topics", "Topics of which nothing is left", _purged_topics, None, bodies.TopicIds),
     Route("POST", "/v1/deleted-segments/purge", "Forget deleted segments", _purge, bodies.SegmentKeysBody, Done),
     Route(
         "POST", "/v1/locks/acquire", "Take or renew a write lock", _acquire_lock, bodies.AcquireLockBody, codec.LockJson

@@ -16,14 +16,17 @@ from uuid import UUID
 
 from stratalog.machines.table_records import (
     DropPart,
+    DropPurgedTopic,
     DropSegment,
     DropShard,
     DropTopic,
     NodeEntry,
+    PurgedTopic,
     PutHeader,
     PutLock,
     PutNode,
     PutPart,
+    PutPurgedTopic,
     PutSeal,
     PutSegmentHead,
     PutShard,
@@ -43,7 +46,7 @@ from stratalog.model.topic import Topic
 
 FORMAT: Final = 1
 HEADER_KEY: Final = b"a"
-_NODE, _LOCK, _TOPIC, _SHARD, _SEGMENT = b"n", b"l", b"t", b"s", b"v"
+_NODE, _LOCK, _PURGED, _TOPIC, _SHARD, _SEGMENT = b"n", b"l", b"p", b"t", b"s", b"v"
 _HEAD, _SEAL, _PART = b"\x00", b"\x01", b"\x02"
 _SEGMENT_KEY_BYTES: Final = 1 + 16 + 4 + 8 + 8
 
@@ -71,7 +74,10 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
             key = _NODE + info.node_id.to_bytes(8, "big")
             yield key, _value(info.storage_id, info.host, info.port, info.rack, node.node_epoch)
         case PutLock(lock):
-            yield _LOCK + lock.name.encode("utf-8", "surrogatepass"), _value(lock.holder, lock.epoch, lock.expires_ms)
+            yield (
+                _LOCK + lock.name.encode("utf-8", "surrogatepass"),
+                _value(lock.holder, lock.epoch, lock.expires_ms, lock.earlier),
+            )
         case PutTopic(topic):
             yield (
                 _TOPIC + topic.topic_id.bytes,
@@ -86,6 +92,10 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
             )
         case DropTopic(topic_id):
             yield _TOPIC + topic_id.bytes, None
+        case PutPurgedTopic(purged):
+            yield _PURGED + purged.topic_id.bytes, _value(purged.purged_ms)
+        case DropPurgedTopic(topic_id):
+            yield _PURGED + topic_id.bytes, None
         case PutShard(row):
             yield _shard_key(row.key), _value(row.log_start_offset)
         case DropShard(shard_key):
@@ -208,9 +218,12 @@ class _Decoder:
             info = NodeInfo(int.from_bytes(key[1:], "big"), fields[0], fields[1], fields[2], fields[3])
             return NodeEntry(info, fields[4])
         if kind == _LOCK:
-            return Lock(key[1:].decode("utf-8", "surrogatepass"), fields[0], fields[1], fields[2])
+            earlier = tuple(fields[3]) if len(fields) > 3 else ()
+            return Lock(key[1:].decode("utf-8", "surrogatepass"), fields[0], fields[1], fields[2], earlier)
         if kind == _TOPIC:
             return Topic(fields[0], UUID(bytes=key[1:17]), fields[1], fields[2], fields[3], fields[4], fields[5])
+        if kind == _PURGED:
+            return PurgedTopic(UUID(bytes=key[1:17]), fields[0])
         if kind == _SHARD:
             return ShardRow(ShardKey(self._id(key), int.from_bytes(key[17:21], "big")), fields[0])
         raise ValueError(f"unknown kind {kind!r}")

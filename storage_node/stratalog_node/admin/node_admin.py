@@ -127,6 +127,9 @@ class NodeAdmin:
         if out_of_reach:
             lie = "lies" if out_of_reach == 1 else "lie"
             return f"{counted(out_of_reach, 'segment')} {lie} only in an object store: {GIVE_BUCKET}"
+        fork = self._services.tier_fork()
+        if fork is not None:
+            return f"this node neither uploads nor sweeps: {fork}"
         away_ms = self._services.store_away_ms()
         if not away_ms:
             return None

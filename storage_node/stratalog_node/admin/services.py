@@ -33,6 +33,10 @@ class ShardSource(Protocol):
     def stopped(self) -> Sequence[tuple[ShardView, Stop]]: ...
 
 
+def _nothing() -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class AdminServices:
     """`store` is None on a node without an object store. `ask_roll` ends a shard's active segment if it holds
@@ -53,6 +57,8 @@ class AdminServices:
     ask_roll: Callable[[ShardKey], bool]
     readiness: Callable[[], Mapping[str, str]] = dict
     loop_blocks: Callable[[], int] = _zero
+    tier_fork: Callable[[], str | None] = _nothing
+    """Why the node neither uploads nor sweeps because a copy of it wrote to the bucket; None when none did."""
     store_away_ms: Callable[[], int] = _zero
     """For how long the object store has not taken uploads; 0 while it does."""
 

@@ -35,6 +35,7 @@ class NodeTier:
         *,
         node_id: int,
         node_epoch: int,
+        storage_id: str,
         cluster_id: str,
         settings: ProcessSettings,
         meta: MetaClient,
@@ -68,6 +69,7 @@ class NodeTier:
                 holder=life_name(node_id, node_epoch),
                 names=self.names,
                 stats=self.stats,
+                storage_id=storage_id,
                 doubt_ms=settings.remote_orphan_grace_ms,
             )
             self.cold = ColdReader(store, self.names, cold_read_limits(settings), self._reload)
@@ -84,6 +86,7 @@ class NodeTier:
             on_pressure=on_pressure,
             local_bytes=shards.local_bytes,
             unsent_bytes=self._unsent_bytes,
+            may_free=lambda: self.fork is None,
         )
         self.janitor = Janitor(
             node_id=node_id,
@@ -98,6 +101,11 @@ class NodeTier:
             stats=self.stats,
             free_deleted=self._free_deleted,
         )
+
+    @property
+    def fork(self) -> str | None:
+        """Why this node neither uploads nor sweeps, because a copy of it wrote to the bucket; None when none did."""
+        return self.writer.claim.fork if self.writer is not None else None
 
     def _unsent_bytes(self) -> int:
         return self.writer.status().uploader.unsent_bytes if self.writer is not None else 0

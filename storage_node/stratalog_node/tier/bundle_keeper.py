@@ -2,7 +2,9 @@
 
 Decided in `stratalog.machines.bundles`. References are counted from metadata, never kept: only PARTIAL segments refer
 to bundles, a complete copy lies wholly in its own folder. Live parts move through the uploader, in its next bundles.
-Cost of a pass: one listing of this node's bundles, one snapshot, one small GET per bundle older than its limit.
+Before a bundle is deleted its directory is read: one with a part that metadata cannot explain is kept, and told.
+Cost of a pass: one listing of this node's bundles, one snapshot, one small GET per bundle older than its limit, two per
+bundle that is due to be deleted.
 """
 
 from __future__ import annotations
@@ -11,7 +13,12 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
-from stratalog.formats.bundle import BUNDLE_TRAILER_BYTES, decode_bundle_trailer
+from stratalog.formats.bundle import (
+    BUNDLE_TRAILER_BYTES,
+    BundleTrailer,
+    decode_bundle_directory,
+    decode_bundle_trailer,
+)
 from stratalog.formats.object_names import BundleName
 from stratalog.machines.bundles import (
     EMPTY_PLAN,
@@ -21,14 +28,24 @@ from stratalog.machines.bundles import (
     plan_bundles,
 )
 from stratalog.meta_api.client import MetaClient
+from stratalog.meta_api.commands import Lock
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import RemotePart, SegmentState
+from stratalog.model.segment import RemotePart, RemoteState, SegmentState
 from stratalog.objects.store import ObjectInfo, ObjectStore
 from stratalog.telemetry.logs import logger
+from stratalog_node.tier.claim import Forked
+from stratalog_node.tier.facts import Facts, read_facts
 from stratalog_node.tier.uploader import TierWriter
 
 log = logger(__name__)
+
+_Riddle = tuple[SegmentKey, int]
+"""A part by its segment and its end offset."""
+_SHARDS_PER_TURN = 200
+_SEGMENTS_PER_TURN = 5_000
+_DIRECTORIES_PER_PASS = 256
+"""A pass reads so many directories; what is due beyond them waits for the next one."""
 
 
 class BundleKeeper:
@@ -54,37 +71,56 @@ class BundleKeeper:
         self._clock_ms = clock_ms
         self._plan = EMPTY_PLAN
         self._part_counts: dict[str, int] = {}
+        self._riddles: dict[str, _Riddle | None] = {}
+        """Of each bundle that is kept: a part that nothing explains; None where the bundle does not read."""
+        self._looks = asyncio.Lock()
         self.foreign: list[str] = []
         """Keys below the bundles' folder that are not ours to read; left alone."""
 
+    @property
+    def unexplained(self) -> list[str]:
+        """Bundles that hold data of which metadata does not tell, and what could not be read; left alone."""
+        return sorted(self._riddles)
+
     async def run_once(self) -> None:
-        lock = self._writer.lock.current
-        if lock is None:
-            return
+        """Does nothing without the write lock and its claim."""
+        async with self._looks:
+            lock = await self._writer.hold_claim()
+            if lock is None:
+                return
+            try:
+                await self._pass(lock)
+            except Forked:
+                await self._writer.hold_claim()  # says so, and stops the uploads
+
+    async def _pass(self, lock: Lock) -> None:
         names = self._writer.names
         listed = [info async for info in self._store.list(names.node_bundles_prefix(self._node_id))]
         # Before metadata is read: what is let go later may be committed later, and metadata would not tell of it.
         attempts = self._writer.attempts
         protected = {info.key for info in listed if attempts.is_protected(info.key)}
-        live = await self._live_parts()
+        facts = await read_facts(self._meta, self._call_timeout_s)
+        live = await self._live_parts(facts)
         self._part_counts = {info.key: self._part_counts[info.key] for info in listed if info.key in self._part_counts}
+        self._riddles = {info.key: self._riddles[info.key] for info in listed if info.key in self._riddles}
         self.foreign = []
         stored: list[StoredBundle] = []
+        sizes: dict[str, ObjectInfo] = {}
         now_ms = self._clock_ms()
         for info in listed:
             name = names.parse(info.key)
             if not isinstance(name, BundleName):
                 self.foreign.append(info.key)
                 continue
+            self._writer.claim.witness(info.key, name.lock_epoch, lock.epoch, info.modified_ms)
+            sizes[info.key] = info
             if live.get(info.key) and now_ms - info.modified_ms >= self._limits.max_age_ms:
                 await self._count_parts(info)
             is_protected = name.lock_epoch > lock.epoch or info.key in protected
             count = self._part_counts.get(info.key)
             stored.append(StoredBundle(info.key, info.size_bytes, info.modified_ms, count, is_protected))
         plan = self._plan = plan_bundles(stored, live, self._plan, now_ms, self._limits)
-        if plan.deletions:
-            await self._store.delete([deletion.key for deletion in plan.deletions])
-            self._writer.stats.bundles_deleted += len(plan.deletions)
+        await self._delete([sizes[deletion.key] for deletion in plan.deletions], facts)
         for rewrite in plan.rewrites:
             by_segment: dict[SegmentKey, list[RemotePart]] = defaultdict(list)
             for entry in rewrite.live:
@@ -94,29 +130,85 @@ class BundleKeeper:
             self._writer.stats.bundles_rewritten += 1
             log.debug("bundle is rewritten", bundle=rewrite.key, parts=len(rewrite.live), reason=rewrite.reason)
 
-    async def _live_parts(self) -> dict[str, list[LivePart]]:
+    async def _live_parts(self, facts: Facts) -> dict[str, list[LivePart]]:
         """Who refers to each bundle. Read after the listing, so that a commit in between counts."""
-        async with asyncio.timeout(self._call_timeout_s):
-            snapshot = await self._meta.snapshot()
         prefix = self._writer.names.bundles_prefix
         live: dict[str, list[LivePart]] = defaultdict(list)
-        for shard in snapshot.shards:
+        shards = segments = 0
+        for shard in facts.snapshot.shards:
+            shards += 1
+            segments += len(shard.segments)
+            if shards >= _SHARDS_PER_TURN or segments >= _SEGMENTS_PER_TURN:
+                shards = segments = 0
+                await asyncio.sleep(0)
             for segment in shard.segments:
-                if segment.state is SegmentState.DELETED:
+                if segment.remote.state is not RemoteState.PARTIAL or segment.state is SegmentState.DELETED:
                     continue
                 for part in segment.remote.parts:
                     if part.object_key.startswith(prefix):
                         live[part.object_key].append(LivePart(segment.key, part))
         return live
 
+    # Deleting -------------------------------------------------------------------------------------------------------
+    async def _delete(self, due: list[ObjectInfo], facts: Facts) -> None:
+        """Delete what metadata explains to the last part."""
+        may_go: list[str] = []
+        reads = 0
+        for info in sorted(due, key=lambda info: info.key in self._riddles):
+            known = self._riddles.get(info.key)
+            if known is not None and not facts.is_part_explained(*known):
+                continue
+            if reads == _DIRECTORIES_PER_PASS:
+                break
+            reads += 1
+            try:
+                riddle = await self._riddle(info, facts)
+            except (Corrupt, NotFound) as error:
+                self._keep(info.key, None, str(error))
+                continue
+            if riddle is None:
+                self._riddles.pop(info.key, None)
+                may_go.append(info.key)
+            else:
+                self._keep(info.key, riddle, f"metadata does not tell of offsets below {riddle[1]} of {riddle[0]}")
+        self._writer.stats.bundles_unexplained = len(self._riddles)
+        if may_go:
+            await self._store.delete(may_go)
+            self._writer.stats.bundles_deleted += len(may_go)
+
+    def _keep(self, key: str, riddle: _Riddle | None, reason: str) -> None:
+        if key not in self._riddles:
+            log.warning("bundle is left alone, run `stratalog doctor`", bundle=key, reason=reason)
+        self._riddles[key] = riddle
+
+    async def _riddle(self, info: ObjectInfo, facts: Facts) -> _Riddle | None:
+        """The first part of a bundle that metadata does not explain; None when it explains them all. Raises: Corrupt,
+        NotFound."""
+        trailer = await self._trailer(info)
+        start, end = trailer.directory_position, trailer.directory_position + trailer.directory_size_bytes
+        directory = await self._get(info.key, start, end)
+        for entry in decode_bundle_directory(directory, trailer, source=info.key):
+            if not facts.is_part_explained(entry.identity.key, entry.end_offset):
+                return entry.identity.key, entry.end_offset
+        return None
+
     async def _count_parts(self, info: ObjectInfo) -> None:
         """Learn from a bundle's trailer how many parts it was made of."""
-        if info.key in self._part_counts or info.size_bytes < BUNDLE_TRAILER_BYTES:
+        if info.key in self._part_counts:
             return
         try:
-            tail = await self._store.get_range(info.key, info.size_bytes - BUNDLE_TRAILER_BYTES, info.size_bytes)
-            trailer = decode_bundle_trailer(tail, source=info.key, object_size=info.size_bytes)
+            trailer = await self._trailer(info)
         except (Corrupt, NotFound) as error:
             log.error("bundle cannot be read", bundle=info.key, error=str(error))
             return
         self._part_counts[info.key] = trailer.part_count
+
+    async def _trailer(self, info: ObjectInfo) -> BundleTrailer:
+        if info.size_bytes < BUNDLE_TRAILER_BYTES:
+            raise Corrupt(f"{info.size_bytes} bytes are no bundle", source=info.key, position=0)
+        tail = await self._get(info.key, info.size_bytes - BUNDLE_TRAILER_BYTES, info.size_bytes)
+        return decode_bundle_trailer(tail, source=info.key, object_size=info.size_bytes)
+
+    async def _get(self, key: str, start: int, end: int) -> bytes:
+        async with asyncio.timeout(self._call_timeout_s):
+            return await self._store.get_range(key, start, end)

@@ -5,7 +5,8 @@ Never goes back: an older record may come late from the watch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
 
 from stratalog.formats.object_names import BundleName, ObjectNames
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -34,14 +35,15 @@ class KnownSegments:
     def get(self, key: SegmentKey) -> Segment | None:
         return self._segments.get(key)
 
-    def of_shard(self, key: ShardKey) -> Iterable[SegmentKey]:
+    def of_shard(self, key: ShardKey) -> Sequence[SegmentKey]:
+        """Oldest first."""
         return self._by_shard.get(key, ())
 
     def put(self, segment: Segment) -> Segment:
         """Take in a record unless a newer one is known. Returns: the newer of the two."""
         known = self._segments.get(segment.key)
         if known is None:
-            self._by_shard.setdefault(segment.key.shard_key, []).append(segment.key)
+            insort(self._by_shard.setdefault(segment.key.shard_key, []), segment.key, key=_epoch)
         elif _is_older(segment, known):
             return known
         self._segments[segment.key] = segment
@@ -51,7 +53,7 @@ class KnownSegments:
         if self._segments.pop(key, None) is None:
             return False
         siblings = self._by_shard[key.shard_key]
-        siblings.remove(key)
+        siblings.pop(bisect_left(siblings, key.epoch, key=_epoch))
         if not siblings:
             del self._by_shard[key.shard_key]
         return True
@@ -72,6 +74,10 @@ class KnownSegments:
     def parse_bundle(self, object_key: str) -> BundleName | None:
         name = self._names.parse(object_key)
         return name if isinstance(name, BundleName) else None
+
+
+def _epoch(key: SegmentKey) -> int:
+    return key.epoch
 
 
 def _is_older(segment: Segment, known: Segment) -> bool:

@@ -15,8 +15,13 @@ from stratalog.meta_api.client import MetaClient
 from stratalog.meta_api.commands import Lock
 from stratalog.model.errors import Conflict, StratalogError
 from stratalog.telemetry.logs import logger
+from stratalog_node.tier.claim import Forked
 
 log = logger(__name__)
+
+
+_FORKED_PAUSE_S = 60.0
+"""Between two looks whether a fork is over: each costs a listing."""
 
 
 def tier_lock_name(node_id: int) -> str:
@@ -48,6 +53,7 @@ class TierLock:
         self._on_lost = on_lost
         self._asked_again = asyncio.Event()
         self._complained: str | None = None
+        self._is_forked = False
         self.current: Lock | None = None
 
     def lost(self, epoch: int) -> None:
@@ -55,13 +61,17 @@ class TierLock:
         if self.current is not None and self.current.epoch == epoch:
             self._let_go(f"epoch {epoch} was fenced")
 
+    def ask_again(self) -> None:
+        """Look now whether the lock can be held."""
+        self._asked_again.set()
+
     async def run(self) -> None:
         """Until cancelled."""
         while True:
             await self._renew()
             pause_s = self._ttl_ms / 3_000 * (0.5 + self._rng.random() / 2)
             try:
-                async with asyncio.timeout(pause_s):
+                async with asyncio.timeout(_FORKED_PAUSE_S if self._is_forked else pause_s):
                     await self._asked_again.wait()
             except TimeoutError:
                 pass
@@ -92,6 +102,10 @@ class TierLock:
                 log.info("write lock taken", lock=self._name, epoch=lock.epoch)
             self.current = lock
             self._complained = None
+            self._is_forked = False
+        except Forked as error:
+            self._is_forked = True
+            self._complain("this node neither uploads nor sweeps", error)
         except Conflict as error:
             if self.current is not None:
                 self._let_go(str(error))
@@ -111,4 +125,5 @@ class TierLock:
         kind = f"{event} {type(error).__name__}"
         if self._complained != kind:
             self._complained = kind
-            log.warning(event, lock=self._name, error=str(error))
+            tell = log.error if isinstance(error, Forked) else log.warning
+            tell(event, lock=self._name, error=str(error))

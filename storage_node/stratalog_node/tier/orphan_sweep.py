@@ -1,32 +1,45 @@
 """Sweeps orphans: objects of this node's segments that no metadata names, because another attempt was chosen.
 
-Judged in `stratalog.machines.orphans`. One listing of the data folder, a segment's folder at a time; metadata is read
-after each thousand folders, so that a commit that came meanwhile counts. A complete segment's manifest is read once per
-process life.
+Judged in `stratalog.machines.orphans`. One listing of the data folder, a segment's folder at a time. A folder that the
+node's catalog explains to the last object is passed over at once; the others are judged together by metadata read after
+the listing, so that a commit that came meanwhile counts. Only of those a manifest is read.
+Cost: O(1) per folder, no request but the listing for a clean one; one reading of metadata per thousand others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from uuid import UUID
 
-from stratalog.formats.object_names import SegmentObjectName
+from stratalog.formats.object_names import SegmentObject, SegmentObjectName
 from stratalog.machines.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, judge
 from stratalog.meta_api.client import MetaClient
+from stratalog.meta_api.commands import Lock
 from stratalog.model.errors import Corrupt, NotFound
-from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects.probe import PROBE_PREFIX
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
-from stratalog_node.tier.remote_copy import read_manifest
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.tier.claim import Forked
+from stratalog_node.tier.facts import Facts, read_facts
+from stratalog_node.tier.remote_copy import is_exactly, read_manifest
 from stratalog_node.tier.uploader import TierWriter
 
 log = logger(__name__)
 
-_FOLDERS_AT_A_TIME = 1_000
+_SUSPECTS_AT_A_TIME = 1_000
+_OBJECTS_AT_A_TIME = 10_000
+_MANIFESTS_AT_A_TIME = 8
+_FOLDERS_PER_TURN = 500
+
+_Folder = tuple[SegmentKey, list[tuple[ListedObject, SegmentObjectName]]]
+
+
+def is_manifest(object_key: str) -> bool:
+    return object_key.endswith(f".{SegmentObject.MANIFEST}")
 
 
 @dataclass(slots=True)
@@ -41,23 +54,15 @@ class SweepReport:
     """Keys that are not ours to read; left alone."""
 
 
-@dataclass(slots=True)
-class _Metadata:
-    """One reading of metadata."""
-
-    segments: dict[SegmentKey, Segment]
-    deleted: set[SegmentKey]
-    log_starts: dict[ShardKey, int]
-
-
 class OrphanSweep:
-    """`purged_topics` and `purged_segments`: what this process has purged, for late attempts of it."""
+    """One sweep at a time."""
 
     def __init__(
         self,
         *,
         node_id: int,
         meta: MetaClient,
+        catalog: Catalog,
         store: ObjectStore,
         writer: TierWriter,
         grace_ms: int,
@@ -67,40 +72,53 @@ class OrphanSweep:
         self._call_timeout_s = call_timeout_ms / 1_000
         self._node_id = node_id
         self._meta = meta
+        self._catalog = catalog
         self._store = store
         self._writer = writer
         self._grace_ms = grace_ms
         self._clock_ms = clock_ms
-        self._clean: dict[SegmentKey, str] = {}
-        self.purged_topics: set[UUID] = set()
-        self.purged_segments: set[SegmentKey] = set()
 
     async def run_once(self) -> SweepReport:
-        """Raises whatever store and meta service raise while they are away."""
+        """Does nothing without the write lock and its claim. Raises whatever store and meta service raise while they
+        are away."""
         report = SweepReport()
-        lock = self._writer.lock.current
+        lock = await self._writer.hold_claim()
         if lock is None:
             return report
-        rules = OrphanRules(self._node_id, lock.epoch, self._grace_ms)
-        folders: list[tuple[SegmentKey, list[ListedObject]]] = []
-        async for folder in self._folders(report):
-            folders.append(folder)
-            if len(folders) == _FOLDERS_AT_A_TIME:
-                await self._sweep(folders, rules, report)
-                folders.clear()
-        await self._sweep(folders, rules, report)
-        await self._sweep_probes(report)
+        try:
+            await self._sweep(lock, report)
+        except Forked:
+            await self._writer.hold_claim()  # says so, and stops the uploads
+            return report
         stats = self._writer.stats
         stats.sweeps += 1
         stats.objects_swept += report.orphans
         stats.objects_unexplained = len(report.unexplained) + len(report.foreign)
         if report.unexplained:
             log.warning(
-                "objects of segments that metadata does not tell of are left alone; run `stratalog doctor`",
+                "objects that metadata does not tell of are left alone; run `stratalog doctor`",
                 objects=len(report.unexplained),
                 first=report.unexplained[0],
             )
         return report
+
+    async def _sweep(self, lock: Lock, report: SweepReport) -> None:
+        rules = OrphanRules(self._node_id, lock.epoch, self._grace_ms)
+        suspects: list[_Folder] = []
+        objects = seen = 0
+        async for folder in self._folders(report, lock):
+            seen += 1
+            if seen % _FOLDERS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if self._is_clean(folder):
+                continue
+            suspects.append(folder)
+            objects += len(folder[1])
+            if len(suspects) >= _SUSPECTS_AT_A_TIME or objects >= _OBJECTS_AT_A_TIME:
+                await self._judge(suspects, rules, report)
+                suspects, objects = [], 0
+        await self._judge(suspects, rules, report)
+        await self._sweep_probes(report)
 
     async def _sweep_probes(self, report: SweepReport) -> None:
         """What a process left that died while it tried the store."""
@@ -110,75 +128,85 @@ class OrphanSweep:
             await self._store.delete(left)
             report.orphans += len(left)
 
-    async def _folders(self, report: SweepReport) -> AsyncIterator[tuple[SegmentKey, list[ListedObject]]]:
+    async def _folders(self, report: SweepReport, lock: Lock) -> AsyncIterator[_Folder]:
         """The listing, one segment's folder at a time (keys come in order)."""
         current: SegmentKey | None = None
-        objects: list[ListedObject] = []
+        objects: list[tuple[ListedObject, SegmentObjectName]] = []
         async for info in self._store.list(self._writer.names.data_prefix):
             report.objects += 1
             name = self._writer.names.parse(info.key)
             if not isinstance(name, SegmentObjectName):
                 report.foreign.append(info.key)
                 continue
+            if name.node_id == self._node_id:
+                self._writer.claim.witness(info.key, name.lock_epoch, lock.epoch, info.modified_ms)
             if name.segment != current:
                 if current is not None:
                     yield current, objects
                 current, objects = name.segment, []
-            objects.append(ListedObject(info.key, name.segment, name.node_id, name.lock_epoch, info.modified_ms))
+            is_chunk = name.kind is SegmentObject.CHUNK
+            listed = ListedObject(
+                info.key, name.segment, name.node_id, name.lock_epoch, info.modified_ms, is_chunk, name.to_offset
+            )
+            objects.append((listed, name))
         if current is not None:
             yield current, objects
 
-    async def _sweep(
-        self, folders: list[tuple[SegmentKey, list[ListedObject]]], rules: OrphanRules, report: SweepReport
-    ) -> None:
+    def _is_clean(self, folder: _Folder) -> bool:
+        """Whether the catalog names each object of a folder: then nothing is to be asked, and nothing to be deleted."""
+        key, objects = folder
+        segment = self._catalog.segment(key)
+        if segment is None:
+            return False
+        remote = segment.remote
+        if remote.state is RemoteState.COMPLETE:
+            return is_exactly(segment, [name for _, name in objects], [listed.key for listed, _ in objects])
+        named = {part.object_key for part in remote.parts}
+        return all(listed.key in named for listed, _ in objects)
+
+    async def _judge(self, folders: Sequence[_Folder], rules: OrphanRules, report: SweepReport) -> None:
         if not folders:
             return
         # Before metadata is read: what is let go later may be committed later, and metadata would not tell of it.
         is_protected = self._writer.attempts.is_protected
-        protected = {listed.key for _, objects in folders for listed in objects if is_protected(listed.key)}
-        metadata = await self._read_metadata()
+        protected = {listed.key for _, objects in folders for listed, _ in objects if is_protected(listed.key)}
+        facts = await read_facts(self._meta, self._call_timeout_s)
         orphans: list[str] = []
-        for key, objects in folders:
-            segment = metadata.segments.get(key)
-            if segment is not None and self._clean.get(key) == (segment.remote.manifest_key or ""):
-                continue
-            try:
-                facts = await self._facts(key, segment, metadata)
-            except (Corrupt, NotFound) as error:
-                log.error("folder is not swept, its manifest does not read", segment=str(key), error=str(error))
-                continue
-            is_clean = segment is not None and segment.remote.state is RemoteState.COMPLETE
-            for listed in objects:
-                verdict = judge(listed, facts, rules, protected.__contains__, self._clock_ms())
-                if verdict is Verdict.ORPHAN:
-                    orphans.append(listed.key)
-                elif verdict is Verdict.UNEXPLAINED:
-                    report.unexplained.append(listed.key)
-                elif verdict is Verdict.WAIT:
-                    report.waiting += 1
-                    is_clean = False
-            if is_clean and segment is not None and segment.remote.manifest_key is not None:
-                self._clean[key] = segment.remote.manifest_key
-        if orphans:
-            await self._store.delete(orphans)
-            report.orphans += len(orphans)
+        for start in range(0, len(folders), _MANIFESTS_AT_A_TIME):
+            some = folders[start : start + _MANIFESTS_AT_A_TIME]
+            for (_, objects), told in zip(
+                some, await asyncio.gather(*(self._told(key, facts) for key, _ in some)), strict=True
+            ):
+                if told is None:
+                    continue
+                for listed, _ in objects:
+                    verdict = judge(listed, told, rules, protected.__contains__, self._clock_ms())
+                    if verdict is Verdict.ORPHAN:
+                        orphans.append(listed.key)
+                    elif verdict is Verdict.UNEXPLAINED:
+                        report.unexplained.append(listed.key)
+                    elif verdict is Verdict.WAIT:
+                        report.waiting += 1
+        # Manifests first: none may ever name an object that is gone.
+        for keys in ([key for key in orphans if is_manifest(key)], [key for key in orphans if not is_manifest(key)]):
+            if keys:
+                await self._store.delete(keys)
+        report.orphans += len(orphans)
 
-    async def _read_metadata(self) -> _Metadata:
-        async with asyncio.timeout(self._call_timeout_s):
-            deleted = {segment.key for segment in await self._meta.deleted_segments()}
-            snapshot = await self._meta.snapshot()
-        return _Metadata(
-            {segment.key: segment for shard in snapshot.shards for segment in shard.segments},
-            deleted,
-            {shard.key: shard.log_start_offset for shard in snapshot.shards},
-        )
-
-    async def _facts(self, key: SegmentKey, segment: Segment | None, metadata: _Metadata) -> SegmentFacts:
+    async def _told(self, key: SegmentKey, facts: Facts) -> SegmentFacts | None:
+        """None when the folder cannot be judged: its manifest does not read."""
+        segment = facts.living(key)
+        try:
+            referenced = await self._referenced(segment) if segment is not None else frozenset[str]()
+        except (Corrupt, NotFound) as error:
+            log.error("folder is not swept, its manifest does not read", segment=str(key), error=str(error))
+            return None
         return SegmentFacts(
-            referenced=await self._referenced(segment) if segment is not None else None,
-            is_deleted=key in metadata.deleted,
-            log_start_offset=metadata.log_starts.get(key.shard_key),
-            is_purged=key.topic_id in self.purged_topics or key in self.purged_segments,
+            segment=segment,
+            referenced=referenced,
+            is_deleted=facts.is_deleted(key),
+            log_start_offset=facts.log_start_offset(key),
+            is_purged=facts.is_purged(key),
         )
 
     async def _referenced(self, segment: Segment) -> frozenset[str]:

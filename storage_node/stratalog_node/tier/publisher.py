@@ -27,7 +27,7 @@ from stratalog_node.tier.attempts import Attempts
 from stratalog_node.tier.committer import Committer
 from stratalog_node.tier.known import KnownSegments
 from stratalog_node.tier.puts import PutRefused, put
-from stratalog_node.tier.remote_copy import check_remote_copy
+from stratalog_node.tier.remote_copy import read_manifest
 from stratalog_node.tier.source import PieceReader
 from stratalog_node.tier.stats import TierStats
 
@@ -106,7 +106,7 @@ class Publisher:
             await put(self._store, manifest_key, [body], self._limits.put_timeout_ms)
             try:
                 async with asyncio.timeout(self._limits.put_timeout_ms / 1_000):
-                    await check_remote_copy(self._store, self._attempts.names, key, seal, manifest_key, digest)
+                    await read_manifest(self._store, manifest_key, digest)
             except TimeoutError as error:
                 raise PutRefused(f"manifest {manifest_key} was not read back in time") from error
             except (Corrupt, NotFound) as error:

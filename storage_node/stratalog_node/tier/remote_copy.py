@@ -1,44 +1,72 @@
 """Checks a segment's copy in the object store: the manifest says what metadata says, and all it names is there.
 
-Used before a copy counts as complete, and again before the local one is freed (F37). Cost: one GET and one LIST of the
-segment's folder, whatever its size: a complete copy lies wholly in its own folder.
+A complete copy lies wholly in its own folder: the manifest, its index, and chunks that cover the segment. Where a
+folder holds these and nothing else the listing alone tells that the copy is whole: no chunk can be missing or another,
+and the sizes add up to what metadata knows. Where it holds more (other attempts), the manifest says which.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import SealRecord
-from stratalog.objects.store import ObjectStore
+from stratalog.model.segment import SealRecord, Segment
+from stratalog.objects.store import ObjectInfo, ObjectStore
 
 
-async def check_remote_copy(
-    store: ObjectStore,
-    names: ObjectNames,
-    key: SegmentKey,
-    seal: SealRecord,
-    manifest_key: str,
-    expected_digest: bytes,
-) -> Manifest:
-    """Returns the manifest. Raises: Corrupt, NotFound, and whatever the store raises while it is away."""
-    manifest = await read_manifest(store, manifest_key, expected_digest)
+def is_exactly(segment: Segment, objects: Sequence[SegmentObjectName], keys: Sequence[str]) -> bool:
+    """Whether these are the named manifest of a complete segment, one index, and chunks that cover it once."""
+    if segment.remote.manifest_key not in keys or segment.end_offset is None:
+        return False
+    kinds = [name.kind for name in objects]
+    if kinds.count(SegmentObject.MANIFEST) != 1 or kinds.count(SegmentObject.INDEX) != 1:
+        return False
+    offset = segment.base_offset
+    chunks = [name for name in objects if name.kind is SegmentObject.CHUNK]
+    for name in sorted(chunks, key=lambda name: name.from_offset):
+        if name.from_offset != offset or name.to_offset == offset:
+            return False
+        offset = name.to_offset
+    return offset == segment.end_offset
+
+
+async def check_remote_copy(store: ObjectStore, names: ObjectNames, segment: Segment) -> None:
+    """See that a complete copy is still there. Cost: one LIST; a GET, too, where attempts were left in the folder.
+
+    Raises: Corrupt, NotFound, and whatever the store raises while it is away.
+    """
+    assert segment.seal is not None and segment.remote.manifest_key is not None
+    infos = [info async for info in store.list(names.segment_prefix(segment.key))]
+    ours = [(info, name) for info in infos if isinstance(name := names.parse(info.key), SegmentObjectName)]
+    sizes_add_up = sum(info.size_bytes for info, _ in ours) == segment.remote.size_bytes
+    if sizes_add_up and is_exactly(segment, [name for _, name in ours], [info.key for info, _ in ours]):
+        return
+    manifest_key, digest = segment.remote.manifest_key, segment.remote.manifest_digest or b""
+    check_manifest_listed(names, segment.key, segment.seal, await read_manifest(store, manifest_key, digest), infos)
+
+
+def check_manifest_listed(
+    names: ObjectNames, key: SegmentKey, seal: SealRecord, manifest: Manifest, infos: Iterable[ObjectInfo]
+) -> None:
+    """Raises: Corrupt, NotFound when a manifest is not the segment's, or something it names is not as it says."""
+    place = f"manifest of {key}"
     if (manifest.identity.key, manifest.seal) != (key, seal):
-        raise Corrupt("manifest is of another segment or another seal", source=manifest_key, position=0)
+        raise Corrupt("manifest is of another segment or another seal", source=place, position=0)
     folder = names.segment_prefix(key)
-    sizes = {info.key: info.size_bytes async for info in store.list(folder)}
+    sizes = {info.key: info.size_bytes for info in infos}
     expected = {part.object_key: part.position + part.size_bytes for part in manifest.parts}
     expected[manifest.index_key] = manifest.index_size_bytes
     for object_key, size_bytes in expected.items():
         if not object_key.startswith(folder):
-            raise Corrupt(f"part lies in {object_key}, outside the segment's folder", source=manifest_key, position=0)
+            raise Corrupt(f"part lies in {object_key}, outside the segment's folder", source=place, position=0)
         found = sizes.get(object_key)
         if found is None:
-            raise NotFound(f"{manifest_key} names {object_key}, which is not in the object store")
+            raise NotFound(f"the {place} names {object_key}, which is not in the object store")
         if found != size_bytes:
             raise Corrupt(f"object has {found} bytes, the manifest says {size_bytes}", source=object_key, position=0)
-    return manifest
 
 
 async def read_manifest(store: ObjectStore, manifest_key: str, expected_digest: bytes) -> Manifest:

@@ -49,7 +49,8 @@ class RetentionSchedule:
 
 
 class RetentionWorker:
-    """`on_pressure` is told when writes must be refused (with the numbers), and None when they may go on."""
+    """`on_pressure` is told when writes must be refused (with the numbers), and None when they may go on. While
+    `may_free` says no, no local copy goes: what is in the object store may be deleted by another."""
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class RetentionWorker:
         on_pressure: Callable[[DiskPressure | None], None] = lambda _: None,
         local_bytes: Callable[[], int] | None = None,
         unsent_bytes: Callable[[], int] = lambda: 0,
+        may_free: Callable[[], bool] = lambda: True,
     ) -> None:
         self._node_id = node_id
         self._meta = meta
@@ -79,6 +81,7 @@ class RetentionWorker:
         self._on_pressure = on_pressure
         self._local_bytes = local_bytes or self._count_local_bytes
         self._unsent_bytes = unsent_bytes
+        self._may_free = may_free
         self._unhealthy: dict[SegmentKey, str] = {}
         self.pressure: DiskPressure | None = None
         self._rounds = Rounds("tier-retention", schedule.interval_ms, self.run_once, stats)
@@ -162,14 +165,12 @@ class RetentionWorker:
 
     async def _is_readable_cold(self, segment: Segment) -> bool:
         """Look at the remote copy once more before the local one goes: it may be the last (F37)."""
-        remote, seal = segment.remote, segment.seal
-        if self._store is None or seal is None or remote.manifest_key is None or remote.manifest_digest is None:
+        remote = segment.remote
+        if self._store is None or segment.seal is None or remote.manifest_key is None or not self._may_free():
             return False
         try:
             async with self._deadline():
-                await check_remote_copy(
-                    self._store, self._names, segment.key, seal, remote.manifest_key, remote.manifest_digest
-                )
+                await check_remote_copy(self._store, self._names, segment)
         except (Corrupt, NotFound) as error:
             if self._unhealthy.get(segment.key) != str(error):
                 self._unhealthy[segment.key] = str(error)

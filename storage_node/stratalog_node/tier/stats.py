@@ -22,6 +22,7 @@ class TierStats:
     commits_lost: int = counter("Commits that lost their compare-and-set.")
     commits_repeated: int = counter("Commits sent again because their answer was lost or refused.")
     locks_lost: int = counter("Times another took this node's write lock.")
+    forks_found: int = counter("Times the bucket showed that a copy of this node writes to it.")
     segments_completed: int = counter("Segments whose remote copy became complete.")
     segments_held: int = counter("Times a segment could not be uploaded any further.")
     tasks_crashed: int = counter("Uploads ended by an error nobody expected.")
@@ -42,7 +43,9 @@ class TierStats:
     segments_to_publish: int = gauge("Sealed segments that wait for index and manifest.")
     held_segments: int = gauge("Segments that cannot be uploaded any further.")
     store_away_ms: int = gauge("For how long the object store has been away; 0 while it answers.")
+    is_forked: int = gauge("1 while uploads and sweeps are stopped because a copy of this node wrote to the bucket.")
     objects_unexplained: int = gauge("Objects that the last sweep left alone because nothing explains them.")
+    bundles_unexplained: int = gauge("Bundles left alone because they hold data that metadata does not tell of.")
     local_bytes: int = gauge("Bytes of local segments when retention last looked.")
     age_behind_ms: int = gauge(
         "How far the clock by which data ages is behind the wall clock, after a jump of it or a long stop."

@@ -17,8 +17,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, assert_never
+from uuid import UUID, uuid4
 
 from stratalog.formats.object_names import ObjectNames
+from stratalog.machines.claims import holder_name
 from stratalog.machines.upload_events import (
     CancelTask,
     CommittedGrew,
@@ -55,8 +57,10 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.seam import Shards, ShardView
 from stratalog_node.tier.attempts import Attempts
+from stratalog_node.tier.claim import ClaimOwner, EpochClaim, Forked
 from stratalog_node.tier.committer import Committer, MetaAway
 from stratalog_node.tier.encoder import Encoder
+from stratalog_node.tier.flush_goal import FlushGoal
 from stratalog_node.tier.known import KnownSegments
 from stratalog_node.tier.ledger import PartLedger
 from stratalog_node.tier.lock import TierLock, tier_lock_name
@@ -67,6 +71,7 @@ from stratalog_node.tier.sender import Sender
 from stratalog_node.tier.source import PieceReader
 from stratalog_node.tier.stats import TierStats
 from stratalog_node.tier.store_trial import StoreTrial
+from stratalog_node.tier.unsent import UnsentCount
 
 log = logger(__name__)
 
@@ -105,10 +110,12 @@ class TierWriter:
         lock_ttl_ms: int = 5_000,
         doubt_ms: int = 3_600_000,
         gather_ms: int = 20,
+        storage_id: str = "",
+        nonce: UUID | None = None,
     ) -> None:
-        """`holder` must be of this process life (node id and node epoch). `gather_ms` is how long moved high watermarks
-        are gathered before they are looked at. `clock_ms` must be monotonic: deadlines and pauses go by it. `doubt_ms`:
-        how long a doubtful attempt is kept from the sweep."""
+        """`holder` must be of this process life (node id and node epoch), `nonce` too, also among copies of a disk.
+        `gather_ms` is how long moved high watermarks are gathered before they are looked at. `clock_ms` must be
+        monotonic: deadlines and pauses go by it. `doubt_ms`: how long a doubtful attempt is kept from the sweep."""
         self.stats = stats or TierStats()
         self.names = names or ObjectNames("", cluster_id)
         self._node_id = node_id
@@ -124,6 +131,7 @@ class TierWriter:
         self._ledger = PartLedger()
         self.attempts = Attempts(self.names, node_id, rng, clock_ms, doubt_ms)
         self._known = KnownSegments(cluster_id, catalog, self.names)
+        self._unsent = UnsentCount(shards, self._known)
         self._machine = Uploader(limits, self._known.is_bundle_key)
         self._committer = Committer(meta, limits, rng, self.stats)
         self._trial = StoreTrial(store, limits, clock_ms, rng)
@@ -151,10 +159,13 @@ class TierWriter:
             limits=limits,
             stats=self.stats,
         )
+        nonce = nonce or uuid4()
+        owner = ClaimOwner(node_id, storage_id, nonce)
+        self.claim = EpochClaim(owner, self.names, store, limits, self.stats)
         self.lock = TierLock(
             meta=meta,
             name=tier_lock_name(node_id),
-            holder=holder,
+            holder=holder_name(holder, nonce),
             ttl_ms=lock_ttl_ms,
             call_timeout_ms=limits.call_timeout_ms,
             rng=rng,
@@ -203,16 +214,21 @@ class TierWriter:
 
         Raises: Unavailable, saying what is left, when that takes longer than `timeout_ms`.
         """
-        targets = self._flush_targets()
+        goal = FlushGoal(
+            self._shards,
+            is_ours=self._is_ours,
+            latest=lambda key: self._known.get(key) or self._catalog.segment(key),
+            commit_offset=self._machine.commit_offset,
+        )
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
-                while targets := {key: end for key, end in targets.items() if not self._is_flushed(key, end)}:
+                while goal.is_waited_for(has_lock=self.lock.current is not None):
                     self._tell(FlushAsked())
                     await asyncio.sleep(_FLUSH_LOOK_S)
         except TimeoutError as error:
             status = self._machine.describe(self._clock_ms())
             raise Unavailable(
-                f"upload: {len(targets)} segments are not in the object store after {timeout_ms} ms "
+                f"upload: {goal.segments} segments are not in the object store after {timeout_ms} ms "
                 f"({status.unsent_bytes} bytes unsent, {len(status.held)} segments held, store away for "
                 f"{status.store_away_ms} ms, lock epoch {status.lock_epoch}): see the node's status"
             ) from error
@@ -296,7 +312,7 @@ class TierWriter:
                 commit_offset=offset,
                 parts=latest.remote.parts,
                 has_local=has_local,
-                unsent_bytes=self._unsent_bytes(latest.key, offset),
+                unsent_bytes=self._unsent.unsent_bytes(latest.key, offset),
             )
         )
 
@@ -307,27 +323,16 @@ class TierWriter:
 
     def _drop(self, key: SegmentKey) -> None:
         self._known.drop(key)
+        if not self._known.of_shard(key.shard_key):
+            self._unsent.forget(key.shard_key)
         self._told.pop(key, None)
         self._ledger.forget(key)
         self._tell(SegmentGone(key))
 
-    def _unsent_bytes(self, key: SegmentKey, offset: int) -> int:
-        """Committed bytes of the local copy from `offset` on, below min(HW, LSO)."""
-        view = self._shards.get(key.shard_key)
-        if view is None or not view.has_local(key):
-            return 0
-        limit = min(view.high_watermark, view.last_stable_offset)
-        if limit <= offset:
-            return 0
-        size = view.size_below_high_watermark(key, offset)
-        segment = self._known.get(key)
-        end_offset = segment.end_offset if segment is not None else None
-        if limit < view.high_watermark and (end_offset is None or limit < end_offset):
-            size -= view.size_below_high_watermark(key, limit)
-        return max(0, size)
-
     async def _lock_gained(self, lock: Lock) -> None:
-        """Metadata is the truth: read all of it before anything is sent under a new lock (F5, F31)."""
+        """The epoch must be ours in the bucket, too. Then metadata is the truth: read all of it before anything is sent
+        under a new lock (F5, F31)."""
+        await self.claim.hold(lock)
         async with asyncio.timeout(self._limits.call_timeout_ms / 1_000):
             snapshot = await self._meta.snapshot()
         self._ledger.clear()
@@ -342,6 +347,22 @@ class TierWriter:
             elif self._known.get(segment.key) is not None:
                 self._drop(segment.key)
         self._tell(LockGained(lock.epoch))
+
+    async def hold_claim(self) -> Lock | None:
+        """The write lock, with its claim just seen to be ours: what deletes from the store asks for it each time.
+
+        Returns: None without the lock, or when a copy of this node took an epoch: uploads stop then. Raises: what the
+        store raises while it is away.
+        """
+        lock = self.lock.current
+        if lock is None:
+            return None
+        try:
+            await self.claim.hold(lock)
+        except Forked:
+            self.lock.lost(lock.epoch)
+            return None
+        return lock if self.lock.current is not None and self.lock.current.epoch == lock.epoch else None
 
     async def _open(self) -> None:
         await self._trial.passed()
@@ -370,11 +391,10 @@ class TierWriter:
         self._machine.take_in(map(self._recounted, events), now_ms)
         grown: list[UploaderEvent] = []
         for key in list(islice(self._dirty, _SHARDS_PER_TURN)):
-            del self._dirty[key]
-            for segment_key in self._known.of_shard(key):
+            for segment_key in self._unsent.grown(self._dirty.pop(key)):
                 offset = self._machine.commit_offset(segment_key)
                 if offset is not None:
-                    grown.append(CommittedGrew(segment_key, self._unsent_bytes(segment_key, offset)))
+                    grown.append(CommittedGrew(segment_key, self._unsent.unsent_bytes(segment_key, offset)))
         for effect in self._machine.step_all(grown, now_ms):
             self._perform(effect)
         # By the time of this turn: a pause that ends before the alarm is set would otherwise be slept through (F45).
@@ -388,10 +408,10 @@ class TierWriter:
         for outcome in event.outcomes:
             match outcome:
                 case Moved(key, offset, parts, _, is_ours):
-                    outcome = Moved(key, offset, parts, self._unsent_bytes(key, offset), is_ours)
+                    outcome = Moved(key, offset, parts, self._unsent.unsent_bytes(key, offset), is_ours)
                 case NothingThere(key):
                     offset = self._machine.commit_offset(key) or key.base_offset
-                    outcome = NothingThere(key, self._unsent_bytes(key, offset))
+                    outcome = NothingThere(key, self._unsent.unsent_bytes(key, offset))
                 case _:
                     pass
             outcomes.append(outcome)
@@ -477,24 +497,3 @@ class TierWriter:
 
     def _failed(self, task: int, failure: TaskFailure, reason: str) -> TaskFailed:
         return TaskFailed(task, failure, reason, self._rng.random())
-
-    # Flushing ---------------------------------------------------------------------------------------------------------
-    def _flush_targets(self) -> dict[SegmentKey, int]:
-        """Where each segment of ours must get: its committed end. Sealed ones must be complete."""
-        targets: dict[SegmentKey, int] = {}
-        for view in self._shards.all():
-            limit = min(view.high_watermark, view.last_stable_offset)
-            for segment in view.segments:
-                if self._is_ours(segment):
-                    end = limit if segment.end_offset is None else min(limit, segment.end_offset)
-                    targets[segment.key] = max(end, segment.base_offset)
-        return targets
-
-    def _is_flushed(self, key: SegmentKey, end_offset: int) -> bool:
-        segment = self._known.get(key) or self._catalog.segment(key)
-        if segment is None or not self._is_ours(segment):
-            return True
-        if self.lock.current is None or segment.seal is not None:
-            return False  # a sealed one is done when it is complete, and then it is not ours any more
-        committed = self._machine.commit_offset(key)
-        return end_offset == segment.base_offset or (committed is not None and committed >= end_offset)

@@ -8,11 +8,13 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner, Result
 
+from stratalog.formats.claim import Claim, encode_claim
 from stratalog_cli.entry import build_app
 from support.node_process import NodeProcess
 from support.waiting import eventually_sync
@@ -294,6 +296,27 @@ def test_a_store_that_takes_no_uploads_shows_in_status_and_on_the_page(tmp_path:
         assert "takes no uploads" in lost.run("status").stdout
         with urllib.request.urlopen(f"http://{running.admin}/") as page:
             assert "takes no uploads" in page.read().decode()
+
+
+def test_a_claim_of_a_stranger_shows_in_status_and_on_the_page_and_the_node_serves(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    with NodeProcess(tmp_path / "data", str(bucket), SETTINGS) as running:
+        first = Asker(running)
+        cluster = first.json("status")["cluster_id"]
+        claims = bucket / cluster / "claims" / "1"
+        eventually_sync(lambda: list(claims.glob("*.claim")), timeout=20)
+    claim = Claim(cluster, 1, "copied disk", 99, UUID(int=8))
+    (claims / "99.claim").write_bytes(encode_claim(claim))
+    with NodeProcess(tmp_path / "data", str(bucket), SETTINGS) as running:
+        forked = Asker(running)
+        eventually_sync(lambda: forked.json("status")["bucket_trouble"], timeout=20)
+
+        told = forked.json("status")
+        assert told["is_ready"] and "claims/1/99.claim" in told["bucket_trouble"]
+        assert "stop this one for good" in told["bucket_trouble"]
+        assert "stratalog_tier_is_forked 1" in running.get("/metrics")
+        with urllib.request.urlopen(f"http://{running.admin}/") as page:
+            assert "neither uploads nor sweeps" in page.read().decode()
 
 
 def test_a_shard_that_stopped_is_named_with_the_next_step_and_the_node_stays_ready(tmp_path: Path) -> None:

@@ -6,15 +6,26 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from typer.testing import CliRunner
 
+from stratalog.formats.claim import Claim, encode_claim
 from stratalog.formats.manifest import decode_manifest
 from stratalog.objects import open_store
 from stratalog_cli.entry import build_app
 from stratalog_node.check.remote_segment import RemoteReport, check_manifest
-from support.stored_cluster import StoredCluster, batches_of, identity_of, part_of, segment_key, store_cluster
+from support.stored_cluster import (
+    CLUSTER_ID,
+    NODE_ID,
+    StoredCluster,
+    batches_of,
+    identity_of,
+    part_of,
+    segment_key,
+    store_cluster,
+)
 
 APP = build_app()
 
@@ -189,6 +200,23 @@ def test_foreign_objects_are_pointed_out_and_left_alone(cluster: StoredCluster) 
         "1 object not of ours, such as readme.txt",
         "not a name of ours",
     }
+
+
+def test_a_claim_by_a_life_that_metadata_does_not_know_is_an_error_with_the_next_step(cluster: StoredCluster) -> None:
+    stranger = Claim(CLUSTER_ID, NODE_ID, "copied disk", 2, UUID(int=8))
+    cluster.object("claim").with_name("2.claim").write_bytes(encode_claim(stranger))
+    code, findings = with_metadata(cluster)
+    assert code == 1
+    (found,) = findings
+    assert "claimed by a life that this metadata does not know" in found["what"]
+    assert "stop this one for good" in found["next_step"]
+    assert doctor(str(cluster.bucket)) == (0, []), "only metadata can tell"
+
+
+def test_a_claim_under_another_name_is_found(cluster: StoredCluster) -> None:
+    cluster.object("claim").rename(cluster.object("claim").with_name("2.claim"))
+    code, findings = doctor(str(cluster.bucket))
+    assert code == 1 and "belongs under another name" in findings[0]["what"]
 
 
 def test_an_empty_bucket_says_to_check_the_url(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from support.stored_samples import (
     BATCHES,
     BUNDLE,
     CHECKPOINT,
+    CLAIM,
+    CLAIM_VALUE,
     DATA,
     DIGEST,
     END_OFFSET,
@@ -112,6 +114,7 @@ def test_a_batch_header_is_read_by_the_page() -> None:
         ("bundle_header", BUNDLE[: bundle.BUNDLE_HEADER_BYTES]),
         ("bundle_trailer", BUNDLE[-bundle.BUNDLE_TRAILER_BYTES :]),
         ("manifest", MANIFEST),
+        ("claim", CLAIM),
         ("checkpoint", CHECKPOINT),
         ("journal_header", JOURNAL_HEADER),
         ("entry_header", JOURNAL_ENTRIES[0][: journal.JOURNAL_ENTRY_HEADER_BYTES]),
@@ -142,6 +145,9 @@ def test_fields_stand_where_the_page_says() -> None:
     assert found.values("node_id") == list(SEAL.replicas)
     assert found.values("object_key") == [p.object_key for p in MANIFEST_VALUE.parts]
     assert found.values("total_bytes") == [MANIFEST_VALUE.total_bytes]
+    claim = PAGE.read("claim", CLAIM)
+    assert claim.values("nonce") == [CLAIM_VALUE.nonce]
+    assert claim.values("lock_epoch") == [CLAIM_VALUE.lock_epoch]
     entry = PAGE.read("entry_header", JOURNAL_ENTRIES[1][: journal.JOURNAL_ENTRY_HEADER_BYTES])
     assert entry.values("number") == [JOURNAL_NUMBER]
     assert entry.values("position") == [len(BATCHES[0])]

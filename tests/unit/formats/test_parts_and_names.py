@@ -27,6 +27,7 @@ from support.stored_samples import (
     BUNDLE,
     BUNDLE_HEADER,
     CHECKPOINT,
+    CLAIM,
     DATA,
     HEADERS,
     IDENTITY,
@@ -49,6 +50,7 @@ from support.stored_samples import (
         (PART, Structure.PART),
         (BUNDLE, Structure.BUNDLE),
         (MANIFEST, Structure.MANIFEST),
+        (CLAIM, Structure.CLAIM),
         (CHECKPOINT, Structure.CHECKPOINT),
         (JOURNAL, Structure.JOURNAL),
         (DATA, None),
@@ -164,6 +166,7 @@ def test_names_look_as_the_design_says() -> None:
     assert NAMES.chunk(segment, 1_000, 1_009, **who) == f"{common}.chunk"
     assert NAMES.index(segment, 1_000, 1_009, **who) == f"{common}.index"
     assert NAMES.manifest(segment, 1_000, 1_009, **who) == f"{common}.manifest"
+    assert NAMES.claim(node_id=3, lock_epoch=11) == "some/prefix/abc/claims/3/11.claim"
     assert NAMES.bundle(number=5, **who) == "some/prefix/abc/bundles/3/11/000000000005.2.bundle"
     assert NAMES.parse(f"{common}.chunk") == SegmentObjectName(SegmentObject.CHUNK, segment, 1_000, 1_009, 3, 11, 2)
 
@@ -175,6 +178,8 @@ def test_names_look_as_the_design_says() -> None:
         "some/prefix/abc/",
         "some/prefix/abc/readme.txt",
         "some/prefix/abcd/bundles/3/11/000000000005.2.bundle",
+        "some/prefix/abc/claims/3/011.claim",
+        "some/prefix/abc/claims/3/11.claim.tmp",
         "some/prefix/abc/bundles/03/11/000000000005.2.bundle",
         "some/prefix/abc/bundles/3/11/5.2.bundle",
         "some/prefix/abc/bundles/3/11/000000000005.2.bundle.tmp",

@@ -86,9 +86,14 @@ def test_pressure_begins_above_the_limit_and_ends_with_room_to_spare() -> None:
 
 
 # Orphans --------------------------------------------------------------------------------------------------------------
-LIVING = SegmentFacts(frozenset({"chosen"}), is_deleted=False, log_start_offset=0, is_purged=False)
-UNKNOWN = SegmentFacts(None, is_deleted=False, log_start_offset=None, is_purged=False)
-OLD = ListedObject("attempt", SegmentKey(TOPIC, 0, 0, 0), node_id=1, lock_epoch=2, modified_ms=0)
+COMPLETE = _sealed(0, 0)
+PARTIAL = replace(COMPLETE, remote=RemoteCopy(RemoteState.PARTIAL, 7))
+LIVING = SegmentFacts(COMPLETE, frozenset({"chosen"}), is_deleted=False, log_start_offset=0, is_purged=False)
+GROWING = replace(LIVING, segment=PARTIAL)
+UNKNOWN = SegmentFacts(None, frozenset(), is_deleted=False, log_start_offset=None, is_purged=False)
+OLD = ListedObject(
+    "attempt", SegmentKey(TOPIC, 0, 0, 0), node_id=1, lock_epoch=2, modified_ms=0, is_chunk=True, to_offset=7
+)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,12 @@ OLD = ListedObject("attempt", SegmentKey(TOPIC, 0, 0, 0), node_id=1, lock_epoch=
         (replace(OLD, key="chosen"), LIVING, Verdict.REFERENCED),
         (OLD, LIVING, Verdict.ORPHAN),
         (replace(OLD, modified_ms=1), LIVING, Verdict.WAIT),
-        (replace(OLD, lock_epoch=3), LIVING, Verdict.WAIT),
+        (OLD, GROWING, Verdict.ORPHAN),
+        (replace(OLD, to_offset=8), GROWING, Verdict.WAIT),
+        (replace(OLD, is_chunk=False), GROWING, Verdict.WAIT),
+        (replace(OLD, lock_epoch=3), LIVING, Verdict.UNEXPLAINED),
+        (replace(OLD, lock_epoch=3, modified_ms=1), LIVING, Verdict.WAIT),
+        (replace(OLD, lock_epoch=3), replace(UNKNOWN, is_purged=True), Verdict.UNEXPLAINED),
         (replace(OLD, node_id=9), LIVING, Verdict.WAIT),
         (replace(OLD, key="in flight"), LIVING, Verdict.WAIT),
         (OLD, replace(UNKNOWN, is_deleted=True), Verdict.WAIT),

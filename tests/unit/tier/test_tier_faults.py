@@ -110,7 +110,7 @@ async def test_f45_a_pause_that_ends_while_the_turn_ends_is_not_slept_through(st
     """F45: the store says no, traffic stops, and the pause is over before the alarm is set: it goes up by itself."""
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
-        await rig.start_writer(clock_ms=HastyClock(rig, step_ms), lock_ttl_ms=10_000_000)
+        await rig.start_writer(clock_ms=HastyClock(rig, step_ms), lock_ttl_ms=3_600_000)
         await eventually(lambda: rig.writer.lock.current is not None)
         answers = iter([Fault.SLOW_DOWN, Fault.SLOW_DOWN])
         rig.store.decide = lambda _: next(answers, None)

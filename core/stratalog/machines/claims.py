@@ -1,0 +1,76 @@
+"""Decides whether a node may write to the bucket and delete from it: who claimed the epochs of its write lock.
+
+A lock's epoch is only as true as the metadata that gives it. A copy of a disk, or metadata put back from an older one,
+gives epochs again that were used; its view of the bucket is old, and what it would sweep as garbage is another's live
+data. So each epoch is claimed in the bucket, and metadata remembers by which lives (`Lock.holder`, `Lock.earlier`): a
+claim by a life that metadata never heard of says that somebody else went on from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+NEXT_STEP = (
+    "if another node runs on a copy of this directory, stop this one for good; if this directory or its metadata was "
+    "put back from an older copy, put the newer one back. To go on from here nevertheless, with what the other wrote "
+    "since left alone in the bucket: make sure that the other is gone, then delete the claims named here"
+)
+
+
+def holder_name(life: str, nonce: UUID) -> str:
+    """The name under which one life of a process holds its write lock: metadata remembers its nonce with it."""
+    return f"{life}/{nonce.hex}"
+
+
+def is_known(nonce: UUID, holders: Collection[str]) -> bool:
+    """Whether a claim's nonce is of one of these lives."""
+    return any(holder.endswith(f"/{nonce.hex}") for holder in holders)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadClaim:
+    """Nobody knows yet whose the claim of this epoch is."""
+
+    lock_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutClaim:
+    """The epoch is free, and everything before it is ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimHeld:
+    """The epoch is ours and the highest. `over` are the claims of earlier epochs: they have told all they can."""
+
+    over: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimForked:
+    """A life that metadata does not know claimed this epoch."""
+
+    lock_epoch: int
+
+
+ClaimStep: TypeAlias = ReadClaim | PutClaim | ClaimHeld | ClaimForked
+
+
+def next_step(listed: Collection[int], nonces: dict[int, UUID], ours: int, holders: Collection[str]) -> ClaimStep:
+    """What to do to hold epoch `ours`.
+
+    `listed` are the epochs that are claimed, `nonces` what was read of the claims so far, `holders` the lives that
+    metadata knows, this one among them. An epoch above ours is a fork whoever claimed it: metadata gave ours last.
+    """
+    for epoch in sorted(listed, reverse=True):
+        nonce = nonces.get(epoch)
+        if nonce is None and epoch <= ours:
+            return ReadClaim(epoch)
+        if epoch > ours or (nonce is not None and not is_known(nonce, holders)):
+            return ClaimForked(epoch)
+    if ours not in listed:
+        return PutClaim()
+    return ClaimHeld(tuple(sorted(epoch for epoch in listed if epoch < ours)))

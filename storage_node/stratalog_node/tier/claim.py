@@ -1,0 +1,169 @@
+"""Holds this life's claim on the epoch of its write lock, an object in the bucket; tells a fork from an own past.
+
+Decided in `stratalog.machines.claims`. A claim is put create-only and always read back, so a lost answer, a name that
+is taken and a claim of an earlier life are one case. Fails closed: what cannot be read is not held.
+Cost: five small requests when the lock is gained, one listing when the claim is looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import UUID
+
+from stratalog.formats.claim import Claim, decode_claim, encode_claim
+from stratalog.formats.object_names import ClaimName, ObjectNames
+from stratalog.machines.claims import NEXT_STEP, ClaimForked, ClaimHeld, PutClaim, ReadClaim, next_step
+from stratalog.machines.upload_events import UploadLimits
+from stratalog.meta_api.commands import Lock
+from stratalog.model.errors import (
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    Fenced,
+    NotFound,
+    OutcomeUnknown,
+    StratalogError,
+    Unavailable,
+)
+from stratalog.objects.store import ObjectStore
+from stratalog_node.tier.stats import TierStats
+
+_LISTINGS = 8
+_LATE_ANSWER_MS = 60_000
+"""A put may land so long after its time limit, at the latest."""
+
+
+class Forked(Fenced):
+    """Another life of this node, of which metadata knows nothing, writes to the bucket: this one must not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimOwner:
+    """`nonce` is of this life; the lock's holder names end with the nonces that metadata knows."""
+
+    node_id: int
+    storage_id: str
+    nonce: UUID
+
+
+class EpochClaim:
+    def __init__(
+        self, owner: ClaimOwner, names: ObjectNames, store: ObjectStore, limits: UploadLimits, stats: TierStats
+    ) -> None:
+        self._owner = owner
+        self._names = names
+        self._node_id = owner.node_id
+        self._nonce = owner.nonce
+        self._store = store
+        self._timeout_s = limits.call_timeout_ms / 1_000
+        self._late_put_ms = 2 * limits.put_timeout_ms + _LATE_ANSWER_MS
+        self._stats = stats
+        self._read: dict[tuple[int, int], UUID] = {}
+        """Nonces of claims, by epoch and the store's time: one that was put anew is read anew."""
+        self._claimed_ms: int | None = None
+        self._witness: str | None = None
+        self.fork: str | None = None
+        """Why this node neither uploads nor sweeps, and the next step; None while nothing is known to be wrong."""
+
+    async def hold(self, lock: Lock) -> None:
+        """Claim the lock's epoch, or see that it still is ours and the highest.
+
+        Raises: Forked; Corrupt for a claim that does not read; what the store raises while it is away.
+        """
+        try:
+            if self._witness is not None:
+                raise Forked(self._witness)
+            async with asyncio.timeout(self._timeout_s):
+                await self._hold(lock)
+        except Forked as fork:
+            self._stats.forks_found += self.fork is None
+            self.fork = str(fork)
+            raise
+        except TimeoutError as error:
+            raise Unavailable(f"claim of lock epoch {lock.epoch}: the object store did not answer in time") from error
+        else:
+            self.fork = None
+        finally:
+            self._stats.is_forked = int(self.fork is not None)
+
+    def witness(self, key: str, lock_epoch: int, epoch: int, modified_ms: int) -> None:
+        """Look at an object of ours that was listed. Raises: Forked when it was written under an earlier epoch though
+        the present one was long claimed: a copy of this node is alive."""
+        if lock_epoch >= epoch or self._claimed_ms is None:
+            return
+        if modified_ms > self._claimed_ms + self._late_put_ms:
+            self._witness = (
+                f"{key} was written under lock epoch {lock_epoch} after epoch {epoch} had been claimed: a copy of node "
+                f"{self._node_id} is alive; {NEXT_STEP}"
+            )
+            raise Forked(self._witness)
+
+    async def _hold(self, lock: Lock) -> None:
+        holders = (lock.holder, *lock.earlier)
+        for _ in range(_LISTINGS):
+            listed = await self._list()
+            nonces = {epoch: self._read[epoch, at] for epoch, at in listed.items() if (epoch, at) in self._read}
+            while isinstance(step := next_step(listed, nonces, lock.epoch, holders), ReadClaim):
+                try:
+                    nonce = await self._nonce_of(step.lock_epoch)
+                except NotFound:
+                    break  # taken away meanwhile: list again
+                nonces[step.lock_epoch] = self._read[step.lock_epoch, listed[step.lock_epoch]] = nonce
+            match step:
+                case ClaimForked(epoch):
+                    raise Forked(self._fork_words(epoch, lock))
+                case ClaimHeld(over):
+                    if nonces[lock.epoch] != self._nonce:
+                        raise Forked(self._fork_words(lock.epoch, lock))
+                    self._claimed_ms = listed[lock.epoch]
+                    await self._take_away(over)
+                    return
+                case PutClaim():
+                    await self._put(lock)
+                case ReadClaim():
+                    pass
+        raise Unavailable(f"claim of lock epoch {lock.epoch}: the listing of the bucket does not come to rest")
+
+    async def _list(self) -> dict[int, int]:
+        """The store's time of each claim of this node, by epoch."""
+        listed: dict[int, int] = {}
+        async for info in self._store.list(self._names.node_claims_prefix(self._node_id)):
+            name = self._names.parse(info.key)
+            if isinstance(name, ClaimName):
+                listed[name.lock_epoch] = info.modified_ms
+        self._read = {(epoch, at): nonce for (epoch, at), nonce in self._read.items() if listed.get(epoch) == at}
+        return listed
+
+    async def _nonce_of(self, lock_epoch: int) -> UUID:
+        key = self._key(lock_epoch)
+        claim = decode_claim(await self._store.get(key), source=key)
+        told = (claim.cluster_id, claim.node_id, claim.lock_epoch)
+        if told != (self._names.cluster_id, self._node_id, lock_epoch):
+            raise Corrupt(f"the claim says it is {told}: it belongs under another name", source=key, position=0)
+        return claim.nonce
+
+    async def _put(self, lock: Lock) -> None:
+        """An answer that is lost, or a name that is taken, is seen by reading back."""
+        owner = self._owner
+        claim = Claim(self._names.cluster_id, owner.node_id, owner.storage_id, lock.epoch, owner.nonce)
+        with suppress(AlreadyExists, Conflict, OutcomeUnknown):
+            await self._store.put(self._key(lock.epoch), [encode_claim(claim)])
+
+    async def _take_away(self, over: Iterable[int]) -> None:
+        """Claims of earlier epochs are told of by the lock; the next look tries again."""
+        keys = [self._key(epoch) for epoch in over]
+        if keys:
+            with suppress(StratalogError):
+                await self._store.delete(keys)
+
+    def _fork_words(self, epoch: int, lock: Lock) -> str:
+        return (
+            f"lock epoch {epoch} of node {self._node_id} was claimed in the bucket by a life that this node's metadata "
+            f"does not know ({self._key(epoch)}; metadata gave epoch {lock.epoch}): {NEXT_STEP}"
+        )
+
+    def _key(self, lock_epoch: int) -> str:
+        return self._names.claim(node_id=self._node_id, lock_epoch=lock_epoch)

@@ -1,0 +1,56 @@
+"""One reading of metadata, as those who delete from the store ask it: what is told of a segment, living or gone.
+
+Cost of a reading: O(shards and deleted segments), not segments; of a question: O(log segments of its shard).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from uuid import UUID
+
+from stratalog.machines.orphans import is_part_explained
+from stratalog.meta_api.client import MetaClient
+from stratalog.meta_api.commands import Snapshot
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.segment import Segment
+from stratalog.model.topic import Shard
+
+
+class Facts:
+    def __init__(self, snapshot: Snapshot, deleted: list[Segment], purged_topics: frozenset[UUID]) -> None:
+        self.snapshot = snapshot
+        self._shards: dict[ShardKey, Shard] = {shard.key: shard for shard in snapshot.shards}
+        self._deleted = {segment.key: segment for segment in deleted}
+        self._purged_topics = purged_topics
+
+    def living(self, key: SegmentKey) -> Segment | None:
+        shard = self._shards.get(key.shard_key)
+        if shard is None:
+            return None
+        index = bisect_left(shard.segments, key.epoch, key=lambda segment: segment.epoch)
+        found = shard.segments[index] if index < len(shard.segments) else None
+        return found if found is not None and found.key == key else None
+
+    def is_deleted(self, key: SegmentKey) -> bool:
+        return key in self._deleted
+
+    def log_start_offset(self, key: SegmentKey) -> int | None:
+        shard = self._shards.get(key.shard_key)
+        return shard.log_start_offset if shard is not None else None
+
+    def is_purged(self, key: SegmentKey) -> bool:
+        return key.topic_id in self._purged_topics
+
+    def is_part_explained(self, key: SegmentKey, end_offset: int) -> bool:
+        segment = self.living(key) or self._deleted.get(key)
+        return is_part_explained(key, end_offset, segment, self.log_start_offset(key), self.is_purged(key))
+
+
+async def read_facts(meta: MetaClient, timeout_s: float) -> Facts:
+    """The living first, then the deleted, then the purged: what moves on meanwhile is told of twice, never not at all,
+    or its deletion would seem to be long past."""
+    async with asyncio.timeout(timeout_s):
+        snapshot = await meta.snapshot()
+        deleted = await meta.deleted_segments()
+        return Facts(snapshot, deleted, await meta.purged_topics())

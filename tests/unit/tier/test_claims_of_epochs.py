@@ -1,0 +1,264 @@
+"""A copy of a disk and metadata put back from an older one: the bucket tells, and nothing in it is lost (A6)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+
+from stratalog.formats.claim import Claim, decode_claim, encode_claim
+from stratalog.model.segment import Segment
+from stratalog_meta.stores.memory import MemoryStore
+from support.faulty_store import Fault
+from support.tier_rig import NODE_ID, RigShard, TierRig
+from support.waiting import eventually
+
+LONG_MS = 4_000_000
+
+
+def _copy_of(rig: TierRig) -> MemoryStore:
+    """The metadata as it is now, on another disk."""
+    copied = MemoryStore()
+    copied._items = copy.deepcopy(rig.meta_store._items)
+    return copied
+
+
+@asynccontextmanager
+async def _copied(rig: TierRig, meta_store: MemoryStore) -> AsyncIterator[TierRig]:
+    async with TierRig(meta_store=meta_store, bucket_of=rig) as copied:
+        yield copied
+
+
+async def _filled(rig: TierRig, shard: RigShard, batches: int = 70) -> None:
+    for _ in range(batches):
+        rig.append(shard, 1_000)
+    await rig.settle()
+
+
+async def _sealed(rig: TierRig, shard: RigShard) -> Segment:
+    sealed = await rig.seal(shard)
+    await rig.until(lambda: rig.is_complete(sealed))
+    return sealed
+
+
+async def _sweep_everything(rig: TierRig) -> None:
+    janitor = rig.janitor()
+    for _ in range(3):
+        rig.advance(LONG_MS)
+        await janitor.sweep_now()
+        await janitor.delete_once()
+
+
+async def _own(rig: TierRig) -> str:
+    return rig.names.claim(node_id=NODE_ID, lock_epoch=rig.writer.status().lock_epoch or 0)
+
+
+async def test_metadata_that_is_older_than_the_bucket_neither_uploads_nor_sweeps() -> None:
+    """A6: chunks, index and manifest of later segments, and a bundle with a topic it never heard of, all stay."""
+    async with TierRig() as rig:
+        shard = rig.shard(await rig.create_topic())
+        await rig.start_writer()
+        await _filled(rig, shard)
+        old = _copy_of(rig)
+        await _filled(rig, shard)
+        await rig.crash_writer()
+        rig.shards.announce(shard)
+        await rig.start_writer()
+        await _sealed(rig, shard)
+        await _filled(rig, shard)
+        unheard = rig.shard(await rig.create_topic("unheard"))
+        rig.append(unheard)
+        await rig.settle()
+        live = await rig.check()
+        await rig.writer.close()
+        async with _copied(rig, old) as later:
+            await later.start_writer()
+            await later.until(lambda: later.writer.claim.fork)
+            assert "claims/1/2.claim" in (later.writer.claim.fork or "")
+            await _sweep_everything(later)
+            assert live <= set(await rig.store.keys())
+            assert (later.stats.is_forked, later.stats.forks_found) == (1, 1)
+            assert later.writer.status().lock_epoch is None, "nothing is uploaded"
+
+
+async def test_a_restart_of_a_copy_does_not_make_it_the_true_one() -> None:
+    """A6: its epochs grow with each start, and pass those of the other; its past stays unknown to its metadata."""
+    async with TierRig() as rig:
+        shard = rig.shard(await rig.create_topic())
+        await rig.start_writer()
+        await _filled(rig, shard)
+        await rig.crash_writer()
+        old = _copy_of(rig)
+        await rig.start_writer()
+        await _filled(rig, shard)
+        live = await rig.check()
+        async with _copied(rig, old) as clone:
+            for _ in range(5):
+                await clone.start_writer()
+                await clone.until(lambda: clone.writer.claim.fork)
+                await clone.crash_writer()
+            assert (await clone.meta.acquire_lock("tier/1", "look", 1)).epoch > 2
+            await clone.start_writer()
+            await _sweep_everything(clone)
+        assert live <= set(await rig.store.keys())
+        assert await rig.store.claims() == [await _own(rig)]
+
+
+async def test_a_copy_that_started_while_this_node_ran_stops_it_before_its_next_sweep() -> None:
+    """A6: the copy's metadata knows this life, so it may claim the next epoch; then this one must not go on."""
+    async with TierRig() as rig:
+        shard = rig.shard(await rig.create_topic())
+        await rig.start_writer()
+        await _filled(rig, shard)
+        twin = _copy_of(rig)
+        await _filled(rig, shard)
+        live = await rig.check()
+        async with _copied(rig, twin) as clone:
+            await clone.start_writer()
+            await clone.until(lambda: clone.writer.status().lock_epoch == 2)
+            await _sweep_everything(clone)
+            assert live <= set(await rig.store.keys()), "what it has not committed itself it does not take for garbage"
+            await _sweep_everything(rig)
+            await rig.until(lambda: rig.writer.claim.fork)
+            assert rig.writer.status().lock_epoch is None
+            assert live <= set(await rig.store.keys())
+
+
+async def test_a_copy_that_sees_the_other_write_stops_too() -> None:
+    """A6: objects of an earlier epoch that are younger than the claim of ours."""
+    async with TierRig() as rig:
+        shard = rig.shard(await rig.create_topic())
+        await rig.start_writer()
+        await _filled(rig, shard)
+        async with _copied(rig, _copy_of(rig)) as clone:
+            await clone.start_writer()
+            await clone.until(lambda: clone.writer.status().lock_epoch == 2)
+            rig.advance(LONG_MS)
+            await _filled(rig, shard)
+            live = await rig.check()
+            await _sweep_everything(clone)
+            await clone.until(lambda: clone.writer.claim.fork)
+            assert "a copy of node 1 is alive" in (clone.writer.claim.fork or "")
+            assert live <= set(await rig.store.keys())
+
+
+async def test_the_next_life_of_the_same_disk_takes_over_the_claims() -> None:
+    async with TierRig() as rig:
+        shard = rig.shard(await rig.create_topic())
+        for life in range(1, 5):
+            await rig.start_writer()
+            await _filled(rig, shard, 3)
+            assert rig.writer.claim.fork is None
+            assert await rig.store.claims() == [rig.names.claim(node_id=NODE_ID, lock_epoch=life)], "one is kept"
+            if life % 2:
+                await rig.crash_writer()
+            else:
+                await rig.writer.close()
+        data = await rig.store.inner.get((await rig.store.claims())[0])
+        claim = decode_claim(data, source="claim")
+        assert (claim.cluster_id, claim.node_id, claim.lock_epoch) == (rig.cluster_id, NODE_ID, 4)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.CUT, Fault.TAKEN, Fault.SLOW_DOWN])
+async def test_a_claim_whose_answer_was_lost_is_read_back(fault: Fault) -> None:
+    async with TierRig() as rig:
+        shard = rig.shard(await rig.create_topic())
+        rig.store.has_faulty_claims = True
+        rig.store.script.append(fault)
+        await rig.start_writer()
+        await _filled(rig, shard, 3)
+        assert rig.writer.claim.fork is None
+        assert len(await rig.store.claims()) == 1
+        await rig.check()
+
+
+async def test_a_life_that_died_between_its_claim_and_everything_else_is_no_stranger() -> None:
+    """The nonce is durable in metadata before the claim is put."""
+    async with TierRig() as rig:
+        shard = rig.shard(await rig.create_topic())
+        rig.store.has_faulty_claims = True
+        rig.store.script.append(Fault.HANG_LANDED)
+        await rig.start_writer()
+        await rig.until(lambda: rig.store.puts)
+        await rig.crash_writer()
+        await rig.start_writer()
+        await _filled(rig, shard, 3)
+        assert rig.writer.claim.fork is None and rig.writer.status().lock_epoch == 2
+
+
+async def test_a_claim_costs_a_listing_when_it_is_looked_at_again() -> None:
+    async with TierRig() as rig:
+        await rig.create_topic()
+        rig.store.has_faulty_claims = True
+        await rig.start_writer()
+        await rig.until(lambda: rig.writer.status().lock_epoch)
+        rig.store.requests.clear()
+        assert await rig.writer.hold_claim() is not None
+        assert dict(rig.store.requests) == {"list": 1}
+
+
+async def test_deleting_the_strangers_claims_lets_the_node_go_on() -> None:
+    """The way out that the message names: what the other wrote stays, unexplained."""
+    async with TierRig() as rig:
+        shard = rig.shard(await rig.create_topic())
+        stranger = rig.names.claim(node_id=NODE_ID, lock_epoch=7)
+        claim = Claim(rig.cluster_id, NODE_ID, "other", 7, UUID(int=9))
+        await rig.store.put(stranger, [encode_claim(claim)])
+        foreign = rig.names.chunk(shard.segments[0].key, 0, 1, node_id=NODE_ID, lock_epoch=7, attempt=1)
+        await rig.store.put(foreign, [b"x"])
+        await rig.start_writer()
+        await rig.until(lambda: rig.writer.claim.fork)
+        await rig.store.delete([stranger])
+        rig.writer.lock.ask_again()
+        await _filled(rig, shard, 3)
+        rig.advance(LONG_MS)
+        report = await rig.janitor().sweep_now()
+        assert report.unexplained == [foreign] and foreign in await rig.store.keys()
+        assert rig.stats.is_forked == 0
+
+
+async def test_while_a_copy_is_alive_no_local_copy_is_freed_and_no_object_deleted() -> None:
+    async with TierRig() as rig:
+        shard = rig.shard(await rig.create_topic(local_retention_ms="1"))
+        await rig.start_writer()
+        rig.append(shard)
+        sealed = await _sealed(rig, shard)
+        claim = Claim(rig.cluster_id, NODE_ID, "other", 7, UUID(int=9))
+        await rig.store.put(rig.names.claim(node_id=NODE_ID, lock_epoch=7), [encode_claim(claim)])
+        assert await rig.writer.hold_claim() is None
+        rig.advance(LONG_MS)
+        await rig.retention(may_free=lambda: rig.writer.claim.fork is None).run_once()
+        assert shard.has_local(sealed.key)
+        await rig.meta.advance_log_start(shard.key, 1)
+        await eventually(lambda: shard.log_start_offset == 1)
+        before = await rig.store.keys()
+        rig.advance(LONG_MS)
+        assert await rig.janitor().delete_once() == 0
+        assert await rig.store.keys() == before
+        assert [segment.key for segment in await rig.deleted()] == [sealed.key], "it waits for its purge"
+
+
+async def test_a_bundle_with_a_part_that_metadata_never_heard_of_is_kept_told_and_counted() -> None:
+    """A6: its directory is read before it is deleted."""
+    async with TierRig() as rig:
+        known = rig.shard(await rig.create_topic("known"))
+        await rig.start_writer()
+        await rig.until(lambda: rig.writer.status().lock_epoch == 1)
+        old = _copy_of(rig)
+        unheard = rig.shard(await rig.create_topic("unheard"))
+        rig.append(known)
+        rig.append(unheard)
+        await rig.settle()
+        (bundle,) = await rig.store.keys(rig.names.bundles_prefix)
+        await rig.writer.close()
+        async with _copied(rig, old) as later:
+            await later.start_writer()
+            await later.until(lambda: later.writer.status().lock_epoch == 2)
+            later.advance(LONG_MS)
+            report = await later.janitor().sweep_now()
+            assert bundle in await rig.store.keys()
+            assert report.unexplained == [bundle] and later.stats.bundles_unexplained == 1
+            await later.writer.close()
