@@ -30,6 +30,7 @@ from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.disk.checkpoints import Checkpoints
+from stratalog_node.disk.clean_stop import note_clean_stop, take_clean_stop
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.files import make_directories
 from stratalog_node.disk.journal_file import list_journals, remove_journal
@@ -45,6 +46,7 @@ from stratalog_node.serve.server import KafkaServer, bind, data_apis, pooled_rea
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.flusher import Flusher
+from stratalog_node.shards.healing import Healing
 from stratalog_node.shards.node_shards import NodeShards
 from stratalog_node.shards.recovery import Recovery
 from stratalog_node.shards.sealing import Sealing
@@ -135,7 +137,7 @@ class StorageNode:
         snapshot = await self.meta.snapshot()
         self.catalog.load(snapshot)
         pool = BufferPool()
-        await self._open_shards(identity, pool)
+        await self._open_shards(identity, registration.node_epoch, pool)
         self.catalog.on_change(self.shards.follow)
         age_clock = NodeAgeClock(self.layout.clock_file, self._clock_ms, monotonic_ms)
         taken.push_async_callback(age_clock.close)
@@ -166,13 +168,15 @@ class StorageNode:
         taken.push_async_callback(self.server.close)
         taken.push_async_callback(self.groups.stop)
         await self.tier.start()
+        taken.push_async_callback(self.healing.close)
+        self.healing.start(self.tier.committed)
         self._run(self._follow_meta())
         self._run(self._look_at_ages())
         await self.groups.start()
         self._add_metrics()
         self.server.open(listener, advertised)
 
-    async def _open_shards(self, identity: NodeIdentity, pool: BufferPool) -> None:
+    async def _open_shards(self, identity: NodeIdentity, node_epoch: int, pool: BufferPool) -> None:
         """The disk with what runs over it, and every shard as the last life left it."""
         settings, taken = self.settings, self._taken
         self.checkpoints = Checkpoints(self.layout.checkpoints)
@@ -207,12 +211,12 @@ class StorageNode:
         shards.flusher = self.flusher
         descriptors.on_crowded = self.flusher.flush_soon
         shards.on_written(self.flusher.note_written)
-        self.sealing = shards.sealing = Sealing(shards, self.meta, self._forget_active)
+        self.sealing = shards.sealing = Sealing(shards, self.meta, self._forget_active, self.flusher.make_durable)
         shards.reader = pooled_reader(pool, _HOT_ANSWER_BYTES)
-        await self._recover(journals)
+        await self._recover(journals, take_clean_stop(self.layout.clean_file, node_epoch))
         # Only now do these have anything to end: half a recovery must leave the disk as it found it.
         self.space = SpaceGuard(shards, reserve_bytes=settings.disk_reserve_bytes)
-        taken.push_async_callback(self.flusher.close)
+        taken.push_async_callback(self._close_flusher, node_epoch)
         taken.push_async_callback(self.space.close)
         taken.push_async_callback(self.sealing.close)
         self.space.start()
@@ -225,8 +229,12 @@ class StorageNode:
         host, port = parse_address(self.settings.advertised_listeners)
         return host, port or self.address[1]
 
-    async def _recover(self, journals: list[Path]) -> None:
-        recovery = Recovery(self.shards, self.checkpoints.load_all())
+    async def _close_flusher(self, node_epoch: int) -> None:
+        if await self.flusher.close():
+            note_clean_stop(self.layout.clean_file, node_epoch, self.shards.doubted())
+
+    async def _recover(self, journals: list[Path], doubted: dict[ShardKey, int] | None) -> None:
+        recovery = Recovery(self.shards, self.checkpoints.load_all(), doubted)
         if journals:
             entries = await asyncio.to_thread(recovery.replay_journal)
             log.info("journal replayed", entries=entries)
@@ -235,6 +243,7 @@ class StorageNode:
         for path in journals:
             remove_journal(path)
         recovery.hand_over(self.sealing)
+        self.healing = Healing(self.shards, self.meta, recovery, self.sealing)
 
     def _build_groups(self, age_clock: NodeAgeClock) -> None:
         self.groups = GroupCoordinator(

@@ -25,6 +25,7 @@ from stratalog.settings.topic import TopicSettings
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.disk.checkpoints import Checkpoints
+from stratalog_node.disk.clean_stop import note_clean_stop, take_clean_stop
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.files import make_directories
 from stratalog_node.disk.journal_file import list_journals, remove_journal
@@ -36,6 +37,7 @@ from stratalog_node.serve.server import pooled_reader
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.flusher import Flusher
+from stratalog_node.shards.healing import Healing, RemoteBatches
 from stratalog_node.shards.node_shards import NodeShards
 from stratalog_node.shards.recovery import Recovery
 from stratalog_node.shards.sealing import Sealing
@@ -119,6 +121,8 @@ class ShardRig:
         self.threads: DiskThreads
         self.checkpoints: Checkpoints
         self.lives = 0
+        self.remote: RemoteBatches | None = None
+        """What the object store holds of unsealed segments; by default there is no store."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_alive = False
         self._is_tick_due = False
@@ -176,11 +180,15 @@ class ShardRig:
         self.shards.flusher = self.flusher
         descriptors.on_crowded = self.flusher.flush_soon
         self.shards.on_written(self.flusher.note_written)
-        self.sealing = self.shards.sealing = Sealing(self.shards, self.meta, self._forget)  # type: ignore[arg-type]
+        self.sealing = self.shards.sealing = Sealing(  # type: ignore[arg-type]
+            self.shards, self.meta, self._forget, self.flusher.make_durable
+        )
         self.shards.reader = pooled_reader(self.pool, self.settings.fetch_max_bytes)
         self.shards.request_tick = self._request_tick
         self._is_alive = True
-        recovery = Recovery(self.shards, self.checkpoints.load_all())
+        doubted = take_clean_stop(self.layout.clean_file, registration.node_epoch)
+        self.node_epoch = registration.node_epoch
+        recovery = Recovery(self.shards, self.checkpoints.load_all(), doubted)
         if journals:
             await asyncio.to_thread(recovery.replay_journal)
         await recovery.recover_all()
@@ -188,9 +196,11 @@ class ShardRig:
         for path in journals:
             remove_journal(path)
         recovery.hand_over(self.sealing)
+        self.healing = Healing(self.shards, self.meta, recovery, self.sealing)  # type: ignore[arg-type]
         self.catalog.on_change(self.shards.follow)
         self._run(self._follow_meta(snapshot.version))
         self.flusher.start()
+        self.healing.start(self.remote)
 
     def _forget(self, active: ActiveSegment) -> None:
         self.flusher.forget(active)
@@ -208,15 +218,19 @@ class ShardRig:
 
     async def stop(self) -> None:
         """As `StorageNode.close`: flushes and checkpoints."""
-        await self._end(self.sealing.close, self.flusher.close)
+        await self._end(self.healing.close, self.sealing.close, self._close_flusher)
 
     async def crash(self) -> None:
         """kill -9: no flush, no checkpoint, no answer. What a thread is doing just now, it still does."""
-        await self._end(self.sealing.close, self._drop_flusher)
+        await self._end(self.healing.close, self.sealing.close, self._drop_flusher)
 
     async def power_cut(self) -> None:
         await self.crash()
         self.power.cut()
+
+    async def _close_flusher(self) -> None:
+        if await self.flusher.close():
+            note_clean_stop(self.layout.clean_file, self.node_epoch, self.shards.doubted())
 
     async def _drop_flusher(self) -> None:
         running = (self.flusher._background_task, self.flusher._group_task, self.flusher._retiring)

@@ -271,6 +271,20 @@ def encode_batch(
     return head + rest + payload
 
 
+def encode_empty_batches(base_offset: int, end_offset: int, *, epoch: int) -> bytes:
+    """Batches without records in the place of `[base_offset, end_offset)`: mostly one, for it spans 2^31 offsets.
+
+    Requires: base_offset < end_offset.
+    """
+    out = bytearray()
+    while base_offset < end_offset:
+        count = min(end_offset - base_offset, 1 << 31)
+        rest = _BODY.pack(0, count - 1, NO_TIMESTAMP_MS, NO_TIMESTAMP_MS, NO_PRODUCER_ID, -1, -1, 0)
+        out += _HEAD.pack(base_offset, BATCH_HEADER_BYTES - 12, epoch, MAGIC, crc32c(rest)) + rest
+        base_offset += count
+    return bytes(out)
+
+
 def _encode_record(record: Record, timestamp_delta: int, offset_delta: int) -> bytearray:
     out = bytearray(1)
     _put_varint(out, timestamp_delta)

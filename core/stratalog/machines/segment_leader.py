@@ -235,6 +235,8 @@ class SegmentLeader:
 
     Invariant: base_offset <= high_watermark <= durable_offset <= end_offset, and the high watermark never falls.
     Invariant: nothing moves the high watermark before the segment's opening is confirmed, or after a fence.
+    Invariant: an offset is given once in an epoch. `is_tail_doubted` says that a former life may have given offsets
+    from `end_offset` on, of which the disk knows nothing any more: such a segment takes no batch, the first rolls it.
     Source: docs/design.md section 3, rules 1-6.
     """
 
@@ -249,6 +251,7 @@ class SegmentLeader:
         "is_confirmed",
         "is_ended",
         "is_fenced",
+        "is_tail_doubted",
         "isr",
         "isr_version",
         "key",
@@ -274,6 +277,7 @@ class SegmentLeader:
         max_timestamp_ms: int = -1,
         first_append_ms: int | None = None,
         is_confirmed: bool = True,
+        is_tail_doubted: bool = False,
     ) -> None:
         self.key = key
         self.node_id = node_id
@@ -291,6 +295,7 @@ class SegmentLeader:
         self.first_append_ms = first_append_ms
         self.is_fenced = False
         self.is_ended = False
+        self.is_tail_doubted = is_tail_doubted
         self._follower_offsets: dict[int, int] = {}
         self._undo: list[tuple[int, ProducerSnapshot | None]] = []
         self._in_flight: tuple[int, int, int, int | None] | None = None
@@ -334,6 +339,8 @@ class SegmentLeader:
     def _append(self, offered: list[OfferedBatch], now_ms: int) -> list[LeaderEffect]:
         if self.is_fenced or self.is_ended:
             return [RefuseBatch(batch, "this segment takes no more writes") for batch in offered]
+        if self.is_tail_doubted:
+            return self._roll(offered)
         assert self._in_flight is None, "the last PersistBatches was not answered"
         effects: list[LeaderEffect] = []
         accepted: list[OfferedBatch] = []

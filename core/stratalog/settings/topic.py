@@ -142,8 +142,8 @@ class TopicSettings(BaseModel):
     )
     unclean_seal: UncleanSeal = Field(
         default=UncleanSeal.DENY,
-        description="Whether a shard that lost all in-sync replicas may seal at the best known offset and give up the "
-        "rest. Without replication nothing is ever given up, so it has no effect yet.",
+        description="Whether a shard may give up offsets that are neither on a disk nor in the object store: with deny "
+        "it stops and names them, with allow a batch without records takes their place and the log goes on.",
     )
 
     @field_validator("cleanup_policy", mode="before")

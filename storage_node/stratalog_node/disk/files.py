@@ -438,7 +438,7 @@ def read_front(path: Path, size_bytes: int) -> bytes | None:
         raise Unavailable(f"{path}: cannot read: {error.strerror}") from error
 
 
-def write_durably(path: Path, pieces: Sequence[bytes]) -> None:
+def write_durably(path: Path, pieces: Iterable[bytes]) -> None:
     """Create or replace a small file atomically: temporary name, fsync, rename, fsync of the directory. Blocking.
 
     Raises: DiskFull, Unavailable; then the file is as it was before.

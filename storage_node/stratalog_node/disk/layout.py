@@ -4,6 +4,7 @@ node.json                                       node id, storage id, cluster id
 clock.json                                      how old data is held to be (`stratalog_node.age_clock`)
 segments/<topic id>/<shard>/<base 20>-<epoch>.seg    a segment: identity header, batches
 segments/<topic id>/<shard>/<base 20>-<epoch>.idx    its index block, once sealed
+clean.json                                      the last stop was in order
 journal/<number 12>.journal                     the disk's shared write-ahead file
 checkpoints/                                    RocksDB
 """
@@ -29,6 +30,10 @@ class NodeLayout:
     @property
     def clock_file(self) -> Path:
         return self.root / "clock.json"
+
+    @property
+    def clean_file(self) -> Path:
+        return self.root / "clean.json"
 
     @property
     def journal(self) -> Path:
@@ -66,10 +71,15 @@ class NodeLayout:
             for shard_path in topic_path.iterdir():
                 if shard_path.name.isascii() and shard_path.name.isdigit():
                     key = ShardKey(topic_id, int(shard_path.name))
-                    keys = sorted(self._segments_in(shard_path, key), key=lambda k: k.epoch)
+                    keys = self._segments_in(shard_path, key)
                     if keys:
                         found[key] = keys
         return found
+
+    def list_shard(self, key: ShardKey) -> list[SegmentKey]:
+        """The segment files of one shard, oldest epoch first."""
+        path = self.shard(key)
+        return self._segments_in(path, key) if path.is_dir() else []
 
     @staticmethod
     def _segments_in(path: Path, key: ShardKey) -> list[SegmentKey]:
@@ -79,4 +89,4 @@ class NodeLayout:
             if parsed is not None:
                 base_offset, epoch = parsed
                 keys.append(SegmentKey(key.topic_id, key.shard, epoch, base_offset))
-        return keys
+        return sorted(keys, key=lambda k: k.epoch)

@@ -40,6 +40,10 @@ JOURNAL_SPAN_BYTES = 1 << 20
 """A file with more new bytes than this is flushed itself: the flush then costs less than the copy."""
 CHECKPOINT_BYTES = 32 << 20
 CHECKPOINT_MS = 30_000
+AHEAD_BYTES = 64 << 20
+"""A file with more unflushed bytes is flushed before its time: a roll is confirmed, and what follows it acknowledged,
+only once the ended segment is on the disk."""
+_AHEAD_LOOK_S = 1.0
 _RETRY_S = 0.2
 _FLUSHES_AT_STOP = 64
 """Side by side when the node stops, so that the file system's journal commits them together."""
@@ -96,8 +100,9 @@ class Flusher:
     def start(self) -> None:
         self._background_task = asyncio.get_running_loop().create_task(self._run_background())
 
-    async def close(self) -> None:
-        """Flush and checkpoint everything, so that the next start scans nothing."""
+    async def close(self) -> bool:
+        """Flush and checkpoint everything, so that the next start scans nothing. Returns: whether all that was ever
+        appended is on the disk; one failed flush, healed or not, makes that doubtful."""
         if self._background_task is not None:
             self._background_task.cancel()
             await asyncio.gather(self._background_task, return_exceptions=True)
@@ -107,6 +112,7 @@ class Flusher:
         await self._retire_journal()
         if self._retiring is not None:
             await self._retiring
+        return not self._dirty and not self._asked and not self.stats.failures
 
     # Grouped flushes ----------------------------------------------------------------------------------------------
     def ask(self, shard: ShardLog, active: ActiveSegment, end_offset: int) -> None:
@@ -230,13 +236,37 @@ class Flusher:
         """Do not wait for the interval: too many files keep their descriptors for a flush."""
         self._is_wanted.set()
 
+    async def make_durable(self, active: ActiveSegment) -> None:
+        """Returns once all of an ended segment is on the disk, in its file or in the journal.
+
+        Raises: FlushLost, NotFound, Unavailable.
+        """
+        size_bytes = active.file.size_bytes
+        if self._journal.durable_bytes(active) >= size_bytes and active.flushed_bytes:
+            return
+        active.file.pin()
+        try:
+            await self._threads.background(partial(sync_segment, active, size_bytes))
+        finally:
+            active.file.unpin()
+
     async def _run_background(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
-                    await self._is_wanted.wait()
+            end = time.monotonic() + self._interval_s
+            while not self._is_wanted.is_set() and (left_s := end - time.monotonic()) > 0:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(left_s, _AHEAD_LOOK_S)):
+                        await self._is_wanted.wait()
+                await self._flush_ahead()
             self._is_wanted.clear()
             await self._flush_dirty(checkpoint_all=False)
+
+    async def _flush_ahead(self) -> None:
+        """Cost: a look at each file written to since its last flush."""
+        large = [(a, s) for a, s in self._dirty.items() if a.file.size_bytes - a.flushed_bytes > AHEAD_BYTES]
+        for active, shard in large:
+            if not shard.rules.is_fsync:
+                await self._flush_in_background(active, shard, force=False)
 
     async def _flush_dirty(self, *, checkpoint_all: bool) -> None:
         dirty, self._dirty = self._dirty, {}

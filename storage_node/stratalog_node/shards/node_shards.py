@@ -123,6 +123,14 @@ class NodeShards:
         """Those that take no writes until the next start, with the reason. Cost: a look at each shard."""
         return [(shard, shard.refusal) for shard in self._shards.values() if shard.refusal is not None]
 
+    def doubted(self) -> dict[ShardKey, int]:
+        """Shards of which the active segment takes no batches (see `ShardLog.doubted_epoch`), with its epoch."""
+        return {
+            key: shard.doubted_epoch
+            for key, shard in self._shards.items()
+            if shard.doubted_epoch >= 0 and shard.epoch == shard.doubted_epoch
+        }
+
     def on_committed(self, listener: Callable[[ShardLog], None]) -> None:
         self._committed_listeners.append(listener)
 

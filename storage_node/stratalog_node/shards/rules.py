@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratalog.machines.segment_leader import RollPolicy
-from stratalog.settings.choices import FlushPolicy, TimestampType
+from stratalog.settings.choices import FlushPolicy, TimestampType, UncleanSeal
 from stratalog.settings.topic import TopicSettings
 
 
@@ -11,6 +11,7 @@ class ShardRules:
     """Replaced as a whole when the topic's settings change."""
 
     __slots__ = (
+        "gives_up_lost",
         "is_append_time",
         "is_fsync",
         "max_message_bytes",
@@ -26,5 +27,6 @@ class ShardRules:
         self.timestamp_before_max_ms = settings.message_timestamp_before_max_ms
         self.timestamp_after_max_ms = settings.message_timestamp_after_max_ms
         self.is_fsync = settings.flush_policy is FlushPolicy.FSYNC
+        self.gives_up_lost = settings.unclean_seal is UncleanSeal.ALLOW
         self.read_policy = settings.remote_read_policy
         self.roll = RollPolicy(settings.segment_bytes, settings.segment_ms, settings.min_insync_replicas)

@@ -3,6 +3,7 @@ sealed.
 
 Order per shard: rolls are confirmed in order, seals written in order. The next segment's high watermark moves only
 when its roll is confirmed *and* every batch of the ended one is committed (docs/design.md section 10).
+An end is confirmed only once everything below it is on the disk: what the meta service knows, no power cut takes back.
 Lives on the event loop; scans run on the seal threads, two segments at a time.
 """
 
@@ -45,9 +46,16 @@ class _Ended:
 
 
 class Sealing:
-    def __init__(self, node: NodeShards, meta: MetaClient, forget: Callable[[ActiveSegment], None]) -> None:
+    def __init__(
+        self,
+        node: NodeShards,
+        meta: MetaClient,
+        forget: Callable[[ActiveSegment], None],
+        make_durable: Callable[[ActiveSegment], Coroutine[Any, Any, None]],
+    ) -> None:
         self._node = node
         self._meta = meta
+        self._make_durable = make_durable
         self._forget = forget
         self._confirm_lines: dict[ShardKey, deque[tuple[_Ended, ActiveSegment]]] = {}
         self._seal_lines: dict[ShardKey, deque[_Ended]] = {}
@@ -103,19 +111,51 @@ class Sealing:
         try:
             while line:
                 ended, new = line[0]
-                # First committed, then told: an end that meta knows must be one that a power cut cannot take back.
+                # First committed and durable, then told: no power cut may take back an end that meta knows.
                 await ended.committed.wait()
-                if not await self._confirm(ended):
+                if not await self._flush(ended) or not await self._confirm(ended):
                     return
                 shard.confirmed(new, OpeningConfirmed(), self._node.clock_ms())
                 line.popleft()
-                self.seal_later(ended)
+                if await self._is_given_up(ended):
+                    self._let_go(ended)
+                else:
+                    self.seal_later(ended)
         except Exception as fault:
             # Nothing behind this roll can be confirmed any more: whoever waits for that must hear of it.
             log.error("rolls stopped by a fault", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
             shard.stop_after_fault(f"a fault in the node, see its log: {fault}")
         finally:
             self._confirm_lines.pop(shard.key, None)
+
+    async def _flush(self, ended: _Ended) -> bool:
+        """Put what has ended on the disk. False: it cannot be, so its end is never confirmed."""
+        delay_s = _FIRST_DELAY_S
+        while True:
+            try:
+                await self._make_durable(ended.old)
+                return True
+            except (FlushLost, NotFound) as error:
+                log.error("roll not confirmed: what it ends cannot be flushed", error=str(error))
+                ended.shard.flush_failed(ended.old, str(error), self._node.clock_ms())
+                return False
+            except StratalogError as error:
+                log.warning("ended segment not flushed yet", segment=str(ended.old.key), error=str(error))
+                await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+                delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
+
+    async def _is_given_up(self, ended: _Ended) -> bool:
+        """Whether an ended segment without records was deleted at once: an unclean start leaves one of each shard that
+        is written to for the first time after it, and a seal, an index and a manifest of nothing help nobody."""
+        key = ended.old.key
+        if ended.old.leader.end_offset > key.base_offset or ended.shard.log_start_offset < key.base_offset:
+            return False
+        try:
+            await self._meta.advance_log_start(key.shard_key, key.base_offset)
+            return True
+        except StratalogError as error:
+            log.warning("segment without records stays", segment=str(key), error=str(error))
+            return False
 
     async def _confirm(self, ended: _Ended) -> bool:
         """Tell the meta service where the segment ended, until it answers. False: this node leads no more."""

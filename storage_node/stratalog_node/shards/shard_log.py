@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
-from stratalog.formats.index_points import IndexBuilder
-from stratalog.formats.segment_file import encode_segment_header
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.producer_table import ProducerTable, Refusal
 from stratalog.machines.segment_leader import (
@@ -33,19 +31,19 @@ from stratalog.machines.segment_leader import (
     RepeatAnswer,
     RollAsked,
     RollSegment,
-    SegmentLeader,
     StopLeading,
     TimePassed,
 )
 from stratalog.model.errors import DiskFull, OutcomeUnknown, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.segment import Segment, SegmentIdentity
+from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
-from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards import ranges
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.lookup_seam import FoundOffset
+from stratalog_node.shards.new_segment import open_new
 from stratalog_node.shards.seam import LogRange
 from stratalog_node.shards.stopped import Stop, StopCause
 from stratalog_node.shards.waiting import Waiting, WaitingLines
@@ -76,8 +74,10 @@ class ShardLog:
         "_waiting",
         "active",
         "copies",
+        "doubted_epoch",
         "ended",
         "high_watermark",
+        "inherited",
         "key",
         "led_since_epoch",
         "log_start_offset",
@@ -101,8 +101,12 @@ class ShardLog:
         self.high_watermark = 0
         self.log_start_offset = 0
         self.led_since_epoch = 0
+        self.doubted_epoch = -1
+        """The epoch that was active before an unclean start, and takes no batches: see `SegmentLeader`."""
+        self.inherited: tuple[ProducerSnapshot, ...] | None = None
+        """Producers that the first file opened in this life begins with, where recovery knows them."""
         self.refusal: Stop | None = None
-        """Why this shard takes no writes until the next start, if so."""
+        """Why this shard takes no writes, if so: until the next start, or until it is healed."""
         self.waiters: set[FetchWaiter] = set()
         self._pending: list[OfferedBatch] = []
         self._is_dirty = False
@@ -362,31 +366,19 @@ class ShardLog:
         segment = self.node.catalog.active_segment(self.key)
         if segment is None or segment.leader != self.node.node_id:
             raise Unavailable(f"{self.topic.name}-{self.key.shard}: this node leads no active segment of it yet")
-        if self.ended:
-            # A restart that found the file of the segment before, not sealed yet, and none of this one.
-            table = ProducerTable(self.ended[-1].producers_at_end or ())
+        if self.inherited is not None:
+            table, self.inherited = ProducerTable(self.inherited), None
         else:
             previous = self.segments[-2].seal if len(self.segments) > 1 else None
             table = ProducerTable(previous.producers if previous else ())
-        return self._open(segment.key, table, isr=segment.isr, is_confirmed=True)
-
-    def _open(
-        self, key: SegmentKey, table: ProducerTable, *, isr: tuple[int, ...], is_confirmed: bool
-    ) -> ActiveSegment:
-        identity = SegmentIdentity(
-            self.node.cluster_id, key.topic_id, self.topic.name, key.shard, key.epoch, key.base_offset, self.node.now_ms
-        )
-        file = SegmentFile(self.node.layout.segment(key), self.node.descriptors, 0)
-        file.create(encode_segment_header(identity))
-        leader = SegmentLeader(key, self.node.node_id, self.rules.roll, table, isr=isr, is_confirmed=is_confirmed)
-        return ActiveSegment(identity, file, leader, IndexBuilder(key.base_offset))
+        return open_new(self, segment.key, table, isr=segment.isr, is_confirmed=True)
 
     def _roll(self, old: ActiveSegment, end_offset: int, remaining: list[OfferedBatch], now_ms: int) -> None:
         """Go on in the next file at once; the meta service confirms in the background (docs/design.md section 10)."""
         key = SegmentKey(self.key.topic_id, self.key.shard, old.key.epoch + 1, end_offset)
         try:
             old.file.end()
-            new = self._open(key, old.leader.producers, isr=(self.node.node_id,), is_confirmed=False)
+            new = open_new(self, key, old.leader.producers, isr=(self.node.node_id,), is_confirmed=False)
         except (DiskFull, Unavailable) as error:
             old.leader.is_ended = False
             self.node.write_failed(self, error)

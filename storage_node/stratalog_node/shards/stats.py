@@ -22,3 +22,6 @@ class ShardStats:
     local_copies_freed: int = counter("Local copies of segments deleted.")
     damaged_copies: int = counter("Local copies in which a read found damage.")
     torn_tail_bytes: int = counter("Bytes cut from torn tails at start.")
+    healed_shards: int = counter("Shards whose lost tail was brought back from the object store.")
+    healed_bytes: int = counter("Bytes of batches brought back for them.")
+    given_up_offsets: int = counter("Offsets given up for lost under uncleanSeal=allow.")

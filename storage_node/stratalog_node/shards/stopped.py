@@ -1,7 +1,7 @@
 """Why a shard of this node takes no writes any more, what to do about it, and how many of them there are.
 
-A stop lasts until the next start, which reads what the disk holds; the node and its other shards go on. What refuses
-writes for a while and for the whole node (no room) is no stop: see `shards/space.py`.
+A stop lasts until the next start, which reads what the disk holds; `healing` ends by itself. The node and its other
+shards go on. What refuses writes for a while and for the whole node (no room) is no stop: see `shards/space.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ class StopCause(StrEnum):
     FLUSH_FAILED = "flush_failed"
     UNREADABLE = "unreadable"
     DATA_LOST = "data_lost"
+    HEALING = "healing"
     FAULT = "fault"
     DEPOSED = "deposed"
 
@@ -28,8 +29,10 @@ _NEXT_STEPS = {
     "what the disk holds and goes on from there",
     StopCause.UNREADABLE: "see to what the reason names (the disk, permissions, or the file from a copy), then restart "
     "the node",
-    StopCause.DATA_LOST: "put the file back while the node is stopped; what the object store holds of the shard stays "
-    "readable meanwhile",
+    StopCause.DATA_LOST: "put the file back while the node is stopped, or set uncleanSeal=allow on the topic and "
+    "restart the node to give up just these offsets; what the object store holds of the shard stays readable meanwhile",
+    StopCause.HEALING: "wait: the node brings the missing offsets back from the object store and serves the shard "
+    "then; if it lasts, see that the object store can be reached",
     StopCause.FAULT: "restart the node, and report the fault with the stack that its log holds",
     StopCause.DEPOSED: "restart the node, so that it asks the meta service anew who leads; if that does not help, look "
     "for a second node with the same node.id",
@@ -46,7 +49,7 @@ class Stop(NamedTuple):
     @property
     def hides_end(self) -> bool:
         """The log was not opened as a whole: it may reach further than what is known of it."""
-        return self.cause in (StopCause.UNREADABLE, StopCause.DATA_LOST)
+        return self.cause in (StopCause.UNREADABLE, StopCause.DATA_LOST, StopCause.HEALING)
 
     @property
     def next_step(self) -> str:

@@ -22,6 +22,7 @@ from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.node_shards import NodeShards
 from stratalog_node.tier.cold_limits import ColdReadLimits
 from stratalog_node.tier.cold_reader import ColdReader
+from stratalog_node.tier.committed_ranges import CommittedRanges
 from stratalog_node.tier.janitor import Janitor
 from stratalog_node.tier.limits import janitor_schedule, retention_schedule, upload_limits
 from stratalog_node.tier.retention import RetentionWorker
@@ -52,6 +53,7 @@ class NodeTier:
         self.writer: TierWriter | None = None
         self.cold: ColdReader | None = None
         self._age_clock = age_clock
+        self.committed: CommittedRanges | None = None
         self._catalog = catalog
         self._shards = shards
         self._store = store
@@ -72,6 +74,7 @@ class NodeTier:
                 storage_id=storage_id,
                 doubt_ms=settings.remote_orphan_grace_ms,
             )
+            self.committed = CommittedRanges(store, self.names, settings.remote_upload_timeout_ms)
             self.cold = ColdReader(store, self.names, cold_read_limits(settings), self._reload)
         self.retention = RetentionWorker(
             node_id=node_id,

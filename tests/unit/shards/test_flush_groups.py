@@ -14,6 +14,7 @@ from stratalog.model.errors import Unavailable
 from stratalog_node.shards import flusher as flusher_module
 from stratalog_node.shards import shared_journal
 from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.stopped import StopCause
 from support.shard_rig import ShardRig
 from support.waiting import eventually
 
@@ -164,8 +165,9 @@ async def test_a_segment_whose_flush_failed_is_never_sealed(tmp_path: Path) -> N
 
         rig.power.fail_next = fail_once
         shard.ask_roll(rig.clock())
-        await eventually(lambda: rig.shards.stats.seal_failures == 1)
-        assert rig.meta.calls["seal_segment"] == 0
+        await eventually(lambda: shard.refusal is not None)
+        assert shard.refusal is not None and shard.refusal.cause is StopCause.FLUSH_FAILED
+        assert (rig.meta.calls["roll_segment"], rig.meta.calls["seal_segment"]) == (0, 0)
 
 
 async def test_a_journal_without_room_is_done_without(tmp_path: Path) -> None:

@@ -178,6 +178,28 @@ async def test_rolls_and_power_cuts_in_any_order_lose_nothing_acknowledged(
         await rig.all_sealed()
 
 
+@pytest.mark.parametrize("values", [[], [b"c", b"d"]], ids=["nothing follows", "more follows"])
+async def test_an_end_that_meta_knows_is_one_that_no_power_cut_takes_back(tmp_path: Path, values: list[bytes]) -> None:
+    """Also where answers do not wait for a flush: a roll is told once the ended segment is on the disk."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, b"a")
+        rig.append(shard, b"b")
+        rig.meta.hold("seal_segment")
+        shard.ask_roll(rig.clock())
+        for value in values:
+            await rig.acknowledged(shard, value)
+        await eventually(lambda: rig.catalog.segments(shard.key)[0].end_offset == 2)
+        await rig.power_cut()
+        rig.meta.open_all()
+        await rig.start()
+        shard = rig.shard(shard)
+        assert shard.refusal is None
+        assert (await rig.read_values(shard))[:2] == [b"a", b"b"]
+        await rig.acknowledged(shard, b"e")
+        await rig.all_sealed()
+
+
 async def test_a_replicated_topic_that_lost_its_tail_to_the_power_says_so_when_more_was_known(tmp_path: Path) -> None:
     """Acknowledged from the page cache and lost with it: allowed by the policy, but never silently (rule 8)."""
     async with ShardRig(tmp_path) as rig:

@@ -20,7 +20,7 @@ from support.waiting import eventually
 
 async def numbered(rig: ShardRig, shard: ShardLog, start: int, count: int) -> None:
     for number in range(start, start + count):
-        assert rig.append(shard, b"%d" % number).is_acknowledged
+        await rig.acknowledged(shard, b"%d" % number)
 
 
 def numbers(count: int) -> list[bytes]:
@@ -97,7 +97,7 @@ async def test_room_ahead_is_cut_at_start_and_the_next_batches_go_where_it_was(t
         shard = rig.shard(shard)
         assert shard.active is not None and path.stat().st_size == shard.active.file.size_bytes
         assert rig.shards.stats.torn_tail_bytes == 0
-        rig.append(shard, b"after")
+        await rig.acknowledged(shard, b"after")
         assert await rig.read_values(shard) == [*large, b"after"]
 
 
@@ -155,7 +155,7 @@ async def test_a_checkpoint_ahead_of_its_file_is_dropped_for_good(tmp_path: Path
         shard = rig.shard(shard)
         assert await rig.read_values(shard) == numbers(4)
         for number in range(20):
-            rig.append(shard, b"a longer value %d" % number)
+            await rig.acknowledged(shard, b"a longer value %d" % number)
         expected = await rig.read_values(shard)
         await rig.restart("crash")
         assert await rig.read_values(rig.shard(shard)) == expected
@@ -210,7 +210,7 @@ async def test_an_active_file_shorter_than_what_is_in_the_object_store_stops_the
         shard = rig.shard(shard)
         asked = rig.append(shard, b"x")
         assert asked.error is ErrorCode.KAFKA_STORAGE_ERROR
-        assert "3 is known to have been written" in (asked.answers[0].message or "")
+        assert "offsets 1 to 3 of segment 0-0 are known to have been written" in (asked.answers[0].message or "")
 
 
 async def test_a_file_that_cannot_be_opened_refuses_its_shard_and_no_other(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ async def test_a_file_that_cannot_be_opened_refuses_its_shard_and_no_other(tmp_p
         path.mkdir()
         await rig.start()
         assert rig.append(rig.shard(topic, 0), b"y").error is ErrorCode.KAFKA_STORAGE_ERROR
-        assert rig.append(rig.shard(topic, 1), b"y").is_acknowledged
+        await rig.acknowledged(rig.shard(topic, 1), b"y")
 
 
 async def test_a_file_of_another_segment_is_refused(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ async def test_a_segment_damaged_below_its_known_end_is_refused_and_not_cut(tmp_
         await rig.start()
         asked = rig.append(rig.shard(shard), b"x")
         assert asked.error is ErrorCode.KAFKA_STORAGE_ERROR
-        assert "10 is known to have been written" in (asked.answers[0].message or "")
+        assert "offsets 2 to 10 of segment 0-0 are known to have been written" in (asked.answers[0].message or "")
         assert path.read_bytes() == data
 
 

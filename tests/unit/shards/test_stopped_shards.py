@@ -74,7 +74,7 @@ async def test_a_file_that_is_gone_shows(tmp_path: Path) -> None:
         path.unlink()
         await rig.start()
 
-        assert counted(rig) == {"data_lost": 1}
+        await eventually(lambda: counted(rig) == {"data_lost": 1})
         ((_, stop),) = rig.shards.stopped()
         assert str(path) in stop.reason
 

@@ -1,0 +1,260 @@
+"""Brings back what a shard's disk lost and the meta service knows of: from the object store, beside the traffic.
+
+A power cut takes the tail of a file that was not flushed, though parts of it are in the object store, and metadata
+say so. Until the file is whole again the shard refuses with a retriable error; everything else serves. The bytes are
+written where they were, so what lies behind a damaged place stays; they are checked against the digest chain of the
+parts, and flushed, before the shard is read anew.
+Offsets below the log start are not missed: the log goes on behind it, in a new segment.
+Offsets that are nowhere stop the shard, which names them; with `uncleanSeal=allow` on the topic they are given up, and
+a batch without records takes their place, so that the log has no gap.
+Lives on the event loop; files are written on the background threads. A store that is away holds up these shards only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from stratalog.formats.digest import extend_digest_over
+from stratalog.formats.records import encode_empty_batches
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, encode_segment_header
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.meta_api.client import MetaClient
+from stratalog.model.errors import Conflict, Corrupt, NotFound, Rejected, StratalogError
+from stratalog.model.ids import ShardKey
+from stratalog.model.segment import Segment, SegmentState
+from stratalog.telemetry.logs import logger
+from stratalog_node.disk.files import SegmentFile, sync_names_of, write_durably
+from stratalog_node.disk.segment_scan import SegmentScan
+from stratalog_node.shards.new_segment import identity_of
+from stratalog_node.shards.node_shards import NodeShards
+from stratalog_node.shards.recovery import MissingTail, Recovery
+from stratalog_node.shards.sealing import Sealing
+from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.stopped import Stop, StopCause
+
+log = logger(__name__)
+
+_AT_ONCE = 4
+_FIRST_DELAY_S = 0.05
+_LONGEST_DELAY_S = 5.0
+_PIECE_BYTES = 1 << 20
+_LOOKS_AT_LOST = 3
+"""An object that is gone or damaged is asked for so often before it counts as lost: metadata may move meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRange:
+    """Whole batches `[base_offset, end_offset)` as the object store holds them, checked, and the segment's digest after
+    them."""
+
+    base_offset: int
+    end_offset: int
+    data: bytes | memoryview
+    digest_after: bytes
+
+
+class RemoteBatches(Protocol):
+    """The part of `tier.committed_ranges` that healing uses."""
+
+    def read(self, segment: Segment, from_offset: int) -> AsyncIterator[CommittedRange]:
+        """Everything committed from the batch boundary `from_offset` on. Raises: Corrupt, NotFound, Unavailable."""
+        ...
+
+
+class _Lost(Exception):
+    """Offsets that are neither on the disk nor in the object store."""
+
+    def __init__(self, base_offset: int, end_offset: int, why: str, *, is_certain: bool = True) -> None:
+        super().__init__(why)
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.is_certain = is_certain
+
+
+class Healing:
+    def __init__(self, node: NodeShards, meta: MetaClient, recovery: Recovery, sealing: Sealing) -> None:
+        self._node = node
+        self._meta = meta
+        self._recovery = recovery
+        self._sealing = sealing
+        self._remote: RemoteBatches | None = None
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, remote: RemoteBatches | None) -> None:
+        """Begin with every shard that recovery left unhealed. `remote` is None on a node without an object store."""
+        self._remote = remote
+        for key in list(self._recovery.unhealed):
+            task = asyncio.get_running_loop().create_task(self._heal(key), name="shard-healing")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """What is not healed yet is healed by the next start."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _heal(self, key: ShardKey) -> None:
+        delay_s = _FIRST_DELAY_S
+        looks = 0
+        while (shard := self._node.get(key)) is not None and (missing := self._recovery.unhealed.get(key)) is not None:
+            try:
+                async with self._slots:
+                    await self._bring_back(shard, missing)
+                    await self._look_again(shard)
+                continue
+            except _Lost as lost:
+                looks += 1
+                if lost.is_certain or looks >= _LOOKS_AT_LOST:
+                    self._stop(shard, missing, lost)
+                    return
+                shard.refusal = self._waiting(shard, missing, str(lost))
+            except Rejected as error:
+                shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, str(error), StopCause.UNREADABLE)
+                return
+            except (StratalogError, OSError, TimeoutError) as error:
+                shard.refusal = self._waiting(shard, missing, str(error) or repr(error))
+            except Exception as error:  # one shard's fault must not end in silence (F48)
+                log.error("shard stopped by a fault", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
+                shard.stop_after_fault(f"a fault in the node, see its log: {error}")
+                return
+            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+            delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
+
+    async def _look_again(self, shard: ShardLog) -> None:
+        await self._recovery.recover_again(shard)
+        if self._node.get(shard.key) is not shard or shard.refusal is not None:
+            return
+        self._recovery.hand_over(self._sealing)
+        self._node.stats.healed_shards += 1
+        log.info("shard healed", topic=shard.topic.name, shard=shard.key.shard, end_offset=shard.end_offset)
+        self._node.advanced(shard)
+
+    def _waiting(self, shard: ShardLog, missing: MissingTail, why: str) -> Stop:
+        reason = f"{missing.describe(shard.topic.name)} and cannot be brought back yet: {why}; it is tried again"
+        if shard.refusal is None or shard.refusal.reason != reason:
+            log.warning("shard not healed yet", reason=reason)
+        return Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.HEALING)
+
+    def _stop(self, shard: ShardLog, missing: MissingTail, lost: _Lost) -> None:
+        path = self._node.layout.segment(missing.segment.key)
+        reason = (
+            f"{shard.topic.name}-{shard.key.shard}: offsets {lost.base_offset} to {lost.end_offset} were written and "
+            f"are lost: {path} lacks them, and {lost}"
+        )
+        log.error("local data is lost", error=reason)
+        shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.DATA_LOST)
+
+    # One attempt ------------------------------------------------------------------------------------------------------
+    async def _bring_back(self, shard: ShardLog, missing: MissingTail) -> None:
+        segment = self._node.catalog.segment(missing.segment.key)
+        if segment is None:
+            return  # deleted meanwhile
+        log_start = self._node.catalog.log_start_offset(shard.key)
+        if log_start >= missing.known_end > missing.local_end:
+            await self._go_on_behind(shard, segment, log_start, missing)
+            return
+        committed_end = max(segment.remote.commit_offset, segment.base_offset)
+        if committed_end < missing.known_end and not shard.rules.gives_up_lost:
+            base_offset = max(committed_end, missing.local_end, log_start)
+            raise _Lost(
+                base_offset, missing.known_end, f"{committed_end} is as far as the object store has the segment"
+            )
+        file, scan = await self._open_whole(shard, segment)
+        try:
+            lost: _Lost | None = None
+            if scan.next_offset < committed_end:
+                lost = await self._fetch(segment, file, scan)
+            if scan.next_offset < missing.known_end:
+                lost = lost or _Lost(scan.next_offset, missing.known_end, "the object store has not got them")
+                if not shard.rules.gives_up_lost:
+                    raise lost
+                await self._give_up(shard, file, scan, missing.known_end)
+            await self._node.threads.background(lambda: _flush(file))
+        finally:
+            file.close()
+
+    async def _go_on_behind(self, shard: ShardLog, segment: Segment, log_start: int, missing: MissingTail) -> None:
+        """All that is missing was deleted: end the segment at the log start, and with it its life."""
+        if segment.state is SegmentState.ACTIVE:
+            await self._meta.roll_segment(segment.key, log_start)
+        await self._meta.advance_log_start(shard.key, log_start)
+        while self._node.catalog.segment(segment.key) is not None:  # noqa: ASYNC110  the watch tells the catalog soon
+            await asyncio.sleep(_FIRST_DELAY_S)
+        shard.inherited = missing.producers
+
+    async def _open_whole(self, shard: ShardLog, segment: Segment) -> tuple[SegmentFile, SegmentScan]:
+        """The segment's file, made if it is gone, and the state at the end of what it holds from its start on."""
+        path = self._node.layout.segment(segment.key)
+        scan = SegmentScan.begin(segment.key, ProducerTable())
+        if not path.exists():
+            file = SegmentFile(path, self._node.descriptors, 0)
+            file.create(encode_segment_header(identity_of(shard, segment.key)))
+            return file, scan
+        file = SegmentFile(path, self._node.descriptors, path.stat().st_size)
+        data_bytes = file.size_bytes - SEGMENT_HEADER_BYTES
+        await self._node.threads.read_file(
+            file, lambda: scan.advance(lambda at, size: file.read(SEGMENT_HEADER_BYTES + at, size), data_bytes)
+        )
+        return file, scan
+
+    async def _fetch(self, segment: Segment, file: SegmentFile, scan: SegmentScan) -> _Lost | None:
+        """Write what the object store has from `scan` on. Returns: what it should have and has not."""
+        if self._remote is None:
+            why = "the object store, which has them, is not known to this node: start it with --bucket"
+            raise _Lost(scan.next_offset, segment.remote.commit_offset, why)
+        try:
+            async for found in self._remote.read(segment, scan.next_offset):
+                digest = extend_digest_over(scan.digest, found.data)
+                if found.base_offset != scan.next_offset or digest != found.digest_after:
+                    raise Conflict(
+                        f"segment {segment.key}: what the disk has below {scan.next_offset} is not what the "
+                        "object store goes on from: run `stratalog verify`, put a good copy back, then restart"
+                    )
+                position = SEGMENT_HEADER_BYTES + scan.position
+                await self._node.threads.background(lambda: file.put_back(position, found.data))  # noqa: B023
+                scan.position += len(found.data)
+                scan.next_offset, scan.digest = found.end_offset, digest
+                self._node.stats.healed_bytes += len(found.data)
+        except (Corrupt, NotFound) as error:
+            return _Lost(scan.next_offset, segment.remote.commit_offset, str(error), is_certain=False)
+        return None
+
+    async def _give_up(self, shard: ShardLog, file: SegmentFile, scan: SegmentScan, end_offset: int) -> None:
+        """Batches without records in the place of `[scan.next_offset, end_offset)`."""
+        base_offset = scan.next_offset
+        log.error(
+            "offsets given up: they are lost, and uncleanSeal=allow",
+            topic=shard.topic.name,
+            shard=shard.key.shard,
+            base_offset=base_offset,
+            end_offset=end_offset,
+        )
+        batches = encode_empty_batches(base_offset, end_offset, epoch=scan.key.epoch)
+        position = SEGMENT_HEADER_BYTES + scan.position
+        self._recovery.forget_checkpoint(scan.key)
+        await self._node.threads.background(lambda: _save_rest(file, position))
+        file.truncate(position)
+        await self._node.threads.background(lambda: file.put_back(position, batches))
+        self._node.stats.given_up_offsets += end_offset - base_offset
+
+
+def _flush(file: SegmentFile) -> None:
+    """Blocking."""
+    file.sync()
+    sync_names_of([file.path])
+
+
+def _save_rest(file: SegmentFile, position: int) -> None:
+    """Blocking: keep what lies from `position` on under another name, for a human, unless there is nothing."""
+    rest = (
+        file.read(at, min(_PIECE_BYTES, file.size_bytes - at)) for at in range(position, file.size_bytes, _PIECE_BYTES)
+    )
+    if position < file.size_bytes:
+        write_durably(file.path.with_suffix(".given-up"), rest)

@@ -1,0 +1,69 @@
+"""What the object store holds of an unsealed segment, part by part, for a shard that lost it (`shards/healing.py`).
+
+Each part is read whole and checked in full: its identity against metadata, CRCs, offsets, index, digests. A folder
+with a manifest is of a segment that was finished once: metadata that call it unfinished are older than the object
+store, and a shard that went on from there would give offsets a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
+from stratalog.formats.part import PART_HEADER_BYTES
+from stratalog.formats.record_batch import walk
+from stratalog.model.errors import Conflict, Corrupt, Unavailable
+from stratalog.model.segment import RemotePart, Segment
+from stratalog.objects.store import ObjectStore
+from stratalog_node.shards.healing import CommittedRange
+from stratalog_node.tier.source import check_is_part, check_part_of
+
+
+class CommittedRanges:
+    def __init__(self, store: ObjectStore, names: ObjectNames, timeout_ms: int) -> None:
+        self._store = store
+        self._names = names
+        self._timeout_ms = timeout_ms
+
+    async def read(self, segment: Segment, from_offset: int) -> AsyncIterator[CommittedRange]:
+        """Everything committed from the batch boundary `from_offset` on, in order.
+
+        Raises: Corrupt, NotFound, Unavailable; Conflict when metadata are older than the store. Memory: one part.
+        """
+        await self._refuse_finished(segment)
+        for part in segment.remote.parts:
+            if part.end_offset > from_offset:
+                yield await self._read(segment, part, from_offset)
+                from_offset = part.end_offset
+
+    async def _refuse_finished(self, segment: Segment) -> None:
+        async with asyncio.timeout(self._timeout_ms / 1_000):
+            async for info in self._store.list(self._names.segment_prefix(segment.key)):
+                name = self._names.parse(info.key)
+                if isinstance(name, SegmentObjectName) and name.kind is SegmentObject.MANIFEST:
+                    raise Conflict(
+                        f"{info.key} says that segment {segment.key} is finished, metadata do not: they are older than "
+                        "the object store; put the newest copy of DIR/meta back, then restart"
+                    )
+
+    async def _read(self, segment: Segment, part: RemotePart, from_offset: int) -> CommittedRange:
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1_000):
+                body = await self._store.get_range(part.object_key, part.position, part.position + part.size_bytes)
+        except TimeoutError as error:
+            raise Unavailable(f"get {part.object_key}: no answer within {self._timeout_ms} ms") from error
+        return await asyncio.to_thread(self._check, segment, part, body, from_offset)
+
+    def _check(self, segment: Segment, part: RemotePart, body: bytes, from_offset: int) -> CommittedRange:
+        header = check_part_of(body, part).header
+        check_is_part(header, segment.key, part)
+        if header.identity.cluster_id != self._names.cluster_id:
+            raise Corrupt(f"is of cluster {header.identity.cluster_id}", source=part.object_key, position=part.position)
+        batches = memoryview(body)[PART_HEADER_BYTES : header.index_position]
+        if from_offset <= part.base_offset:
+            return CommittedRange(part.base_offset, part.end_offset, batches, header.digest_after)
+        for position, batch in walk(batches, source=part.object_key, verify=False):
+            if batch.base_offset == from_offset:
+                return CommittedRange(from_offset, part.end_offset, batches[position:], header.digest_after)
+        raise Corrupt(f"no batch begins at offset {from_offset}", source=part.object_key, position=part.position)

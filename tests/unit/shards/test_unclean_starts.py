@@ -1,0 +1,137 @@
+"""A start that is not provably clean: no offset is given a second time in its epoch, whatever the disk lost."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from stratalog.formats.record_batch import walk
+from stratalog_node.disk.clean_stop import note_clean_stop
+from stratalog_node.shards.shard_log import ShardLog
+from support.shard_rig import Asked, ShardRig
+from support.waiting import eventually
+
+
+async def records(rig: ShardRig, shard: ShardLog) -> dict[tuple[int, int], bytes]:
+    """(epoch, offset) -> the batch that a consumer reads there."""
+    found: dict[tuple[int, int], bytes] = {}
+    at = shard.log_start_offset
+    while at < shard.high_watermark:
+        for data in await shard.read(at, 1 << 20):
+            data = bytes(data)
+            for position, header in walk(data, source="test"):
+                found[header.epoch, header.base_offset] = data[position : position + header.size_bytes]
+                at = header.end_offset
+    return found
+
+
+@pytest.mark.parametrize("how", ["crash", "power_cut"])
+async def test_the_first_append_after_an_unclean_start_opens_the_next_epoch(tmp_path: Path, how: str) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"a")
+        await rig.flusher._flush_dirty(checkpoint_all=False)
+        await rig.restart(how)
+        shard = rig.shard(shard)
+        assert shard.active is not None and shard.active.key.epoch == 0, "an idle shard is left as it is"
+        assert rig.meta.calls["roll_segment"] == 0
+        await rig.acknowledged(shard, b"b")
+        assert sorted(await records(rig, shard)) == [(0, 0), (1, 1)]
+        await rig.all_sealed()
+
+
+async def test_a_clean_stop_goes_on_in_the_same_epoch(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        for number in range(3):
+            await rig.acknowledged(rig.shard(shard), b"%d" % number)
+            await rig.restart("stop")
+        assert sorted(await records(rig, rig.shard(shard))) == [(0, 0), (0, 1), (0, 2)]
+
+
+async def test_what_is_in_doubt_stays_in_doubt_through_a_clean_stop(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"lost")
+        before = await records(rig, shard)
+        await rig.restart("power_cut")
+        for _ in range(2):
+            await rig.restart("stop")
+        await rig.acknowledged(rig.shard(shard), b"new")
+        assert not before.keys() & (await records(rig, rig.shard(shard))).keys()
+
+
+async def test_a_stop_after_a_failed_flush_is_not_clean(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"a")
+        rig.power.fail_next = lambda path: OSError(5, "error") if path.suffix == ".seg" else None
+        await rig.flusher._flush_dirty(checkpoint_all=False)
+        rig.power.fail_next = lambda _: None
+        await rig.restart("stop")
+        await rig.acknowledged(rig.shard(shard), b"b")
+        assert sorted(await records(rig, rig.shard(shard))) == [(0, 0), (1, 1)]
+
+
+async def test_the_word_of_an_older_life_is_not_believed(tmp_path: Path) -> None:
+    """A directory put back from a copy, or used by somebody in between."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"a")
+        await rig.restart("stop")
+        await rig.acknowledged(rig.shard(shard), b"b")
+        life = rig.node_epoch
+        await rig.crash()
+        note_clean_stop(rig.layout.clean_file, life - 1, {})
+        await rig.start()
+        assert not rig.layout.clean_file.exists()
+        await rig.acknowledged(rig.shard(shard), b"c")
+        assert sorted(await records(rig, rig.shard(shard))) == [(0, 0), (0, 1), (1, 2)]
+
+
+async def test_a_shard_that_was_never_written_to_leaves_no_empty_segment_behind(tmp_path: Path) -> None:
+    """Its file may have been lost with all that was in it, so its epoch is not used again either."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.restart("crash")
+        shard = rig.shard(shard)
+        await rig.acknowledged(shard, b"a")
+        assert list(await records(rig, shard)) == [(1, 0)]
+        await eventually(lambda: [segment.epoch for segment in shard.segments] == [1])
+        assert rig.meta.calls["seal_segment"] == 0
+
+
+async def test_a_first_record_that_the_power_took_does_not_lend_its_offset_to_another(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"lost")
+        before = await records(rig, shard)
+        await rig.restart("power_cut")
+        await rig.acknowledged(rig.shard(shard), b"new")
+        assert not before.keys() & (await records(rig, rig.shard(shard))).keys()
+
+
+@pytest.mark.parametrize("policy", ["replicated", "fsync"])
+@pytest.mark.parametrize("seed", range(4))
+async def test_no_epoch_and_offset_ever_stands_for_two_records(tmp_path: Path, seed: int, policy: str) -> None:
+    chance = random.Random(seed)
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(flush_policy=policy, segment_bytes=1_000)
+        seen: dict[tuple[int, int], bytes] = {}
+        number = 0
+        for _ in range(12):
+            shard = rig.shard(shard)
+            asked: list[Asked] = []
+            for _ in range(chance.randrange(6)):
+                number += 1
+                asked.append(rig.append(shard, b"%d" % number))
+            if chance.random() < 0.7:
+                await eventually(lambda: all(a.is_answered for a in asked))  # noqa: B023
+            if chance.random() < 0.5:
+                await rig.flusher._flush_dirty(checkpoint_all=chance.random() < 0.5)
+            for place, batch in (await records(rig, shard)).items():
+                assert seen.setdefault(place, batch) == batch, f"{place} was shown with other bytes before"
+            await rig.restart(chance.choice(["stop", "crash", "power_cut", "power_cut"]))
+        await rig.all_sealed()
