@@ -75,6 +75,7 @@ class Sidecars:
             catalog=node.catalog,
             shards=node.shards,
             meta=self._meta,
+            topic_changes=node.topic_changes,
             store=node.store,
             ask_roll=node.ask_roll,
             readiness=node.readiness,

@@ -180,10 +180,14 @@ class MetaService:
         return await self._do(AddShards(topic_id, shard_count), Topic)
 
     async def alter_topic(
-        self, topic_id: UUID, settings: Mapping[str, str], *, expected: Mapping[str, str] | None = None
+        self,
+        topic_id: UUID,
+        settings: Mapping[str, str],
+        *,
+        expected: Mapping[str, str] | None = None,
+        shard_count: int | None = None,
     ) -> Topic:
-        """With `expected`, raises Conflict when the settings are not these any more."""
-        return await self._do(AlterTopic(topic_id, dict(settings), expected), Topic)
+        return await self._do(AlterTopic(topic_id, dict(settings), expected, shard_count), Topic)
 
     # Life of a segment ------------------------------------------------------------------------------------------
     async def roll_segment(self, segment: SegmentKey, end_offset: int) -> Segment:

@@ -54,6 +54,7 @@ from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.space import SpaceGuard
 from stratalog_node.shards.stopped import add_stopped_metric
 from stratalog_node.tier.assembly import NodeTier
+from stratalog_node.topic_changes import TopicChanges
 
 log = logger(__name__)
 
@@ -95,6 +96,7 @@ class StorageNode:
         self.layout = NodeLayout(directory)
         self.meta = meta
         self.store = store
+        self.topic_changes = TopicChanges(meta, settings)
         self.catalog = Catalog(lambda overrides: TopicSettings.resolve(settings, overrides))
         self.metrics = MetricRegistry()
         self.address = ("", 0)
@@ -143,7 +145,14 @@ class StorageNode:
         taken.push_async_callback(age_clock.close)
         self._build_groups(age_clock)
         services = NodeServices(
-            identity.node_id, self.cluster_id, settings, self.meta, self.catalog, self.shards, self.groups
+            identity.node_id,
+            self.cluster_id,
+            settings,
+            self.meta,
+            self.catalog,
+            self.shards,
+            self.groups,
+            self.topic_changes,
         )
         registry = Registry([*data_apis(), *control_apis()])
         services.control.registry = registry

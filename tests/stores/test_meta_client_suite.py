@@ -179,8 +179,17 @@ async def test_settings_are_replaced_as_a_whole(world: MetaWorld) -> None:
     topic = await world.topic()
     altered = await world.client.alter_topic(topic.topic_id, {"a": "1"})
     assert dict(altered.settings) == {"a": "1"}
-    altered = await world.client.alter_topic(topic.topic_id, {"b": "2"})
+    with pytest.raises(Conflict):
+        await world.client.alter_topic(topic.topic_id, {"b": "2"}, expected={})
+    altered = await world.client.alter_topic(topic.topic_id, {"b": "2"}, expected={"a": "1"})
     assert (await world.client.snapshot()).topics == (altered,)
+    with pytest.raises(InvalidRequest):
+        await world.client.alter_topic(topic.topic_id, {"c": "3"}, shard_count=1)
+    assert (await world.client.snapshot()).topics == (altered,), "settings and shards change together or not at all"
+    grown = await world.client.alter_topic(topic.topic_id, {"c": "3"}, shard_count=2)
+    assert (grown.shard_count, dict(grown.settings)) == (2, {"c": "3"})
+    assert await world.client.topic(topic.topic_id) == grown
+    assert len((await world.client.snapshot()).shards) == 2
     assert dict(altered.settings) == {"b": "2"}
     with pytest.raises(LimitExceeded):
         await world.client.alter_topic(topic.topic_id, {"b": "2" * 100_000})

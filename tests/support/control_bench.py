@@ -28,6 +28,7 @@ from stratalog_node.serve.context import ConnectionInfo, NodeServices, RequestCo
 from stratalog_node.serve.registry import Api, Registry
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.lookup_seam import DiskUsage, FoundOffset
+from stratalog_node.topic_changes import TopicChanges
 from support.kafka_oracle import decode_response, frame_of, request_class
 from support.waiting import eventually
 
@@ -151,6 +152,7 @@ class ControlBench:
             self.catalog,
             cast(Any, self.shards),
             cast(Any, None),
+            TopicChanges(meta, settings),
         )
         self.services.control.registry = self.registry
 

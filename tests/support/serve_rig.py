@@ -13,6 +13,7 @@ from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.context import ConnectionInfo, NodeServices
 from stratalog_node.serve.registry import Registry
 from stratalog_node.serve.server import KafkaServer, data_apis
+from stratalog_node.topic_changes import TopicChanges
 from support import kafka_oracle
 from support.raw_client import FETCH_VERSION, PRODUCE_VERSION, Fetched, Produced, RawClient
 from support.shard_rig import NODE_ID, ShardRig
@@ -119,6 +120,7 @@ class ServeRig(ShardRig):
             self.catalog,
             self.shards,
             cast(Any, None),
+            TopicChanges(cast(Any, self.meta), self.settings),
         )
         services.control.registry = registry
         self.server = KafkaServer(services, self.shards, registry, self.pool, self.shards.reader)

@@ -50,6 +50,8 @@ class AlterTopic:
     settings: Mapping[str, str]
     expected: Mapping[str, str] | None = None
     """When given, the settings the caller read: the change is refused when they are not the present ones."""
+    shard_count: int | None = None
+    """The new total, when the topic grows in the same change."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,19 +100,12 @@ def delete_topic(tx: TableTransaction, command: DeleteTopic) -> None:
 def add_shards(tx: TableTransaction, command: AddShards) -> Topic:
     topic = tx.state.topic(command.topic_id)
     refuse_internal(topic, "given more shards")
-    if command.shard_count <= topic.shard_count:
-        raise InvalidRequest(
-            f"topic {topic.name!r} has {topic.shard_count} shards and cannot change to {command.shard_count}: "
-            "the number of shards only grows"
-        )
-    _check_shard_count(topic.name, command.shard_count)
-    grown = replace(topic, shard_count=command.shard_count)
-    tx.put_topic(grown)
-    _open_shards(tx, grown, topic.shard_count)
-    return grown
+    _check_growth(topic, command.shard_count)
+    return _change(tx, topic, replace(topic, shard_count=command.shard_count))
 
 
 def alter_topic(tx: TableTransaction, command: AlterTopic) -> Topic:
+    """Settings and number of shards, both or neither."""
     topic = tx.state.topic(command.topic_id)
     refuse_internal(topic, "altered")
     if command.expected is not None and dict(command.expected) != dict(topic.settings):
@@ -120,11 +113,19 @@ def alter_topic(tx: TableTransaction, command: AlterTopic) -> Topic:
             f"the settings of topic {topic.name!r} changed since they were read: read them again, then alter"
         )
     _check_settings(topic.name, command.settings)
-    if dict(command.settings) == dict(topic.settings):
+    if command.shard_count is not None:
+        _check_growth(topic, command.shard_count)
+    shard_count = topic.shard_count if command.shard_count is None else command.shard_count
+    return _change(tx, topic, replace(topic, settings=dict(command.settings), shard_count=shard_count))
+
+
+def _change(tx: TableTransaction, topic: Topic, changed: Topic) -> Topic:
+    if changed == topic:
         return topic
-    altered = replace(topic, settings=dict(command.settings))
-    tx.put_topic(altered)
-    return altered
+    tx.put_topic(changed)
+    if changed.shard_count > topic.shard_count:
+        _open_shards(tx, changed, topic.shard_count)
+    return changed
 
 
 def advance_log_start(tx: TableTransaction, command: AdvanceLogStart) -> Shard:
@@ -158,6 +159,15 @@ def _check_shard_count(name: str, shard_count: int) -> None:
             f"topic {name!r}: {shard_count} shards are more than the {MAX_SHARDS_PER_TOPIC} that one topic may have: "
             "spread the data over several topics"
         )
+
+
+def _check_growth(topic: Topic, shard_count: int) -> None:
+    if shard_count <= topic.shard_count:
+        raise InvalidRequest(
+            f"topic {topic.name!r} has {topic.shard_count} shards and cannot change to {shard_count}: "
+            "the number of shards only grows"
+        )
+    _check_shard_count(topic.name, shard_count)
 
 
 def _check_settings(name: str, settings: Mapping[str, str]) -> None:

@@ -70,6 +70,8 @@ class AlterTopicBody(Body):
     settings: dict[str, str]
     expected: dict[str, str] | None = None
     """The settings as they were read; when they are others now the answer is Conflict."""
+    shard_count: int | None = None
+    """The new total, when the topic grows in the same change."""
 
 
 class LogStartBody(Body):

@@ -63,8 +63,20 @@ class MetaClient(Protocol):
 
     async def add_shards(self, topic_id: UUID, shard_count: int) -> Topic: ...
 
-    async def alter_topic(self, topic_id: UUID, settings: Mapping[str, str]) -> Topic:
-        """Replace the topic's settings as a whole (callers read, change, write; compare is by `expected` of HTTP)."""
+    async def topic(self, topic_id: UUID) -> Topic:
+        """One topic as it is durable. Raises NotFound."""
+        ...
+
+    async def alter_topic(
+        self,
+        topic_id: UUID,
+        settings: Mapping[str, str],
+        *,
+        expected: Mapping[str, str] | None = None,
+        shard_count: int | None = None,
+    ) -> Topic:
+        """Replace the topic's settings as a whole and, with `shard_count`, let it grow, in one transaction. With
+        `expected` (what the caller read before it changed them) raises Conflict when they are others now."""
         ...
 
     # Life of a segment ------------------------------------------------------------------------------------------

@@ -153,10 +153,18 @@ class HttpMetaClient:
         return (await self._ask("POST", path, body, codec.TopicJson, Repeat.NEVER)).to_record()
 
     async def alter_topic(
-        self, topic_id: UUID, settings: Mapping[str, str], *, expected: Mapping[str, str] | None = None
+        self,
+        topic_id: UUID,
+        settings: Mapping[str, str],
+        *,
+        expected: Mapping[str, str] | None = None,
+        shard_count: int | None = None,
     ) -> Topic:
-        """With `expected`, raises Conflict when the settings are not these any more."""
-        body = bodies.AlterTopicBody(settings=dict(settings), expected=None if expected is None else dict(expected))
+        body = bodies.AlterTopicBody(
+            settings=dict(settings),
+            expected=None if expected is None else dict(expected),
+            shard_count=shard_count,
+        )
         path = f"/v1/topics/{topic_id}/settings"
         return (await self._ask("POST", path, body, codec.TopicJson, Repeat.NEVER)).to_record()
 

@@ -151,7 +151,9 @@ async def _add_shards(call: Call) -> BaseModel:
 
 async def _alter_topic(call: Call) -> BaseModel:
     body = call.read(bodies.AlterTopicBody)
-    topic: Topic = await call.service.alter_topic(call.topic_id, body.settings, expected=body.expected)
+    topic: Topic = await call.service.alter_topic(
+        call.topic_id, body.settings, expected=body.expected, shard_count=body.shard_count
+    )
     return codec.TopicJson.model_validate(topic)
 
 
@@ -294,7 +296,14 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", _TOPIC, "One topic", _topic, None, codec.TopicJson),
     Route("DELETE", _TOPIC, "Delete a topic", _delete_topic, None, Done),
     Route("POST", _TOPIC + "/delete", "The same, for clients that send it once only", _delete_topic, None, Done),
-    Route("POST", _TOPIC + "/settings", "Replace its settings", _alter_topic, bodies.AlterTopicBody, codec.TopicJson),
+    Route(
+        "POST",
+        _TOPIC + "/settings",
+        "Replace its settings, and let it grow",
+        _alter_topic,
+        bodies.AlterTopicBody,
+        codec.TopicJson,
+    ),
     Route("POST", _TOPIC + "/shard-count", "Add shards", _add_shards, bodies.AddShardsBody, codec.TopicJson),
     Route("GET", _SHARD, "A shard and its segments", _shard, None, codec.ShardJson),
     Route(

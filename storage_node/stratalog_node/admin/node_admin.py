@@ -9,7 +9,7 @@ import asyncio
 import importlib.metadata
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from stratalog.admin_api.models import (
     AlterTopic,
@@ -172,19 +172,17 @@ class NodeAdmin:
         return topic_info(services, topic)
 
     async def alter_topic(self, name: str, request: AlterTopic) -> TopicInfo:
-        """Change settings, then the shard count; an unset key falls back to the process's value."""
+        """Change settings and the shard count, all of it or nothing; keys that are not named stay as they are, or as
+        others make them meanwhile. An unset key falls back to the process's value."""
         services = self._services
-        topic = services.topic(name)
-        if request.set or request.unset:
-            wanted = {key: value for key, value in topic.settings.items() if key not in request.unset}
-            if unknown := [key for key in request.unset if key not in topic.settings]:
+
+        def change(present: Mapping[str, str]) -> Mapping[str, str]:
+            if unknown := [key for key in request.unset if key not in present]:
                 raise InvalidRequest(f"topic {name} does not set {', '.join(unknown)}: nothing to unset")
-            wanted |= request.set
-            TopicSettings.validate_overrides(wanted, services.settings)
-            topic = await services.meta.alter_topic(topic.topic_id, wanted)
-        if request.shards is not None:
-            topic = await services.meta.add_shards(topic.topic_id, request.shards)
-        return topic_info(services, topic)
+            return {key: value for key, value in present.items() if key not in request.unset} | request.set
+
+        topic_id = services.topic(name).topic_id
+        return topic_info(services, await services.topic_changes.alter(topic_id, change, shard_count=request.shards))
 
     async def delete_topic(self, name: str) -> None:
         await self._services.meta.delete_topic(self._services.topic(name).topic_id)

@@ -17,6 +17,7 @@ from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.seam import ShardView
 from stratalog_node.shards.stopped import Stop
+from stratalog_node.topic_changes import TopicChanges
 
 
 def _zero() -> int:
@@ -53,6 +54,7 @@ class AdminServices:
     catalog: Catalog
     shards: ShardSource
     meta: MetaClient
+    topic_changes: TopicChanges
     store: ObjectStore | None
     ask_roll: Callable[[ShardKey], bool]
     readiness: Callable[[], Mapping[str, str]] = dict

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from stratalog_node.groups.coordinator import GroupCoordinator
     from stratalog_node.shards.catalog import Catalog
     from stratalog_node.shards.seam import Shards
+    from stratalog_node.topic_changes import TopicChanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class NodeServices:
     catalog: Catalog
     shards: Shards
     groups: GroupCoordinator
+    topic_changes: TopicChanges
     control: ControlState = field(default_factory=ControlState)
     """What control handlers keep between requests; its `registry` is set by whoever opens the listeners."""
 

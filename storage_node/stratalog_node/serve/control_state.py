@@ -38,5 +38,3 @@ class ControlState:
     """What ApiVersions lists."""
     producer_ids: ProducerIds = field(default_factory=ProducerIds)
     metadata: MetadataPieces = field(default_factory=MetadataPieces)
-    alter_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a topic's settings are read, changed and written: the meta service takes them as a whole."""

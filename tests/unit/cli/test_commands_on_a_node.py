@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,6 +15,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner, Result
 
+from stratalog.admin_api.client import AdminClient
+from stratalog.admin_api.models import AlterTopic
 from stratalog.formats.claim import Claim, encode_claim
 from stratalog_cli.entry import build_app
 from support.node_process import NodeProcess
@@ -97,6 +100,26 @@ def test_a_topic_is_created_described_altered_listed_and_deleted(ask: Asker) -> 
 
     assert ask.run("topics", "delete", "life", "--yes").exit_code == 0
     eventually_sync(lambda: "life" not in [topic["name"] for topic in ask.json("topics", "list")])
+
+
+def test_changes_of_one_topic_at_once_lose_none_of_each_other(ask: Asker) -> None:
+    ask.run("topics", "create", "busy")
+    client = AdminClient(ask.node.admin)
+    with ThreadPoolExecutor(8) as threads:
+        for number in range(1, 21):
+            pair = [AlterTopic(set={key: str(5000 + number)}) for key in ("retention.ms", "segment.ms")]
+            list(threads.map(lambda change: client.alter_topic("busy", change), pair))
+            expected = dict.fromkeys(("retention.ms", "segment.ms"), str(5000 + number))
+            eventually_sync(lambda: client.topic("busy").topic.settings == expected)  # noqa: B023
+
+
+def test_a_change_with_a_bad_number_of_shards_changes_no_setting(ask: Asker) -> None:
+    ask.run("topics", "create", "fixed", "--shards", "2")
+    for shards in ("1", "2", "20000"):
+        ran = ask.run("topics", "alter", "fixed", "--set", "retention.ms=5000", "--shards", shards)
+        assert ran.exit_code == 2, ran.output
+    told = ask.json("topics", "describe", "fixed")["topic"]
+    assert (told["settings"], told["shards"]) == ({}, 2)
 
 
 def test_a_topic_that_cannot_be_is_refused_with_the_reason(ask: Asker) -> None:

@@ -434,6 +434,22 @@ def test_settings_change_only_when_they_are_still_what_the_caller_read() -> None
     assert story.do(AlterTopic(topic.topic_id, {"a": "1"})).change_set is None, "the same again changes nothing"
 
 
+@pytest.mark.parametrize("shards", [0, 1, 10_001])
+def test_settings_and_more_shards_are_taken_together_or_not_at_all(shards: int) -> None:
+    story = TableStory()
+    topic = story.topic()
+    with pytest.raises((InvalidRequest, LimitExceeded)):
+        story.do(AlterTopic(topic.topic_id, {"a": "1"}, shard_count=shards))
+    with pytest.raises(LimitExceeded):
+        story.do(AlterTopic(topic.topic_id, {"a": "1" * 100_000}, shard_count=3))
+    assert story.table.topic(topic.topic_id) == topic
+    grown = story.do(AlterTopic(topic.topic_id, {"a": "1"}, shard_count=3))
+    assert grown.change_set is not None, "both in one version"
+    altered = story.table.topic(topic.topic_id)
+    assert (altered.shard_count, dict(altered.settings)) == (3, {"a": "1"})
+    assert story.table.shard(ShardKey(topic.topic_id, 2)).segments
+
+
 @pytest.mark.parametrize(
     "node",
     [
