@@ -122,6 +122,16 @@ def decode_fetch(frame: memoryview, position: int, version: int) -> FetchRequest
         raise MalformedFrame(f"Fetch v{version}, frame of {len(frame)} bytes: {error}: close the connection") from error
 
 
+def distinct(topics: list[tuple[str, list[PartitionFetch]]]) -> list[tuple[str, list[PartitionFetch]]]:
+    """Each topic and partition once, where it was first named; of a partition its last entry counts, as in Kafka."""
+    if len(topics) == 1 and len(topics[0][1]) == 1:
+        return topics
+    merged: dict[str, dict[int, PartitionFetch]] = {}
+    for name, partitions in topics:
+        merged.setdefault(name, {}).update({entry[0]: entry for entry in partitions})
+    return [(name, list(entries.values())) for name, entries in merged.items()]
+
+
 def _decode_compact(request: FetchRequest, frame: memoryview, position: int) -> None:
     end = len(frame)
     unpack = _PARTITION_V12.unpack_from

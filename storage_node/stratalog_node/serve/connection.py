@@ -42,6 +42,9 @@ _FIRST_BUFFER = 256 << 10
 _KEPT_MS = 1_000
 """How long a connection that nothing comes from keeps a large buffer."""
 _MAX_WAITING_ANSWERS = 512
+_MAX_WAITING_FETCHES = 8
+"""Fetches of one connection that wait for data at a time; others begin when they are first in line, as all do in Kafka.
+No client sends a fetch before the one before it was answered."""
 _HIGH_WATER_BYTES = 4 << 20
 _TURN_BYTES = 512 << 10
 """What one connection sends in a turn: a megabyte takes a quarter of a millisecond, and others wait for it."""
@@ -71,6 +74,7 @@ class Connection:
         "_slow_reads",
         "_start",
         "_taken_in_turn",
+        "_waiting_fetches",
         "fd",
         "in_send_list",
         "info",
@@ -101,6 +105,7 @@ class Connection:
         self._out = Outbox()
         self._held_bytes = 0
         self._slow_reads = 0
+        self._waiting_fetches = 0
         self._parked: list[Parkable] = []
         self._pause_reasons = 0
         self._is_reading = False
@@ -385,11 +390,22 @@ class Connection:
         """Take the next place in the line of answers."""
         self._answers.append(answer)
 
-    def has_room_for(self, answer: Answer) -> bool:
-        """Whether this answer may read its data now. Always true of the first in line: the others wait for it."""
+    def has_room_for(self, answer: Answer, *, is_waiting: bool) -> bool:
+        """Whether this answer may read its data now, or wait for some if it does not yet. Always true of the first in
+        line: the others wait for it."""
         if self._answers and self._answers[0] is answer:
             return True
+        return self._has_room() and (is_waiting or self._waiting_fetches < _MAX_WAITING_FETCHES)
+
+    def _has_room(self) -> bool:
         return self._slow_reads == 0 and self._out.size_bytes + self._held_bytes < _HIGH_WATER_BYTES
+
+    def wait_began(self) -> None:
+        """A fetch found too little, and will be told by its shards when more comes."""
+        self._waiting_fetches += 1
+
+    def wait_ended(self) -> None:
+        self._waiting_fetches -= 1
 
     def park(self, answer: Parkable) -> None:
         """There was no room: `answer.unpark()` is called once there may be."""
@@ -413,9 +429,7 @@ class Connection:
             first = self._answers[0] if self._answers else None
             place = next((place for place, parked in enumerate(self._parked) if parked is first), 0)
             woken = self._parked[place]
-            if woken is not first and (
-                self._slow_reads or self._out.size_bytes + self._held_bytes >= _HIGH_WATER_BYTES
-            ):
+            if woken is not first and not (self._has_room() and self._waiting_fetches < _MAX_WAITING_FETCHES):
                 return
             del self._parked[place]
             if woken.unpark():

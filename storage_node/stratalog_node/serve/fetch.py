@@ -1,8 +1,9 @@
 """Fetch: answer with whole batches below the high watermark, or wait until there are some.
 
 Sizes follow KIP-74: partitions in request order, the first non-empty one gets at least one batch, all others obey both
-limits. Waiters are woken by the high watermark (a seal, a deletion), never by polling; the only timer is the client's
-own `max_wait_ms`. Fetch sessions are refused (session id 0): clients then send full lists.
+limits. Who waits is told by the high watermark (a seal, a deletion), never by polling, and counts what came instead of
+reading it (`serve/fetch_count.py`); the only timer is the client's own `max_wait_ms`. Fetch sessions are refused
+(session id 0): clients then send full lists.
 Source: docs/kafka.md "Fetch".
 """
 
@@ -13,12 +14,13 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.kafka.fetch import FetchedPartition, PartitionFetch, decode_fetch, encode_fetch_response
+from stratalog.kafka.fetch import FetchedPartition, PartitionFetch, decode_fetch, distinct, encode_fetch_response
 from stratalog.kafka.frames import RequestHeader
 from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.answer import Parkable
 from stratalog_node.serve.connection import Connection
+from stratalog_node.serve.fetch_count import PartitionCount
 from stratalog_node.shards.local_copy import NotCached
 from stratalog_node.shards.reading import Piece, Read, ShardReader
 
@@ -39,18 +41,20 @@ class PendingFetch(Parkable):
 
     __slots__ = (
         "_connection",
+        "_counted_bytes",
+        "_enough_bytes",
         "_header",
         "_is_done",
         "_is_overdue",
         "_is_parked",
         "_is_queued",
-        "_is_registered",
         "_reader",
         "_request",
         "_server",
         "_shard_of",
         "_task",
         "_timer",
+        "_waits_on",
     )
 
     def __init__(
@@ -74,8 +78,13 @@ class PendingFetch(Parkable):
         self._is_queued = False
         self._is_overdue = False
         self._is_parked = False
-        self._is_registered = False
         self._is_done = False
+        self._request.topics = distinct(self._request.topics)
+        self._enough_bytes = min(self._request.min_bytes, self._request.max_bytes, server.limits.fetch_max_bytes)
+        """What is worth an answer: no more than one may hold."""
+        self._waits_on: dict[ShardLog, PartitionCount | None] = {}
+        """Its shards while it waits: those that tell it when they move."""
+        self._counted_bytes = 0
         self.release = self._abandon
 
     # Waiting --------------------------------------------------------------------------------------------------------
@@ -86,8 +95,18 @@ class PendingFetch(Parkable):
             self._is_overdue = self._request.max_wait_ms <= 0
             self.attempt()
 
-    def wake(self) -> None:
-        """A shard moved, or there is room to answer: look again at the end of this turn."""
+    def wake(self, shard: ShardLog) -> None:
+        """A shard moved: look again at the end of this turn, if that may be enough."""
+        count = self._waits_on.get(shard)
+        if count is not None and not self._is_queued:
+            grown_bytes = count.grow(shard)
+            if grown_bytes is not None:
+                self._counted_bytes += grown_bytes
+                if self._counted_bytes < self._enough_bytes:
+                    return
+        self._look_soon()
+
+    def _look_soon(self) -> None:
         if not self._is_queued and not self._is_done:
             self._is_queued = True
             self._server.to_look_again(self)
@@ -96,7 +115,7 @@ class PendingFetch(Parkable):
         self._is_parked = False
         if self._is_done or self._task is not None:
             return False
-        self.wake()
+        self._look_soon()
         return True
 
     def look_again(self) -> None:
@@ -125,30 +144,28 @@ class PendingFetch(Parkable):
         self._unregister()
 
     def _unregister(self) -> None:
-        if not self._is_registered:
-            return
-        self._is_registered = False
-        for name, partitions in self._request.topics:
-            for partition in partitions:
-                shard = self._shard_of(name, partition.partition)
-                if shard is not None:
-                    shard.waiters.discard(self)
+        if self._waits_on:
+            for shard in self._waits_on:
+                shard.waiters.discard(self)
+            self._waits_on = {}
+            self._connection.wait_ended()
 
     # Looking --------------------------------------------------------------------------------------------------------
     def attempt(self) -> None:
         """Gather what is there; answer, or wait: for more, or for room in the connection."""
-        if not self._connection.has_room_for(self):
+        if not self._connection.has_room_for(self, is_waiting=bool(self._waits_on)):
             self._park()
             return
         request = self._request
         left = self._reader.room_bytes(min(request.max_bytes, self._server.limits.fetch_max_bytes))
         total = 0
         has_error = False
+        is_cut = False
         slow: list[tuple[FetchedPartition[Piece], ShardLog, PartitionFetch]] = []
         is_slow_first = False
         reads: list[Read] = []
         answers: list[tuple[str, list[FetchedPartition[Piece]]]] = []
-        waits_on: list[ShardLog] = []
+        looks: list[tuple[ShardLog, PartitionFetch, Read | None]] = []
         for name, partitions in request.topics:
             line: list[FetchedPartition[Piece]] = []
             answers.append((name, line))
@@ -162,11 +179,11 @@ class PendingFetch(Parkable):
                 assert shard is not None
                 answer = _empty(wanted.partition, shard)
                 line.append(answer)
-                # Also where there is data: it may be less than the client's min_bytes, and more must wake it.
-                waits_on.append(shard)
                 if wanted.fetch_offset >= shard.high_watermark:
+                    looks.append((shard, wanted, None))
                     continue
                 if left <= 0 and total:
+                    is_cut = True
                     continue
                 try:
                     want = min(wanted.max_bytes, max(left, 1))
@@ -181,30 +198,48 @@ class PendingFetch(Parkable):
                     continue
                 if total and read.size_bytes > left:
                     _release([read])
+                    is_cut = True
                     continue
+                is_cut = is_cut or (wanted.max_bytes > left and read.next_offset < shard.high_watermark)
                 total += read.size_bytes
                 left -= read.size_bytes
                 reads.append(read)
+                # Also where there is data: it may be less than the client's min_bytes, and more must wake it.
+                looks.append((shard, wanted, read))
                 line[-1] = answer._replace(records=read.buffers, records_bytes=read.size_bytes)
         if slow:
+            self._unregister()
             self._connection.slow_read_began()
             work = self._read_slowly(answers, reads, slow, total, left, is_slow_first=is_slow_first)
             self._task = self._server.loop.create_task(self._or_close(work))
-        elif has_error or total >= request.min_bytes or self._is_overdue or not request.topics:
+        elif has_error or is_cut or total >= self._enough_bytes or self._is_overdue or not looks:
+            # Cut: there is more than this answer has room for, so waiting adds nothing to it.
             self._answer(answers, reads)
         else:
+            self._wait(looks, total)
             _release(reads)
-            self._wait(waits_on)
 
     def _park(self) -> None:
+        """It looks anew once there is room, and need not be told of anything before."""
+        self._unregister()
         if not self._is_parked:
             self._is_parked = True
             self._connection.park(self)
 
-    def _wait(self, shards: list[ShardLog]) -> None:
-        self._is_registered = True
-        for shard in shards:
-            shard.waiters.add(self)
+    def _wait(self, looks: list[tuple[ShardLog, PartitionFetch, Read | None]], total: int) -> None:
+        counts: dict[ShardLog, PartitionCount | None]
+        if self._enough_bytes > 1:
+            counts = {shard: PartitionCount(shard, wanted, read) for shard, wanted, read in looks}
+        else:  # as most ask: whatever comes is enough
+            counts = dict.fromkeys([shard for shard, _, _ in looks])
+        # Once; and again when a topic was made anew under its name.
+        if not self._waits_on or counts.keys() != self._waits_on.keys():
+            self._unregister()
+            self._connection.wait_began()
+            for shard in counts:
+                shard.waiters.add(self)
+        self._waits_on = counts
+        self._counted_bytes = total
         if self._timer is None:
             self._timer = self._server.loop.call_later(self._request.max_wait_ms / 1000, self._expire)
 

@@ -60,6 +60,8 @@ class Read:
     buffers: list[Piece]
     size_bytes: int
     release: Callable[[], None] | None = None
+    next_offset: int = -1
+    """First offset after it, of a read on the loop."""
 
     def in_memory(self) -> list[bytes | memoryview]:
         """The pieces of a read that was not for a socket: no slices of files among them."""
@@ -167,7 +169,7 @@ class ShardReader:
             self.outstanding_bytes -= held
             self._give_back(buffer)
 
-        return Read([view], size, release)
+        return Read([view], size, release, extent.next_offset)
 
     def _goes_as_slice(self, size_bytes: int) -> bool:
         if size_bytes > _LARGEST_COPY_BYTES:
@@ -181,7 +183,7 @@ class ShardReader:
         copy.remember(extent.next_offset, extent.end_position)
         shard.node.stats.cached_read_bytes += size
         piece = FileSlice(copy.file, position, size)
-        return Read([piece], size, piece.release)
+        return Read([piece], size, piece.release, extent.next_offset)
 
     # Off the loop ---------------------------------------------------------------------------------------------------
     async def read(self, shard: ShardLog, offset: int, max_bytes: int) -> Read:

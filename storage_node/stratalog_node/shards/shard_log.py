@@ -60,9 +60,10 @@ _REFUSALS = {
 
 
 class FetchWaiter(Protocol):
-    """Someone who wants to look again when this shard's readable end moves."""
+    """Someone who wants to hear when this shard's readable end or log start moves, or it stops, until they take
+    themselves out of `ShardLog.waiters`. Requires: `wake` changes nobody's `waiters`."""
 
-    def wake(self) -> None: ...
+    def wake(self, shard: ShardLog) -> None: ...
 
 
 class ShardLog:
@@ -431,10 +432,8 @@ class ShardLog:
 
     # Readers ----------------------------------------------------------------------------------------------------
     def wake_waiters(self) -> None:
-        if self.waiters:
-            waiters, self.waiters = self.waiters, set()
-            for waiter in waiters:
-                waiter.wake()
+        for waiter in self.waiters:
+            waiter.wake(self)
 
     def apply_rules(self, topic: Topic, rules: ShardRules) -> None:
         self.topic = topic
