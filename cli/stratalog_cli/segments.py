@@ -95,7 +95,8 @@ def _uploaded(segment: SegmentInfo) -> str:
 
 
 def _row(segment: SegmentInfo) -> tuple[str, ...]:
-    more = f" and {len(segment.places) - 1} more" if len(segment.places) > 1 else ""
+    others = len(segment.places) - 1 + segment.more_places
+    more = f" and {others} more" if others > 0 else ""
     return (
         segment.topic,
         str(segment.shard),

@@ -172,6 +172,8 @@ class SegmentInfo(_Answer):
     digest: str | None
     places: list[str]
     """The local file, the manifest, or the objects of its committed parts."""
+    more_places: int = 0
+    """Parts whose objects are left out of `places`."""
 
 
 class Location(_Answer):

@@ -1,8 +1,13 @@
-"""Topics, shards and segments as the admin API shows them. Plain reads of what is in memory; no file, no request."""
+"""Topics, shards and segments as the admin API shows them. Plain reads of what is in memory; no file, no request.
+
+What is summed up over many segments is a coroutine and goes in `Slices`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
 from stratalog.admin_api.models import SegmentInfo, SettingInForce, ShardInfo, Tier, TierBytes, TopicInfo
 from stratalog.model.segment import RemoteState, Segment, SegmentState
@@ -10,9 +15,12 @@ from stratalog.model.topic import Topic
 from stratalog.settings.describe import SettingSource, describe_topic
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.admin.services import AdminServices
+from stratalog_node.admin.slices import Slices
 from stratalog_node.check.remote_segment import place_of
 from stratalog_node.shards.seam import ShardView
 
+MAX_PLACES: Final = 100
+"""Parts whose places a list of segments names, of each segment."""
 _SOURCES = {SettingSource.TOPIC: "topic", SettingSource.PROCESS: "process", SettingSource.DEFAULT: "default"}
 
 
@@ -42,12 +50,28 @@ def is_out_of_reach(services: AdminServices, view: ShardView, segment: Segment) 
     return services.store is None and tier_of(view, segment) is Tier.COLD and cold_bytes(segment) > 0
 
 
-def tier_bytes(pairs: Iterable[tuple[ShardView, Segment]]) -> TierBytes:
-    local = cold = 0
-    for view, segment in pairs:
-        local += local_bytes(view, segment)
-        cold += cold_bytes(segment)
-    return TierBytes(local=local, cold=cold)
+@dataclass(slots=True)
+class ShardSums:
+    """What a look at all segments of one shard, or of several, adds up to."""
+
+    segments: int = 0
+    local: int = 0
+    cold: int = 0
+    commit_offset: int = -1
+    """Highest of them."""
+
+    @property
+    def bytes(self) -> TierBytes:
+        return TierBytes(local=self.local, cold=self.cold)
+
+    async def add(self, view: ShardView, slices: Slices) -> None:
+        await slices.did()
+        for segment in tuple(view.segments):
+            self.segments += 1
+            self.local += local_bytes(view, segment)
+            self.cold += cold_bytes(segment)
+            self.commit_offset = max(self.commit_offset, segment.remote.commit_offset)
+            await slices.did()
 
 
 def cold_bytes(segment: Segment) -> int:
@@ -55,25 +79,20 @@ def cold_bytes(segment: Segment) -> int:
     remote = segment.remote
     if remote.state is RemoteState.COMPLETE and segment.seal is not None:
         return segment.seal.size_bytes
-    return sum(part.size_bytes for part in remote.parts)
+    return remote.size_bytes if remote.parts else 0
 
 
-def commit_offset_of(view: ShardView) -> int:
-    return max((segment.remote.commit_offset for segment in view.segments), default=-1)
+def unsent_bytes(view: ShardView, segment: Segment) -> int:
+    """Committed bytes of a segment that are not in the object store yet."""
+    if segment.remote.state is RemoteState.COMPLETE or not view.has_local(segment.key):
+        return 0
+    return view.size_below_high_watermark(segment.key, max(segment.base_offset, segment.remote.commit_offset))
 
 
-def upload_lag_bytes(view: ShardView) -> int:
-    """Committed bytes of a shard that are not in the object store yet."""
-    lag = 0
-    for segment in view.segments:
-        if segment.remote.state is RemoteState.COMPLETE or not view.has_local(segment.key):
-            continue
-        lag += view.size_below_high_watermark(segment.key, max(segment.base_offset, segment.remote.commit_offset))
-    return lag
-
-
-def topic_info(services: AdminServices, topic: Topic) -> TopicInfo:
-    pairs = [(view, segment) for view in services.views(topic) for segment in view.segments]
+async def topic_info(services: AdminServices, topic: Topic, slices: Slices) -> TopicInfo:
+    sums = ShardSums()
+    for view in services.views(topic):
+        await sums.add(view, slices)
     return TopicInfo(
         name=topic.name,
         topic_id=str(topic.topic_id),
@@ -82,12 +101,14 @@ def topic_info(services: AdminServices, topic: Topic) -> TopicInfo:
         is_internal=topic.is_internal,
         created_ms=topic.created_ms,
         settings=dict(topic.settings),
-        segments=len(pairs),
-        bytes=tier_bytes(pairs),
+        segments=sums.segments,
+        bytes=sums.bytes,
     )
 
 
-def shard_info(view: ShardView) -> ShardInfo:
+async def shard_info(view: ShardView, slices: Slices) -> ShardInfo:
+    sums = ShardSums()
+    await sums.add(view, slices)
     segments = view.segments
     active = segments[-1] if segments and segments[-1].state is SegmentState.ACTIVE else None
     return ShardInfo(
@@ -95,17 +116,18 @@ def shard_info(view: ShardView) -> ShardInfo:
         log_start_offset=view.log_start_offset,
         high_watermark=view.high_watermark,
         last_stable_offset=view.last_stable_offset,
-        commit_offset=commit_offset_of(view),
+        commit_offset=sums.commit_offset,
         leader=active.leader if active else None,
         isr=list(active.isr) if active else [],
         epoch=segments[-1].epoch if segments else -1,
-        segments=len(segments),
-        bytes=tier_bytes((view, segment) for segment in segments),
+        segments=sums.segments,
+        bytes=sums.bytes,
     )
 
 
 def segment_info(services: AdminServices, view: ShardView, segment: Segment) -> SegmentInfo:
     seal = segment.seal
+    places = places_of(services, view, segment, MAX_PLACES)
     return SegmentInfo(
         topic=view.topic.name,
         shard=view.key.shard,
@@ -122,18 +144,21 @@ def segment_info(services: AdminServices, view: ShardView, segment: Segment) -> 
         leader=segment.leader,
         local_nodes=list(segment.local_nodes),
         digest=seal.digest.hex() if seal else None,
-        places=places_of(services, view, segment),
+        places=places,
+        more_places=max(0, len(segment.remote.parts) - MAX_PLACES) if services.store is not None else 0,
     )
 
 
-def places_of(services: AdminServices, view: ShardView, segment: Segment) -> list[str]:
+def places_of(services: AdminServices, view: ShardView, segment: Segment, most_parts: int | None = None) -> list[str]:
+    """Its file, its manifest, and the objects of its first `most_parts` parts (a quiet segment has thousands)."""
     places = []
     if view.has_local(segment.key):
         places.append(str(services.layout.segment(segment.key)))
     if services.store is not None:
         if segment.remote.manifest_key is not None:
             places.append(f"{services.store.url}/{segment.remote.manifest_key}")
-        places += [f"{services.store.url}/{place_of(part)}" for part in segment.remote.parts]
+        parts = islice(segment.remote.parts, most_parts)
+        places += [f"{services.store.url}/{place_of(part)}" for part in parts]
     return places
 
 

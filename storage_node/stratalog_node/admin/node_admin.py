@@ -6,10 +6,11 @@ Lives on the event loop. Questions read memory; `locate`, `verify` and `status` 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import importlib.metadata
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from stratalog.admin_api.models import (
     AlterTopic,
@@ -35,6 +36,7 @@ from stratalog.model.segment import Segment
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.process_stats import resident_bytes
 from stratalog_node.admin.describe import (
+    MAX_PLACES,
     cold_bytes,
     is_out_of_reach,
     local_bytes,
@@ -42,20 +44,20 @@ from stratalog_node.admin.describe import (
     settings_in_force,
     shard_info,
     topic_info,
-    upload_lag_bytes,
+    unsent_bytes,
 )
 from stratalog_node.admin.locate import locate
 from stratalog_node.admin.services import AdminServices
+from stratalog_node.admin.slices import Slices
 from stratalog_node.admin.verify import verify
 from stratalog_node.shards.seam import ShardView
+from stratalog_node.shards.stopped import Stop
 
 SEAL_WAIT_S = 10.0
 """How long `seal` waits for the seal records before it answers that sealing goes on."""
 _POLL_S = 0.02
 _MAX_STOPPED = 20
 """Stopped shards that status names; when a disk fails there are thousands with the same reason."""
-_YIELD_EVERY = 500
-"""Shards per turn of the loop when all of them are summed up: 10,000 shards must not block it (F90)."""
 
 
 class NodeAdmin:
@@ -67,21 +69,23 @@ class NodeAdmin:
         services = self._services
         states: Counter[str] = Counter()
         local = cold = lag = lagging = shards = out_of_reach = 0
+        slices = Slices()
         for view in list(services.shards.all()):
             shards += 1
-            if shards % _YIELD_EVERY == 0:
-                await asyncio.sleep(0)
-            for segment in view.segments:
+            behind, uploads = 0, self._uploads(view)
+            for segment in tuple(view.segments):
                 states[segment.state.value] += 1
                 local += local_bytes(view, segment)
                 cold += cold_bytes(segment)
                 out_of_reach += is_out_of_reach(services, view, segment)
-            behind = self._lag(view)
+                behind += unsent_bytes(view, segment) if uploads else 0
+                await slices.did()
             lag += behind
             lagging += behind > 0
+            await slices.did()
         disk = await asyncio.to_thread(shutil.disk_usage, services.data_dir)
         waiting_for = dict(services.readiness())
-        stopped = self._stopped()
+        stopped = services.shards.stopped()
         return NodeStatus(
             node_id=services.node_id,
             cluster_id=services.cluster_id,
@@ -98,7 +102,7 @@ class NodeAdmin:
             topics=sum(1 for _ in services.catalog.topics()),
             shards=shards,
             stopped_shards=len(stopped),
-            stopped=stopped[:_MAX_STOPPED],
+            stopped=_first_stopped(stopped),
             segments=dict(states),
             bytes=TierBytes(local=local, cold=cold),
             upload_lag_bytes=lag,
@@ -109,19 +113,6 @@ class NodeAdmin:
             resident_bytes=resident_bytes(),
             loop_blocks=services.loop_blocks(),
         )
-
-    def _stopped(self) -> list[StoppedShard]:
-        told = [
-            StoppedShard(
-                topic=view.topic.name,
-                shard=view.key.shard,
-                cause=stop.cause.value,
-                reason=stop.reason,
-                next_step=stop.next_step,
-            )
-            for view, stop in self._services.shards.stopped()
-        ]
-        return sorted(told, key=lambda one: (one.topic, one.shard))
 
     def _bucket_trouble(self, out_of_reach: int) -> str | None:
         if out_of_reach:
@@ -135,26 +126,26 @@ class NodeAdmin:
             return None
         return f"takes no uploads for {human_duration(away_ms // 1000)}; the node's log says why, and it is tried again"
 
-    def _lag(self, view: ShardView) -> int:
+    def _uploads(self, view: ShardView) -> bool:
         services = self._services
-        if services.store is None or not services.catalog.topic_settings(view.key.topic_id).remote_storage_enable:
-            return 0
-        return upload_lag_bytes(view)
+        if services.store is None or services.catalog.topic_by_id(view.key.topic_id) is None:
+            return False
+        return services.catalog.topic_settings(view.key.topic_id).remote_storage_enable
 
     # Topics -----------------------------------------------------------------------------------------------------
-    async def topics(self) -> list[TopicInfo]:
-        listed = []
-        for topic in sorted(self._services.catalog.topics(), key=lambda topic: topic.name):
-            listed.append(topic_info(self._services, topic))
-            await asyncio.sleep(0)
-        return listed
+    async def topics(self, most: int | None = None) -> AsyncIterator[TopicInfo]:
+        """By name; with `most` the first so many."""
+        slices = Slices()
+        topics = sorted(self._services.catalog.topics(), key=lambda topic: topic.name)
+        for topic in topics[:most]:
+            yield await topic_info(self._services, topic, slices)
 
-    def topic(self, name: str) -> TopicDetail:
-        services = self._services
+    async def topic(self, name: str) -> TopicDetail:
+        services, slices = self._services, Slices()
         topic = services.topic(name)
         return TopicDetail(
-            topic=topic_info(services, topic),
-            shards=[shard_info(view) for view in services.views(topic)],
+            topic=await topic_info(services, topic, slices),
+            shards=[await shard_info(view, slices) for view in services.views(topic)],
             settings=settings_in_force(services.settings, topic),
         )
 
@@ -169,7 +160,7 @@ class NodeAdmin:
             settings=request.settings,
             validate_only=request.validate_only,
         )
-        return topic_info(services, topic)
+        return await topic_info(services, topic, Slices())
 
     async def alter_topic(self, name: str, request: AlterTopic) -> TopicInfo:
         """Change settings and the shard count, all of it or nothing; keys that are not named stay as they are, or as
@@ -182,25 +173,31 @@ class NodeAdmin:
             return {key: value for key, value in present.items() if key not in request.unset} | request.set
 
         topic_id = services.topic(name).topic_id
-        return topic_info(services, await services.topic_changes.alter(topic_id, change, shard_count=request.shards))
+        topic = await services.topic_changes.alter(topic_id, change, shard_count=request.shards)
+        return await topic_info(services, topic, Slices())
 
     async def delete_topic(self, name: str) -> None:
         await self._services.meta.delete_topic(self._services.topic(name).topic_id)
 
     # Segments ---------------------------------------------------------------------------------------------------
-    async def segments(self, topic_name: str | None, shard: int | None) -> list[SegmentInfo]:
-        services = self._services
+    async def segments(self, topic_name: str | None, shard: int | None) -> AsyncIterator[SegmentInfo]:
+        """By topic and shard, oldest first; with `shard` alone that one of each topic. Raises: NotFound, before the
+        first."""
+        services, slices = self._services, Slices()
         if topic_name is None:
             topics = sorted(services.catalog.topics(), key=lambda topic: topic.name)
         else:
             topics = [services.topic(topic_name)]
-        listed: list[SegmentInfo] = []
+            if shard is not None:
+                services.shard(topics[0], shard)
         for topic in topics:
-            views = services.views(topic) if shard is None else [services.shard(topic, shard)]
-            for view in views:
-                listed += [segment_info(services, view, segment) for segment in view.segments]
-                await asyncio.sleep(0)
-        return listed
+            for view in services.views(topic):
+                if shard is not None and view.key.shard != shard:
+                    continue
+                for segment in tuple(view.segments):
+                    yield segment_info(services, view, segment)
+                    await slices.did(1 + min(len(segment.remote.parts), MAX_PLACES))
+                await slices.did()
 
     async def locate(self, topic: str, shard: int, offset: int) -> Location:
         return await locate(self._services, topic, shard, offset)
@@ -214,6 +211,7 @@ class NodeAdmin:
             raise NotFound(f"no shard of topic {topic.name} is on this node")
         asked: list[tuple[ShardView, Segment, bool]] = []
         for view in views:
+            await asyncio.sleep(0)  # each makes a file
             active = services.catalog.active_segment(view.key)
             if active is not None:
                 asked.append((view, active, services.ask_roll(view.key)))
@@ -224,10 +222,15 @@ class NodeAdmin:
         """Poll metadata: the seal record is what makes it true, and it comes through the meta service's watch."""
         catalog = self._services.catalog
         deadline = asyncio.get_running_loop().time() + SEAL_WAIT_S
-        while asyncio.get_running_loop().time() < deadline:
-            known = [catalog.segment(segment.key) for segment in segments]
-            if all(segment is None or segment.seal is not None for segment in known):
-                return
+        slices = Slices()
+        while segments and asyncio.get_running_loop().time() < deadline:
+            left = []
+            for segment in segments:
+                known = catalog.segment(segment.key)
+                if known is not None and known.seal is None:
+                    left.append(segment)
+                await slices.did()
+            segments = left
             await asyncio.sleep(_POLL_S)
 
     def _sealed(self, view: ShardView, asked: Segment, was_asked: bool) -> SealedShard:
@@ -246,3 +249,18 @@ class NodeAdmin:
 
     def verify(self, request: VerifyRequest) -> AsyncIterator[VerifyStart | VerifySegment | VerifyDone]:
         return verify(self._services, request)
+
+
+def _first_stopped(stopped: Sequence[tuple[ShardView, Stop]]) -> list[StoppedShard]:
+    """The first by topic and shard: when a disk fails there are thousands, all with the same reason."""
+    first = heapq.nsmallest(_MAX_STOPPED, stopped, key=lambda one: (one[0].topic.name, one[0].key.shard))
+    return [
+        StoppedShard(
+            topic=view.topic.name,
+            shard=view.key.shard,
+            cause=stop.cause.value,
+            reason=stop.reason,
+            next_step=stop.next_step,
+        )
+        for view, stop in first
+    ]

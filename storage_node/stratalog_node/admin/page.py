@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import Final
 
 from stratalog.admin_api.models import NodeStatus, TopicInfo
 from stratalog.admin_api.wording import counted, human_bytes, human_duration, human_time, stopped_lines
 
+TOPICS_SHOWN: Final = 200
 _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:64rem;padding:0 1rem}
 body{color:#1c2733;background:#fbfcfd}
@@ -28,6 +30,7 @@ th,td{border-color:#2c363f}.bar{background:#2c363f}}
 
 
 def render_status_page(status: NodeStatus, topics: Sequence[TopicInfo]) -> str:
+    """`topics` are the first `TOPICS_SHOWN`."""
     badge = '<span class="badge ok">ready</span>' if status.is_ready else '<span class="badge bad">not ready</span>'
     waiting = "".join(f"<li>{escape(what)}: {escape(why)}</li>" for what, why in status.waiting_for.items())
     if status.bucket_trouble:
@@ -44,7 +47,7 @@ def render_status_page(status: NodeStatus, topics: Sequence[TopicInfo]) -> str:
 <div class="muted">cluster {escape(status.cluster_id)} · version {escape(status.version)} · Kafka on
 {escape(status.kafka_address)} · up {uptime}, since {human_time(status.started_ms)}</div>{waiting}
 <div class="cards">{_cards(status)}</div>
-<h2>Topics</h2>{_topics(topics)}
+<h2>Topics</h2>{_topics(topics, status.topics)}
 <h2>Places</h2><table>
 <tr><td>data directory</td><td>{escape(status.data_dir)}</td></tr>
 <tr><td>object store</td><td>{escape(bucket)}</td></tr>
@@ -80,7 +83,7 @@ def _cards(status: NodeStatus) -> str:
     )
 
 
-def _topics(topics: Sequence[TopicInfo]) -> str:
+def _topics(topics: Sequence[TopicInfo], count: int) -> str:
     if not topics:
         return '<p class="muted">None yet. Create one: <code>stratalog topics create NAME</code></p>'
     rows = "".join(
@@ -89,4 +92,5 @@ def _topics(topics: Sequence[TopicInfo]) -> str:
         for topic in topics
     )
     head = "".join(f'<th class="n">{name}</th>' for name in ("shards", "segments", "local", "cold"))
-    return f"<table><tr><th>topic</th>{head}</tr>{rows}</table>"
+    more = f'<p class="muted">and {count - len(topics):,} more: <code>stratalog topics list</code></p>'
+    return f"<table><tr><th>topic</th>{head}</tr>{rows}</table>{more if count > len(topics) else ''}"

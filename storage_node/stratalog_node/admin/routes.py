@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -13,13 +14,15 @@ from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.telemetry.door import body_of
 from stratalog.telemetry.logs import logger
 from stratalog_node.admin.node_admin import NodeAdmin
-from stratalog_node.admin.page import render_status_page
+from stratalog_node.admin.page import TOPICS_SHOWN, render_status_page
 
 if TYPE_CHECKING:
     from aiohttp import web
 
 M = TypeVar("M", bound=BaseModel)
 Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
+
+_PIECE_BYTES: Final = 64 << 10
 
 _log = logger(__name__)
 
@@ -68,17 +71,18 @@ class _Routes:
     async def page(self, _request: web.Request) -> web.StreamResponse:
         from aiohttp import web
 
-        html = render_status_page(await self._admin.status(), await self._admin.topics())
+        topics = [topic async for topic in self._admin.topics(TOPICS_SHOWN)]
+        html = render_status_page(await self._admin.status(), topics)
         return web.Response(text=html, content_type="text/html", headers={"Cache-Control": "no-store"})
 
     async def status(self, _request: web.Request) -> web.StreamResponse:
         return _answer(await self._admin.status())
 
-    async def topics(self, _request: web.Request) -> web.StreamResponse:
-        return _answers(await self._admin.topics())
+    async def topics(self, request: web.Request) -> web.StreamResponse:
+        return await _stream(request, self._admin.topics())
 
     async def topic(self, request: web.Request) -> web.StreamResponse:
-        return _answer(self._admin.topic(request.match_info["name"]))
+        return _answer(await self._admin.topic(request.match_info["name"]))
 
     async def create_topic(self, request: web.Request) -> web.StreamResponse:
         return _answer(await self._admin.create_topic(_body(request, CreateTopic)), status=201)
@@ -94,7 +98,7 @@ class _Routes:
 
     async def segments(self, request: web.Request) -> web.StreamResponse:
         shard = _integer(request, "shard") if "shard" in request.query else None
-        return _answers(await self._admin.segments(request.query.get("topic"), shard))
+        return await _stream(request, self._admin.segments(request.query.get("topic"), shard))
 
     async def locate(self, request: web.Request) -> web.StreamResponse:
         topic = request.query.get("topic")
@@ -128,6 +132,35 @@ def _answer(model: BaseModel, *, status: int = 200) -> web.Response:
     from aiohttp import web
 
     return web.Response(body=_line(model), status=status, content_type="application/json")
+
+
+async def _stream(request: web.Request, models: AsyncIterator[BaseModel]) -> web.StreamResponse:
+    """A list that may be long: made, sent and forgotten piece by piece, at the reader's pace. What is refused is
+    refused before the first piece."""
+    from aiohttp import web
+
+    pieces: list[bytes] = [b"["]
+    size = 0
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    async for model in models:
+        if size:
+            pieces.append(b",\n")
+        pieces.append(model.model_dump_json().encode())
+        size += len(pieces[-1])
+        if size >= _PIECE_BYTES:
+            await _send(request, response, pieces)
+            pieces, size = [], 1
+    pieces.append(b"]\n")
+    await _send(request, response, pieces)
+    await response.write_eof()
+    return response
+
+
+async def _send(request: web.Request, response: web.StreamResponse, pieces: list[bytes]) -> None:
+    if not response.prepared:
+        await response.prepare(request)
+    await response.write(b"".join(pieces))
+    await asyncio.sleep(0)  # writing waits for nobody while the socket takes all
 
 
 def _answers(models: Sequence[BaseModel]) -> web.Response:

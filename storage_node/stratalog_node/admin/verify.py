@@ -15,6 +15,7 @@ from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, StratalogE
 from stratalog.model.segment import RemoteState, Segment, SegmentIdentity
 from stratalog_node.admin.describe import cold_bytes, end_of, is_out_of_reach, local_bytes
 from stratalog_node.admin.services import AdminServices
+from stratalog_node.admin.slices import Slices
 from stratalog_node.check.batch_stream import BatchStream
 from stratalog_node.check.local_segment import check_index_file, check_segment_file
 from stratalog_node.check.remote_segment import check_remote_segment
@@ -29,8 +30,13 @@ async def verify(
     services: AdminServices, request: VerifyRequest
 ) -> AsyncIterator[VerifyStart | VerifySegment | VerifyDone]:
     """Raises: NotFound, InvalidRequest before the first line; never after it."""
-    chosen = _chosen(services, request)
-    total = sum(local_bytes(view, segment) + cold_bytes(segment) for view, segment in chosen)
+    slices, chosen, total = Slices(), [], 0
+    for view in _chosen(services, request):
+        for segment in tuple(view.segments):
+            chosen.append((view, segment))
+            total += local_bytes(view, segment) + cold_bytes(segment)
+            await slices.did()
+        await slices.did()
     yield VerifyStart(segments=len(chosen), bytes=total)
     local = cold = errors = warnings = 0
     for view, segment in chosen:
@@ -43,16 +49,14 @@ async def verify(
     yield VerifyDone(segments=len(chosen), local_bytes=local, cold_bytes=cold, errors=errors, warnings=warnings)
 
 
-def _chosen(services: AdminServices, request: VerifyRequest) -> list[tuple[ShardView, Segment]]:
+def _chosen(services: AdminServices, request: VerifyRequest) -> list[ShardView]:
     if request.topic is None:
         if request.shard is not None:
             raise InvalidRequest("a shard was given without its topic: name both, or neither")
-        views = [view for topic in services.catalog.topics() for view in services.views(topic)]
-    elif request.shard is None:
-        views = services.views(services.topic(request.topic))
-    else:
-        views = [services.shard(services.topic(request.topic), request.shard)]
-    return [(view, segment) for view in views for segment in view.segments]
+        return [view for topic in services.catalog.topics() for view in services.views(topic)]
+    if request.shard is None:
+        return services.views(services.topic(request.topic))
+    return [services.shard(services.topic(request.topic), request.shard)]
 
 
 async def _check(services: AdminServices, view: ShardView, listed: Segment, attempt: int = 1) -> VerifySegment:

@@ -40,7 +40,7 @@ from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
 from stratalog_node.shards import ranges
-from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.active import ActiveSegment, find_ended
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.lookup_seam import FoundOffset
 from stratalog_node.shards.new_segment import open_new
@@ -156,9 +156,8 @@ class ShardLog:
     def copy_of(self, segment: SegmentKey) -> LocalCopy | None:
         if self.active is not None and self.active.key == segment:
             return self.active
-        for ended in self.ended:
-            if ended.key == segment:
-                return ended
+        if self.ended and (ended := find_ended(self.ended, segment)) is not None:
+            return ended
         return self.copies.get(segment.epoch)
 
     def has_local(self, segment: SegmentKey) -> bool:
