@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from stratalog.machines.group_events import (
-    GroupStatus,
     HeartbeatReceived,
     JoinAnswer,
     LeavingMember,
@@ -29,7 +28,7 @@ from stratalog.machines.group_events import (
     SyncAnswer,
 )
 from stratalog.meta_api.commands import Change, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
-from stratalog.model.group import GroupError, GroupState
+from stratalog.model.group import GroupError
 from stratalog.model.ids import ShardKey
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
@@ -51,6 +50,7 @@ from stratalog_node.groups.requests import (
     ListedGroups,
     SyncRequest,
     TopicShard,
+    put_off,
 )
 from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.stats import GroupStats
@@ -61,6 +61,8 @@ _log = logger(__name__)
 _LONGEST_NAME = 32_767
 """Of a member, its instance, host or protocol, in bytes."""
 
+_MOST_PROTOCOLS = 1_000
+"""Of one member: each is looked at in every election."""
 _MEMBER_ID_PREFIX = 128
 """Characters of a client's own name that its member ids begin with."""
 
@@ -200,7 +202,7 @@ class GroupCoordinator:
         hosted = await self._hosting.arrive(request.group_id) if request.group_id else GroupError.INVALID_GROUP_ID
         if hosted is None and request.member_id:
             hosted = GroupError.UNKNOWN_MEMBER_ID
-        if not isinstance(hosted, GroupError) and _has_long_text(request):
+        if not isinstance(hosted, GroupError) and (len(request.protocols) > _MOST_PROTOCOLS or _has_long_text(request)):
             hosted = GroupError.INVALID_REQUEST
         if hosted is None:
             hosted = self._hosting.create(request.group_id)
@@ -273,9 +275,15 @@ class GroupCoordinator:
             return GroupError.NONE, (hosted,) * len(members)
         if isinstance(hosted, GroupError):
             return hosted, (hosted,) * len(members)
-        leavers = tuple(members)
-        errors = await self.membership.ask(hosted, lambda waiter: MembersLeft(waiter, leavers), tuple)
-        return GroupError.NONE, errors
+        errors: list[GroupError] = []
+        async for some in in_slices(members):
+            leavers = tuple(some)
+
+            def event(waiter: int, leavers: tuple[LeavingMember, ...] = leavers) -> MembersLeft:
+                return MembersLeft(waiter, leavers)
+
+            errors += await self.membership.ask(hosted, event, tuple)
+        return GroupError.NONE, tuple(errors)
 
     # Offsets ----------------------------------------------------------------------------------------------------
     async def commit_offsets(self, request: CommitRequest) -> list[GroupError]:
@@ -309,8 +317,7 @@ class GroupCoordinator:
         hosted = await self._hosting.arrive(group_id)
         if isinstance(hosted, HostedGroup):
             return DescribedGroup(GroupError.NONE, hosted.machine.status())
-        nothing = GroupStatus(group_id, GroupState.DEAD, 0, "", "", "", ())
-        return DescribedGroup(hosted or GroupError.NONE, nothing)
+        return put_off(group_id, hosted or GroupError.NONE)
 
     async def list_groups(self, states: Sequence[str] = ()) -> ListedGroups:
         """Groups of this node, of all states or of those named (in any case of letters)."""

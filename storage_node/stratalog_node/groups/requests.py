@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stratalog.machines.group_events import GroupStatus
-from stratalog.model.group import NO_GENERATION, CommittedOffset, GroupError, MemberProtocol
+from stratalog.model.group import NO_GENERATION, CommittedOffset, GroupError, GroupState, MemberProtocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,11 @@ class DescribedGroup:
 
     error: GroupError
     status: GroupStatus
+
+
+def put_off(group_id: str, error: GroupError = GroupError.COORDINATOR_LOAD_IN_PROGRESS) -> DescribedGroup:
+    """Nothing is said of the group but why."""
+    return DescribedGroup(error, GroupStatus(group_id, GroupState.DEAD, 0, "", "", "", ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.produce import TopicRecords
 from stratalog.model.errors import StratalogError, Unavailable
@@ -40,6 +41,8 @@ _BACKLOG = 1024
 _REAP_S = 1.0
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_RETRY_S = 0.5
+_LARGE_REQUEST_BYTES = 16 << 10
+"""Control requests above this are decoded, and their answers encoded, off the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +233,12 @@ class KafkaServer:
         self.request_tick()
 
     def _dispatch_control(self, connection: Connection, api: Api, header: RequestHeader, frame: memoryview) -> None:
-        request = messages.decode_request(api.key, header.api_version, frame.toreadonly(), header.body_position)
+        is_large = _LARGE_REQUEST_BYTES < len(frame) <= messages.MAX_REQUEST_BYTES
+        if is_large:
+            # Decoded when its turn comes, on a thread: it may take seconds. The frame's buffer is not ours until then.
+            kept = memoryview(bytes(frame))
+        else:
+            request = messages.decode_request(api.key, header.api_version, frame.toreadonly(), header.body_position)
         context = RequestContext(self._services, header, connection.info)
         answer = Answer()
         connection.expect_answer(answer)
@@ -238,15 +246,24 @@ class KafkaServer:
         handler = api.handler
         assert handler is not None
 
+        async def answered() -> bytes:
+            if not is_large:
+                response = await handler(context, request)
+                return messages.encode_response(api.key, header.api_version, header.correlation_id, response)
+            decode, encode = messages.decode_request, messages.encode_response
+            decoded = await asyncio.to_thread(decode, api.key, header.api_version, kept, header.body_position)
+            response = await handler(context, decoded)
+            return await asyncio.to_thread(encode, api.key, header.api_version, header.correlation_id, response)
+
         async def work() -> None:
             begin = self.loop.time()
             try:
-                response = await handler(context, request)
-                answer.buffers = [
-                    messages.encode_response(api.key, header.api_version, header.correlation_id, response)
-                ]
+                answer.buffers = [await answered()]
             except asyncio.CancelledError:
                 raise
+            except MalformedFrame as error:
+                connection.close(str(error), is_fault=True)
+                return
             except Exception as error:  # one handler's fault must not take the node down (F48)
                 self.stats.control_errors += 1
                 log.error(

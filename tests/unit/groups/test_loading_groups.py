@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from stratalog.model.group import GroupError
 from stratalog_node.groups.coordinator import CoordinatorLimits
 from stratalog_node.groups.log import LogLimits
 from stratalog_node.groups.requests import TopicShard
-from support.group_node import GroupNode, committing, joining, syncing, task
+from support.group_node import GroupNode, committing, joining, syncing
+from support.loop_turns import Turns
 
 OK = GroupError.NONE
-
-
-class Turns:
-    """Counts turns of the event loop, and the most of something that happened within one."""
-
-    def __init__(self, count: object) -> None:
-        self._count = count
-        self.turns = 0
-        self.most = 0
-
-    async def __aenter__(self) -> Turns:
-        self._task = task(self._watch())
-        await asyncio.sleep(0)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-
-    async def _watch(self) -> None:
-        seen = self._count()  # type: ignore[operator]
-        while True:
-            await asyncio.sleep(0)
-            now = self._count()  # type: ignore[operator]
-            self.turns += 1
-            self.most = max(self.most, now - seen)
-            seen = now
 
 
 async def a_coordinator_that_loads(node: GroupNode) -> None:

@@ -13,13 +13,44 @@ from stratalog.kafka import messages
 from stratalog.model.group import NO_GENERATION
 from stratalog_node.groups.requests import CommitRequest, OffsetToCommit
 from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.off_loop import off_loop
 from stratalog_node.serve.registry import Api
 
 _NO_EPOCH = -1
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    wanted = tuple(
+    entries = sum(1 + len(topic.partitions) for topic in request.topics)
+    wanted = await off_loop(entries, lambda: _wanted(request))
+    commit = CommitRequest(
+        group_id=request.group_id,
+        offsets=wanted,
+        member_id=request.member_id,
+        instance_id=getattr(request, "group_instance_id", None),
+        generation=getattr(request, "generation_id_or_member_epoch", NO_GENERATION),
+        retention_ms=_retention_ms(request),
+    )
+    errors = iter(await context.services.groups.commit_offsets(commit))
+    schema = messages.response_type(8, context.header.api_version)
+
+    def answer() -> messages.EncodedBody:
+        topics = [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": partition.partition_index, "error_code": next(errors)}
+                    for partition in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ]
+        return messages.EncodedBody(messages.encode_entity(messages.build(schema, throttle_time=0, topics=topics)))
+
+    return await off_loop(entries, answer)
+
+
+def _wanted(request: Any) -> tuple[OffsetToCommit, ...]:
+    return tuple(
         OffsetToCommit(
             topic.name,
             partition.partition_index,
@@ -30,27 +61,6 @@ async def handle(context: RequestContext, request: Any) -> Any:
         for topic in request.topics
         for partition in topic.partitions
     )
-    commit = CommitRequest(
-        group_id=request.group_id,
-        offsets=wanted,
-        member_id=request.member_id,
-        instance_id=getattr(request, "group_instance_id", None),
-        generation=getattr(request, "generation_id_or_member_epoch", NO_GENERATION),
-        retention_ms=_retention_ms(request),
-    )
-    errors = iter(await context.services.groups.commit_offsets(commit))
-    topics = [
-        {
-            "name": topic.name,
-            "partitions": [
-                {"partition_index": partition.partition_index, "error_code": next(errors)}
-                for partition in topic.partitions
-            ],
-        }
-        for topic in request.topics
-    ]
-    schema = messages.response_type(8, context.header.api_version)
-    return messages.build(schema, throttle_time=0, topics=topics)
 
 
 def _retention_ms(request: Any) -> int | None:

@@ -1,57 +1,88 @@
 """OffsetFetch (9): what a group has committed; -1 where nothing is.
 
 Null topics (2 and later) ask for all. `require_stable` (7 and later) waits for transactions, of which there are none.
+What is asked several times is answered once. When the groups of one request (8 and later) come to more than fits into
+one answer, the rest is told to ask again (14), which clients do for those alone.
 Versions: an error of the group stands at the top from 2, in each partition before; leader epoch from 5, flexible
 from 6, several groups at once from 8.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
-from stratalog.kafka import messages
+from stratalog.kafka.messages import EncodedBody
+from stratalog.kafka.offset_fetch import OffsetFetchPieces
 from stratalog.model.group import NO_OFFSET, CommittedOffset, GroupError
 from stratalog_node.groups.requests import FetchedOffset, FetchedOffsets, TopicShard
 from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.off_loop import FEW, off_loop
 from stratalog_node.serve.registry import Api
 
 _ERROR_ON_TOP_SINCE = 2
-_SEVERAL_GROUPS_SINCE = 8
+_MAX_BYTES = 16 << 20
+"""No further group begins in an answer of this size."""
 _NOTHING = CommittedOffset(NO_OFFSET, -1, "", -1)
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
-    version = context.header.api_version
-    schema = messages.response_type(9, version)
-    if version >= _SEVERAL_GROUPS_SINCE:
-        groups = [{"group_id": group.group_id, **await _answer(context, group)} for group in request.groups]
-        return messages.build(schema, throttle_time=0, groups=groups)
-    return messages.build(schema, throttle_time=0, **await _answer(context, request))
+async def handle(context: RequestContext, request: Any) -> EncodedBody:
+    pieces = OffsetFetchPieces(context.header.api_version)
+    asked = request.groups if pieces.has_groups else (request,)
+    groups = await off_loop(sum(1 + len(group.topics or ()) for group in asked), lambda: _merged(asked))
+    out = bytearray(pieces.head(len(groups)))
+    for group_id, wanted in groups.items():
+        if pieces.has_groups:
+            out += pieces.group_head(group_id)
+        if len(out) < _MAX_BYTES:
+            fetched = await context.services.groups.fetch_offsets(group_id, wanted)
+        else:
+            fetched = FetchedOffsets(GroupError.COORDINATOR_LOAD_IN_PROGRESS)
+        offsets: Sequence[FetchedOffset] = fetched.offsets
+        if fetched.error is not GroupError.NONE and context.header.api_version < _ERROR_ON_TOP_SINCE:
+            offsets = [FetchedOffset(place.topic, place.shard, None) for place in wanted or ()]
+        await _put_topics(out, pieces, offsets, fetched.error)
+        out += pieces.error(fetched.error)
+        if pieces.has_groups:
+            out += pieces.tail
+            await asyncio.sleep(0)
+    out += pieces.tail
+    return EncodedBody(bytes(out))
 
 
-async def _answer(context: RequestContext, request: Any) -> dict[str, Any]:
-    wanted = None
-    if request.topics is not None:
-        wanted = [TopicShard(topic.name, shard) for topic in request.topics for shard in topic.partition_indexes]
-    fetched = await context.services.groups.fetch_offsets(request.group_id, wanted)
-    if fetched.error is not GroupError.NONE and context.header.api_version < _ERROR_ON_TOP_SINCE:
-        nowhere = tuple(FetchedOffset(place.topic, place.shard, None) for place in wanted or ())
-        fetched = FetchedOffsets(fetched.error, nowhere)
-    topics: list[dict[str, Any]] = []
-    for topic, shard, committed in fetched.offsets:
-        if not topics or topics[-1]["name"] != topic:
-            topics.append({"name": topic, "partitions": []})
-        found = committed or _NOTHING
-        topics[-1]["partitions"].append(
-            {
-                "partition_index": shard,
-                "committed_offset": found.offset,
-                "committed_leader_epoch": found.epoch,
-                "metadata": found.metadata,
-                "error_code": fetched.error,
-            }
-        )
-    return {"topics": topics, "error_code": fetched.error}
+def _merged(asked: Sequence[Any]) -> dict[str, list[TopicShard] | None]:
+    """Each group with each place it is asked for once; None asks for all."""
+    merged: dict[str, dict[TopicShard, None] | None] = {}
+    for group in asked:
+        places = merged.setdefault(group.group_id, {})
+        if group.topics is None:
+            merged[group.group_id] = None
+        elif places is not None:
+            places.update(
+                (TopicShard(topic.name, shard), None) for topic in group.topics for shard in topic.partition_indexes
+            )
+    return {group_id: None if places is None else list(places) for group_id, places in merged.items()}
+
+
+async def _put_topics(
+    out: bytearray, pieces: OffsetFetchPieces, offsets: Sequence[FetchedOffset], error: GroupError
+) -> None:
+    by_topic: dict[str, list[FetchedOffset]] = {}
+    for number, found in enumerate(offsets, 1):
+        by_topic.setdefault(found.topic, []).append(found)
+        if number % FEW == 0:
+            await asyncio.sleep(0)
+    out += pieces.topics_head(len(by_topic))
+    put = 0
+    for topic, partitions in by_topic.items():
+        out += pieces.topic_head(topic, len(partitions))
+        for _, shard, committed in partitions:
+            out += pieces.partition(shard, committed or _NOTHING, error)
+            put += 1
+            if put % FEW == 0:
+                await asyncio.sleep(0)
+        out += pieces.tail
 
 
 API = Api(9, "OffsetFetch", 1, 8, handle)

@@ -1,4 +1,5 @@
 """FindCoordinator (10): which node coordinates a group. Every group is coordinated by the node asked.
+A key asked for several times is answered once.
 
 Transaction coordinators: 53 with a message, for there are no transactions yet. It is the one code on which every client
 gives up at once and shows the message; 15, 35 and 42 make librdkafka ask again until its user's patience ends.
@@ -13,6 +14,7 @@ from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog_node.serve.api.brokers import this_node
 from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.off_loop import off_loop
 from stratalog_node.serve.registry import Api
 
 _GROUP, _TRANSACTION = 0, 1
@@ -24,8 +26,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
     schema = messages.response_type(10, version)
     key_type = getattr(request, "key_type", _GROUP)
     if version >= _SEVERAL_KEYS_SINCE:
-        coordinators = [{"key": key, **_answer(context, key, key_type)} for key in request.coordinator_keys]
-        return messages.build(schema, throttle_time=0, coordinators=coordinators)
+        keys = dict.fromkeys(request.coordinator_keys)
+
+        def answer() -> messages.EncodedBody:
+            coordinators = [{"key": key, **_answer(context, key, key_type)} for key in keys]
+            entity = messages.build(schema, throttle_time=0, coordinators=coordinators)
+            return messages.EncodedBody(messages.encode_entity(entity))
+
+        return await off_loop(len(keys), answer)
     return messages.build(schema, throttle_time=0, **_answer(context, request.key, key_type))
 
 

@@ -1,24 +1,57 @@
 """DescribeGroups (15): state, protocol and members of groups; one that does not exist is Dead, without an error.
 
+A group named several times is answered once. When they come to more than fits into one answer, the rest is told to ask
+again (14), which clients do for those alone.
+
 Versions: throttle time from 1, authorized operations from 3 (never computed: Kafka's "not asked"), instance id from 4,
 flexible from 5.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from stratalog.kafka import messages
+from stratalog_node.groups.requests import DescribedGroup, put_off
 from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.off_loop import off_loop
 from stratalog_node.serve.registry import Api
+
+_MEMBER_BYTES = 200
+_MAX_BYTES = 16 << 20
+"""No further group is told of in an answer of this size."""
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    groups = []
-    for group_id in request.groups:
-        described = await context.services.groups.describe(group_id)
-        status = described.status
-        members = [
+    described: list[DescribedGroup] = []
+    members = size_bytes = 0
+    for group_id in dict.fromkeys(request.groups):
+        if size_bytes < _MAX_BYTES:
+            described.append(await context.services.groups.describe(group_id))
+        else:
+            described.append(put_off(group_id))
+        members += 1 + len(described[-1].status.members)
+        size_bytes += sum(len(m.metadata) + len(m.assignment) + _MEMBER_BYTES for m in described[-1].status.members)
+        await asyncio.sleep(0)
+    schema = messages.response_type(15, context.header.api_version)
+
+    def answer() -> messages.EncodedBody:
+        groups = [_group(one) for one in described]
+        return messages.EncodedBody(messages.encode_entity(messages.build(schema, throttle_time=0, groups=groups)))
+
+    return await off_loop(members, answer)
+
+
+def _group(described: DescribedGroup) -> dict[str, Any]:
+    status = described.status
+    return {
+        "error_code": described.error,
+        "group_id": status.group_id,
+        "group_state": status.state.value,
+        "protocol_type": status.protocol_type,
+        "protocol_data": status.protocol_name,
+        "members": [
             {
                 "member_id": member.member_id,
                 "group_instance_id": member.instance_id,
@@ -28,18 +61,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
                 "member_assignment": member.assignment,
             }
             for member in status.members
-        ]
-        groups.append(
-            {
-                "error_code": described.error,
-                "group_id": group_id,
-                "group_state": status.state.value,
-                "protocol_type": status.protocol_type,
-                "protocol_data": status.protocol_name,
-                "members": members,
-            }
-        )
-    return messages.build(messages.response_type(15, context.header.api_version), throttle_time=0, groups=groups)
+        ],
+    }
 
 
 API = Api(15, "DescribeGroups", 0, 5, handle)

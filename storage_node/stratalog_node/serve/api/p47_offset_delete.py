@@ -6,35 +6,49 @@ subscribed to the topic.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.model.group import GroupError
 from stratalog_node.groups.requests import TopicShard
 from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.off_loop import off_loop
 from stratalog_node.serve.registry import Api
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    places = [
+    entries = sum(1 + len(topic.partitions) for topic in request.topics)
+    places = await off_loop(entries, lambda: _places(request))
+    deleted = await context.services.groups.delete_offsets(request.group_id, places)
+    schema = messages.response_type(47, context.header.api_version)
+
+    def answer() -> messages.EncodedBody:
+        topics = _topics(request, deleted.errors) if deleted.error is GroupError.NONE else []
+        entity = messages.build(schema, throttle_time=0, error_code=deleted.error, topics=topics)
+        return messages.EncodedBody(messages.encode_entity(entity))
+
+    return await off_loop(entries, answer)
+
+
+def _places(request: Any) -> list[TopicShard]:
+    return [
         TopicShard(topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     ]
-    deleted = await context.services.groups.delete_offsets(request.group_id, places)
-    topics: list[dict[str, Any]] = []
-    if deleted.error is GroupError.NONE:
-        errors = iter(deleted.errors)
-        topics = [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {"partition_index": partition.partition_index, "error_code": next(errors)}
-                    for partition in topic.partitions
-                ],
-            }
-            for topic in request.topics
-        ]
-    schema = messages.response_type(47, context.header.api_version)
-    return messages.build(schema, throttle_time=0, error_code=deleted.error, topics=topics)
+
+
+def _topics(request: Any, errors: Sequence[GroupError]) -> list[dict[str, Any]]:
+    error = iter(errors)
+    return [
+        {
+            "name": topic.name,
+            "partitions": [
+                {"partition_index": partition.partition_index, "error_code": next(error)}
+                for partition in topic.partitions
+            ],
+        }
+        for topic in request.topics
+    ]
 
 
 API = Api(47, "OffsetDelete", 0, 0, handle)
