@@ -89,6 +89,10 @@ async def play(script: list[Any]) -> None:
 
 
 async def check(node: GroupNode, model: Model) -> None:
+    hosted = list(node.groups._hosting.hosted())
+    if not node.groups._hosting.is_loading:
+        held = sum(group.machine.size_bytes + group.offset_bytes for group in hosted)
+        assert node.groups.stats.held_bytes == held, "what groups hold is miscounted"
     for group_id in GROUPS:
         fetched = await node.groups.fetch_offsets(group_id, None)
         if fetched.error is GroupError.COORDINATOR_LOAD_IN_PROGRESS:

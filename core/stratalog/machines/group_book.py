@@ -14,7 +14,7 @@ from stratalog.machines.group_members import Member, Roster, member_of
 from stratalog.model.group import GroupError, GroupRecord, GroupState
 
 FOREVER = 1 << 62
-_PENDING_BYTES = 300
+_MEMBER_BYTES, _PENDING_BYTES = 1_200, 300
 
 
 class GroupBook:
@@ -94,12 +94,12 @@ class GroupBook:
 
     @property
     def size_bytes(self) -> int:
-        """What the members take, those included that only have an id so far."""
-        return self.roster.size_bytes + _PENDING_BYTES * len(self.pending)
+        """What the members take in memory, those included that only have an id so far."""
+        return self.roster.size_bytes + _MEMBER_BYTES * len(self.roster) + _PENDING_BYTES * len(self.pending)
 
     def _has_room(self, known: Member | None, event: MemberJoined) -> bool:
         grown = self.growth_bytes(event, known)
-        if grown > 0 and self.size_bytes + grown > self.limits.max_bytes:
+        if grown > 0 and self.roster.size_bytes + grown > self.limits.max_bytes:
             return False
         if known is not None:
             return self.state is not GroupState.PREPARING_REBALANCE or (

@@ -20,8 +20,8 @@ class GroupLimits:
     initial_rebalance_delay_ms: int = 3_000
     max_members: int = 10_000
     max_bytes: int = 12 << 20
-    """Most bytes of all members together: names, protocols with their metadata, assignments, and what each takes
-    besides. Ten thousand plain members fit, and what fits becomes one record of the log."""
+    """Most bytes of all members together: names, protocols with their metadata, assignments. What fits becomes one
+    record of the log."""
     new_member_join_timeout_ms: int = 300_000
     """A member that never got its id cannot send heartbeats; its parked JoinGroup ends after this long."""
 

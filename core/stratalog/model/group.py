@@ -14,7 +14,7 @@ NO_GENERATION = -1
 NO_OFFSET = -1
 NEVER_EXPIRES = -1
 
-_MEMBER_BYTES, _PROTOCOL_BYTES = 600, 180
+_MEMBER_BYTES, _PROTOCOL_BYTES = 40, 180
 
 
 class GroupError(IntEnum):
@@ -74,8 +74,7 @@ class MemberRecord(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory at most: all that a client chose, and what Python needs around it. In the log it is
-        less."""
+        """All that a client chose, and what it takes around each protocol. In the log it is less."""
         names = sum(map(_text_bytes, (self.member_id, self.instance_id or "", self.client_id, self.client_host)))
         offered = sum(_text_bytes(p.name) + len(p.metadata) + _PROTOCOL_BYTES for p in self.protocols)
         return _MEMBER_BYTES + names + offered + len(self.assignment)
@@ -98,7 +97,7 @@ class GroupRecord:
 
     @property
     def size_bytes(self) -> int:
-        """What its members take in memory at most."""
+        """What its members take; in the log it is less."""
         return sum(member.size_bytes for member in self.members)
 
 
