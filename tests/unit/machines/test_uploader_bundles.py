@@ -124,3 +124,18 @@ def test_one_pass_moves_a_bounded_number_of_bytes_but_always_something() -> None
     assert len(plan_bundles(stored, live, EMPTY_PLAN, 0, LIMITS).rewrites) == 2
     huge = _live("b", 400_000)
     assert len(plan_bundles([_stored("b", size=1_000_000)], huge, EMPTY_PLAN, 0, LIMITS).rewrites) == 1
+
+
+def test_bundles_that_cannot_be_emptied_do_not_use_up_what_a_pass_may_move() -> None:
+    """B4: they were first in the listing, and all the others waited for ever."""
+    stuck = [_stored(f"a{n}", size=10_000) for n in range(3)]
+    later = [_stored(f"b{n}", size=10_000) for n in range(6)]
+    live: dict[str, list[LivePart]] = {}
+    for bundle in stuck + later:
+        live |= _live(bundle.key, 600)
+    plan, emptied = EMPTY_PLAN, set[str]()
+    for _ in range(6):
+        plan = plan_bundles([b for b in stuck + later if b.key not in emptied], live, plan, 0, LIMITS)
+        emptied |= {rewrite.key for rewrite in plan.rewrites if rewrite.key.startswith("b")}
+    assert emptied == {bundle.key for bundle in later}
+    assert set(plan.asked) <= {bundle.key for bundle in stuck + later}
