@@ -180,7 +180,7 @@ class StorageNode:
         taken.push_async_callback(self.healing.close)
         self.healing.start(self.tier.committed)
         self._run(self._follow_meta())
-        self._run(self._look_at_ages())
+        self._run(self._look_at_ages(age_clock))
         await self.groups.start()
         self._add_metrics()
         self.server.open(listener, advertised)
@@ -304,7 +304,7 @@ class StorageNode:
         else:
             raise Unavailable("the watch ended")
 
-    async def _look_at_ages(self) -> None:
+    async def _look_at_ages(self, age_ms: Callable[[], int]) -> None:
         """Segments roll by age, and producers are forgotten, also when nobody writes."""
         look = 0
         while True:
@@ -316,7 +316,7 @@ class StorageNode:
                 try:
                     has_rolled = shard.look_at_age(now_ms)
                     if look % _PRODUCER_LOOKS == 0:
-                        shard.forget_silent_producers(now_ms, self.settings.producer_id_expiration_ms)
+                        shard.forget_silent_producers(age_ms(), self.settings.producer_id_expiration_ms)
                 except Exception as error:  # one shard's fault must not keep the others from rolling (F48)
                     log.error("roll failed", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
                     shard.stop_after_fault(f"a fault in the node, see its log: {error}")

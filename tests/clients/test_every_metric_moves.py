@@ -68,6 +68,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_log_given_up_offsets_total": ("tests/unit/shards/test_healing.py", "given_up_offsets == 2"),
     "stratalog_log_healed_bytes_total": ("tests/unit/shards/test_healing.py", "healed_bytes == 69"),
     "stratalog_log_healed_shards_total": ("tests/unit/shards/test_healing.py", "stats.healed_shards == 1"),
+    "stratalog_log_producers_dropped_total": ("tests/unit/shards/test_producer_memory.py", "producers_dropped == 20"),
     "stratalog_log_damaged_copies_total": ("tests/unit/shards/test_damaged_copies.py", "damaged_copies"),
     "stratalog_http_closed_for_fault_total": (_HTTP_DOOR, "stats.closed_for_fault == 1"),
     "stratalog_http_connections": (_HTTP_DOOR, "stats.connections == 1"),

@@ -1,7 +1,11 @@
 """Idempotent producers of one shard: which batches were already appended.
 
-State is a function of the log: the same batches in the same order give the same table, so each replica and each restart
-derives it again, and a seal record carries it to the next segment's leader.
+Epochs, sequences and offsets are a function of the log: the same batches in the same order give the same ones, so
+each replica and each restart derives them again, and a seal record carries them to the next segment's leader. When a
+producer was last seen is the node's time, not its batches', which may be of any age; what is read back from the log
+counts as seen at that moment.
+Bounded: above `limit` the producer not seen for longest is forgotten. Its next batch is appended whatever its sequence;
+only a repetition of what it had under way would not be known.
 Cost: about 1 us per batch of an idempotent producer, nothing for others.
 Source: docs/kafka.md "Idempotence"; Kafka's ProducerStateManager semantics.
 """
@@ -17,6 +21,7 @@ from stratalog.model.producers import BatchMemo, ProducerSnapshot
 
 KEPT_BATCHES = 5
 """Clients keep at most five requests in flight, so no older batch can be repeated by a correct one."""
+DEFAULT_LIMIT = 5_000
 _SEQUENCES = 1 << 31
 
 
@@ -45,12 +50,17 @@ class ProducerTable:
     """Which sequence each producer may write next.
 
     Invariant: entries are immutable snapshots, so undoing an append is putting old ones back.
+    Invariant: entries stand in the order in which their producers were last seen.
     """
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "dropped", "limit")
 
-    def __init__(self, snapshots: Iterable[ProducerSnapshot] = ()) -> None:
-        self._entries: dict[int, ProducerSnapshot] = {s.producer_id: s for s in snapshots}
+    def __init__(self, snapshots: Iterable[ProducerSnapshot] = (), limit: int = DEFAULT_LIMIT) -> None:
+        self.limit = limit
+        self.dropped = 0
+        """How many were forgotten for the limit alone."""
+        self._entries: dict[int, ProducerSnapshot] = {}
+        self.replace(snapshots)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -61,12 +71,11 @@ class ProducerTable:
     def get(self, producer_id: int) -> ProducerSnapshot | None:
         return self._entries.get(producer_id)
 
-    def copy(self) -> ProducerTable:
-        return ProducerTable(self._entries.values())
-
     def replace(self, snapshots: Iterable[ProducerSnapshot]) -> None:
-        """Start again from a checkpoint."""
-        self._entries = {s.producer_id: s for s in snapshots}
+        """Start again from a checkpoint or a seal record."""
+        ordered = sorted(snapshots, key=lambda entry: entry.last_append_ms)
+        self.dropped += max(0, len(ordered) - self.limit)
+        self._entries = {entry.producer_id: entry for entry in ordered[-self.limit :]}
 
     def judge(self, producer_id: int, epoch: int, first_sequence: int, count: int) -> Duplicate | Refusal | None:
         """None: append it. Otherwise why not."""
@@ -91,16 +100,20 @@ class ProducerTable:
         return Refusal.OUT_OF_ORDER
 
     def record(
-        self, producer_id: int, epoch: int, first_sequence: int, count: int, base_offset: int, timestamp_ms: int
+        self, producer_id: int, epoch: int, first_sequence: int, count: int, base_offset: int, now_ms: int
     ) -> ProducerSnapshot | None:
-        """Remember an appended batch; returns the entry before, for `restore`."""
-        entry = self._entries.get(producer_id)
-        memo = BatchMemo(first_sequence, (first_sequence + count - 1) % _SEQUENCES, base_offset, timestamp_ms)
+        """Remember a batch appended now; returns the entry before, for `restore`."""
+        entries = self._entries
+        entry = entries.pop(producer_id, None)
+        if entry is None and len(entries) >= self.limit:
+            del entries[next(iter(entries))]
+            self.dropped += 1
+        memo = BatchMemo(first_sequence, (first_sequence + count - 1) % _SEQUENCES, base_offset, now_ms)
         if entry is None or entry.producer_epoch != epoch:
             batches: tuple[BatchMemo, ...] = (memo,)
         else:
             batches = (*entry.batches[1 - KEPT_BATCHES :], memo)
-        self._entries[producer_id] = ProducerSnapshot(producer_id, epoch, timestamp_ms, batches)
+        entries[producer_id] = ProducerSnapshot(producer_id, epoch, now_ms, batches)
         return entry
 
     def restore(self, producer_id: int, entry: ProducerSnapshot | None) -> None:
@@ -110,8 +123,8 @@ class ProducerTable:
         else:
             self._entries[producer_id] = entry
 
-    def replay(self, header: BatchHeader) -> None:
-        """Take in a batch read back from the log."""
+    def replay(self, header: BatchHeader, now_ms: int) -> None:
+        """Take in a batch read back from the log at `now_ms`."""
         if header.producer_id >= 0 and header.base_sequence >= 0:
             self.record(
                 header.producer_id,
@@ -119,7 +132,7 @@ class ProducerTable:
                 header.base_sequence,
                 header.last_offset_delta + 1,
                 header.base_offset,
-                header.max_timestamp_ms,
+                now_ms,
             )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:

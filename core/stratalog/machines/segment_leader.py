@@ -375,8 +375,8 @@ class SegmentLeader:
                     batch.base_sequence,
                     batch.record_count,
                     offset,
-                    # Not the clock: replicas and restarts must derive the same table from the log alone.
-                    batch.max_timestamp_ms,
+                    # Not the batch's time: a client may send old data, and is there all the same.
+                    now_ms,
                 )
                 self._undo.append((producer_id, old))
             offset += batch.record_count

@@ -299,6 +299,13 @@ class ProcessSettings(BaseModel):
         le=INT64_MAX,
         description="A shard forgets an idempotent producer that has not written for this long.",
     )
+    producer_id_max_per_shard: int = Field(
+        default=5_000,
+        ge=10,
+        le=1_000_000,
+        description="Most idempotent producers a shard remembers; above it the one that has not written for longest is "
+        "forgotten. Each segment's seal record carries all of them, about 30 to 140 bytes each.",
+    )
 
     # Upload to the object store ---------------------------------------------------------------------------------
     remote_storage_enable: bool = Field(

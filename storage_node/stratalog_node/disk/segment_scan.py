@@ -33,12 +33,14 @@ class SegmentScan:
     position: int
     next_offset: int
     digest: bytes = EMPTY_DIGEST
+    now_ms: int = 0
+    """When the producers found count as seen; for who looks at them."""
     stopped: str | None = None
     """Why the scan ended before the end of the file: a torn or damaged tail."""
 
     @classmethod
-    def begin(cls, key: SegmentKey, producers: ProducerTable) -> SegmentScan:
-        return cls(key, IndexBuilder(key.base_offset), producers, 0, key.base_offset)
+    def begin(cls, key: SegmentKey, producers: ProducerTable, now_ms: int = 0) -> SegmentScan:
+        return cls(key, IndexBuilder(key.base_offset), producers, 0, key.base_offset, now_ms=now_ms)
 
     def advance(self, read: ReadAt, size_bytes: int, until: Callable[[], bool] = lambda: False) -> SegmentScan:
         """Take in the batches up to `size_bytes`. `until` lets a shutdown interrupt it between windows."""
@@ -53,7 +55,7 @@ class SegmentScan:
                     header.base_offset, header.size_bytes, first_timestamp_ms(header), header.max_timestamp_ms
                 )
                 if header.producer_id >= 0:
-                    self.producers.replay(header)
+                    self.producers.replay(header, self.now_ms)
             self.position += valid.end_position
             self.next_offset = valid.next_offset
             window = _WINDOW_BYTES

@@ -314,10 +314,10 @@ class Flusher:
     def _due_checkpoint(self, active: ActiveSegment, *, force: bool) -> Checkpoint | None:
         position = active.size_bytes
         now_ms = self._clock_ms()
-        last_position, last_ms = self._checkpointed.setdefault(active, (0, now_ms))
-        if position == last_position or not position:
+        last_position, last_ms = self._checkpointed.setdefault(active, (-1, now_ms))
+        if position == last_position or (not position and not len(active.leader.producers)):
             return None
-        if not force and position - last_position < CHECKPOINT_BYTES and now_ms - last_ms < CHECKPOINT_MS:
+        if position and not force and position - last_position < CHECKPOINT_BYTES and now_ms - last_ms < CHECKPOINT_MS:
             return None
         self._checkpointed[active] = (position, now_ms)
         leader = active.leader

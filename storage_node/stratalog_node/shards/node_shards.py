@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog.formats.record_batch import check_batch
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.segment_leader import OfferedBatch, ProposeIsr
 from stratalog.meta_api.client import MetaClient
 from stratalog.meta_api.commands import (
@@ -24,6 +25,7 @@ from stratalog.meta_api.commands import (
 )
 from stratalog.model.errors import DiskFull, Fenced, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
@@ -143,6 +145,9 @@ class NodeShards:
 
     def on_write_failure(self, listener: Callable[[StratalogError], None]) -> None:
         self._failure_listeners.append(listener)
+
+    def producer_table(self, snapshots: Iterable[ProducerSnapshot]) -> ProducerTable:
+        return ProducerTable(snapshots, self.settings.producer_id_max_per_shard)
 
     # The turn -------------------------------------------------------------------------------------------------------
     def mark_dirty(self, shard: ShardLog) -> None:

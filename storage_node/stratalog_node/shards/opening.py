@@ -130,19 +130,22 @@ class SegmentOpener:
     ) -> tuple[SegmentScan, int]:
         """The state at the end of the valid batches, and the position of the checkpoint it started from."""
         before = table.snapshot()
-        scan = self._resume(key, data_bytes, table)
+        checkpoint = self._checkpoints.get(key)
+        if checkpoint is not None and checkpoint.position > data_bytes:
+            checkpoint = None
+        scan = self._begin_scan(key, checkpoint, table)
         start = scan.position
         await self._advance(scan, file, data_bytes)
         if start == scan.position < data_bytes and start > 0 and not self._ends_whole(file, scan):
             # Not one batch follows the checkpoint: rather a wrong checkpoint than a tail torn just there.
             log.warning("checkpoint doubted: reading the segment from its start", file=str(file.path), position=start)
-            again = ProducerTable(before)
-            full = await self._advance(SegmentScan.begin(key, again), file, data_bytes)
+            again = self._node.producer_table(before)
+            full = await self._advance(SegmentScan.begin(key, again, self._node.now_ms), file, data_bytes)
             if full.position != start:
                 table.replace(again.snapshot())
                 full.producers = table
                 return full, 0
-        if start:
+        if checkpoint is not None:
             self.used.add(key)
         return scan, start
 
@@ -175,10 +178,10 @@ class SegmentOpener:
             return work()  # nobody is served yet, and a thread costs more than this
         return await self._node.threads.read_file(file, work)
 
-    def _resume(self, key: SegmentKey, data_bytes: int, table: ProducerTable) -> SegmentScan:
-        checkpoint = self._checkpoints.get(key)
-        if checkpoint is None or checkpoint.position > data_bytes:
-            return SegmentScan.begin(key, table)
+    def _begin_scan(self, key: SegmentKey, checkpoint: Checkpoint | None, table: ProducerTable) -> SegmentScan:
+        now_ms = self._node.now_ms
+        if checkpoint is None:
+            return SegmentScan.begin(key, table, now_ms)
         table.replace(checkpoint.producers)
         index = IndexBuilder.resume(
             key.base_offset,
@@ -187,7 +190,9 @@ class SegmentOpener:
             checkpoint.first_timestamp_ms,
             checkpoint.max_timestamp_ms,
         )
-        return SegmentScan(key, index, table, checkpoint.position, checkpoint.next_offset, checkpoint.digest)
+        return SegmentScan(
+            key, index, table, checkpoint.position, checkpoint.next_offset, checkpoint.digest, now_ms=now_ms
+        )
 
 
 def set_aside(path: Path) -> None:

@@ -168,14 +168,14 @@ class Recovery:
     async def _recover_files(
         self, shard: ShardLog, segments: list[Segment], files: set[SegmentKey], found: _Found
     ) -> None:
-        table = ProducerTable(shard.inherited or ())
+        table = self._node.producer_table(shard.inherited or ())
         for segment in segments:
             has_file = segment.key in files
             files.discard(segment.key)
             match segment.state:
                 case SegmentState.SEALED:
                     assert segment.seal is not None
-                    table = ProducerTable(segment.seal.producers)
+                    table = self._node.producer_table(segment.seal.producers)
                     if has_file and self._node.node_id in segment.local_nodes:
                         self._take_sealed(shard, segment)
                     elif has_file and segment.remote.state is RemoteState.COMPLETE:
@@ -231,6 +231,9 @@ class Recovery:
                 local_end = missing.local_end
         else:
             local_end = segment.base_offset
+            checkpoint = self._checkpoints.get(segment.key)
+            if checkpoint is not None and checkpoint.position == 0:
+                table.replace(checkpoint.producers)
             if local_end == known_end and segment.state is SegmentState.ACTIVE:
                 return None
         self.unhealed[shard.key] = MissingTail(segment, local_end, known_end, table.snapshot())

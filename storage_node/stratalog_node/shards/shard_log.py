@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.producer_table import ProducerTable, Refusal
+from stratalog.machines.producer_table import Refusal
 from stratalog.machines.segment_leader import (
     Acknowledge,
     BatchesPersisted,
@@ -367,10 +367,10 @@ class ShardLog:
         if segment is None or segment.leader != self.node.node_id:
             raise Unavailable(f"{self.topic.name}-{self.key.shard}: this node leads no active segment of it yet")
         if self.inherited is not None:
-            table, self.inherited = ProducerTable(self.inherited), None
+            table, self.inherited = self.node.producer_table(self.inherited), None
         else:
             previous = self.segments[-2].seal if len(self.segments) > 1 else None
-            table = ProducerTable(previous.producers if previous else ())
+            table = self.node.producer_table(previous.producers if previous else ())
         return open_new(self, segment.key, table, isr=segment.isr, is_confirmed=True)
 
     def _roll(self, old: ActiveSegment, end_offset: int, remaining: list[OfferedBatch], now_ms: int) -> None:
@@ -386,6 +386,8 @@ class ShardLog:
                 self._refuse(batch, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
             return
         old.producers_at_end = old.leader.producers.snapshot()
+        if old.producers_at_end:
+            self.node.written(self, new)  # a checkpoint: the segments before may be deleted before it is written to
         self.ended.append(old)
         self.active = new
         self.node.stats.rolls += 1
@@ -409,7 +411,12 @@ class ShardLog:
 
     def forget_silent_producers(self, now_ms: int, expiration_ms: int) -> int:
         """Idempotent producers that have not written for so long; returns how many were forgotten."""
-        return self.active.leader.producers.expire(now_ms, expiration_ms) if self.active is not None else 0
+        if self.active is None:
+            return 0
+        table = self.active.leader.producers
+        self.node.stats.producers_dropped += table.dropped
+        table.dropped = 0
+        return table.expire(now_ms, expiration_ms)
 
     def confirmed(self, active: ActiveSegment, event: Any, now_ms: int) -> None:
         """The meta service answered something about this segment: step its leader with it."""

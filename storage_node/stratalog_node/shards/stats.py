@@ -24,4 +24,7 @@ class ShardStats:
     torn_tail_bytes: int = counter("Bytes cut from torn tails at start.")
     healed_shards: int = counter("Shards whose lost tail was brought back from the object store.")
     healed_bytes: int = counter("Bytes of batches brought back for them.")
+    producers_dropped: int = counter(
+        "Idempotent producers forgotten before their time: a shard remembers producer.id.max.per.shard."
+    )
     given_up_offsets: int = counter("Offsets given up for lost under uncleanSeal=allow.")

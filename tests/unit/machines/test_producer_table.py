@@ -42,6 +42,17 @@ def test_an_expired_producer_may_begin_anywhere() -> None:
     assert table.judge(1, 0, 77, 1) is None
 
 
+def test_above_its_limit_the_one_not_seen_for_longest_is_forgotten() -> None:
+    table = ProducerTable(limit=3)
+    for now_ms, producer in enumerate([1, 2, 3, 1, 4]):
+        table.record(producer, 0, 5, 1, now_ms, now_ms)
+    assert [entry.producer_id for entry in table.snapshot()] == [1, 3, 4]
+    assert table.dropped == 1
+    again = ProducerTable(table.snapshot(), limit=2)
+    assert [entry.producer_id for entry in again.snapshot()] == [1, 4], "the order outlives a snapshot"
+    assert again.judge(2, 0, 77, 1) is None, "forgotten: it may begin anywhere"
+
+
 @st.composite
 def logs(draw: st.DrawFn) -> list[BatchHeader]:
     headers, offset, sequences = [], 0, {}
@@ -58,13 +69,13 @@ def logs(draw: st.DrawFn) -> list[BatchHeader]:
 def test_replaying_a_log_in_two_parts_gives_the_same_table(log: list[BatchHeader], cut: int) -> None:
     whole = ProducerTable()
     for header in log:
-        whole.replay(header)
+        whole.replay(header, header.base_offset)
     first = ProducerTable()
     for header in log[:cut]:
-        first.replay(header)
+        first.replay(header, header.base_offset)
     second = ProducerTable(first.snapshot())
     for header in log[cut:]:
-        second.replay(header)
+        second.replay(header, header.base_offset)
     assert second.snapshot() == whole.snapshot()
 
 
@@ -77,4 +88,4 @@ def test_restoring_undoes_a_record(log: list[BatchHeader]) -> None:
             old = table.record(header.producer_id, 0, header.base_sequence, header.record_count, header.base_offset, 0)
             table.restore(header.producer_id, old)
         assert table.snapshot() == before
-        table.replay(header)
+        table.replay(header, header.base_offset)

@@ -50,7 +50,7 @@ def test_every_time_and_size_names_its_unit() -> None:
     without = {"node.id", "num.partitions", "default.replication.factor", "min.insync.replicas", "max.connections"}
     without |= {"http.max.connections", "http.max.connections.per.ip"}
     without |= {"max.connections.per.ip", "group.max.size", "offsets.topic.num.partitions"}
-    without |= {"remote.read.max.concurrency", "remote.read.bytes.per.second"}
+    without |= {"remote.read.max.concurrency", "remote.read.bytes.per.second", "producer.id.max.per.shard"}
     for key in INTEGERS:
         assert key in without or key.endswith((".ms", ".bytes", ".minutes")), f"{key} does not name its unit"
 
