@@ -40,6 +40,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 _COLD_READER = "tests/unit/tier/test_cold_reader.py"
+_COLD_MEMORY = "tests/unit/tier/test_cold_memory.py"
 _TIER_FAULTS = "tests/unit/tier/test_tier_faults.py"
 _RARE = "tests/clients/test_metrics_of_rare_faults.py"
 _GROUP_LOG = "tests/unit/groups/test_group_log_keeping.py"
@@ -52,6 +53,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_cold_read_hits_total": (_COLD_READER, "hits"),
     "stratalog_cold_read_joined_total": (_COLD_READER, "joined"),
     "stratalog_cold_read_reloads_total": (_COLD_READER, "reloads"),
+    "stratalog_cold_read_evicted_unread_blocks_total": (_COLD_MEMORY, "evicted_unread_blocks > 0"),
+    "stratalog_cold_read_waits_total": (_COLD_MEMORY, "waits > 0"),
     "stratalog_cold_read_fetch_failures_total": ("tests/stores/test_cold_reader_behind_faults.py", "fetch_failures"),
     "stratalog_cold_read_expired_unread_bytes_total": (_COLD_READER, "expired_unread_blocks"),
     "stratalog_flush_failures_total": ("tests/unit/shards/test_flush_groups.py", "stats.failures == 1"),

@@ -99,6 +99,7 @@ class ReadWindow:
         "_limits",
         "held_bytes",
         "in_flight_bytes",
+        "unread_bytes",
         "window_bytes",
     )
 
@@ -110,6 +111,8 @@ class ReadWindow:
         self._is_paused = False
         self.window_bytes = limits.floor_bytes
         self.held_bytes = 0
+        self.unread_bytes = 0
+        """Of those held, what was not read to its end."""
         self.in_flight_bytes = 0
 
     # Asking -----------------------------------------------------------------------------------------------------
@@ -160,6 +163,7 @@ class ReadWindow:
         entry.expires_ms = now_ms + self._limits.unread_ttl_ms
         self.in_flight_bytes -= block.size_bytes
         self.held_bytes += block.size_bytes
+        self.unread_bytes += block.size_bytes
         self._is_paused = False
 
     def failed(self, block: Block) -> None:
@@ -180,8 +184,9 @@ class ReadWindow:
         entry = self._blocks.get(block)
         if entry is None or entry.status is _Status.IN_FLIGHT:
             return
-        if end_offset >= block.end_offset:
+        if end_offset >= block.end_offset and entry.status is _Status.UNREAD:
             entry.status = _Status.READ
+            self.unread_bytes -= block.size_bytes
         ttl_ms = self._limits.read_ttl_ms if entry.status is _Status.READ else self._limits.unread_ttl_ms
         entry.expires_ms = now_ms + ttl_ms
 
@@ -190,7 +195,12 @@ class ReadWindow:
         entry = self._blocks.get(block)
         if entry is not None and entry.status is not _Status.IN_FLIGHT:
             del self._blocks[block]
-            self.held_bytes -= block.size_bytes
+            self._let_go(block, entry)
+
+    def _let_go(self, block: Block, entry: _Entry) -> None:
+        self.held_bytes -= block.size_bytes
+        if entry.status is _Status.UNREAD:
+            self.unread_bytes -= block.size_bytes
 
     # Time -------------------------------------------------------------------------------------------------------
     def expire(self, now_ms: int) -> Expired:
@@ -205,7 +215,7 @@ class ReadWindow:
         unread_blocks = unread_bytes = 0
         for block in gone:
             entry = self._blocks.pop(block)
-            self.held_bytes -= block.size_bytes
+            self._let_go(block, entry)
             if entry.status is _Status.UNREAD and entry.is_ahead:
                 unread_blocks += 1
                 unread_bytes += block.size_bytes
@@ -229,5 +239,7 @@ class ReadWindow:
         assert self._limits.floor_bytes <= self.window_bytes <= self._limits.cap_bytes
         in_flight = sum(b.size_bytes for b, e in self._blocks.items() if e.status is _Status.IN_FLIGHT)
         assert in_flight == self.in_flight_bytes
+        unread = sum(b.size_bytes for b, e in self._blocks.items() if e.status is _Status.UNREAD)
+        assert unread == self.unread_bytes
         assert sum(block.size_bytes for block in self._blocks) - in_flight == self.held_bytes
         assert len(self._ends) <= _READERS_REMEMBERED

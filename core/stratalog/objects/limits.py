@@ -18,24 +18,47 @@ _MIN_BURST_BYTES = 1 << 20
 class Transfer:
     """One transfer under limits. (A generator's context manager would cost four times as much, for every block.)"""
 
-    __slots__ = ("_limits", "_size_bytes")
+    __slots__ = ("_has_slot", "_lapse", "_limits", "_size_bytes")
 
     def __init__(self, limits: TransferLimits, size_bytes: int) -> None:
         self._limits = limits
         self._size_bytes = size_bytes
+        self._has_slot = True
+        self._lapse: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> None:
         await self._limits.begin(self._size_bytes)
+        if self._limits.slot_s is not None:
+            self._lapse = asyncio.get_running_loop().call_later(self._limits.slot_s, self._wait_on)
 
     async def __aexit__(self, *_: object) -> None:
-        self._limits.end()
+        if self._lapse is not None:
+            self._lapse.cancel()
+        if self._has_slot:
+            self._limits.end()
+        else:
+            self._limits.overdue -= 1
+
+    def _wait_on(self) -> None:
+        limits = self._limits
+        if limits.overdue < limits.most_overdue:
+            limits.overdue += 1
+            self._has_slot = False
+            limits.end()
 
 
 class TransferLimits:
-    """Bytes per second and transfers at a time. `bytes_per_s=None` is no limit on bytes."""
+    """Bytes per second and transfers at a time. `bytes_per_s=None` is no limit on bytes.
 
-    def __init__(self, *, bytes_per_s: float | None, concurrency: int) -> None:
+    With `slot_ms` a transfer that lasts longer gives its slot to the next and waits on without one, so that a few that
+    are never answered do not hold up all; of such there may be twice `concurrency` beside.
+    """
+
+    def __init__(self, *, bytes_per_s: float | None, concurrency: int, slot_ms: int | None = None) -> None:
         assert concurrency > 0, "concurrency: at least one transfer must be allowed"
+        self.slot_s = None if slot_ms is None else slot_ms / 1_000
+        self.most_overdue = 2 * concurrency
+        self.overdue = 0
         self._slots = asyncio.Semaphore(concurrency)
         self._bucket: TokenBucket | None = None
         self.waited_ms = 0.0

@@ -21,6 +21,7 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.serve.answer import Parkable
 from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.fetch_count import PartitionCount
+from stratalog_node.serve.slow_reads import SlowReads
 from stratalog_node.shards.local_copy import NotCached
 from stratalog_node.shards.reading import Piece, Read, ShardReader
 
@@ -279,17 +280,15 @@ class PendingFetch(Parkable):
         *,
         is_slow_first: bool,
     ) -> None:
-        """Read the rest, side by side, each within its share; what does not come in time is left for the next fetch.
+        """Read the rest, as much as there is room for (`serve.slow_reads`); the others are left for the next fetch.
 
         `is_slow_first`: the first one stands before all hot ones in the request, and gets its batch whatever they took.
         """
-        share = max(left // len(slow), 1)
-        tasks = [
-            asyncio.ensure_future(self._reader.read(shard, wanted.fetch_offset, min(wanted.max_bytes, share)))
-            for _, shard, wanted in slow
-        ]
+        wants = [(shard, wanted) for _, shard, wanted in slow]
+        slow_reads = SlowReads(self._reader, wants, left, self._enough_bytes - total)
+        tasks = slow_reads.tasks
         try:
-            await asyncio.wait(tasks, timeout=max(self._request.max_wait_ms / 1000, _SLOW_READ_S))
+            await slow_reads.run(max(self._request.max_wait_ms / 1000, _SLOW_READ_S))
         except asyncio.CancelledError:
             _release(reads)
             _release(task.result() for task in tasks if task.done() and not task.cancelled() and not task.exception())
@@ -300,7 +299,7 @@ class PendingFetch(Parkable):
                     task.cancel()
             self._connection.slow_read_ended()
         found: dict[int, FetchedPartition[Piece]] = {}
-        for (answer, shard, wanted), task in zip(slow, tasks, strict=True):
+        for (answer, shard, wanted), task in zip(slow, tasks, strict=False):
             if not task.done() or task.cancelled():
                 continue
             error = task.exception()

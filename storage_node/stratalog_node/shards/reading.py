@@ -45,7 +45,9 @@ Piece: TypeAlias = bytes | memoryview | FileSlice
 class ColdReads(Protocol):
     """The part of `tier.cold_reader` that reads use."""
 
-    async def read(self, segments: Sequence[Segment], offset: int, max_bytes: int) -> Sequence[bytes | memoryview]: ...
+    async def read(
+        self, segments: Sequence[Segment], offset: int, max_bytes: int, room_bytes: Callable[[int], int]
+    ) -> Sequence[bytes | memoryview]: ...
 
 
 class Pooled(Protocol):
@@ -209,18 +211,20 @@ class ShardReader:
                 pass
         assert self.cold is not None
         shard.node.stats.cold_reads += 1
-        buffers: list[Piece] = list(await self.cold.read(shard.segments[place.segment_index :], offset, max_bytes))
+        segments = shard.segments[place.segment_index :]
+        buffers: list[Piece] = list(await self.cold.read(segments, offset, max_bytes, self.room_bytes))
         return self._counted(buffers)
 
     def _counted(self, pieces: list[Piece]) -> Read:
-        """Memory of its own: counted until it was sent, so that many slow readers leave one another less room."""
-        size = sum(map(len, pieces))
-        self.outstanding_bytes += size
+        """Memory of its own: counted until it was sent, so that many slow readers leave one another less room; a view
+        with all that it keeps alive."""
+        held = sum(memoryview(piece.obj).nbytes if isinstance(piece, memoryview) else len(piece) for piece in pieces)
+        self.outstanding_bytes += held
 
         def release() -> None:
-            self.outstanding_bytes -= size
+            self.outstanding_bytes -= held
 
-        return Read(pieces, size, release)
+        return Read(pieces, sum(map(len, pieces)), release)
 
     def _mark_damaged(self, shard: ShardLog, place: Place, error: Corrupt) -> None:
         """Once checked and found wrong, the bytes lie in the page cache, where reads are not checked: remember it."""

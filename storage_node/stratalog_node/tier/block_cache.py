@@ -1,8 +1,10 @@
-"""Verified blocks of the cold tier in memory, all shards together, bounded by the bytes they really hold.
+"""Verified blocks of the cold tier in memory, all shards together: never more bytes than the budget.
 
-A block keeps the whole range that was fetched for it alive, and is counted with all of it; views handed to readers
-keep it alive beyond its life here (at most one block each: no large parent is pinned by a small slice).
-When memory is needed, blocks that were read to their end go first, oldest use first, then the longest held others.
+A block keeps the whole range that was fetched for it alive, and is counted with all of it from before it is asked for
+until nobody here holds it. Who wants room that is not there waits: nothing is fetched that cannot be held.
+What may go to make room: blocks that were read to their end, longest unused first; then others that nobody has used for
+`patience_ms`, for their readers are slow, or gone. A block that a reader waits for (pinned) never goes.
+Invariant: held_bytes + reserved_bytes <= budget, or a single block larger than that is all there is.
 Lives on the event loop.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -51,68 +53,130 @@ class HeldBlock:
             yield self.batches[self.positions[index] : self.positions[index + 1]]
 
 
-class BlockCache:
-    """Invariant: held_bytes is the sum over the blocks held."""
+class _Kept:
+    __slots__ = ("held", "used_ms")
 
-    def __init__(self, budget_bytes: int, on_evicted: Callable[[HeldBlock], None]) -> None:
-        self._budget_bytes = budget_bytes
+    def __init__(self, held: HeldBlock, used_ms: int) -> None:
+        self.held = held
+        self.used_ms = used_ms
+
+
+class BlockCache:
+    """See the module. `on_evicted` is told of blocks that went to make room, and whether they had been read."""
+
+    def __init__(self, budget_bytes: int, patience_ms: int, on_evicted: Callable[[HeldBlock, bool], None]) -> None:
+        self.budget_bytes = budget_bytes
+        self._patience_ms = patience_ms
         self._on_evicted = on_evicted
-        self._unread: OrderedDict[Block, HeldBlock] = OrderedDict()
-        self._read: OrderedDict[Block, HeldBlock] = OrderedDict()
+        self._unread: OrderedDict[Block, _Kept] = OrderedDict()
+        self._read: OrderedDict[Block, _Kept] = OrderedDict()
+        self._pins: Counter[Block] = Counter()
+        self._leaving: dict[Block, int] = {}
+        """Dropped while somebody waited for it: counted until the last one has taken what it came for."""
         self._read_bytes = 0
         self.held_bytes = 0
         self.reserved_bytes = 0
         """On its way: counted before it is asked for."""
 
     def get(self, block: Block) -> HeldBlock | None:
-        return self._unread.get(block) or self._read.get(block)
+        kept = self._unread.get(block) or self._read.get(block)
+        return kept.held if kept is not None else None
 
+    def __contains__(self, block: Block) -> bool:
+        return block in self._unread or block in self._read
+
+    def __len__(self) -> int:
+        return len(self._unread) + len(self._read)
+
+    # Room -------------------------------------------------------------------------------------------------------
     @property
     def allowance_bytes(self) -> int:
         """What may be fetched ahead now: free memory, and what holds only blocks that were read to their end."""
-        return self._budget_bytes - self.held_bytes - self.reserved_bytes + self._read_bytes
+        waited_for = sum(block.size_bytes for block in self._pins if block in self._read)
+        return self.budget_bytes - self.held_bytes - self.reserved_bytes + self._read_bytes - waited_for
 
-    def reserve(self, size_bytes: int) -> None:
-        """Make room for a block that is about to be fetched; it is fetched also when that much cannot be had."""
+    def try_reserve(self, size_bytes: int, now_ms: int) -> bool:
+        """Make room for a block that is about to be fetched. Nothing goes when what may go would not do."""
+        lacking = self.held_bytes + self.reserved_bytes + size_bytes - self.budget_bytes
+        victims: list[_Kept] = []
+        if lacking > 0:
+            for kept in self._may_go(now_ms):
+                victims.append(kept)
+                lacking -= kept.held.block.size_bytes
+                if lacking <= 0:
+                    break
+            goes = sum(kept.held.block.size_bytes for kept in victims)
+            # One larger than all of the memory goes alone.
+            if lacking > 0 and self.held_bytes + self.reserved_bytes > goes:
+                return False
+        for kept in victims:
+            is_read = kept.held.block in self._read
+            self.drop(kept.held.block)
+            self._on_evicted(kept.held, is_read)
         self.reserved_bytes += size_bytes
-        self._shrink()
+        return True
+
+    def _may_go(self, now_ms: int) -> Iterator[_Kept]:
+        for block, kept in self._read.items():
+            if block not in self._pins:
+                yield kept
+        for block, kept in self._unread.items():
+            if kept.used_ms + self._patience_ms > now_ms:
+                return
+            if block not in self._pins:
+                yield kept
+
+    def next_lapse_ms(self) -> int | None:
+        """When the next block that was not read may go; None while there is none that may."""
+        for block, kept in self._unread.items():
+            if block not in self._pins:
+                return kept.used_ms + self._patience_ms
+        return None
 
     def release(self, size_bytes: int) -> None:
         """The fetch failed."""
         self.reserved_bytes -= size_bytes
 
-    def hold(self, held: HeldBlock) -> None:
+    # Blocks -----------------------------------------------------------------------------------------------------
+    def hold(self, held: HeldBlock, now_ms: int) -> None:
         """A reserved block arrived."""
         size_bytes = held.block.size_bytes
         self.reserved_bytes -= size_bytes
         self.held_bytes += size_bytes
-        self._unread[held.block] = held
+        self._unread[held.block] = _Kept(held, now_ms)
 
-    def touched(self, block: Block, *, is_read: bool) -> None:
+    def touched(self, block: Block, now_ms: int, *, is_read: bool) -> None:
         """A reader used it; `is_read`: to its end."""
-        held = self._unread.get(block)
-        if held is not None and is_read:
-            del self._unread[block]
-            self._read[block] = held
-            self._read_bytes += block.size_bytes
-        elif held is None and block in self._read:
+        kept = self._unread.get(block)
+        if kept is not None:
+            kept.used_ms = now_ms
+            if is_read:
+                del self._unread[block]
+                self._read[block] = kept
+                self._read_bytes += block.size_bytes
+            else:
+                self._unread.move_to_end(block)
+        elif block in self._read:
             self._read.move_to_end(block)
 
+    def pin(self, block: Block) -> None:
+        """A reader waits for it, or looks into it now: until `unpin` it stays, or is at least counted."""
+        self._pins[block] += 1
+
+    def unpin(self, block: Block) -> None:
+        self._pins[block] -= 1
+        if not self._pins[block]:
+            del self._pins[block]
+            self.held_bytes -= self._leaving.pop(block, 0)
+
     def drop(self, block: Block) -> None:
-        if self._unread.pop(block, None) is not None:
-            self.held_bytes -= block.size_bytes
-        elif self._read.pop(block, None) is not None:
-            self.held_bytes -= block.size_bytes
-            self._read_bytes -= block.size_bytes
-
-    def _shrink(self) -> None:
-        while self.held_bytes + self.reserved_bytes > self._budget_bytes:
-            victims = self._read or self._unread
-            if not victims:
+        kept = self._unread.pop(block, None)
+        if kept is None:
+            kept = self._read.pop(block, None)
+            if kept is None:
                 return
-            held = next(iter(victims.values()))
-            self.drop(held.block)
-            self._on_evicted(held)
-
-    def __len__(self) -> int:
-        return len(self._unread) + len(self._read)
+            self._read_bytes -= block.size_bytes
+        if block in self._pins:
+            self._leaving[block] = self._leaving.get(block, 0) + block.size_bytes
+        else:
+            self.held_bytes -= block.size_bytes

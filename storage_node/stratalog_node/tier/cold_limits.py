@@ -15,8 +15,8 @@ class ColdReadLimits:
     """Limits of one node's cold reads, all shards together unless said otherwise."""
 
     cache_bytes: int = 64 * _MIB
-    """Held or on its way, read-ahead and indexes included. What readers wait for may go over it by
-    `max_concurrency` blocks, or by a batch that is larger than a block."""
+    """Held or on its way, read-ahead and indexes included; never more, but for a single batch larger than all of it.
+    Answers that are being sent are counted where hot ones are."""
     window_min_bytes: int = 1 * _MIB
     window_max_bytes: int = 16 * _MIB
     """Of one shard."""
@@ -29,6 +29,10 @@ class ColdReadLimits:
     a quarter less CPU per byte than 1 MiB, 4 MiB little less than 2."""
     unread_ttl_ms: int = 10_000
     read_ttl_ms: int = 2_000
+    patience_ms: int = 500
+    """How long a block that is not read to its end is kept for its reader while others wait for room."""
+    slot_ms: int = 1_000
+    """How long a request that is not answered keeps others from being sent; then it waits on beside them."""
     threads: int = 2
     """That verify what was fetched."""
 
@@ -50,7 +54,7 @@ class ColdReadLimits:
     @property
     def index_bytes(self) -> int:
         """The part of the memory that manifests and indexes may take."""
-        return self.cache_bytes // 8
+        return self.cache_bytes // 6
 
 
 @dataclass(slots=True)
@@ -69,6 +73,8 @@ class ColdReadStats:
     expired_unread_blocks: int = counter("Blocks fetched ahead and dropped before they were wholly read.")
     expired_unread_bytes: int = counter("Bytes of the blocks fetched ahead and dropped before they were wholly read.")
     evicted_blocks: int = counter("Blocks dropped before their time because the memory was needed.")
+    evicted_unread_blocks: int = counter("Blocks dropped for want of memory before they were read to their end.")
+    waits: int = counter("Fetches that had to wait for memory.")
     corrupt_ranges: int = counter("Fetched ranges whose bytes were wrong.")
     reloads: int = counter("Times an object was gone and the segment's parts were read again from metadata.")
     held_bytes: int = gauge("Bytes of cold data held in memory, indexes included.")

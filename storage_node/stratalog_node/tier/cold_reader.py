@@ -6,21 +6,29 @@ reader's own threads. Blocks are fetched once for all readers, by tasks of their
 alone (F43, F47). How far ahead is `machines.read_window`'s to say; how fast is this reader's own limit, so that
 producers and hot readers do not feel it.
 
+Memory is counted before it is asked for: a block that does not fit waits its turn in a line, and what is fetched stays
+until its readers have taken it (`block_cache`). When readers outnumber the blocks that fit they take turns, a block
+each; where that does not help, because they are slow, ranges get smaller (`machines.read_range`).
+
 Requires: one event loop; segments oldest first, without the deleted ones.
-Cost of a read from memory: about 30 us, no copy. Views handed out keep at most their blocks alive.
+Cost of a read from memory: about 30 us. An answer keeps at most four times its bytes alive: small cuts of large blocks
+are copied, so that slow clients hold no blocks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
 
+from stratalog.formats.index_block import INDEX_INTERVAL_BYTES
 from stratalog.formats.object_names import ObjectNames
+from stratalog.machines.read_range import ReadRange
 from stratalog.machines.read_window import Block, ReadWindow, WindowStatus
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -42,8 +50,12 @@ Reload = Callable[[SegmentKey], Awaitable[Segment | None]]
 
 _LOOKS = 64
 """Indexes learned for one look ahead: a bound for a memory too small to hold them."""
+_COPIED_BELOW = 4
+"""What is less than this part of its block is copied into its answer."""
 _SHORTEST_TICK_S = 0.05
 _LONGEST_TICK_S = 1.0
+_GROW_MS = 1_000
+"""Between two ranges that grow while there are more readers than ranges of that size fit: one at a time, to see."""
 _FORGET_TTLS = 4
 """A shard that nobody reads is forgotten after so many unread TTLs, its window with it."""
 
@@ -54,7 +66,10 @@ class _ShardReads:
 
     key: ShardKey
     window: ReadWindow
+    range: ReadRange
     used_ms: int
+    is_suspect: bool = False
+    """The store did not answer its last request: so many of those at a time, that they leave room for others."""
 
 
 class ColdReader:
@@ -76,10 +91,18 @@ class ColdReader:
         self._now_ms = now_ms
         self.stats = ColdReadStats()
         self._threads = ThreadPoolExecutor(limits.threads, thread_name_prefix="cold-read")
-        self._transfers = TransferLimits(bytes_per_s=limits.bytes_per_s, concurrency=limits.max_concurrency)
+        self._transfers = TransferLimits(
+            bytes_per_s=limits.bytes_per_s, concurrency=limits.max_concurrency, slot_ms=limits.slot_ms
+        )
         # Read-ahead leaves a slot to those who wait.
         self._ahead_slots = asyncio.Semaphore(max(1, limits.max_concurrency - 1))
-        self._cache = BlockCache(limits.cache_bytes - limits.index_bytes, self._evicted)
+        self._suspects = asyncio.Semaphore(limits.max_concurrency)
+        self._cache = BlockCache(limits.cache_bytes - limits.index_bytes, limits.patience_ms, self._evicted)
+        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
+        """Fetches that wait for room, in the order in which they were asked for."""
+        self._lapse: asyncio.TimerHandle | None = None
+        self._wasted_ms = self._grown_ms = self._now_ms() - _FORGET_TTLS * limits.unread_ttl_ms
+        self._readers = 0
         self._index = RemoteIndex(store, names.cluster_id, limits, self._transfers, self._threads, self.stats)
         self._fetches: SingleFlight[Block, HeldBlock] = SingleFlight()
         self._looks: SingleFlight[ShardKey, None] = SingleFlight()
@@ -87,14 +110,22 @@ class ColdReader:
         self._tick: asyncio.TimerHandle | None = None
 
     # Reading ----------------------------------------------------------------------------------------------------
-    async def read(self, segments: Sequence[Segment], offset: int, max_bytes: int) -> list[memoryview]:
+    async def read(
+        self,
+        segments: Sequence[Segment],
+        offset: int,
+        max_bytes: int,
+        room_bytes: Callable[[int], int] = lambda wanted: wanted,
+    ) -> list[bytes | memoryview]:
         """Whole batches from the one that contains `offset`: at least one, else at most `max_bytes`.
+
+        `room_bytes` is asked, when the data is there, how much of that may be answered now.
 
         Raises: NotFound when `offset` is not in the cold tier; Unavailable when the store does not answer or an object
         is gone for good; Corrupt, naming object and byte.
         """
         self.stats.reads += 1
-        return await self._with_reload(segments, offset, lambda known: self._read(known, offset, max_bytes))
+        return await self._with_reload(segments, offset, lambda known: self._read(known, offset, max_bytes, room_bytes))
 
     async def find_by_time(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the segment's first record with that time or a later one, exact inside compressed
@@ -125,39 +156,47 @@ class ColdReader:
                 raise
             return await work([*segments[:number], fresh, *segments[number + 1 :]])
 
-    async def _read(self, segments: Sequence[Segment], offset: int, max_bytes: int) -> list[memoryview]:
-        remote = await self._block_at(segments, offset)
+    async def _read(
+        self, segments: Sequence[Segment], offset: int, max_bytes: int, room_bytes: Callable[[int], int]
+    ) -> list[bytes | memoryview]:
+        remote = await self._block_at(segments, offset, max_bytes)
         shard = self._shard(remote.segment.shard_key)
+        remote = self._grown(shard, segments, offset, remote)
         reach_bytes = min(max_bytes, self._limits.window.cap_bytes)
         if shard.window.continues(offset):
             reach_bytes = max(reach_bytes, shard.window.window_bytes)
-        held = self._cache.get(remote.block)
-        if held is None:
-            fetch = self._demand(shard, remote)
-            self._look_ahead(shard, segments, offset, reach_bytes)
-            held = await fetch
-        else:
-            self.stats.hits += 1
-            self._look_ahead(shard, segments, offset, reach_bytes)
-        return self._collect(shard, segments, held, offset, max_bytes)
+        self._cache.pin(remote.block)
+        try:
+            held = self._cache.get(remote.block)
+            if held is None:
+                fetch = self._demand(shard, remote)
+                self._look_ahead(shard, segments, offset, reach_bytes)
+                held = await fetch
+            else:
+                self.stats.hits += 1
+                self._look_ahead(shard, segments, offset, reach_bytes)
+            return self._collect(shard, segments, held, offset, room_bytes(max_bytes))
+        finally:
+            self._cache.unpin(remote.block)
+            self._serve_line()
 
     def _collect(
         self, shard: _ShardReads, segments: Sequence[Segment], held: HeldBlock, offset: int, max_bytes: int
-    ) -> list[memoryview]:
+    ) -> list[bytes | memoryview]:
         """Batches of the block that was waited for, and of those behind it that are there."""
-        pieces: list[memoryview] = []
+        pieces: list[bytes | memoryview] = []
         left_bytes = max_bytes
         now_ms = shard.used_ms = self._now_ms()
         while True:
             piece, end_offset = held.cut(offset, left_bytes, at_least_one=not pieces)
             if not len(piece):
                 return pieces
-            pieces.append(piece)
+            pieces.append(piece if _COPIED_BELOW * len(piece) >= held.block.size_bytes else bytes(piece))
             left_bytes -= len(piece)
             self.stats.bytes_used += len(piece)
             shard.window.used(held.block, len(piece), end_offset, now_ms)
             is_read = end_offset >= held.block.end_offset
-            self._cache.touched(held.block, is_read=is_read)
+            self._cache.touched(held.block, now_ms, is_read=is_read)
             following = next(self._walk(segments, end_offset), None) if is_read and left_bytes > 0 else None
             if not isinstance(following, RemoteBlock):
                 return pieces
@@ -168,18 +207,47 @@ class ColdReader:
             held, offset = ready, end_offset
 
     # Finding blocks ---------------------------------------------------------------------------------------------
-    def _walk(self, segments: Sequence[Segment], offset: int) -> Iterator[RemoteBlock | Missing]:
-        return walk_blocks(segments, offset, self._index)
+    def _walk(
+        self, segments: Sequence[Segment], offset: int, level: int | None = None
+    ) -> Iterator[RemoteBlock | Missing]:
+        if level is None:
+            shard = self._shards.get(segments[0].key.shard_key) if segments else None
+            level = shard.range.level if shard is not None else 0
+        return walk_blocks(segments, offset, self._index, level, self._is_asked_for)
 
-    async def _block_at(self, segments: Sequence[Segment], offset: int) -> RemoteBlock:
+    def _is_asked_for(self, block: Block) -> bool:
+        return block in self._cache or block in self._fetches
+
+    async def _block_at(self, segments: Sequence[Segment], offset: int, max_bytes: int = 0) -> RemoteBlock:
+        """The block to fetch for a reader that takes `max_bytes` at a time, or the one that is there."""
         for _ in range(_LOOKS):
-            found = next(self._walk(segments, offset), None)
+            shard = self._shards.get(segments[0].key.shard_key) if segments else None
+            level = shard.range.level_for(max_bytes) if shard is not None else 0
+            found = next(self._walk(segments, offset, level), None)
             if found is None:
                 raise NotFound(f"offset {offset} is not in the cold tier: {_extent(segments)}")
             if isinstance(found, RemoteBlock):
                 return found
             await self._learn(found)
         raise Unavailable("cold reads: the memory for indexes is too small; raise remote.read.cache.bytes")
+
+    def _grown(self, shard: _ShardReads, segments: Sequence[Segment], offset: int, remote: RemoteBlock) -> RemoteBlock:
+        """A range that is about to be fetched, or one twice as large that begins there, if memory allows it."""
+        if not shard.range.level or self._is_asked_for(remote.block) or not self._may_grow(shard):
+            return remote
+        larger = next(self._walk(segments, offset, shard.range.level - 1), None)
+        if not isinstance(larger, RemoteBlock) or larger.block.base_offset != remote.block.base_offset:
+            return remote
+        shard.range.grow()
+        self._grown_ms = self._now_ms()
+        return larger
+
+    def _may_grow(self, shard: _ShardReads) -> bool:
+        now_ms = self._now_ms()
+        if now_ms - self._wasted_ms < self._limits.unread_ttl_ms:
+            return False
+        larger_bytes = shard.range.size_bytes(shard.range.level - 1)
+        return self._readers * larger_bytes <= self._cache.budget_bytes or now_ms - self._grown_ms >= _GROW_MS
 
     async def _learn(self, missing: Missing) -> None:
         if missing.part is None:
@@ -218,48 +286,82 @@ class ColdReader:
                 seen[found.block] = found
                 yield found.block
 
-        for block in shard.window.plan(ahead(), reach_bytes, self._cache.allowance_bytes):
-            self._start(shard, seen[block], is_ahead=True)
+        window = shard.window
+        share_bytes = self._cache.budget_bytes // max(1, self._readers) - window.unread_bytes - window.in_flight_bytes
+        allowance_bytes = 0 if self._line else min(self._cache.allowance_bytes, share_bytes)
+        for block in window.plan(ahead(), reach_bytes, allowance_bytes):
+            reserved = self._cache.try_reserve(block.size_bytes, self._now_ms())
+            assert reserved, "read-ahead is planned within what may be had"
+            self._start(shard, seen[block], is_ahead=True, is_reserved=True)
         return missing
 
     # Fetching ---------------------------------------------------------------------------------------------------
-    async def hold(self, segment: Segment, offset: int) -> HeldBlock:
+    @asynccontextmanager
+    async def hold(self, segment: Segment, offset: int) -> AsyncIterator[HeldBlock]:
         """The block that contains an offset, fetched if need be; for searches by time."""
         remote = await self._block_at([segment], offset)
-        held = self._cache.get(remote.block)
-        if held is not None:
-            self.stats.hits += 1
-            return held
-        return await self._demand(self._shard(segment.key.shard_key), remote)
+        self._cache.pin(remote.block)
+        try:
+            held = self._cache.get(remote.block)
+            if held is not None:
+                self.stats.hits += 1
+            else:
+                held = await self._demand(self._shard(segment.key.shard_key), remote)
+            yield held
+        finally:
+            self._cache.unpin(remote.block)
+            self._serve_line()
 
     def _demand(self, shard: _ShardReads, remote: RemoteBlock) -> Awaitable[HeldBlock]:
-        """A reader waits for this block: fetch it, or join who fetches it. The fetch has begun when this returns."""
+        """A reader waits for this block: fetch it, or join who fetches it. It has its room, or its place in the line
+        for it, when this returns."""
         if shard.window.demand(remote.block):
             self.stats.misses += 1
-            self._start(shard, remote, is_ahead=False)
+            may_go_on = not self._line and not shard.is_suspect
+            is_reserved = may_go_on and self._cache.try_reserve(remote.block.size_bytes, self._now_ms())
+            self._start(shard, remote, is_ahead=False, is_reserved=is_reserved)
         else:
             self.stats.joined += 1
-        return self._fetches.join(remote.block, lambda: self._fetch(shard, remote, is_ahead=False))
+        return self._fetches.join(remote.block, lambda: self._fetch(shard, remote, is_ahead=False, turn=None))
 
-    def _start(self, shard: _ShardReads, remote: RemoteBlock, *, is_ahead: bool) -> None:
-        self._cache.reserve(remote.block.size_bytes)
+    def _start(self, shard: _ShardReads, remote: RemoteBlock, *, is_ahead: bool, is_reserved: bool) -> None:
+        turn = None if is_reserved or shard.is_suspect else self._stand_in_line(remote.block.size_bytes)
         self._measure()
-        self._fetches.start(remote.block, lambda: self._fetch(shard, remote, is_ahead=is_ahead))
+        self._fetches.start(
+            remote.block, lambda: self._fetch(shard, remote, is_ahead=is_ahead, turn=turn, is_reserved=is_reserved)
+        )
 
-    async def _fetch(self, shard: _ShardReads, remote: RemoteBlock, *, is_ahead: bool) -> HeldBlock:
+    async def _fetch(
+        self,
+        shard: _ShardReads,
+        remote: RemoteBlock,
+        *,
+        is_ahead: bool,
+        turn: asyncio.Future[None] | None,
+        is_reserved: bool = False,
+    ) -> HeldBlock:
         size_bytes = remote.block.size_bytes
         try:
-            async with self._ahead_slots if is_ahead else nullcontext():
-                held = await ask_again(lambda: self._transfer(remote))
-        except BaseException:
-            self._cache.release(size_bytes)
+            async with self._suspects if shard.is_suspect else nullcontext():
+                if not is_reserved:
+                    await self._admitted(size_bytes, turn)
+                    is_reserved = True
+                async with self._ahead_slots if is_ahead else nullcontext():
+                    held = await ask_again(lambda: self._transfer(remote))
+        except BaseException as error:
+            if is_reserved:
+                self._cache.release(size_bytes)
             shard.window.failed(remote.block)
+            shard.is_suspect = isinstance(error, Unavailable) and not isinstance(error, ObjectGone)
             self.stats.fetch_failures += 1
             self._measure()
+            self._serve_line()
             raise
-        self._cache.hold(held)
-        shard.window.arrived(remote.block, self._now_ms())
-        self._measure()
+        now_ms = self._now_ms()
+        shard.is_suspect = False
+        self._cache.hold(held, now_ms)
+        shard.window.arrived(remote.block, now_ms)
+        self._serve_line()
         self._arm()
         return held
 
@@ -279,18 +381,61 @@ class ColdReader:
             self.stats.corrupt_ranges += 1
             raise
 
+    # The line for room ------------------------------------------------------------------------------------------
+    def _stand_in_line(self, size_bytes: int) -> asyncio.Future[None]:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append((size_bytes, turn))
+        self.stats.waits += 1
+        self._serve_line()
+        return turn
+
+    async def _admitted(self, size_bytes: int, turn: asyncio.Future[None] | None) -> None:
+        """Returns when there is room for so many bytes, reserved for the caller."""
+        turn = turn or self._stand_in_line(size_bytes)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._cache.release(size_bytes)
+            raise
+
+    def _serve_line(self) -> None:
+        """Let those in whose turn it is; look again when a block that is not read has been kept for long enough."""
+        while self._line:
+            size_bytes, turn = self._line[0]
+            if not turn.done():
+                if not self._cache.try_reserve(size_bytes, self._now_ms()):
+                    break
+                turn.set_result(None)
+            self._line.popleft()
+        self._measure()
+        if self._line and self._lapse is None and (lapse_ms := self._cache.next_lapse_ms()) is not None:
+            pause_s = max(1, lapse_ms - self._now_ms()) / 1_000
+            self._lapse = asyncio.get_running_loop().call_later(pause_s, self._look_at_line)
+
+    def _look_at_line(self) -> None:
+        self._lapse = None
+        self._serve_line()
+
     # Keeping and dropping ---------------------------------------------------------------------------------------
     def _shard(self, key: ShardKey) -> _ShardReads:
         shard = self._shards.get(key)
         if shard is None:
-            shard = self._shards[key] = _ShardReads(key, ReadWindow(self._limits.window), self._now_ms())
+            ranges = ReadRange(self._limits.range_bytes, INDEX_INTERVAL_BYTES)
+            shard = self._shards[key] = _ShardReads(key, ReadWindow(self._limits.window), ranges, self._now_ms())
+            self._readers += 1
         return shard
 
-    def _evicted(self, held: HeldBlock) -> None:
+    def _evicted(self, held: HeldBlock, is_read: bool) -> None:
         self.stats.evicted_blocks += 1
         shard = self._shards.get(held.segment.shard_key)
         if shard is not None:
             shard.window.dropped(held.block)
+        if not is_read:
+            self.stats.evicted_unread_blocks += 1
+            self._wasted_ms = self._now_ms()
+            if shard is not None:
+                shard.range.went_unread(held.block.size_bytes)
 
     def _arm(self) -> None:
         """Look for what has expired again soon, as long as something is held."""
@@ -310,8 +455,10 @@ class ColdReader:
             self.stats.expired_unread_bytes += expired.unread_bytes
             if shard.window.is_idle and now_ms - shard.used_ms > _FORGET_TTLS * self._limits.unread_ttl_ms:
                 del self._shards[shard.key]
+        horizon_ms = now_ms - self._limits.unread_ttl_ms
+        self._readers = sum(shard.used_ms >= horizon_ms for shard in self._shards.values())
         self.stats.window_bytes = sum(shard.window.window_bytes for shard in self._shards.values())
-        self._measure()
+        self._serve_line()
         self._arm()
 
     def _measure(self) -> None:
@@ -328,8 +475,9 @@ class ColdReader:
 
     async def close(self) -> None:
         """Readers that wait get Unavailable. The store is the caller's."""
-        if self._tick is not None:
-            self._tick.cancel()
+        for timer in (self._tick, self._lapse):
+            if timer is not None:
+                timer.cancel()
         await self._looks.close()
         await self._fetches.close()
         await self._index.close()

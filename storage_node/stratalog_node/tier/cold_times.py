@@ -7,8 +7,9 @@ its parts' headers and indexes. Batches are opened on the cold readers' threads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractAsyncContextManager
 
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.part import PartHeader
@@ -21,7 +22,7 @@ from stratalog_node.tier.remote_walk import remote_end_offset
 
 _HEADERS_AT_ONCE = 8
 
-Hold = Callable[[Segment, int], Awaitable[HeldBlock]]
+Hold = Callable[[Segment, int], AbstractAsyncContextManager[HeldBlock]]
 
 
 class TimeSearch:
@@ -89,10 +90,10 @@ class TimeSearch:
         """Look into the batches of `[offset, end_offset)`. A batch may claim a time that none of its records has, so
         the search goes on behind it."""
         while offset < end_offset:
-            held = await self._hold(segment, offset)
-            found = await asyncio.get_running_loop().run_in_executor(
-                self._threads, _first_in_block, held, offset, timestamp_ms
-            )
+            async with self._hold(segment, offset) as held:
+                found = await asyncio.get_running_loop().run_in_executor(
+                    self._threads, _first_in_block, held, offset, timestamp_ms
+                )
             if found is not None:
                 return found
             offset = held.block.end_offset

@@ -45,6 +45,27 @@ class PartBlocks:
         """The number of the block that contains `offset`."""
         return max(0, bisect_right(self.base_offsets, offset) - 1)
 
+    def piece_at(self, offset: int, piece_bytes: int) -> RemoteBlock:
+        """The piece of a block that contains `offset`: at most `piece_bytes`, so that a reader who takes as much at a
+        time leaves nothing of it; or what lies between two index points, where that is more."""
+        whole = self.blocks[self.at(offset)]
+        data_start = self.blocks[0].start
+        start, stop, base_offset = whole.start - data_start, whole.end - data_start, whole.block.base_offset
+        end_offset = whole.block.end_offset
+        points = self.index.points
+        for number in range(points.before_offset(base_offset) + 1, len(points)):
+            point = points[number]
+            if point.position >= stop:
+                break
+            end = points[number + 1].position if number + 1 < len(points) else stop
+            if min(end, stop) - start > piece_bytes:
+                if point.offset > offset:
+                    stop, end_offset = point.position, point.offset
+                    break
+                start, base_offset = point.position, point.offset
+        block = Block(whole.block.object_key, data_start + start, base_offset, end_offset, stop - start)
+        return RemoteBlock(block, whole.segment, data_start + start, data_start + stop, None)
+
 
 def whole_part_block(segment: SegmentKey, part: RemotePart) -> RemoteBlock:
     block = Block(part.object_key, part.position, part.base_offset, part.end_offset, part.size_bytes)

@@ -27,10 +27,12 @@ from stratalog.objects.store import ObjectStore
 from stratalog_node.tier.cold_limits import ColdReadLimits, ColdReadStats
 from stratalog_node.tier.remote_blocks import (
     PartBlocks,
+    RemoteBlock,
     check_index_tail,
     check_part_header,
     cut_part,
     largest_index_bytes,
+    whole_part_block,
 )
 from stratalog_node.tier.single_flight import SingleFlight
 
@@ -62,7 +64,8 @@ async def ask_again(attempt: Callable[[], Awaitable[V]]) -> V:
     try:
         return await attempt()
     except Corrupt:
-        return await attempt()
+        pass  # and let go of the first answer: the error holds on to its bytes
+    return await attempt()
 
 
 class RemoteIndex:
@@ -97,9 +100,19 @@ class RemoteIndex:
             return known.parts if isinstance(known, Manifest) else None
         return remote.parts
 
-    def is_large(self, part: RemotePart) -> bool:
+    def is_large(self, part: RemotePart, level: int = 0) -> bool:
         """Whether a part is cut into blocks by its index; smaller ones are fetched whole."""
-        return part.size_bytes > 2 * self._range_bytes
+        return part.size_bytes > 2 * (self._range_bytes >> level)
+
+    def block_at(self, segment: SegmentKey, part: RemotePart, offset: int, level: int) -> RemoteBlock | None:
+        """The block of a part that contains `offset`, halved `level` times; None when the part's index must be fetched
+        first."""
+        if not self.is_large(part, level):
+            return whole_part_block(segment, part)
+        known = self.blocks_now(segment, part)
+        if known is None:
+            return None
+        return known.piece_at(offset, self._range_bytes >> level) if level else known.blocks[known.at(offset)]
 
     def blocks_now(self, segment: SegmentKey, part: RemotePart) -> PartBlocks | None:
         """A large part's blocks; None when its index must be fetched first."""

@@ -1,14 +1,17 @@
 """The blocks of a shard's cold data, in order, from an offset on: across parts and segments, as far as is known now.
 
 Never waits: where an index must be learned first, the walk ends with what is missing.
+At a level above 0 blocks are halved so many times (`machines.read_range`); larger ones that are there are taken as they
+are, so that nothing is fetched twice when ranges shrink.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from stratalog.machines.read_window import Block
 from stratalog.model.segment import RemotePart, RemoteState, Segment
 from stratalog_node.tier.remote_blocks import RemoteBlock, whole_part_block
 from stratalog_node.tier.remote_index import RemoteIndex
@@ -40,7 +43,13 @@ def segment_at(segments: Sequence[Segment], offset: int) -> int:
     return max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)
 
 
-def walk_blocks(segments: Sequence[Segment], offset: int, index: RemoteIndex) -> Iterator[RemoteBlock | Missing]:
+def walk_blocks(
+    segments: Sequence[Segment],
+    offset: int,
+    index: RemoteIndex,
+    level: int = 0,
+    is_there: Callable[[Block], bool] = lambda _: False,
+) -> Iterator[RemoteBlock | Missing]:
     """Blocks from the one that contains `offset` on. Empty when the offset is not in the object store."""
     if not segments or offset < segments[0].base_offset:
         return
@@ -51,7 +60,10 @@ def walk_blocks(segments: Sequence[Segment], offset: int, index: RemoteIndex) ->
             if parts is None:
                 yield Missing(segment, None)
                 return
-            yield from _walk_parts(segment, parts, offset, index)
+            if level:
+                yield from _walk_pieces(segment, parts, offset, index, level, is_there)
+            else:
+                yield from _walk_parts(segment, parts, offset, index)
             offset = remote_end_offset(segment)
         if segment.end_offset is None or offset < segment.end_offset:
             return  # what follows is not in the store, and nothing may be skipped
@@ -72,3 +84,27 @@ def _walk_parts(
             return
         start = known.at(offset) if number == first else 0
         yield from known.blocks[start:]
+
+
+def _walk_pieces(
+    segment: Segment,
+    parts: Sequence[RemotePart],
+    offset: int,
+    index: RemoteIndex,
+    level: int,
+    is_there: Callable[[Block], bool],
+) -> Iterator[RemoteBlock | Missing]:
+    first = max(0, bisect_right(parts, offset, key=lambda part: part.base_offset) - 1)
+    for part in parts[first:]:
+        at = max(offset, part.base_offset)
+        while at < part.end_offset:
+            piece: RemoteBlock | None = None
+            for coarse in range(level + 1):
+                piece = index.block_at(segment.key, part, at, coarse)
+                if piece is not None and is_there(piece.block):
+                    break
+            if piece is None:
+                yield Missing(segment, part)
+                return
+            yield piece
+            at = piece.block.end_offset

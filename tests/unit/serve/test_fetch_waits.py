@@ -312,6 +312,53 @@ async def test_a_read_that_outlasts_every_patience_is_left_for_the_next_fetch(
         await rig.nothing_is_held()
 
 
+async def test_a_fetch_begins_no_more_slow_reads_than_it_may_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs a block of the object store: 100 partitions in one request, and room for three."""
+    async with ServeRig(tmp_path) as rig:
+        topic = await rig.create_topic("cold", shards=100)
+        for number in range(100):
+            fill(rig, rig.shard(topic, number), 1)
+        disk = ColdDisk(monkeypatch, "cold")
+        disk.gate.set()
+        client = rig.connect()
+        everything = tuple(range(100))
+        frame = client.fetch_frame("cold", 0, partitions=everything, max_bytes=3 << 20, partition_max_bytes=1 << 20)
+        await client.write(frame)
+        found = await client.fetched()
+        assert disk.reads == 3
+        assert [len(partition.batches()) for partition in found] == [1] * 3 + [0] * 97
+        assert {partition.error_code for partition in found} == {0}
+        await rig.nothing_is_held()
+
+
+async def test_what_slow_reads_leave_of_their_room_begins_the_next_while_the_client_waits_for_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ServeRig(tmp_path) as rig:
+        topic = await rig.create_topic("cold", shards=20)
+        for number in range(20):
+            fill(rig, rig.shard(topic, number), 1)
+        disk = ColdDisk(monkeypatch, "cold")
+        disk.gate.set()
+        client = rig.connect()
+        await client.write(
+            client.fetch_frame(
+                "cold",
+                0,
+                partitions=tuple(range(20)),
+                max_bytes=1 << 20,
+                partition_max_bytes=1 << 20,
+                min_bytes=5 * BATCH,
+            )
+        )
+        found = await client.fetched()
+        assert [len(partition.batches()) for partition in found] == [1] * 5 + [0] * 15
+        assert disk.reads == 5
+        await rig.nothing_is_held()
+
+
 async def test_a_store_that_is_away_is_a_retriable_error_of_its_partition_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

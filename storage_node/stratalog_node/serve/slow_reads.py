@@ -1,0 +1,63 @@
+"""The partitions of one fetch that are not in memory: read in order, as many at a time as may be answered.
+
+A read costs memory and requests to the object store, so no read is begun whose bytes the answer would have no room for:
+each is promised its share, and what it leaves of it begins the next, while the client has less than it waits for. What
+was not begun, or does not come in time, is left for the next fetch; clients ask for that first then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stratalog.kafka.fetch import PartitionFetch
+from stratalog_node.shards.reading import Read, ShardReader
+
+if TYPE_CHECKING:
+    from stratalog_node.shards.shard_log import ShardLog
+
+_LEAST_SHARE_BYTES = 1 << 20
+"""A request to the object store for less is not worth its cost: rather fewer partitions in one answer."""
+
+
+class SlowReads:
+    """`tasks` has one entry for each of `wants` that was begun, in order."""
+
+    def __init__(
+        self, reader: ShardReader, wants: Sequence[tuple[ShardLog, PartitionFetch]], left_bytes: int, min_bytes: int
+    ) -> None:
+        """`left_bytes` may be answered, `min_bytes` are still waited for."""
+        self.tasks: list[asyncio.Task[Read]] = []
+        self._reader = reader
+        self._wants = wants
+        self._left_bytes = left_bytes
+        self._min_bytes = min_bytes
+        self._share_bytes = max(left_bytes // max(1, len(wants)), _LEAST_SHARE_BYTES)
+        self._promised: dict[asyncio.Task[Read], int] = {}
+
+    async def run(self, timeout_s: float) -> None:
+        """Returns when no more is to come, or time is up. The caller cancels what still runs, and releases reads."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        self._begin()
+        while self._promised:
+            left_s = deadline - asyncio.get_running_loop().time()
+            done, _ = await asyncio.wait(self._promised, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                return
+            for task in done:
+                size = 0 if task.cancelled() or task.exception() else task.result().size_bytes
+                self._left_bytes += self._promised.pop(task) - size
+                self._min_bytes -= size
+            if self._min_bytes > 0:
+                self._begin()
+
+    def _begin(self) -> None:
+        """Begin what there is room for; the first one always."""
+        while len(self.tasks) < len(self._wants) and (self._left_bytes > 0 or not self.tasks):
+            shard, wanted = self._wants[len(self.tasks)]
+            share = max(1, min(wanted.max_bytes, self._share_bytes, self._left_bytes))
+            task = asyncio.ensure_future(self._reader.read(shard, wanted.fetch_offset, share))
+            self.tasks.append(task)
+            self._promised[task] = share
+            self._left_bytes -= share
