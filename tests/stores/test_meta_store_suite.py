@@ -52,7 +52,7 @@ from support.meta_worlds import STORE_KINDS, make_store
 TOPIC_ID = UUID("4b186ce9-ec7d-4a13-9932-91a9e41c24b5")
 SHARD = ShardKey(TOPIC_ID, 9_999)
 HEADER = TableHeader("cluster-1", 7, MAX_OFFSET - 1)
-TOPIC = Topic("orders.v1", TOPIC_ID, 10_000, 3, {"retention.ms": "-1", "note": "größer\n\x00"}, 5, True)
+TOPIC = Topic("__consumer_offsets", TOPIC_ID, 10_000, 3, {"retention.ms": "-1", "note": "größer\n\x00"}, 5, True)
 NODE = NodeEntry(NodeInfo(2**31 - 1, "storage", "::1", 65_535, None), 3)
 LOCK = Lock("tier/ß/1", "node-1/4", 9, MAX_OFFSET, ("node-1/3", "node-ß/2"))
 PURGED = PurgedTopic(UUID(int=99), 12)
