@@ -200,6 +200,7 @@ def _decode_legacy(request: FetchRequest, frame: memoryview, position: int, vers
 
 
 def _take(room: int, count: int) -> int:
+    count += 1  # a topic without partitions takes room, too
     if count > room:
         raise MalformedFrame(f"more than {MAX_PARTITIONS} partitions in one Fetch: use smaller requests")
     return room - count

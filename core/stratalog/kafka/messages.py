@@ -42,11 +42,21 @@ def decode_request(api_key: int, api_version: int, frame: memoryview, body_posit
 
     Raises: MalformedFrame, also for a key or version that kio does not know.
     """
+    return decode_body(api_key, api_version, body_of(api_key, frame, body_position))
+
+
+def body_of(api_key: int, frame: memoryview, body_position: int) -> bytes:
+    """A copy of the request's body, to be decoded later. Raises: MalformedFrame for one above MAX_REQUEST_BYTES."""
     if len(frame) - body_position > MAX_REQUEST_BYTES:
         raise MalformedFrame(
             f"control request (key {api_key}) of {len(frame)} bytes is above {MAX_REQUEST_BYTES}: split it"
         )
-    return read_entity(request_type(api_key, api_version), bytes(frame[body_position:]))
+    return bytes(frame[body_position:])
+
+
+def decode_body(api_key: int, api_version: int, body: bytes) -> Entity:
+    """The request entity of a whole body. Raises: MalformedFrame."""
+    return read_entity(request_type(api_key, api_version), body)
 
 
 def request_type(api_key: int, api_version: int) -> Schema:
@@ -64,11 +74,40 @@ def encode_response(api_key: int, api_version: int, correlation_id: int, entity:
     return encode_response_head(api_key, api_version, correlation_id, len(body)) + body
 
 
+def response_buffers(api_key: int, api_version: int, correlation_id: int, entity: Entity) -> list[bytes]:
+    """As `encode_response`, in pieces to be sent one after the other: a body that is encoded already is not copied."""
+    if not isinstance(entity, EncodedBody):
+        return [encode_response(api_key, api_version, correlation_id, entity)]
+    return [encode_response_head(api_key, api_version, correlation_id, len(entity.data)), entity.data]
+
+
 def encode_entity(entity: Entity) -> bytes:
     """An entity's bytes without any header: for pre-encoded pieces of a response, and for clients."""
     out = io.BytesIO()
     entity_writer(type(entity))(out, entity)
     return out.getvalue()
+
+
+def has_more_entries(entity: Entity, limit: int) -> bool:
+    """Whether an answer's arrays hold more than so many structures. Cost: a fraction of encoding them, for it looks
+    only until the limit is passed."""
+    return not isinstance(entity, EncodedBody) and _entries_left(entity, limit) < 0
+
+
+def _entries_left(entity: Entity, limit: int) -> int:
+    schema: Schema = type(entity)
+    for name in _array_names(schema):
+        for one in getattr(entity, name) or ():
+            limit = _entries_left(one, limit - 1)
+            if limit < 0:
+                return limit
+    return limit
+
+
+@cache
+def _array_names(schema: Schema) -> tuple[str, ...]:
+    shapes = ((field.name, shape_of(field)) for field in fields(schema))
+    return tuple(name for name, shape in shapes if shape.is_array and shape.nested is not None)
 
 
 def build(schema: Schema, /, **values: object) -> Entity:
@@ -79,6 +118,14 @@ def build(schema: Schema, /, **values: object) -> Entity:
     """
     shape = _shape(schema)
     return schema(**{name: shape[name].convert(value) for name, value in values.items() if name in shape})
+
+
+def element_type(schema: Schema, field_name: str) -> Schema:
+    """The class of an array's elements: for handlers that build a long answer piece by piece (`build` takes made
+    elements as they are)."""
+    nested = next(shape_of(field).nested for field in fields(schema) if field.name == field_name)
+    assert nested is not None, f"{schema.__name__}.{field_name} holds no structures"
+    return nested
 
 
 @cache

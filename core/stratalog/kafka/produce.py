@@ -131,7 +131,7 @@ def _decode_compact(frame: memoryview, position: int) -> ProduceRequest:
             partition_count, position = read_varint(frame, position - 1)
         if partition_count == 0:
             raise MalformedFrame(f"null partition array at byte {position}: close the connection")
-        total += partition_count
+        total += partition_count  # of which one stands for the topic
         if total > MAX_PARTITIONS:
             raise MalformedFrame(f"more than {MAX_PARTITIONS} partitions in one Produce: send smaller requests")
         partitions: list[tuple[int, memoryview | None]] = []
@@ -183,7 +183,7 @@ def _decode_legacy(frame: memoryview, position: int) -> ProduceRequest:
         name = str(frame[at:position], "utf-8")
         (partition_count,) = _I32.unpack_from(frame, position)
         position += 4
-        total += partition_count
+        total += partition_count + 1  # a topic without partitions takes room, too
         if partition_count < 0 or total > MAX_PARTITIONS:
             raise MalformedFrame(f"null array, or more than {MAX_PARTITIONS} partitions in one Produce: send less")
         partitions: list[tuple[int, memoryview | None]] = []

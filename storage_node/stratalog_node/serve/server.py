@@ -13,12 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.produce import TopicRecords
-from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.model.errors import Unavailable
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.histogram import Histogram
 from stratalog.telemetry.logs import logger
@@ -27,7 +25,8 @@ from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.api.p18_api_versions import fallback_response
 from stratalog_node.serve.buffers import Buffer, BufferPool, ByteBudget
 from stratalog_node.serve.connection import Connection
-from stratalog_node.serve.context import ConnectionInfo, NodeServices, RequestContext
+from stratalog_node.serve.context import ConnectionInfo, NodeServices
+from stratalog_node.serve.control import ControlDesk
 from stratalog_node.serve.fetch import PendingFetch
 from stratalog_node.serve.produce import PendingProduce, PendingSingle, ProduceHandler
 from stratalog_node.serve.registry import Api, Registry
@@ -41,8 +40,6 @@ _BACKLOG = 1024
 _REAP_S = 1.0
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_RETRY_S = 0.5
-_LARGE_REQUEST_BYTES = 16 << 10
-"""Control requests above this are decoded, and their answers encoded, off the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +100,7 @@ class KafkaServer:
         self._registry = registry
         self._reader = reader
         self._produce = ProduceHandler(self, shards.by_name)
+        self._control = ControlDesk(self, services)
         self._apis: dict[int, Api] = {api.key: api for api in registry.all()}
         self._connections: set[Connection] = set()
         self._per_ip: dict[str, int] = {}
@@ -216,7 +214,7 @@ class KafkaServer:
             connection.expect_answer(fetch)
             fetch.start()
         else:
-            self._dispatch_control(connection, api, header, frame)
+            self._control.take(connection, api, header, frame)
 
     def _refuse_version(self, connection: Connection, header: RequestHeader) -> None:
         if header.api_key != _API_VERSIONS:
@@ -231,56 +229,6 @@ class KafkaServer:
         connection.expect_answer(answer)
         connection.answer_ready()
         self.request_tick()
-
-    def _dispatch_control(self, connection: Connection, api: Api, header: RequestHeader, frame: memoryview) -> None:
-        is_large = _LARGE_REQUEST_BYTES < len(frame) <= messages.MAX_REQUEST_BYTES
-        if is_large:
-            # Decoded when its turn comes, on a thread: it may take seconds. The frame's buffer is not ours until then.
-            kept = memoryview(bytes(frame))
-        else:
-            request = messages.decode_request(api.key, header.api_version, frame.toreadonly(), header.body_position)
-        context = RequestContext(self._services, header, connection.info)
-        answer = Answer()
-        connection.expect_answer(answer)
-        self.stats.control_requests += 1
-        handler = api.handler
-        assert handler is not None
-
-        async def answered() -> bytes:
-            if not is_large:
-                response = await handler(context, request)
-                return messages.encode_response(api.key, header.api_version, header.correlation_id, response)
-            decode, encode = messages.decode_request, messages.encode_response
-            decoded = await asyncio.to_thread(decode, api.key, header.api_version, kept, header.body_position)
-            response = await handler(context, decoded)
-            return await asyncio.to_thread(encode, api.key, header.api_version, header.correlation_id, response)
-
-        async def work() -> None:
-            begin = self.loop.time()
-            try:
-                answer.buffers = [await answered()]
-            except asyncio.CancelledError:
-                raise
-            except MalformedFrame as error:
-                connection.close(str(error), is_fault=True)
-                return
-            except Exception as error:  # one handler's fault must not take the node down (F48)
-                self.stats.control_errors += 1
-                log.error(
-                    "request failed",
-                    api=api.name,
-                    version=header.api_version,
-                    client=header.client_id,
-                    error=str(error),
-                    exc_info=not isinstance(error, StratalogError),
-                )
-                connection.close(f"{api.name} failed: {error}")
-                return
-            self.stats.control_duration.observe(int((self.loop.time() - begin) * 1e6))
-            connection.answer_ready()
-            self.request_tick()
-
-        connection.run_control(work)
 
     def missing_shard_error(self, topic: str, shard: int) -> int:
         """Unknown here: is it being created (retriable), or is there no such shard?"""

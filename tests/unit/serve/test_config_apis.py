@@ -166,7 +166,7 @@ async def test_alter_configs_replaces_all_that_was_set(version: int) -> None:
         assert told.responses[0].error_code == 0
         assert dict(bench.catalog.topic("orders").settings) == {"retention.ms": "9"}  # type: ignore[union-attr]
         twice = await bench.ask(33, version, resources=[resource, resource], validate_only=False)
-        assert [one.error_code for one in twice.responses] == [42, 42]
+        assert [one.error_code for one in twice.responses] == [42]
 
 
 @pytest.mark.parametrize("is_trial", [True, False])

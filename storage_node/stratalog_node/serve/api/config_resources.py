@@ -13,6 +13,7 @@ from stratalog.machines.internal_topics import refuse_internal
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.catalog_wait import catalog_shows
+from stratalog_node.serve.api.distinct import Pace, first_of_each
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, repeated
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ async def alter_all(services: NodeServices, request: Any, change: Change) -> lis
     """Apply one change to each resource of an AlterConfigs or IncrementalAlterConfigs request; each stands alone."""
     doubles = repeated((resource.resource_type, resource.resource_name) for resource in request.resources)
     answers = []
-    for resource in request.resources:
-        key = (resource.resource_type, resource.resource_name)
+    pace = Pace()
+    named = first_of_each(request.resources, lambda resource: (resource.resource_type, resource.resource_name))
+    for key, resource in named.items():
+        await pace.step(1 + len(resource.configs))
         code, message = ErrorCode.NONE, None
         try:
             if key in doubles:

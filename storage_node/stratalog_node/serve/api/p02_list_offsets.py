@@ -2,7 +2,7 @@
 
 Special timestamps: -1 HW (LSO for read_committed), -2 log start, -3 the record with the greatest timestamp (v7), -4
 earliest local (v8), -5 last tiered (v9; -1 when nothing is). At or above 0: the first record at or after that time,
-exact inside a compressed batch, else offset and timestamp -1.
+exact inside a compressed batch, else offset and timestamp -1. A partition that is named repeatedly: 42.
 Versions: isolation level and throttle time from 2, leader epochs from 4, flexible from 6. Version 0 answered lists.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
+from stratalog_node.serve.api.distinct import partitions_asked
 from stratalog_node.serve.api.placement import ANY_EPOCH, NotHere, end_unknown, led_shard, offset_error
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.registry import Api
@@ -25,20 +26,32 @@ _FROM_THE_END = (LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL)
 """Places that follow from where the log ends."""
 _SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 _READ_COMMITTED = 1
+_TOGETHER = 256
+"""Partitions looked up at a time."""
 _NOTHING = FoundOffset(-1, -1, -1)
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     version = context.header.api_version
     is_committed = getattr(request, "isolation_level", 0) == _READ_COMMITTED
-    topics = []
-    for topic in request.topics:
+    asked = partitions_asked(request.topics, lambda topic: topic.name, lambda one: one.partition_index)
+    questions = [(name, several) for name, partitions in asked.items() for several in partitions.values()]
+    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in asked}
+    for begin in range(0, len(questions), _TOGETHER):
+        some = questions[begin : begin + _TOGETHER]
         # By time they wait for the disk or the object store: together, not one after the other.
-        partitions = await asyncio.gather(
-            *(_answer(context, topic.name, one, is_committed) for one in topic.partitions)
-        )
-        topics.append({"name": topic.name, "partitions": partitions})
+        found = await asyncio.gather(*(_once(context, name, several, is_committed) for name, several in some))
+        for (name, _), answer in zip(some, found, strict=True):
+            answers[name].append(answer)
+    topics = [{"name": name, "partitions": partitions} for name, partitions in answers.items()]
     return messages.build(messages.response_type(2, version), throttle_time=0, topics=topics)
+
+
+async def _once(context: RequestContext, topic: str, several: list[Any], is_committed: bool) -> dict[str, Any]:
+    """As in Kafka, a partition that is named repeatedly is refused."""
+    if len(several) > 1:
+        return _told(several[0].partition_index, ErrorCode.INVALID_REQUEST, _NOTHING)
+    return await _answer(context, topic, several[0], is_committed)
 
 
 async def _answer(context: RequestContext, topic: str, asked: Any, is_committed: bool) -> dict[str, Any]:
@@ -57,8 +70,12 @@ async def _answer(context: RequestContext, topic: str, asked: Any, is_committed:
             raise end_unknown(shard, asked.partition_index)  # the record may lie behind what is known
     except StratalogError as problem:
         error = offset_error(problem)
+    return _told(asked.partition_index, error, found)
+
+
+def _told(partition: int, error: ErrorCode, found: FoundOffset) -> dict[str, Any]:
     return {
-        "partition_index": asked.partition_index,
+        "partition_index": partition,
         "error_code": error,
         "timestamp": found.timestamp_ms,
         "offset": found.offset,

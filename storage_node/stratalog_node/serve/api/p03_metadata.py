@@ -1,4 +1,4 @@
-"""Metadata (3): the nodes, and where each shard's active segment is. Makes topics on demand.
+"""Metadata (3): the nodes, and where each shard's active segment is. Makes topics on demand; tells each topic once.
 
 Null topics ask for all of them, an empty list for none (in version 0 an empty list asks for all). A topic that is
 missing is made when `auto.create.topics.enable` and the client (from version 4) allow it. The leader epoch is the
@@ -18,6 +18,7 @@ from stratalog.model.errors import AlreadyExists, InvalidRequest, LimitExceeded,
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.brokers import all_nodes
 from stratalog_node.serve.api.catalog_wait import catalog_shows
+from stratalog_node.serve.api.distinct import Pace, first_of_each
 from stratalog_node.serve.api.placement import is_topic_name
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.registry import Api
@@ -38,9 +39,20 @@ async def handle(context: RequestContext, request: Any) -> messages.EncodedBody:
         may_create = services.settings.auto_create_topics_enable and (
             version < _ALLOW_FLAG_SINCE or request.allow_auto_topic_creation
         )
-        topics = [await _one(services, version, asked, may_create) for asked in request.topics]
+        topics = []
+        pace = Pace()
+        for asked in first_of_each(request.topics, lambda asked: _key(asked, version)).values():
+            topics.append(await _one(services, version, asked, may_create))
+            await pace.step()
     body = encode_metadata(version, all_nodes(context), services.cluster_id, services.node_id, topics)
     return messages.EncodedBody(body)
+
+
+def _key(asked: Any, version: int) -> UUID | str | None:
+    """A topic that is asked for repeatedly is answered once."""
+    topic_id: UUID | None = getattr(asked, "topic_id", None)
+    name: str | None = asked.name
+    return topic_id if topic_id is not None and topic_id.int and version >= _BY_ID_SINCE else name
 
 
 async def _one(services: NodeServices, version: int, asked: Any, may_create: bool) -> bytes:

@@ -9,43 +9,50 @@ Versions: message and validate_only from 1, flexible and the topic's settings in
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import InvalidRequest, Reserved, StratalogError
 from stratalog.model.topic import Topic
-from stratalog.settings.describe import describe_topic
+from stratalog.settings.describe import SettingValue, describe_topic
 from stratalog.settings.topic import TopicSettings
 from stratalog_node.serve.api.catalog_wait import catalog_shows
+from stratalog_node.serve.api.distinct import Pace, first_of_each
 from stratalog_node.serve.api.placement import is_topic_name
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, repeated, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.registry import Api
 
 _DEFAULT = -1
+_ENTRIES_OF_A_TOPIC = 20
+"""What one topic costs, in entries: its settings are checked."""
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     services = context.services
+    schema = messages.response_type(19, context.header.api_version)
+    settings_told = _SettingsTold(schema, services)
     answers = []
     created: list[Topic] = []
     doubles = repeated(topic.name for topic in request.topics)
-    for asked in request.topics:
+    pace = Pace()
+    for asked in first_of_each(request.topics, lambda topic: topic.name).values():
         try:
             if asked.name in doubles:
                 raise named_twice(asked.name)
             topic = await _create(services, asked, is_trial=request.validate_only)
             created.append(topic)
-            answers.append(_success(services, topic))
+            answers.append(_success(topic, settings_told.of(topic)))
         except StratalogError as error:
             answers.append(_failure(asked.name, *answer_to(error)))
+        await pace.step(_ENTRIES_OF_A_TOPIC)
     if not request.validate_only:
         catalog = services.catalog
         await catalog_shows(
             lambda: all(catalog.topic_by_id(topic.topic_id) for topic in created), wait_ms(request.timeout)
         )
-    schema = messages.response_type(19, context.header.api_version)
     return messages.build(schema, throttle_time=0, topics=answers)
 
 
@@ -96,7 +103,41 @@ def overrides_of(configs: Any) -> dict[str, str]:
     return overrides
 
 
-def _success(services: NodeServices, topic: Topic) -> dict[str, Any]:
+class _SettingsTold:
+    """The settings in the answer, made once for all topics of the request that have the same."""
+
+    def __init__(self, schema: Any, services: NodeServices) -> None:
+        self._services = services
+        self._made: dict[frozenset[tuple[str, str]], tuple[Any, ...]] = {}
+        topic = messages.element_type(schema, "topics")
+        self._element = messages.element_type(topic, "configs") if _tells_settings(topic) else None
+
+    def of(self, topic: Topic) -> tuple[Any, ...] | None:
+        if self._element is None:
+            return None
+        key = frozenset(topic.settings.items())
+        made = self._made.get(key)
+        if made is None:
+            described = describe_topic(self._services.settings, topic.settings)
+            made = self._made[key] = tuple(self._tell(one) for one in described)
+        return made
+
+    def _tell(self, one: SettingValue) -> Any:
+        return messages.build(
+            self._element,
+            name=one.key,
+            value=one.value,
+            read_only=one.is_read_only,
+            config_source=one.source,
+            is_sensitive=False,
+        )
+
+
+def _tells_settings(topic_schema: Any) -> bool:
+    return any(field.name == "configs" for field in fields(topic_schema))
+
+
+def _success(topic: Topic, configs: tuple[Any, ...] | None) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -104,16 +145,7 @@ def _success(services: NodeServices, topic: Topic) -> dict[str, Any]:
         "error_message": None,
         "num_partitions": topic.shard_count,
         "replication_factor": topic.replication_factor,
-        "configs": [
-            {
-                "name": one.key,
-                "value": one.value,
-                "read_only": one.is_read_only,
-                "config_source": one.source,
-                "is_sensitive": False,
-            }
-            for one in describe_topic(services.settings, topic.settings)
-        ],
+        "configs": configs,
     }
 
 

@@ -14,6 +14,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import Reserved, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.catalog_wait import catalog_shows
+from stratalog_node.serve.api.distinct import Pace
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, repeated, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.registry import Api
@@ -28,14 +29,16 @@ async def handle(context: RequestContext, request: Any) -> Any:
         asked = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
         asked = [(name, None) for name in request.topic_names]
-    doubles = repeated(name for name, _ in asked if name is not None)
+    doubles = repeated(asked)
+    pace = Pace()
     gone: list[UUID] = []
     answers = []
-    for name, topic_id in asked:
+    for name, topic_id in dict.fromkeys(asked):
+        await pace.step()
         answer = {"name": name, "topic_id": topic_id, "error_code": 0, "error_message": None}
         try:
-            if name is not None and name in doubles:
-                raise named_twice(name)
+            if (name, topic_id) in doubles:
+                raise named_twice(name if name is not None else str(topic_id))
             topic = _find(services, name, topic_id)
             answer |= {"name": topic.name, "topic_id": topic.topic_id}
             await _delete(services, topic)

@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch (23): where an epoch of a shard ended. The shard's segment list is its epoch history.
 
 Consumers ask after every leader change to learn whether their position was truncated away; here only a late old
-leader's unacknowledged tail ever is. Unknown epochs answer (-1, -1).
+leader's unacknowledged tail ever is. Unknown epochs answer (-1, -1). A partition that is named repeatedly: 42.
 Versions: 2 must be there, librdkafka speaks no other (trap 2); replica id from 3, flexible from 4.
 """
 
@@ -12,6 +12,7 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
+from stratalog_node.serve.api.distinct import Pace, partitions_asked
 from stratalog_node.serve.api.placement import led_shard, offset_error
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.registry import Api
@@ -19,12 +20,23 @@ from stratalog_node.shards.epochs import UNDEFINED, end_of_epoch
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    topics = [
-        {"topic": topic.topic, "partitions": [_answer(context, topic.topic, one) for one in topic.partitions]}
-        for topic in request.topics
-    ]
+    topics = []
+    pace = Pace()
+    asked = partitions_asked(request.topics, lambda topic: topic.topic, lambda one: one.partition)
+    for name, by_partition in asked.items():
+        partitions = []
+        for index, questions in by_partition.items():
+            partitions.append(_answer(context, name, questions[0]) if len(questions) == 1 else _named_twice(index))
+            await pace.step()
+        topics.append({"topic": name, "partitions": partitions})
     schema = messages.response_type(23, context.header.api_version)
     return messages.build(schema, throttle_time=0, topics=topics)
+
+
+def _named_twice(partition: int) -> dict[str, Any]:
+    epoch, end_offset = UNDEFINED
+    code = ErrorCode.INVALID_REQUEST
+    return {"error_code": code, "partition": partition, "leader_epoch": epoch, "end_offset": end_offset}
 
 
 def _answer(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:

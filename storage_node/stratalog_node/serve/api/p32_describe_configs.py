@@ -1,13 +1,14 @@
 """DescribeConfigs (32): what holds for a topic or for this node, and who said so (synonyms, the one in force first).
 
-A null or empty list of keys asks for all of them. Nothing here is secret, so no value is hidden. A broker resource must
-be this node; with an empty name it means the cluster's dynamic defaults, of which there are none.
+A null or empty list of keys asks for all of them; a resource that is named repeatedly is told once. Nothing here is
+secret, so no value is hidden. A broker resource must be this node; with an empty name it means the cluster's dynamic
+defaults, of which there are none.
 Versions: config_source and synonyms in all we serve; type and documentation from 3; flexible from 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stratalog.kafka import messages
@@ -15,32 +16,48 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
 from stratalog.settings.describe import SettingValue, describe_process, describe_topic
 from stratalog_node.serve.api.config_resources import BROKER, TOPIC, topic_of
+from stratalog_node.serve.api.distinct import Pace
 from stratalog_node.serve.api.topic_answers import Refused, answer_to
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.registry import Api
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
+    schema = messages.response_type(32, context.header.api_version)
+    result = messages.element_type(schema, "results")
     results = []
-    for resource in request.resources:
+    pace = Pace()
+    for (kind, name), wanted in _asked(request.resources).items():
         code, message = ErrorCode.NONE, None
         values: Sequence[SettingValue] = ()
         try:
-            values = _values(context.services, resource.resource_type, resource.resource_name)
+            values = _values(context.services, kind, name)
         except StratalogError as error:
             code, message = answer_to(error)
-        wanted = set(resource.configuration_keys or ())
+        configs = [_told(one, request) for one in values if not wanted or one.key in wanted]
         results.append(
-            {
-                "error_code": code,
-                "error_message": message,
-                "resource_type": resource.resource_type,
-                "resource_name": resource.resource_name,
-                "configs": [_told(one, request) for one in values if not wanted or one.key in wanted],
-            }
+            messages.build(
+                result,
+                error_code=code,
+                error_message=message,
+                resource_type=kind,
+                resource_name=name,
+                configs=configs,
+            )
         )
-    schema = messages.response_type(32, context.header.api_version)
+        await pace.step(1 + 4 * len(configs))
     return messages.build(schema, throttle_time=0, results=results)
+
+
+def _asked(resources: Iterable[Any]) -> dict[tuple[int, str], set[str]]:
+    """Each resource once, with all the keys that are asked of it; none means all of them."""
+    asked: dict[tuple[int, str], set[str]] = {}
+    for resource in resources:
+        thing = resource.resource_type, resource.resource_name
+        keys = set(resource.configuration_keys or ())
+        known = asked.get(thing)
+        asked[thing] = keys if known is None else known | keys if known and keys else set()
+    return asked
 
 
 def _values(services: NodeServices, resource_type: int, name: str) -> Sequence[SettingValue]:

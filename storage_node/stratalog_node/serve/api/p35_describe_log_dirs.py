@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from stratalog.kafka import messages
 from stratalog.model.ids import ShardKey
+from stratalog_node.serve.api.distinct import Pace
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.registry import Api
 from stratalog_node.shards.lookup_seam import ShardLookup, ShardsLookup
@@ -21,21 +22,26 @@ async def handle(context: RequestContext, request: Any) -> Any:
     services = context.services
     # The node's shards implement both seams; see shards/lookup_seam.py.
     disk = cast("ShardsLookup", services.shards).disk_usage()
-    topics = [
-        {
-            "name": name,
-            "partitions": [
-                {
-                    "partition_index": shard.key.shard,
-                    "partition_size": shard.local_size_bytes(),
-                    "offset_lag": 0,
-                    "is_future_key": False,
-                }
-                for shard in shards
-            ],
-        }
-        for name, shards in sorted(_asked(services, request.topics).items())
-    ]
+    schema = messages.response_type(35, context.header.api_version)
+    topic_type = messages.element_type(messages.element_type(schema, "results"), "topics")
+    partition_type = messages.element_type(topic_type, "partitions")
+    topics = []
+    pace = Pace()
+    for name, shards in sorted((await _asked(services, request.topics, pace)).items()):
+        partitions = []
+        for shard in shards:
+            size_bytes = shard.local_size_bytes()
+            partitions.append(
+                messages.build(
+                    partition_type,
+                    partition_index=shard.key.shard,
+                    partition_size=size_bytes,
+                    offset_lag=0,
+                    is_future_key=False,
+                )
+            )
+            await pace.step()
+        topics.append(messages.build(topic_type, name=name, partitions=partitions))
     result = {
         "error_code": 0,
         "log_dir": disk.path,
@@ -43,11 +49,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
         "total_bytes": disk.total_bytes,
         "usable_bytes": disk.usable_bytes,
     }
-    schema = messages.response_type(35, context.header.api_version)
     return messages.build(schema, throttle_time=0, error_code=0, results=[result])
 
 
-def _asked(services: NodeServices, topics: Any) -> dict[str, list[ShardLookup]]:
+async def _asked(services: NodeServices, topics: Any, pace: Pace) -> dict[str, list[ShardLookup]]:
+    """The shards asked for that are here, by topic, each once."""
     found: dict[str, list[ShardLookup]] = defaultdict(list)
     if topics is None:
         for view in services.shards.all():
@@ -55,11 +61,16 @@ def _asked(services: NodeServices, topics: Any) -> dict[str, list[ShardLookup]]:
         for shards in found.values():
             shards.sort(key=lambda shard: shard.key.shard)
         return found
+    wanted: dict[str, set[int]] = defaultdict(set)
     for asked in topics:
-        topic = services.catalog.topic(asked.topic)
+        wanted[asked.topic].update(asked.partitions)
+    for name, partitions in wanted.items():
+        await pace.step()
+        topic = services.catalog.topic(name)
         if topic is None:
             continue
-        for partition in sorted(set(asked.partitions)):
+        for partition in sorted(partitions):
+            await pace.step()
             if (here := services.shards.get(ShardKey(topic.topic_id, partition))) is not None:
                 found[topic.name].append(cast("ShardLookup", here))
     return found

@@ -14,6 +14,7 @@ from stratalog.machines.internal_topics import refuse_internal
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.catalog_wait import catalog_shows
+from stratalog_node.serve.api.distinct import Pace, first_of_each
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, repeated, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.registry import Api
@@ -24,7 +25,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
     doubles = repeated(topic.name for topic in request.topics)
     grown: list[Topic] = []
     results = []
-    for asked in request.topics:
+    pace = Pace()
+    for asked in first_of_each(request.topics, lambda topic: topic.name).values():
+        await pace.step()
         code, message = ErrorCode.NONE, None
         try:
             if asked.name in doubles:

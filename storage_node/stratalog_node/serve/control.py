@@ -1,0 +1,120 @@
+"""Control requests, that is all but Produce and Fetch: taken as bytes, decoded at their turn, answered in order.
+
+A request waits in the bytes it came in, which count against its connection (`Connection.hold`): decoded it is up to
+fifty times as large, and only the one that a connection's turn has come to is decoded. Of large ones few are worked
+on at a time, for the whole node, and a thread decodes them, as it encodes large answers: the loop goes on meanwhile.
+Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from stratalog.kafka import messages
+from stratalog.kafka.errors import MalformedFrame
+from stratalog.kafka.frames import RequestHeader
+from stratalog.model.errors import StratalogError
+from stratalog.telemetry.logs import logger
+from stratalog_node.serve.answer import Answer
+from stratalog_node.serve.connection import Connection
+from stratalog_node.serve.context import NodeServices, RequestContext
+from stratalog_node.serve.off_loop import FEW
+from stratalog_node.serve.registry import Api
+
+if TYPE_CHECKING:
+    from stratalog_node.serve.server import KafkaServer
+
+log = logger(__name__)
+
+LARGE_BYTES = 16 << 10
+"""A request above it is decoded in a thread: on the loop it would take up to some ten milliseconds and more."""
+LARGE_AT_ONCE = 2
+_ANSWERED_HERE = frozenset({3, 9, 10, 15, 16, 23, 32, 35})
+"""Questions that this node answers from its memory. All others may wait for a disk, a store, the meta service or other
+members, and nobody waits for them: they take their turn for decoding only."""
+
+
+class ControlDesk:
+    """The control requests of all connections."""
+
+    def __init__(self, server: KafkaServer, services: NodeServices) -> None:
+        self.server = server
+        self.services = services
+        self.large = asyncio.Semaphore(LARGE_AT_ONCE)
+
+    def take(self, connection: Connection, api: Api, header: RequestHeader, frame: memoryview) -> None:
+        """Raises: MalformedFrame for a request above the limit of control requests."""
+        body = messages.body_of(api.key, frame, header.body_position)
+        pending = _PendingControl(self, connection, api, header, body)
+        connection.expect_answer(pending)
+        connection.hold(pending, len(body))
+        self.server.stats.control_requests += 1
+        connection.run_control(pending.work)
+
+
+class _PendingControl(Answer):
+    """One request until its answer is ready."""
+
+    __slots__ = ("_api", "_body", "_connection", "_desk", "_header")
+
+    def __init__(self, desk: ControlDesk, connection: Connection, api: Api, header: RequestHeader, body: bytes) -> None:
+        super().__init__()
+        self._desk = desk
+        self._connection = connection
+        self._api = api
+        self._header = header
+        self._body = body
+
+    async def work(self) -> None:
+        server, api, connection = self._desk.server, self._api, self._connection
+        begin = server.loop.time()
+        try:
+            self.buffers = await self._answer()
+        except asyncio.CancelledError:
+            raise
+        except MalformedFrame as error:
+            connection.close(str(error), is_fault=True)
+            return
+        except Exception as error:  # one handler's fault must not take the node down (F48)
+            server.stats.control_errors += 1
+            log.error(
+                "request failed",
+                api=api.name,
+                version=self._header.api_version,
+                client=self._header.client_id,
+                error=str(error),
+                exc_info=not isinstance(error, StratalogError),
+            )
+            connection.close(f"{api.name} failed: {error}")
+            return
+        server.stats.control_duration.observe(int((server.loop.time() - begin) * 1e6))
+        connection.answer_ready()
+        server.request_tick()
+
+    async def _answer(self) -> list[bytes]:
+        large = self._desk.large
+        if len(self._body) <= LARGE_BYTES:
+            return await self._handle(self._decode())
+        async with large:
+            request = await asyncio.to_thread(self._decode)
+            if self._api.key in _ANSWERED_HERE:
+                return await self._handle(request)
+        return await self._handle(request)
+
+    def _decode(self) -> Any:
+        body, self._body = self._body, b""
+        return messages.decode_body(self._api.key, self._header.api_version, body)
+
+    async def _handle(self, request: Any) -> list[bytes]:
+        handler = self._api.handler
+        assert handler is not None
+        response = await handler(RequestContext(self._desk.services, self._header, self._connection.info), request)
+        if messages.has_more_entries(response, FEW):
+            response = await asyncio.to_thread(_encoded, response)
+        header = self._header
+        return messages.response_buffers(self._api.key, header.api_version, header.correlation_id, response)
+
+
+def _encoded(response: Any) -> messages.EncodedBody:
+    return messages.EncodedBody(messages.encode_entity(response))

@@ -1,0 +1,115 @@
+"""Things that one request names repeatedly: answered once, and refused where it is unclear which one counts (Kafka)."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from stratalog.kafka.errors import MalformedFrame
+from stratalog.kafka.fetch import decode_fetch
+from stratalog.kafka.produce import decode_produce
+from support.control_bench import control_bench
+from support.loop_turns import Turns
+from support.request_costs import answer_of, request_of
+
+TOPIC = 2
+
+
+@pytest.mark.parametrize("version", [0, 4, 9, 12])
+async def test_metadata_tells_each_topic_once_in_the_order_of_the_request(version: int) -> None:
+    async with control_bench(auto_create_topics_enable=False) as bench:
+        topic = await bench.topic("orders", shards=2)
+        asked = [{"name": name, "topic_id": UUID(int=0)} for name in ("orders", "never", "orders", "never")]
+        if version >= 12:
+            asked.append({"name": None, "topic_id": topic.topic_id})
+        told = await bench.ask(3, version, topics=asked, allow_auto_topic_creation=False)
+        names = [one.name for one in told.topics]
+        assert names == (["orders", "never", "orders"] if version >= 12 else ["orders", "never"])
+
+
+async def test_a_partition_named_repeatedly_is_refused_by_questions_about_offsets() -> None:
+    async with control_bench() as bench:
+        await bench.topic("orders", shards=2)
+        twice = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+        topics = [{"name": "orders", "partitions": [twice, twice | {"partition_index": 1}]},
+                  {"name": "orders", "partitions": [twice | {"timestamp": -2}]}]  # fmt: skip
+        told = await bench.ask(2, 9, replica_id=-1, isolation_level=0, topics=topics)
+        (topic,) = told.topics
+        assert [(one.partition_index, one.error_code) for one in topic.partitions] == [(0, 42), (1, 0)]
+
+        asked = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}
+        places = [{"topic": "orders", "partitions": [asked, asked | {"partition": 1}, asked]}]
+        told = await bench.ask(23, 4, replica_id=-1, topics=places)
+        (topic,) = told.topics
+        assert [(one.partition, one.error_code) for one in topic.partitions] == [(0, 42), (1, 0)]
+
+
+async def test_the_last_wish_counts_where_records_are_deleted() -> None:
+    async with control_bench() as bench:
+        topic = await bench.topic("orders")
+        bench.shard(topic).times = [1] * 10
+        wishes = [{"partition_index": 0, "offset": offset} for offset in (3, 7, 5)]
+        told = await bench.ask(21, 2, topics=[{"name": "orders", "partitions": wishes}], timeout_ms=1000)
+        (answer,) = told.topics[0].partitions
+        assert (answer.error_code, answer.low_watermark) == (0, 5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [((["retention.ms"], ["segment.bytes"]), {"retention.ms", "segment.bytes"}), ((["retention.ms"], None), None)],
+)
+async def test_all_keys_asked_of_a_resource_are_told_at_once(keys: Any, told: set[str] | None) -> None:
+    async with control_bench() as bench:
+        await bench.topic("orders")
+        resources = [{"resource_type": TOPIC, "resource_name": "orders", "configuration_keys": some} for some in keys]
+        answer = await bench.ask(32, 4, resources=resources, include_synonyms=False, include_documentation=False)
+        (result,) = answer.results
+        names = {config.name for config in result.configs}
+        assert names == told if told is not None else len(names) > 10
+
+
+async def test_a_topic_named_twice_to_be_deleted_is_kept_by_name_and_by_id() -> None:
+    async with control_bench() as bench:
+        topic = await bench.topic("orders")
+        for named in ({"name": "orders", "topic_id": UUID(int=0)}, {"name": None, "topic_id": topic.topic_id}):
+            told = await bench.ask(20, 6, topics=[named, named], timeout_ms=1000)
+            assert [one.error_code for one in told.responses] == [42]
+        assert bench.catalog.topic("orders") == topic
+
+
+@pytest.mark.parametrize(("key", "version"), [(2, 9), (3, 12), (20, 6), (23, 4), (32, 4), (35, 4), (37, 3), (44, 1)])
+async def test_a_request_about_thousands_of_things_lets_the_loop_go_on(key: int, version: int) -> None:
+    async with control_bench(auto_create_topics_enable=False) as bench:
+        names = [f"thing-{number}" for number in range(3_000)]
+        async with Turns(lambda: 0) as turns:
+            await answer_of(bench, key, version, request_of(key, version, names))
+        assert turns.turns >= 10
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 11])
+def test_topics_without_partitions_count_as_well_in_produce(version: int) -> None:
+    many = 250_000
+    if version >= 9:
+        body = b"\x00" + b"\xff\xff" + bytes(4) + b"\xd1\xa1\x0f" + b"\x01\x01\x00" * many + b"\x00"
+    else:
+        body = b"\xff\xff" + b"\xff\xff" + bytes(4) + many.to_bytes(4, "big") + bytes(6) * many
+    with pytest.raises(MalformedFrame, match="200000 partitions in one Produce"):
+        decode_produce(memoryview(body), 0, version)
+
+
+@pytest.mark.parametrize("version", [4, 7, 12])
+@pytest.mark.parametrize("where", ["asked", "forgotten"])
+def test_topics_without_partitions_count_as_well_in_fetch(version: int, where: str) -> None:
+    many = 250_000
+    head = bytes(17) + (bytes(8) if version >= 7 else b"")
+    if version >= 12:
+        none, some = b"\x01", b"\xd1\xa1\x0f" + b"\x01\x01\x00" * many
+    else:
+        none, some = bytes(4), many.to_bytes(4, "big") + bytes(6) * many
+    if where == "forgotten" and version < 7:
+        return
+    body = head + (some + none if where == "asked" else none + some) + b"\x01\x00"
+    with pytest.raises(MalformedFrame, match="200000 partitions in one Fetch"):
+        decode_fetch(memoryview(body), 0, version)
