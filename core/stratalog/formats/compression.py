@@ -38,8 +38,17 @@ _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _I32 = struct.Struct(">i")
 
 
+class TooLarge(Corrupt):
+    """The records are more than the caller opens; nothing is known to be wrong with them."""
+
+
 class _Refused(Exception):
     """Carries the reason up to where source and position are known."""
+
+
+class _Over(_Refused):
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"the records are more than the {max_bytes} bytes allowed")
 
 
 def compress(codec: int, data: bytes) -> bytes:
@@ -62,12 +71,13 @@ def compress(codec: int, data: bytes) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int, *, source: str, position: int) -> Buffer:
-    """A batch's records; `data` itself when not compressed. Raises: Corrupt, also when they are over `max_bytes`."""
+    """A batch's records; `data` itself when not compressed. Raises: Corrupt; TooLarge when they are over
+    `max_bytes`."""
     try:
         match codec:
             case Codec.NONE:
                 if len(data) > max_bytes:
-                    raise _Refused(_over(max_bytes))
+                    raise _Over(max_bytes)
                 return data
             case Codec.GZIP:
                 return _grow(cramjam.gzip.decompress_into, data, max_bytes)
@@ -81,12 +91,10 @@ def decompress(codec: int, data: Buffer, max_bytes: int, *, source: str, positio
                 return _grow(cramjam.zstd.decompress_into, data, max_bytes)
             case _:
                 raise _Refused(f"the batch names codec {codec}, which does not exist")
+    except _Over as over:
+        raise TooLarge(str(over), source=source, position=position) from over.__cause__
     except _Refused as refused:
         raise Corrupt(str(refused), source=source, position=position) from refused.__cause__
-
-
-def _over(max_bytes: int) -> str:
-    return f"the records are more than the {max_bytes} bytes allowed"
 
 
 def _grow(decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, max_bytes: int) -> memoryview:
@@ -99,7 +107,7 @@ def _grow(decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, max
             if _OUTPUT_FULL not in str(error):
                 raise _Refused(f"the records do not decompress: {error}") from error
             if room == max_bytes:
-                raise _Refused(_over(max_bytes)) from error
+                raise _Over(max_bytes) from error
             room = min(max_bytes, 4 * room)
         else:
             return memoryview(out)[:size]
@@ -109,7 +117,7 @@ def _snappy_block(data: Buffer, room: int, max_bytes: int) -> bytes:
     try:
         claimed = cramjam.snappy.decompress_raw_len(data)
         if claimed > room:
-            raise _Refused(_over(max_bytes))
+            raise _Over(max_bytes)
         # Snappy makes at most 64 bytes of 3: a larger claim is a lie, and is refused before it is allocated.
         if claimed > 32 * len(data):
             raise _Refused(f"a snappy block of {len(data)} bytes claims {claimed} decompressed")

@@ -8,7 +8,7 @@ Cost: about 2 us per record to decode, 0.6 us to look at its time; decompression
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
 from crc32c import crc32c
@@ -40,6 +40,10 @@ class Record(NamedTuple):
 class OffsetAndTime(NamedTuple):
     offset: int
     timestamp_ms: int
+
+
+Pace = Callable[[Iterator[OffsetAndTime]], Iterator[OffsetAndTime]]
+"""What records are drawn through one by one, so that a thread can let others run in between."""
 
 
 # Decoding ---------------------------------------------------------------------------------------------------------
@@ -102,24 +106,32 @@ def first_offset_at_or_after(
     batch: Buffer,
     timestamp_ms: int,
     *,
+    from_offset: int = 0,
+    pace: Pace = iter,
     max_bytes: int = MAX_DECODED_BYTES,
     source: str = "record batch",
     position: int = 0,
 ) -> OffsetAndTime | None:
-    """The first record with a time of `timestamp_ms` or later; None when the batch has none (its header may claim one).
+    """The first record from an offset on with a time of `timestamp_ms` or later; None when the batch has none (its
+    header may claim one).
 
-    With log append time all records carry the batch's max timestamp. Raises: Corrupt.
+    With log append time all records carry the batch's max timestamp. Raises: Corrupt; TooLarge above `max_bytes`.
     """
-    inside = _Inside(batch, max_bytes, source, position)
-    return next((found for found in inside.times() if found.timestamp_ms >= timestamp_ms), None)
+    times = pace(_Inside(batch, max_bytes, source, position).times())
+    return next((found for found in times if found.timestamp_ms >= timestamp_ms and found.offset >= from_offset), None)
 
 
 def offset_of_max_timestamp(
-    batch: Buffer, *, max_bytes: int = MAX_DECODED_BYTES, source: str = "record batch", position: int = 0
+    batch: Buffer,
+    *,
+    pace: Pace = iter,
+    max_bytes: int = MAX_DECODED_BYTES,
+    source: str = "record batch",
+    position: int = 0,
 ) -> OffsetAndTime | None:
-    """The first record that carries the highest time of the batch; None when no record has a time. Raises: Corrupt."""
+    """The first record that carries the highest time of the batch; None when no record has a time. Raises: as above."""
     best: OffsetAndTime | None = None
-    for found in _Inside(batch, max_bytes, source, position).times():
+    for found in pace(_Inside(batch, max_bytes, source, position).times()):
         if found.timestamp_ms > (best.timestamp_ms if best else NO_TIMESTAMP_MS):
             best = found
     return best

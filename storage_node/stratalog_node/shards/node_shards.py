@@ -56,6 +56,8 @@ _PIN_LOOK_S = 0.01
 _FAILURE_TOLD_MS = 10_000
 """A failing disk fails every write: one line in so long, with the count."""
 _PIN_LOOKS = 200
+_TIME_LOOKS = 2
+"""Look-ups by time on the disk threads at once: each may take one for a second, and reads need some, too."""
 _OPENINGS_PER_TURN = 32
 """First appends per turn that make their file at once: a burst over thousands of new shards must not hold the loop."""
 
@@ -93,6 +95,7 @@ class NodeShards:
         self.flusher: Flusher
         self.reader: ShardReader
         self.cold_times: ColdTimes | None = None
+        self.time_looks = asyncio.Semaphore(_TIME_LOOKS)
         self.sealing: Sealing
         self.request_tick: Callable[[], None] = lambda: None
         self._shards: dict[ShardKey, ShardLog] = {}

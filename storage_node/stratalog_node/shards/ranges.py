@@ -7,12 +7,12 @@ Nothing here is on the hot path. File reads run on the disk threads, object read
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from heapq import nlargest
 from typing import TYPE_CHECKING, Protocol
 
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.record_batch import walk
-from stratalog.formats.records import decode_records, first_offset_at_or_after, offset_of_max_timestamp
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.errors import NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
@@ -23,17 +23,21 @@ from stratalog_node.shards.local_copy import Extent, LocalCopy
 from stratalog_node.shards.lookup_seam import FoundOffset
 from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.seam import LogRange
+from stratalog_node.shards.time_look import TimeLook
 
 if TYPE_CHECKING:
     from stratalog_node.shards.shard_log import ShardLog
 
-_TIME_SCAN_BYTES = 256 << 10
+_MOST_PASSED = 8
+"""Batches whose greatest time no record has, or that hold no records, before a segment is taken for one without."""
 
 
 class ColdTimes(Protocol):
     """The part of the cold reader that looks for times."""
 
-    async def find_by_time(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None: ...
+    async def find_by_time(
+        self, segment: Segment, timestamp_ms: int, from_offset: int = 0
+    ) -> tuple[int, int] | None: ...
 
     async def offset_of_max_timestamp(self, segment: Segment) -> tuple[int, int] | None: ...
 
@@ -90,7 +94,7 @@ async def read_committed_range(
 
 # Times ----------------------------------------------------------------------------------------------------------------
 async def offset_for_time(shard: ShardLog, timestamp_ms: int) -> FoundOffset | None:
-    """The first record at or after a time, on any tier; exact inside its batch."""
+    """The first record at or after a time, on any tier; exact inside its batch, within the bounds of a `TimeLook`."""
     for segment in _segments_of(shard):
         if segment.seal is not None and segment.seal.max_timestamp_ms < timestamp_ms:
             continue
@@ -98,12 +102,9 @@ async def offset_for_time(shard: ShardLog, timestamp_ms: int) -> FoundOffset | N
         if copy is not None:
             found = await _local_time(shard, copy, timestamp_ms)
         else:
-            found = await _cold(shard).find_by_time(segment, timestamp_ms)
-        if found is not None and found[0] >= shard.log_start_offset:
-            return FoundOffset(found[0], found[1], segment.epoch)
+            found = await _cold(shard).find_by_time(segment, timestamp_ms, shard.log_start_offset)
         if found is not None:
-            # The record found lies below the log start: look on from there, one batch at a time.
-            return await _first_after_start(shard, timestamp_ms)
+            return FoundOffset(found[0], found[1], segment.epoch)
     return await _unlisted_time(shard, timestamp_ms)
 
 
@@ -120,44 +121,30 @@ async def _unlisted_time(shard: ShardLog, timestamp_ms: int) -> FoundOffset | No
     return None
 
 
-async def _first_after_start(shard: ShardLog, timestamp_ms: int) -> FoundOffset | None:
-    offset = shard.log_start_offset
-    while offset < shard.high_watermark:
-        read = await shard.node.reader.read(shard, offset, _TIME_SCAN_BYTES)
-        try:
-            for data in read.in_memory():
-                view = memoryview(data)
-                for at, header in walk(view, source=f"{shard.topic.name}-{shard.key.shard}", verify=False):
-                    offset = max(offset, header.end_offset)
-                    if header.max_timestamp_ms < timestamp_ms:
-                        continue
-                    batch = bytes(view[at : at + header.size_bytes])
-                    # Not the batch's first such record: the log may start behind it, in the middle of the batch.
-                    for record in decode_records(batch):
-                        if record.offset >= shard.log_start_offset and record.timestamp_ms >= timestamp_ms:
-                            return FoundOffset(record.offset, record.timestamp_ms, header.epoch)
-        finally:
-            if read.release is not None:
-                read.release()
-    return None
-
-
 async def _local_time(shard: ShardLog, copy: LocalCopy, timestamp_ms: int) -> tuple[int, int] | None:
-    end_position, _ = readable_end(copy)
+    """The first such record of a copy at or above the log start."""
+    end_position, end_offset = readable_end(copy)
+    from_offset = shard.log_start_offset
+    if from_offset >= end_offset:
+        return None
+    look = TimeLook(timestamp_ms, from_offset)
 
     def work(points: IndexPoints) -> tuple[int, int] | None:
         position = points.position(points.before_time(timestamp_ms)) or 0
+        if from_offset > copy.key.base_offset:
+            position = max(position, points.position(points.before_offset(from_offset)) or 0)
         while position < end_position:
             header = copy.header_at(position)
-            if header.max_timestamp_ms >= timestamp_ms:
+            if not look.passes(header):
                 batch = copy.read_blocking(position, header.size_bytes)
-                found = first_offset_at_or_after(batch, timestamp_ms)
+                found = look.first_in(batch, header, str(copy.file.path))
                 if found is not None:
                     return found
             position += header.size_bytes
         return None
 
-    return await shard.node.sealed_points.read(copy, work)
+    async with shard.node.time_looks:
+        return await shard.node.sealed_points.read(copy, work)
 
 
 async def offset_with_max_timestamp(shard: ShardLog) -> FoundOffset | None:
@@ -178,18 +165,26 @@ async def offset_with_max_timestamp(shard: ShardLog) -> FoundOffset | None:
 async def _local_max(shard: ShardLog, copy: LocalCopy) -> tuple[int, int] | None:
     end_position, _ = readable_end(copy)
 
-    def work() -> tuple[int, int] | None:
-        position, newest, at = 0, -1, -1
+    def claims() -> Iterator[tuple[int, int]]:
+        """Each batch's greatest time, by its header, and its position, negated: the first of equals comes first."""
+        position = 0
         while position < end_position:
             header = copy.header_at(position)
-            if header.max_timestamp_ms > newest:
-                newest, at = header.max_timestamp_ms, position
+            if header.max_timestamp_ms >= 0:
+                yield header.max_timestamp_ms, -position
             position += header.size_bytes
-        if at < 0:
-            return None
-        return offset_of_max_timestamp(copy.read_blocking(at, copy.header_at(at).size_bytes))
 
-    return await shard.node.threads.read_file(copy.file, work)
+    def work() -> tuple[int, int] | None:
+        look = TimeLook(0, 0)
+        for _, position in nlargest(_MOST_PASSED, claims()):
+            header = copy.header_at(-position)
+            found = look.newest_in(copy.read_blocking(-position, header.size_bytes), header, str(copy.file.path))
+            if found is not None:
+                return found
+        return None
+
+    async with shard.node.time_looks:
+        return await shard.node.threads.read_file(copy.file, work)
 
 
 def _segments_of(shard: ShardLog) -> Sequence[Segment]:

@@ -127,11 +127,13 @@ class ColdReader:
         self.stats.reads += 1
         return await self._with_reload(segments, offset, lambda known: self._read(known, offset, max_bytes, room_bytes))
 
-    async def find_by_time(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the segment's first record with that time or a later one, exact inside compressed
-        batches; None when what of it is in the cold tier has none."""
+    async def find_by_time(self, segment: Segment, timestamp_ms: int, from_offset: int = 0) -> tuple[int, int] | None:
+        """(offset, timestamp) of the segment's first record from an offset on with that time or a later one, exact
+        inside compressed batches; None when what of it is in the cold tier has none."""
         search = self._time_search()
-        return await self._with_reload([segment], segment.base_offset, lambda s: search.first_at(s[0], timestamp_ms))
+        return await self._with_reload(
+            [segment], segment.base_offset, lambda s: search.first_at(s[0], timestamp_ms, from_offset)
+        )
 
     async def offset_of_max_timestamp(self, segment: Segment) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with the segment's highest time."""

@@ -14,8 +14,8 @@ from contextlib import AbstractAsyncContextManager
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.part import PartHeader
 from stratalog.formats.record_batch import parse_header
-from stratalog.formats.records import first_offset_at_or_after
 from stratalog.model.segment import RemotePart, RemoteState, Segment
+from stratalog_node.shards.time_look import TimeLook
 from stratalog_node.tier.block_cache import HeldBlock
 from stratalog_node.tier.remote_index import RemoteIndex
 from stratalog_node.tier.remote_walk import remote_end_offset
@@ -33,17 +33,18 @@ class TimeSearch:
         self._hold = hold
         self._threads = threads
 
-    async def first_at(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record at or after a time."""
+    async def first_at(self, segment: Segment, timestamp_ms: int, from_offset: int = 0) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record at or after a time, from an offset on."""
+        look = TimeLook(timestamp_ms, from_offset)
         match segment.remote.state:
             case RemoteState.COMPLETE:
                 block = await self._index.index_block(segment)
                 if block.position_for_time(timestamp_ms) is None:
                     return None
-                start = _offset_before(block.points, timestamp_ms, segment.base_offset)
-                return await self._scan(segment, start, remote_end_offset(segment), timestamp_ms)
+                start = max(_offset_before(block.points, timestamp_ms, segment.base_offset), from_offset)
+                return await self._scan(segment, start, remote_end_offset(segment), look)
             case RemoteState.PARTIAL:
-                return await self._first_in_parts(segment, timestamp_ms)
+                return await self._first_in_parts(segment, timestamp_ms, from_offset, look)
             case RemoteState.NONE:
                 return None
 
@@ -62,8 +63,10 @@ class TimeSearch:
                 return None
         return await self.first_at(segment, highest) if highest >= 0 else None
 
-    async def _first_in_parts(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
-        parts = segment.remote.parts
+    async def _first_in_parts(
+        self, segment: Segment, timestamp_ms: int, from_offset: int, look: TimeLook
+    ) -> tuple[int, int] | None:
+        parts = [part for part in segment.remote.parts if part.end_offset > from_offset]
         for first in range(0, len(parts), _HEADERS_AT_ONCE):
             some = parts[first : first + _HEADERS_AT_ONCE]
             for part, header in zip(some, await self._headers(segment, some), strict=True):
@@ -73,7 +76,7 @@ class TimeSearch:
                 known = self._index.blocks_now(segment.key, part)
                 if known is not None:
                     start = _offset_before(known.index.points, timestamp_ms, start)
-                found = await self._scan(segment, start, part.end_offset, timestamp_ms)
+                found = await self._scan(segment, max(start, from_offset), part.end_offset, look)
                 if found is not None:
                     return found
         return None
@@ -86,13 +89,13 @@ class TimeSearch:
             return (await self._index.part_blocks(segment.key, part)).index.header
         return await self._index.part_header(segment.key, part)
 
-    async def _scan(self, segment: Segment, offset: int, end_offset: int, timestamp_ms: int) -> tuple[int, int] | None:
+    async def _scan(self, segment: Segment, offset: int, end_offset: int, look: TimeLook) -> tuple[int, int] | None:
         """Look into the batches of `[offset, end_offset)`. A batch may claim a time that none of its records has, so
         the search goes on behind it."""
         while offset < end_offset:
             async with self._hold(segment, offset) as held:
                 found = await asyncio.get_running_loop().run_in_executor(
-                    self._threads, _first_in_block, held, offset, timestamp_ms
+                    self._threads, _first_in_block, held, offset, look
                 )
             if found is not None:
                 return found
@@ -106,12 +109,13 @@ def _offset_before(points: IndexPoints, timestamp_ms: int, base_offset: int) -> 
     return base_offset if number < 0 else points[number].offset
 
 
-def _first_in_block(held: HeldBlock, offset: int, timestamp_ms: int) -> tuple[int, int] | None:
+def _first_in_block(held: HeldBlock, offset: int, look: TimeLook) -> tuple[int, int] | None:
     source = f"segment {held.segment} in {held.block.object_key}"
     for batch in held.batches_from(offset):
-        if parse_header(batch).max_timestamp_ms < timestamp_ms:
+        header = parse_header(batch)
+        if look.passes(header):
             continue
-        found = first_offset_at_or_after(batch, timestamp_ms, source=source)
+        found = look.first_in(batch, header, source)
         if found is not None:
             return (found.offset, found.timestamp_ms)
     return None

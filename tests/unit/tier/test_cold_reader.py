@@ -19,6 +19,7 @@ from stratalog.objects import ObjectStore, Operation, StoreSettings, open_store
 from stratalog_node.tier.cold_limits import ColdReadLimits
 from stratalog_node.tier.cold_reader import ColdReader
 from support.cold_data import CLUSTER_ID, FIRST_TIME_MS, ColdShard, batch_at, batches_from
+from support.hostile_batches import GARBAGE, claiming
 from support.waiting import eventually
 
 SMALL = ColdReadLimits(
@@ -427,6 +428,23 @@ async def test_a_record_is_found_by_its_time_exactly(
         expected = next(((offset, t) for offset, t in everything if t >= wanted), None)
         assert await reader.find_by_time(segment, wanted) == expected, wanted
     assert await reader.offset_of_max_timestamp(segment) == (199, 2_950)
+
+
+@pytest.mark.parametrize("state", [RemoteState.COMPLETE, RemoteState.PARTIAL])
+async def test_a_batch_that_is_no_records_hides_nothing_behind_it_and_the_log_start_holds(
+    state: RemoteState, shard: ColdShard, make_reader: MakeReader
+) -> None:
+    """It claims a later time than all others have."""
+    batches = [batch_at(n * 10, 10, times_ms=[1_000 * n + i for i in range(10)]) for n in range(6)]
+    batches[2] = claiming(GARBAGE, 10, 900_000, base_offset=20)
+    segment = await shard.add([batches[:3], batches[3:]], state=state)
+    reader = make_reader()
+    assert await reader.find_by_time(segment, 1_005) == (15, 1_005)
+    assert await reader.find_by_time(segment, 3_004) == (34, 3_004)
+    assert await reader.find_by_time(segment, 5_010) is None
+    assert await reader.find_by_time(segment, 1_005, 17) == (17, 1_007)
+    assert await reader.find_by_time(segment, 0, 25) == (30, 3_000)
+    assert await reader.find_by_time(segment, 1_005, 60) is None
 
 
 async def test_a_time_search_of_a_sealed_segment_reads_index_and_one_block(

@@ -1,0 +1,25 @@
+"""Batches that a client can send and no client should: their header and CRC are right, their inside is not."""
+
+from __future__ import annotations
+
+import struct
+
+from crc32c import crc32c
+
+from stratalog.formats.compression import Codec, compress
+from stratalog.formats.offered_batch import CRC_FROM
+from stratalog.formats.records import NEXT_OFFSET, Record, encode_batch
+
+GARBAGE = b"\xee" * 1000
+"""No records, under any codec."""
+
+
+def claiming(payload: bytes, count: int, at_ms: int, codec: int = Codec.NONE, *, base_offset: int = 0) -> bytes:
+    """A batch that says it has so many records, the newest of that time, over any payload."""
+    batch = bytearray(encode_batch([Record(NEXT_OFFSET, 0, None, None)], epoch=0)[:61]) + compress(codec, payload)
+    struct.pack_into(">qi", batch, 0, base_offset, len(batch) - 12)
+    struct.pack_into(">hi", batch, CRC_FROM, codec, count - 1)
+    struct.pack_into(">qq", batch, 27, at_ms, at_ms)
+    struct.pack_into(">i", batch, 57, count)
+    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[CRC_FROM:])))
+    return bytes(batch)
