@@ -40,6 +40,8 @@ class FaultyStore:
         self.gate = asyncio.Event()
         """Puts wait here before anything happens."""
         self.gate.set()
+        self.hangs: Callable[[str], bool] = lambda _: False
+        """Whether reads of this key, or listings below this prefix, are never answered."""
         self.requests: Counter[str] = Counter()
         self.puts: list[str] = []
         """Keys of puts that were begun, in order."""
@@ -96,6 +98,8 @@ class FaultyStore:
 
     async def get(self, key: str) -> bytes:
         self._count("get", key)
+        if self.hangs(key):
+            await asyncio.Event().wait()
         return await self.inner.get(key)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
@@ -112,6 +116,8 @@ class FaultyStore:
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         self._count("list", prefix)
+        if self.hangs(prefix):
+            await asyncio.Event().wait()
         async for info in self.inner.list(prefix):
             yield self._with_time(info)
 

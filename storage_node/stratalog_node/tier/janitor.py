@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.machines.bundles import BundleLimits
@@ -31,12 +32,15 @@ from stratalog_node.tier.bundle_keeper import BundleKeeper
 from stratalog_node.tier.deletion_alarm import DeletionAlarm
 from stratalog_node.tier.orphan_sweep import OrphanSweep, SweepReport
 from stratalog_node.tier.rounds import Rounds
+from stratalog_node.tier.side_by_side import side_by_side
 from stratalog_node.tier.stats import TierStats
 from stratalog_node.tier.uploader import TierWriter
 
 log = logger(__name__)
 
 _SEGMENTS_AT_A_TIME = 100
+_SHARDS_SIDE_BY_SIDE = 4
+"""One whose listing or deletion hangs holds up no other."""
 _OTHER_OBJECTS = 1_000
 _OBJECTS_PER_SEGMENT = 16
 """A listing of a shard is given up where it shows more than these two allow."""
@@ -146,10 +150,15 @@ class Janitor:
             if now_ms - (segment.deleted_ms or 0) >= self._schedule.delete_delay_ms:
                 due[segment.key.shard_key].append(segment)
         count = 0
-        for segments in due.values():
+
+        async def take(segments: list[Segment]) -> None:
+            nonlocal count
             segments.sort(key=lambda segment: self._names.segment_prefix(segment.key))
             for start in range(0, len(segments), _SEGMENTS_AT_A_TIME):
-                count += await self._take_away(segments[start : start + _SEGMENTS_AT_A_TIME])
+                purged = await self._take_away(segments[start : start + _SEGMENTS_AT_A_TIME])
+                count += purged
+
+        await side_by_side((partial(take, segments) for segments in due.values()), _SHARDS_SIDE_BY_SIDE)
         if due and self._bundles is not None:
             await self._rounds.guard(self._bundles.run_once)
         return count

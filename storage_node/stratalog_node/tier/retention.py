@@ -4,14 +4,17 @@ A round looks at each shard once. What goes is decided in `stratalog.machines.re
 order that loses nothing: for total retention the log start first, files and objects after the grace (the janitor,
 F29); for a local copy check the remote one, let meta agree, then free the file (F37). Each step may be repeated after a
 crash.
+Ending data asks the object store nothing, and has rounds of its own; freeing does, for some shards side by side: what
+the store does not answer is left alone for a while and holds up no other shard.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from stratalog.formats.object_names import ObjectNames
 from stratalog.machines.retention import (
@@ -23,7 +26,7 @@ from stratalog.machines.retention import (
     local_copies_to_free,
 )
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.errors import Conflict, Corrupt, NotFound
+from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.objects.store import ObjectStore
@@ -34,6 +37,7 @@ from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.seam import Shards, ShardView
 from stratalog_node.tier.remote_copy import check_remote_copy
 from stratalog_node.tier.rounds import Rounds
+from stratalog_node.tier.side_by_side import side_by_side
 from stratalog_node.tier.stats import TierStats
 
 log = logger(__name__)
@@ -46,6 +50,16 @@ class RetentionSchedule:
     hard_limit_bytes: int = -1
     """`local.hard.limit.bytes`; -1 is none."""
     call_timeout_ms: int = 30_000
+
+
+class _Unanswered(NamedTuple):
+    again_at_s: float
+    pause_s: float
+
+
+_SIDE_BY_SIDE = 8
+"""Shards looked at at a time. After so many checks in a row without an answer the store is away, and a round ends."""
+_LONGEST_PAUSE_S = 3_600.0
 
 
 class RetentionWorker:
@@ -84,45 +98,67 @@ class RetentionWorker:
         self._may_free = may_free
         self._unhealthy: dict[SegmentKey, str] = {}
         self.pressure: DiskPressure | None = None
-        self._rounds = Rounds("tier-retention", schedule.interval_ms, self.run_once, stats)
+        self._unanswered: dict[SegmentKey, _Unanswered] = {}
+        self._silences = 0
+        """Checks of this round that the store did not answer, in a row."""
+        self._rounds = Rounds("tier-retention", schedule.interval_ms, self._end_all, stats)
+        self._freeing_rounds = Rounds("tier-freeing", schedule.interval_ms, self._free_all, stats)
         self._pressure_rounds = Rounds("tier-pressure", schedule.pressure_interval_ms, self._check_pressure, stats)
 
     async def start(self) -> None:
         self._rounds.start()
+        self._freeing_rounds.start()
         self._pressure_rounds.start()
 
     async def close(self) -> None:
         await self._rounds.close()
+        await self._freeing_rounds.close()
         await self._pressure_rounds.close()
 
     def poke(self) -> None:
         """Do a round soon: a segment became complete, a setting changed."""
         self._rounds.poke()
+        self._freeing_rounds.poke()
 
     async def run_once(self) -> None:
         """One round over all shards of this node. An error of one shard does not stop the others."""
+        await self._end_all()
+        await self._free_all()
+        await self._check_pressure()
+
+    async def _end_all(self) -> None:
+        works = (partial(self._rounds.guard, partial(self._end_old, view)) for view in self._with_sealed())
+        await side_by_side(works, _SIDE_BY_SIDE)
+
+    async def _free_all(self) -> None:
+        self._silences = 0
+        works = (partial(self._freeing_rounds.guard, partial(self._free_old, view)) for view in self._with_sealed())
+        await side_by_side(works, _SIDE_BY_SIDE)
+
+    def _with_sealed(self) -> Iterator[ShardView]:
         for view in list(self._shards.all()):
             segments = view.segments
             if len(segments) > 1 or any(segment.state is SegmentState.SEALED for segment in segments):
-                await self._rounds.guard(partial(self._look_at, view))
-                await asyncio.sleep(0)
-        await self._check_pressure()
+                yield view
 
     # One shard ------------------------------------------------------------------------------------------------------
-    async def _look_at(self, view: ShardView) -> None:
+    def _limits_of(self, view: ShardView) -> RetentionLimits | None:
         if self._catalog.topic_by_id(view.key.topic_id) is None:
-            return
-        settings = self._catalog.topic_settings(view.key.topic_id)
-        limits = _limits(settings)
-        now_ms = self._clock_ms()
-        active_bytes = sum(
+            return None
+        return _limits(self._catalog.topic_settings(view.key.topic_id))
+
+    @staticmethod
+    def _active_bytes(view: ShardView) -> int:
+        return sum(
             view.size_below_high_watermark(segment.key, segment.base_offset)
             for segment in view.segments
             if segment.seal is None and view.has_local(segment.key)
         )
-        newest = view.segments[-1]
-        if newest.leader == self._node_id:
-            move = expired(view.segments, active_bytes, limits, now_ms)
+
+    async def _end_old(self, view: ShardView) -> None:
+        limits = self._limits_of(view)
+        if limits is not None and view.segments[-1].leader == self._node_id:
+            move = expired(view.segments, self._active_bytes(view), limits, self._clock_ms())
             if move is not None and move.offset > view.log_start_offset:
                 async with self._deadline():
                     await self._meta.advance_log_start(view.key, move.offset)
@@ -134,8 +170,14 @@ class RetentionWorker:
                     offset=move.offset,
                     reason=move.reason,
                 )
+
+    async def _free_old(self, view: ShardView) -> None:
+        limits = self._limits_of(view)
+        if limits is None:
+            return
         await self._finish_freeing(view)
-        for freeing in local_copies_to_free(view.segments, view.has_local, active_bytes, limits, now_ms):
+        active_bytes = self._active_bytes(view)
+        for freeing in local_copies_to_free(view.segments, view.has_local, active_bytes, limits, self._clock_ms()):
             await self._free(view, freeing)
 
     async def _finish_freeing(self, view: ShardView) -> None:
@@ -168,9 +210,14 @@ class RetentionWorker:
         remote = segment.remote
         if self._store is None or segment.seal is None or remote.manifest_key is None or not self._may_free():
             return False
+        if self._is_left_alone(segment.key):
+            return False
         try:
             async with self._deadline():
                 await check_remote_copy(self._store, self._names, segment)
+        except (TimeoutError, Unavailable):
+            self._leave_alone(segment.key)
+            raise
         except (Corrupt, NotFound) as error:
             if self._unhealthy.get(segment.key) != str(error):
                 self._unhealthy[segment.key] = str(error)
@@ -181,7 +228,23 @@ class RetentionWorker:
                 )
             return False
         self._unhealthy.pop(segment.key, None)
+        self._unanswered.pop(segment.key, None)
+        self._silences = 0
         return True
+
+    def _is_left_alone(self, key: SegmentKey) -> bool:
+        unanswered = self._unanswered.get(key)
+        is_too_soon = unanswered is not None and asyncio.get_running_loop().time() < unanswered.again_at_s
+        return is_too_soon or self._silences >= _SIDE_BY_SIDE
+
+    def _leave_alone(self, key: SegmentKey) -> None:
+        """Ever longer, so that segments whose objects are not answered leave the places of a round to others."""
+        self._silences += 1
+        before = self._unanswered.get(key)
+        pause_s = min(2 * before.pause_s, _LONGEST_PAUSE_S) if before else 2 * self._schedule.call_timeout_ms / 1_000
+        self._unanswered[key] = _Unanswered(asyncio.get_running_loop().time() + pause_s, pause_s)
+        for gone in [key for key in self._unanswered if self._catalog.segment(key) is None]:
+            del self._unanswered[gone]
 
     def _deadline(self) -> asyncio.Timeout:
         return asyncio.timeout(self._schedule.call_timeout_ms / 1_000)

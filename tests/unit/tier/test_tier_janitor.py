@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +17,7 @@ from support.waiting import eventually
 
 GRACE_MS = 600_001
 DELAY_MS = 60_001
+HOUR = 3_600_000
 
 
 async def _sealed(rig: TierRig, shard: RigShard, count: int = 1, size: int = 2_000) -> list[Segment]:
@@ -263,3 +266,23 @@ async def test_f45_a_folder_with_more_objects_than_one_deletion_takes_is_emptied
         rig.advance(DELAY_MS)
         assert await rig.janitor().delete_once() == 1
         assert await rig.store.keys(rig.names.segment_prefix(sealed.key)) == []
+
+
+async def test_a_folder_that_is_not_answered_holds_up_no_other_shards_deletion() -> None:
+    async with TierRig() as rig:
+        topic = await rig.create_topic(shards=5)
+        await rig.start_writer()
+        sealed = [(await _sealed(rig, rig.shard(topic, number)))[0] for number in range(5)]
+        for segment in sealed:
+            await rig.meta.advance_log_start(segment.key.shard_key, 1)
+        hung = rig.names.segment_prefix(sealed[0].key)
+        rig.store.hangs = hung.__eq__
+        rig.advance(DELAY_MS)
+        deleting = asyncio.create_task(rig.janitor(call_timeout_ms=HOUR).delete_once())
+        async with asyncio.timeout(10):
+            while [segment.key for segment in await rig.deleted()] != [sealed[0].key]:
+                await asyncio.sleep(0.001)
+                assert not deleting.done()
+        deleting.cancel()
+        with suppress(asyncio.CancelledError):
+            await deleting

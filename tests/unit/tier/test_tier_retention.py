@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -219,3 +221,60 @@ async def test_above_the_hard_limit_writes_are_refused_with_numbers_until_there_
         await worker.run_once()
         assert told == [pressure, None]
         assert worker.pressure is None
+
+
+async def _cancelled(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_a_check_that_is_not_answered_holds_up_no_other_shard() -> None:
+    async with TierRig() as rig:
+        topic = await rig.create_topic(shards=12, local_retention_ms="0")
+        await rig.start_writer()
+        sealed = [(await _sealed(rig, rig.shard(topic, number)))[0] for number in range(12)]
+        rig.advance(HOUR)
+        hung = {rig.names.segment_prefix(segment.key) for segment in sealed[:3]}
+        rig.store.hangs = lambda key: any(key.startswith(folder) for folder in hung)
+        round_ = asyncio.create_task(rig.retention(call_timeout_ms=60_000).run_once())
+        await eventually(lambda: not any(rig.shards.get(s.key.shard_key).has_local(s.key) for s in sealed[3:]))  # type: ignore[union-attr]
+        assert not round_.done()
+        assert all(rig.shards.get(s.key.shard_key).has_local(s.key) for s in sealed[:3])  # type: ignore[union-attr]
+        await _cancelled(round_)
+
+
+async def test_a_store_that_answers_nothing_does_not_keep_old_data_from_ending() -> None:
+    async with TierRig() as rig:
+        topic = await rig.create_topic(shards=12, retention_ms=str(2 * HOUR), local_retention_ms="0")
+        await rig.start_writer()
+        for number in range(12):
+            await _sealed(rig, rig.shard(topic, number))
+        rig.store.hangs = lambda _: True
+        worker = rig.retention(call_timeout_ms=60_000, interval_ms=10)
+        rig.advance(HOUR)
+        await worker.start()
+        try:
+            lists = rig.store.requests["list"]
+            await eventually(lambda: rig.store.requests["list"] > lists, timeout=20)
+            rig.advance(2 * HOUR)
+            await eventually(lambda: all(shard.log_start_offset == 1 for shard in rig.shards.all()))
+        finally:
+            await worker.close()
+
+
+async def test_segments_whose_checks_are_not_answered_leave_their_places_to_others() -> None:
+    """More than are looked at at a time: they wait ever longer, and a round in which nothing answers ends early."""
+    async with TierRig() as rig:
+        topic = await rig.create_topic(shards=20, local_retention_ms="0")
+        await rig.start_writer()
+        sealed = [(await _sealed(rig, rig.shard(topic, number)))[0] for number in range(20)]
+        rig.advance(HOUR)
+        hung = {rig.names.segment_prefix(segment.key) for segment in sealed[:10]}
+        rig.store.hangs = lambda key: any(key.startswith(folder) for folder in hung)
+        worker = rig.retention(call_timeout_ms=200)
+        lists = rig.store.requests["list"]
+        await worker.run_once()
+        assert rig.store.requests["list"] - lists <= 16, "eight that hang, and those that were begun meanwhile"
+        await worker.run_once()
+        assert [rig.shards.get(s.key.shard_key).has_local(s.key) for s in sealed] == [True] * 10 + [False] * 10  # type: ignore[union-attr]
