@@ -35,6 +35,7 @@ from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.files import make_directories
 from stratalog_node.disk.journal_file import list_journals, remove_journal
 from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.disk.lost_flushes import LostFlushes
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.identity_file import NodeIdentity, load_or_create, lock_directory
@@ -191,7 +192,10 @@ class StorageNode:
         self.checkpoints = Checkpoints(self.layout.checkpoints)
         taken.callback(self.checkpoints.close)
         # Thousands of files that grow side by side could take the reserve, and more, between two looks at the space.
-        descriptors = Descriptors(descriptor_limit(), least_free_bytes=2 * settings.disk_reserve_bytes)
+        lost = LostFlushes(self.layout.lost_flushes, self.layout.root)
+        descriptors = Descriptors(
+            descriptor_limit(), least_free_bytes=2 * settings.disk_reserve_bytes, flush_lost=lost.note
+        )
         taken.callback(descriptors.close)
         self.threads = DiskThreads()
         taken.callback(self.threads.close)
@@ -222,6 +226,7 @@ class StorageNode:
         shards.on_written(self.flusher.note_written)
         self.sealing = shards.sealing = Sealing(shards, self.meta, self._forget_active, self.flusher.make_durable)
         shards.reader = pooled_reader(pool, _HOT_ANSWER_BYTES)
+        await asyncio.to_thread(lost.mend)
         await self._recover(journals, take_clean_stop(self.layout.clean_file, node_epoch))
         # Only now do these have anything to end: half a recovery must leave the disk as it found it.
         self.space = SpaceGuard(shards, reserve_bytes=settings.disk_reserve_bytes)

@@ -30,6 +30,7 @@ from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.files import make_directories
 from stratalog_node.disk.journal_file import list_journals, remove_journal
 from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.disk.lost_flushes import LostFlushes
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.serve.buffers import BufferPool
 from stratalog_node.serve.produce import offer
@@ -154,7 +155,8 @@ class ShardRig:
         self.threads = DiskThreads()
         self.checkpoints = Checkpoints(self.layout.checkpoints)
         self.pool = BufferPool()
-        descriptors = Descriptors(self.descriptor_limit)
+        lost = LostFlushes(self.layout.lost_flushes, self.layout.root)
+        descriptors = Descriptors(self.descriptor_limit, flush_lost=lost.note)
         self.shards = NodeShards(
             node_id=NODE_ID,
             cluster_id=registration.cluster_id,
@@ -186,6 +188,7 @@ class ShardRig:
         self.shards.reader = pooled_reader(self.pool, self.settings.fetch_max_bytes)
         self.shards.request_tick = self._request_tick
         self._is_alive = True
+        await asyncio.to_thread(lost.mend)
         doubted = take_clean_stop(self.layout.clean_file, registration.node_epoch)
         self.node_epoch = registration.node_epoch
         recovery = Recovery(self.shards, self.checkpoints.load_all(), doubted)

@@ -10,15 +10,18 @@ succeeds over pages that never reached the disk. So, for every file that this no
 2. A file that holds bytes that were not flushed keeps its descriptor. The sweep passes it over: with the descriptor the
    news would go. When too many files wait like that, the flusher is asked to flush at once (`on_crowded`), and above a
    second limit no further file is opened: appends are refused for a moment rather than a descriptor given up.
+3. What comes after this process has none of its descriptors, and reads the page cache, not the disk. So each file whose
+   flush failed is written down before anybody is told, and the next start copies it (`disk/lost_flushes.py`).
 
 Small files (`write_durably`) and journals are made, written and flushed through one descriptor each, and given up when
 that fails. Names: a failed flush of a directory has stopped the file system's journal, so it fails for everybody.
-Lives on the event loop.
+Lives on the event loop; `flush_lost` may be called on any disk thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratalog.model.errors import Unavailable
@@ -29,15 +32,23 @@ if TYPE_CHECKING:
 _LEAST_SPARE = 64
 
 
+def _nobody_asks(path: Path) -> None:
+    """For files that no later process opens."""
+
+
 class Descriptors:
     """Keeps the number of open descriptors below a limit by closing those not used since the last sweep.
 
     `least_free_bytes`: its files take blocks ahead of their ends only while more than that is free.
+    `flush_lost` is told of each file whose flush failed, before whoever asked for the flush.
     """
 
-    def __init__(self, limit: int, *, least_free_bytes: int = 0) -> None:
+    def __init__(
+        self, limit: int, *, least_free_bytes: int = 0, flush_lost: Callable[[Path], None] = _nobody_asks
+    ) -> None:
         self.limit = limit
         self.least_free_bytes = least_free_bytes
+        self.flush_lost = flush_lost
         self.on_crowded: Callable[[], None] = lambda: None
         """Called when descriptors above the limit wait for a flush."""
         self._most = limit + max(limit // 4, _LEAST_SPARE)

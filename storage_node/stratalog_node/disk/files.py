@@ -268,6 +268,7 @@ class SegmentFile:
     def _lose(self, error: OSError | NamesLost) -> None:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         self._lost = f"{self.path}: flush failed: {reason}; check the disk, then start the node again"
+        self._descriptors.flush_lost(self.path)
         raise FlushLost(self._lost) from error
 
     @contextmanager
@@ -289,9 +290,10 @@ class SegmentFile:
             os.close(fd)
 
     def put_back(self, position: int, data: bytes | memoryview) -> None:
-        """Write bytes that were here before, through the descriptor that stays. Blocking; only the journal's replay
-        calls this, while nobody else uses the file."""
-        fd = self.fd()
+        """Write bytes that were here before. Blocking. Requires: `fd` was called and the file is pinned since, or
+        nobody else opens files, so that writes and their flush go through one descriptor."""
+        fd = self._fd
+        assert fd >= 0, "opened before a thread writes to it"
         self._is_unflushed = True
         try:
             while data:
@@ -439,7 +441,7 @@ def read_front(path: Path, size_bytes: int) -> bytes | None:
 
 
 def write_durably(path: Path, pieces: Iterable[bytes]) -> None:
-    """Create or replace a small file atomically: temporary name, fsync, rename, fsync of the directory. Blocking.
+    """Create or replace a file atomically: temporary name, fsync, rename, fsync of the directory. Blocking.
 
     Raises: DiskFull, Unavailable; then the file is as it was before.
     """
@@ -451,10 +453,12 @@ def write_durably(path: Path, pieces: Iterable[bytes]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:
         with suppress(OSError):
             temporary.unlink()
-        raise _write_error(path, error) from error
+        if isinstance(error, OSError):
+            raise _write_error(path, error) from error
+        raise
     sync_directory(path.parent)
 
 

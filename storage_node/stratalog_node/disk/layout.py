@@ -5,6 +5,7 @@ clock.json                                      how old data is held to be (`str
 segments/<topic id>/<shard>/<base 20>-<epoch>.seg    a segment: identity header, batches
 segments/<topic id>/<shard>/<base 20>-<epoch>.idx    its index block, once sealed
 clean.json                                      the last stop was in order
+flush-failed                                    files whose flush failed
 journal/<number 12>.journal                     the disk's shared write-ahead file
 checkpoints/                                    RocksDB
 """
@@ -34,6 +35,10 @@ class NodeLayout:
     @property
     def clean_file(self) -> Path:
         return self.root / "clean.json"
+
+    @property
+    def lost_flushes(self) -> Path:
+        return self.root / "flush-failed"
 
     @property
     def journal(self) -> Path:

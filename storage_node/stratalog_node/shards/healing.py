@@ -167,7 +167,9 @@ class Healing:
                 base_offset, missing.known_end, f"{committed_end} is as far as the object store has the segment"
             )
         file, scan = await self._open_whole(shard, segment)
+        file.pin()
         try:
+            file.fd()  # writes and their flush go through one descriptor
             lost: _Lost | None = None
             if scan.next_offset < committed_end:
                 lost = await self._fetch(segment, file, scan)
@@ -178,6 +180,7 @@ class Healing:
                 await self._give_up(shard, file, scan, missing.known_end)
             await self._node.threads.background(lambda: _flush(file))
         finally:
+            file.unpin()
             file.close()
 
     async def _go_on_behind(self, shard: ShardLog, segment: Segment, log_start: int, missing: MissingTail) -> None:

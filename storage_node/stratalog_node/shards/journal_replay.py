@@ -66,6 +66,8 @@ class JournalReplay:
         path = self._node.layout.segment(key)
         front = read_front(path, SEGMENT_HEADER_BYTES)
         file = SegmentFile(path, self._node.descriptors, 0)
+        if front is not None:
+            file.fd()
         if front is not None and len(front) == SEGMENT_HEADER_BYTES and any(front):
             return file
         # The name, or the first page, was never flushed: only the journal was.

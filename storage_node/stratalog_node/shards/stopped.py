@@ -25,8 +25,8 @@ class StopCause(StrEnum):
 
 
 _NEXT_STEPS = {
-    StopCause.FLUSH_FAILED: "see to the disk (the kernel's log says what it met), then restart the node: it reads back "
-    "what the disk holds and goes on from there",
+    StopCause.FLUSH_FAILED: "see to the disk (the kernel's log says what it met), then restart the node, not the "
+    "machine: it writes again what is only in memory, and goes on from there",
     StopCause.UNREADABLE: "see to what the reason names (the disk, permissions, or the file from a copy), then restart "
     "the node",
     StopCause.DATA_LOST: "put the file back while the node is stopped, or set uncleanSeal=allow on the topic and "

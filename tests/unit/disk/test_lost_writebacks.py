@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.model.errors import Unavailable
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.files import FlushLost, SegmentFile
+from stratalog_node.disk.lost_flushes import LostFlushes
 from support.small_disk import NoSmallDisk
 from support.thin_disk import ThinDisk, thin_disk
 
@@ -29,6 +31,28 @@ def disk(tmp_path: Path) -> Iterator[ThinDisk]:
             yield disk
     except NoSmallDisk as reason:
         pytest.skip(str(reason))
+
+
+def told_of(disk: ThinDisk) -> LostFlushes:
+    return LostFlushes(disk.root / "flush-failed", disk.root)
+
+
+def lose(disk: ThinDisk, file: SegmentFile) -> None:
+    """Append what the disk never gets, and hear of it."""
+    disk.run_out()
+    file.append([DATA], len(DATA))
+    with pytest.raises(FlushLost):
+        file.sync()
+    file.close()
+
+
+def on_disk(path: Path) -> bytes:
+    """What is there once the page cache is empty, as after a power cut."""
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    found = os.pread(fd, len(DATA), len(HEADER))
+    os.close(fd)
+    return found
 
 
 def make(disk: ThinDisk, name: str = "f", descriptors: Descriptors | None = None) -> SegmentFile:
@@ -82,14 +106,10 @@ def test_of_flushes_at_once_none_succeeds_over_a_lost_page(disk: ThinDisk) -> No
 
 def test_a_disk_that_works_again_does_not_make_a_lost_page_good(disk: ThinDisk) -> None:
     file = make(disk)
-    disk.run_out()
-    file.append([DATA], len(DATA))
-    with pytest.raises(FlushLost):
-        file.sync()
+    lose(disk, file)
     disk.grow()
     with pytest.raises(FlushLost):
         file.sync()
-    file.close()
 
 
 def test_a_file_that_waits_for_its_flush_is_not_closed_and_one_that_does_not_is(disk: ThinDisk) -> None:
@@ -109,3 +129,48 @@ def test_a_file_that_waits_for_its_flush_is_not_closed_and_one_that_does_not_is(
         make(disk, f"idle-{number}", descriptors)
     assert descriptors.open_count <= 6 and not all(file._fd >= 0 for file in waiting)
     descriptors.close()
+
+
+def test_the_next_process_is_told_nothing_and_finds_the_page_cache(disk: ThinDisk) -> None:
+    """Why a lost flush is remembered over restarts: all that the next process can see is well."""
+    file = make(disk)
+    lose(disk, file)
+    disk.grow()
+    later = SegmentFile(file.path, Descriptors(10), file.size_bytes)
+    later.sync()
+    assert later.read(len(HEADER), len(DATA)) == DATA
+    assert on_disk(file.path) != DATA
+
+
+def test_a_file_whose_flush_failed_is_copied_by_the_next_start(disk: ThinDisk) -> None:
+    file = make(disk, descriptors=Descriptors(10, flush_lost=told_of(disk).note))
+    lose(disk, file)
+    disk.grow()
+    assert told_of(disk).mend() == 1
+    assert on_disk(file.path) == DATA
+    assert {path.name for path in disk.root.iterdir()} == {"f", "lost+found"}, "neither a list nor half a copy stays"
+    assert told_of(disk).mend() == 0
+
+
+def test_a_disk_that_still_cannot_be_written_leaves_the_file_and_its_name_in_the_list(disk: ThinDisk) -> None:
+    file = make(disk, descriptors=Descriptors(10, flush_lost=told_of(disk).note))
+    lose(disk, file)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="see to the disk, then start"):
+            told_of(disk).mend()
+    assert SegmentFile(file.path, Descriptors(10), 0).read(len(HEADER), len(DATA)) == DATA
+    disk.grow()
+    assert told_of(disk).mend() == 1
+    assert on_disk(file.path) == DATA
+
+
+def test_a_file_that_is_gone_or_cannot_be_read_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    lost = LostFlushes(tmp_path / "flush-failed", tmp_path)
+    (tmp_path / "whole").write_bytes(b"whole")
+    (tmp_path / "a directory").mkdir()
+    for name in ("gone", "gone/with its directory", "a directory", "whole", "whole"):
+        lost.note(tmp_path / name)
+    before = (tmp_path / "whole").stat().st_ino
+    assert lost.mend() == 1
+    assert (tmp_path / "whole").read_bytes() == b"whole" and (tmp_path / "whole").stat().st_ino != before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a directory", "whole"]

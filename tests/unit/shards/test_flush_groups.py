@@ -139,6 +139,33 @@ async def test_a_flush_beside_one_that_fails_does_not_go_by_the_kernels_silence(
         assert rig.flusher.stats.checkpoints == 0 and rig.flusher.stats.background_flushes == 0
 
 
+@pytest.mark.parametrize("policy", ["fsync", "replicated"])
+async def test_a_start_after_a_failed_flush_writes_the_file_again(tmp_path: Path, policy: str) -> None:
+    """What it finds in the page cache may be nowhere else, and a flush of it would succeed."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(flush_policy=policy)
+        await rig.acknowledged(shard, b"safe")
+        path = rig.file_of(shard)
+        first = path.stat().st_ino
+        rig.power.fail_next = lambda flushed: OSError(errno.EIO, "error") if flushed == path else None
+        lost = rig.append(shard, b"lost")
+        await rig.flusher._flush_dirty(checkpoint_all=False)
+        await eventually(lambda: rig.shards.stopped())
+        rig.power.fail_next = lambda _: None
+        await rig.restart("crash")
+        assert path.stat().st_ino != first, "written again, into blocks of its own"
+        assert not rig.layout.lost_flushes.exists()
+        shard = rig.shard(shard)
+        await eventually(lambda: shard.refusal is None)
+        assert await rig.read_values(shard) == [b"safe", b"lost"], "the page cache had it"
+        assert lost.is_acknowledged is (policy == "replicated")
+        await rig.restart("power_cut")
+        assert await rig.read_values(rig.shard(shard)) == [b"safe", b"lost"]
+        second = path.stat().st_ino
+        await rig.restart("crash")
+        assert path.stat().st_ino == second, "once is enough"
+
+
 async def test_a_background_flush_that_fails_counts_as_well(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()

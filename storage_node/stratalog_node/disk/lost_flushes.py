@@ -1,0 +1,97 @@
+"""Files whose flush failed, remembered over restarts: `flush-failed` at the root of a node's directory, a path a line.
+
+Linux counts a page whose writeback failed as written. The next process finds it in the page cache, well to look at, and
+a flush of it succeeds, though the disk holds nothing of it. Writing it again in place does not help either: ext4 takes
+the block for one that holds data, and shows zeros once the page is gone. So the next start copies each of these files:
+what the page cache holds goes into new blocks, through a descriptor that hears of every error, and the copy takes the
+file's name once it is flushed. A crash in between leaves the file as it was, and its name in the list.
+
+The list lies in the page cache beside the pages it tells of and lives as long as they do: after a restart of the
+machine reading tells the truth, with or without it. So it is not flushed itself.
+Threads: `note` on any; the rest at start, blocking. Cost: each file is copied whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from stratalog.model.errors import Corrupt, Unavailable
+from stratalog.telemetry.logs import logger
+from stratalog_node.disk.files import read_exactly, read_file, sync_names_of, write_durably
+
+log = logger(__name__)
+
+_STEP = 1 << 20
+
+
+class LostFlushes:
+    """Of the directory `root`; `path` is where the list lies."""
+
+    def __init__(self, path: Path, root: Path) -> None:
+        self._path = path
+        self._root = root
+
+    def note(self, file: Path) -> None:
+        """Its flush has failed just now, and nobody was told yet."""
+        try:
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+            try:
+                os.write(fd, f"{file.relative_to(self._root)}\n".encode())
+            finally:
+                os.close(fd)
+        except OSError as error:
+            what = "a failed flush cannot be noted: restart the machine, not the node alone"
+            log.error(what, file=str(file), error=str(error))
+
+    def mend(self) -> int:
+        """Make the disk's what only the page cache holds. Returns how many files were copied.
+
+        Raises: DiskFull, Unavailable when a copy cannot be written: start again once it can.
+        """
+        names = sorted(set((read_file(self._path) or b"").decode(errors="replace").split("\n")) - {""})
+        copied = [path for name in names if self._copy(path := self._root / name)]
+        sync_names_of(copied)
+        if names:
+            log.warning("files whose flush had failed were written again", files=len(copied), noted=len(names))
+            with suppress(FileNotFoundError):
+                self._path.unlink()
+        return len(copied)
+
+    def _copy(self, path: Path) -> bool:
+        """False: there is no such file any more, or it cannot be read; then whoever opens it meets that, too."""
+        if not path.is_file():
+            return False
+        try:
+            write_durably(path, _pieces(path))
+        except _Unreadable as error:
+            log.error("a file whose flush had failed cannot be read", file=str(path), error=str(error))
+            return False
+        except Unavailable as error:
+            raise type(error)(
+                f"the last flush of {path} failed, so what is in memory of it must be written again, and that fails, "
+                f"too: {error}: make room or see to the disk, then start the node again"
+            ) from error
+        return True
+
+
+class _Unreadable(Exception):
+    pass
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    """Through this process: a copy that the kernel makes may share the blocks that hold nothing."""
+    try:
+        source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _Unreadable(error.strerror) from error
+    try:
+        size_bytes = os.fstat(source).st_size
+        for position in range(0, size_bytes, _STEP):
+            yield read_exactly(source, position, min(_STEP, size_bytes - position), str(path))
+    except (Unavailable, Corrupt) as error:
+        raise _Unreadable(str(error)) from error
+    finally:
+        os.close(source)
