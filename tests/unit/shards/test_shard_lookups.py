@@ -24,6 +24,8 @@ async def test_a_record_is_found_by_its_time_in_every_kind_of_segment(tmp_path: 
                 rig.meta.hold("seal_segment")
             if segment < 2:
                 shard.ask_roll(rig.clock())
+            if segment == 0:
+                await rig.all_sealed()
         assert len(shard.ended) == 1 and shard.active is not None
 
         async def found(at_ms: int) -> tuple[int, int] | None:
