@@ -87,6 +87,35 @@ def _plain(name: str, shape: FieldShape, thing: str, numbers: dict[str, int]) ->
             return numbers.get(name, 0)
 
 
+async def handled(bench: ControlBench, key: int, version: int, request: Any) -> None:
+    """Only what the handler does with a decoded request, short of encoding what it returns."""
+    api = bench.registry.get(key)
+    assert api is not None and api.handler is not None
+    await api.handler(_context(bench, key, version), request)
+
+
+def _context(bench: ControlBench, key: int, version: int) -> RequestContext:
+    header = RequestHeader(key, version, 1, "client", 0)
+    return RequestContext(bench.services, header, ConnectionInfo("client:1", "here.example", 9092))
+
+
+class Calls:
+    """Counts the calls made on this thread while it is entered."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Calls:
+        sys.setprofile(self._count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _count(self, _frame: FrameType, event: str, _argument: object) -> None:
+        self.count += event in ("call", "c_call")
+
+
 async def answer_of(bench: ControlBench, key: int, version: int, request: Any) -> bytes:
     return await _answer(bench, key, version, messages.encode_entity(request))
 
@@ -94,30 +123,21 @@ async def answer_of(bench: ControlBench, key: int, version: int, request: Any) -
 async def _answer(bench: ControlBench, key: int, version: int, body: bytes) -> bytes:
     api = bench.registry.get(key)
     assert api is not None and api.handler is not None
-    context = RequestContext(
-        bench.services, RequestHeader(key, version, 1, "client", 0), ConnectionInfo("client:1", "here.example", 9092)
-    )
-    response = await api.handler(context, messages.decode_body(key, version, body))
+    response = await api.handler(_context(bench, key, version), messages.decode_body(key, version, body))
     return b"".join(messages.response_buffers(key, version, 1, response))
 
 
 async def cost_of(bench: ControlBench, key: int, version: int, request: Any) -> Cost:
     """From the request's bytes to the answer's. What runs on other threads is not counted as calls."""
     body = messages.encode_entity(request)
-    calls = 0
-
-    def count(_frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
-    sys.setprofile(count)
+    calls = Calls()
     try:
-        answer = await _answer(bench, key, version, body)
+        with calls:
+            answer = await _answer(bench, key, version, body)
     finally:
-        sys.setprofile(None)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    return Cost(len(body), len(answer), calls, peak - before)
+    return Cost(len(body), len(answer), calls.count, peak - before)

@@ -14,7 +14,7 @@ from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.catalog_wait import catalog_shows
 from stratalog_node.serve.api.distinct import Pace, first_of_each
-from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, repeated
+from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice
 
 if TYPE_CHECKING:
     from stratalog_node.serve.context import NodeServices
@@ -35,10 +35,11 @@ def topic_of(services: NodeServices, name: str) -> Topic:
 
 async def alter_all(services: NodeServices, request: Any, change: Change) -> list[dict[str, Any]]:
     """Apply one change to each resource of an AlterConfigs or IncrementalAlterConfigs request; each stands alone."""
-    doubles = repeated((resource.resource_type, resource.resource_name) for resource in request.resources)
+    named, doubles = await first_of_each(
+        request.resources, lambda resource: (resource.resource_type, resource.resource_name)
+    )
     answers = []
     pace = Pace()
-    named = first_of_each(request.resources, lambda resource: (resource.resource_type, resource.resource_name))
     for key, resource in named.items():
         await pace.step(1 + len(resource.configs))
         code, message = ErrorCode.NONE, None

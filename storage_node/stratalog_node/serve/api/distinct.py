@@ -1,15 +1,18 @@
 """What a request names, each thing once: work and memory follow the distinct things, however often one is named.
 
 As Kafka does: questions about a thing that is named repeatedly are answered once, changes to it are refused once
-(`topic_answers.repeated`), for which one counts is unclear. Requests of thousands of things are worked off in slices,
-so that the other connections go on meanwhile.
+(`topic_answers.named_twice`), for which one counts is unclear. Requests of thousands of things are worked off in
+slices, and looked through beside the loop, so that the other connections go on meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
+
+from stratalog.kafka import messages
+from stratalog_node.serve.off_loop import off_loop
 
 Key = TypeVar("Key", bound=Hashable)
 Thing = TypeVar("Thing")
@@ -33,21 +36,41 @@ class Pace:
             await asyncio.sleep(0)
 
 
-def first_of_each(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, Thing]:
-    """The things in their order, without those whose key came before."""
-    found: dict[Key, Thing] = {}
-    for thing in things:
-        found.setdefault(key(thing), thing)
-    return found
+async def first_of_each(
+    things: Sequence[Thing], key: Callable[[Thing], Key]
+) -> tuple[dict[Key, Thing], frozenset[Key]]:
+    """The things in their order, without those whose key came before; and the keys that came more than once."""
+
+    def look() -> tuple[dict[Key, Thing], frozenset[Key]]:
+        found: dict[Key, Thing] = {}
+        repeated = []
+        for thing in things:
+            name = key(thing)
+            if name in found:
+                repeated.append(name)
+            else:
+                found[name] = thing
+        return found, frozenset(repeated)
+
+    return await off_loop(len(things), look)
 
 
-def partitions_asked(
-    topics: Iterable[Any], topic_name: Callable[[Any], str], partition_index: Callable[[Any], int]
+async def partitions_asked(
+    topics: Sequence[Any], topic_name: Callable[[Any], str], partition_index: Callable[[Any], int]
 ) -> dict[str, dict[int, list[Any]]]:
     """By topic and partition, all that a request asks about it; more than one entry where it is named repeatedly."""
-    asked: dict[str, dict[int, list[Any]]] = {}
-    for topic in topics:
-        partitions = asked.setdefault(topic_name(topic), {})
-        for one in topic.partitions:
-            partitions.setdefault(partition_index(one), []).append(one)
-    return asked
+
+    def look() -> dict[str, dict[int, list[Any]]]:
+        asked: dict[str, dict[int, list[Any]]] = {}
+        for topic in topics:
+            partitions = asked.setdefault(topic_name(topic), {})
+            for one in topic.partitions:
+                partitions.setdefault(partition_index(one), []).append(one)
+        return asked
+
+    return await off_loop(sum(1 + len(topic.partitions) for topic in topics), look)
+
+
+async def built(schema: Any, entries: int, /, **values: Any) -> Any:
+    """As `messages.build`, of an answer that may hold very many entries."""
+    return await off_loop(entries, lambda: messages.build(schema, **values))

@@ -14,7 +14,7 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
-from stratalog_node.serve.api.distinct import partitions_asked
+from stratalog_node.serve.api.distinct import built, partitions_asked
 from stratalog_node.serve.api.placement import ANY_EPOCH, NotHere, end_unknown, led_shard, offset_error
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.registry import Api
@@ -34,7 +34,7 @@ _NOTHING = FoundOffset(-1, -1, -1)
 async def handle(context: RequestContext, request: Any) -> Any:
     version = context.header.api_version
     is_committed = getattr(request, "isolation_level", 0) == _READ_COMMITTED
-    asked = partitions_asked(request.topics, lambda topic: topic.name, lambda one: one.partition_index)
+    asked = await partitions_asked(request.topics, lambda topic: topic.name, lambda one: one.partition_index)
     questions = [(name, several) for name, partitions in asked.items() for several in partitions.values()]
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in asked}
     for begin in range(0, len(questions), _TOGETHER):
@@ -44,7 +44,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         for (name, _), answer in zip(some, found, strict=True):
             answers[name].append(answer)
     topics = [{"name": name, "partitions": partitions} for name, partitions in answers.items()]
-    return messages.build(messages.response_type(2, version), throttle_time=0, topics=topics)
+    return await built(messages.response_type(2, version), len(questions), throttle_time=0, topics=topics)
 
 
 async def _once(context: RequestContext, topic: str, several: list[Any], is_committed: bool) -> dict[str, Any]:

@@ -41,7 +41,8 @@ async def handle(context: RequestContext, request: Any) -> messages.EncodedBody:
         )
         topics = []
         pace = Pace()
-        for asked in first_of_each(request.topics, lambda asked: _key(asked, version)).values():
+        distinct, _ = await first_of_each(request.topics, lambda asked: _key(asked, version))
+        for asked in distinct.values():
             topics.append(await _one(services, version, asked, may_create))
             await pace.step()
     body = encode_metadata(version, all_nodes(context), services.cluster_id, services.node_id, topics)

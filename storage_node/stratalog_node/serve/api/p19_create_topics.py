@@ -19,9 +19,9 @@ from stratalog.model.topic import Topic
 from stratalog.settings.describe import SettingValue, describe_topic
 from stratalog.settings.topic import TopicSettings
 from stratalog_node.serve.api.catalog_wait import catalog_shows
-from stratalog_node.serve.api.distinct import Pace, first_of_each
+from stratalog_node.serve.api.distinct import Pace, built, first_of_each
 from stratalog_node.serve.api.placement import is_topic_name
-from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, repeated, wait_ms
+from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.registry import Api
 
@@ -36,9 +36,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
     settings_told = _SettingsTold(schema, services)
     answers = []
     created: list[Topic] = []
-    doubles = repeated(topic.name for topic in request.topics)
+    distinct, doubles = await first_of_each(request.topics, lambda topic: topic.name)
     pace = Pace()
-    for asked in first_of_each(request.topics, lambda topic: topic.name).values():
+    for asked in distinct.values():
         try:
             if asked.name in doubles:
                 raise named_twice(asked.name)
@@ -53,7 +53,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         await catalog_shows(
             lambda: all(catalog.topic_by_id(topic.topic_id) for topic in created), wait_ms(request.timeout)
         )
-    return messages.build(schema, throttle_time=0, topics=answers)
+    return await built(schema, len(answers), throttle_time=0, topics=answers)
 
 
 async def _create(services: NodeServices, asked: Any, *, is_trial: bool) -> Topic:

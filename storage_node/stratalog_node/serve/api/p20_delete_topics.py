@@ -14,8 +14,8 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import Reserved, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.catalog_wait import catalog_shows
-from stratalog_node.serve.api.distinct import Pace
-from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, repeated, wait_ms
+from stratalog_node.serve.api.distinct import Pace, built, first_of_each
+from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.registry import Api
 
@@ -26,14 +26,13 @@ async def handle(context: RequestContext, request: Any) -> Any:
     services = context.services
     version = context.header.api_version
     if version >= _BY_ID_SINCE:
-        asked = [(topic.name, topic.topic_id) for topic in request.topics]
+        asked, doubles = await first_of_each(request.topics, lambda topic: (topic.name, topic.topic_id))
     else:
-        asked = [(name, None) for name in request.topic_names]
-    doubles = repeated(asked)
+        asked, doubles = await first_of_each(request.topic_names, lambda name: (name, None))
     pace = Pace()
     gone: list[UUID] = []
     answers = []
-    for name, topic_id in dict.fromkeys(asked):
+    for name, topic_id in asked:
         await pace.step()
         answer = {"name": name, "topic_id": topic_id, "error_code": 0, "error_message": None}
         try:
@@ -48,7 +47,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         answers.append(answer)
     catalog = services.catalog
     await catalog_shows(lambda: not any(map(catalog.topic_by_id, gone)), wait_ms(request.timeout))
-    return messages.build(messages.response_type(20, version), throttle_time=0, responses=answers)
+    return await built(messages.response_type(20, version), len(answers), throttle_time=0, responses=answers)
 
 
 def _find(services: NodeServices, name: str | None, topic_id: UUID | None) -> Topic:

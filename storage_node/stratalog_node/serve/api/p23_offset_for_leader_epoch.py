@@ -12,7 +12,7 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
-from stratalog_node.serve.api.distinct import Pace, partitions_asked
+from stratalog_node.serve.api.distinct import Pace, built, partitions_asked
 from stratalog_node.serve.api.placement import led_shard, offset_error
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.registry import Api
@@ -21,16 +21,18 @@ from stratalog_node.shards.epochs import UNDEFINED, end_of_epoch
 
 async def handle(context: RequestContext, request: Any) -> Any:
     topics = []
+    entries = 0
     pace = Pace()
-    asked = partitions_asked(request.topics, lambda topic: topic.topic, lambda one: one.partition)
+    asked = await partitions_asked(request.topics, lambda topic: topic.topic, lambda one: one.partition)
     for name, by_partition in asked.items():
         partitions = []
         for index, questions in by_partition.items():
             partitions.append(_answer(context, name, questions[0]) if len(questions) == 1 else _named_twice(index))
             await pace.step()
+        entries += 1 + len(partitions)
         topics.append({"topic": name, "partitions": partitions})
     schema = messages.response_type(23, context.header.api_version)
-    return messages.build(schema, throttle_time=0, topics=topics)
+    return await built(schema, entries, throttle_time=0, topics=topics)
 
 
 def _named_twice(partition: int) -> dict[str, Any]:

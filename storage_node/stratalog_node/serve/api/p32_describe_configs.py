@@ -19,6 +19,7 @@ from stratalog_node.serve.api.config_resources import BROKER, TOPIC, topic_of
 from stratalog_node.serve.api.distinct import Pace
 from stratalog_node.serve.api.topic_answers import Refused, answer_to
 from stratalog_node.serve.context import NodeServices, RequestContext
+from stratalog_node.serve.off_loop import off_loop
 from stratalog_node.serve.registry import Api
 
 
@@ -27,7 +28,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
     result = messages.element_type(schema, "results")
     results = []
     pace = Pace()
-    for (kind, name), wanted in _asked(request.resources).items():
+    asked = await off_loop(len(request.resources), lambda: _asked(request.resources))
+    for (kind, name), wanted in asked.items():
         code, message = ErrorCode.NONE, None
         values: Sequence[SettingValue] = ()
         try:

@@ -8,12 +8,14 @@ Versions: flexible from 2, top-level error from 3, disk sizes from 4.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, cast
 
 from stratalog.kafka import messages
 from stratalog.model.ids import ShardKey
 from stratalog_node.serve.api.distinct import Pace
 from stratalog_node.serve.context import NodeServices, RequestContext
+from stratalog_node.serve.off_loop import off_loop
 from stratalog_node.serve.registry import Api
 from stratalog_node.shards.lookup_seam import ShardLookup, ShardsLookup
 
@@ -61,19 +63,24 @@ async def _asked(services: NodeServices, topics: Any, pace: Pace) -> dict[str, l
         for shards in found.values():
             shards.sort(key=lambda shard: shard.key.shard)
         return found
-    wanted: dict[str, set[int]] = defaultdict(set)
-    for asked in topics:
-        wanted[asked.topic].update(asked.partitions)
+    wanted = await off_loop(sum(1 + len(asked.partitions) for asked in topics), lambda: _merged(topics))
     for name, partitions in wanted.items():
         await pace.step()
         topic = services.catalog.topic(name)
         if topic is None:
             continue
-        for partition in sorted(partitions):
+        for partition in partitions:
             await pace.step()
             if (here := services.shards.get(ShardKey(topic.topic_id, partition))) is not None:
                 found[topic.name].append(cast("ShardLookup", here))
     return found
+
+
+def _merged(topics: Sequence[Any]) -> dict[str, list[int]]:
+    merged: dict[str, set[int]] = defaultdict(set)
+    for asked in topics:
+        merged[asked.topic].update(asked.partitions)
+    return {name: sorted(partitions) for name, partitions in merged.items()}
 
 
 API = Api(35, "DescribeLogDirs", 1, 4, handle)

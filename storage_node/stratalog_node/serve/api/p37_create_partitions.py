@@ -14,19 +14,19 @@ from stratalog.machines.internal_topics import refuse_internal
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.catalog_wait import catalog_shows
-from stratalog_node.serve.api.distinct import Pace, first_of_each
-from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, repeated, wait_ms
+from stratalog_node.serve.api.distinct import Pace, built, first_of_each
+from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.registry import Api
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     services = context.services
-    doubles = repeated(topic.name for topic in request.topics)
+    distinct, doubles = await first_of_each(request.topics, lambda topic: topic.name)
     grown: list[Topic] = []
     results = []
     pace = Pace()
-    for asked in first_of_each(request.topics, lambda topic: topic.name).values():
+    for asked in distinct.values():
         await pace.step()
         code, message = ErrorCode.NONE, None
         try:
@@ -40,7 +40,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         results.append({"name": asked.name, "error_code": code, "error_message": message})
     await catalog_shows(lambda: all(_is_shown(services, topic) for topic in grown), wait_ms(request.timeout))
     schema = messages.response_type(37, context.header.api_version)
-    return messages.build(schema, throttle_time=0, results=results)
+    return await built(schema, len(results), throttle_time=0, results=results)
 
 
 def _check(services: NodeServices, asked: Any) -> Topic:
