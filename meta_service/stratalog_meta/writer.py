@@ -9,7 +9,8 @@ The task ends with `close` alone. A fault of its own is answered like a store th
 without an answer would wait for ever, and so would everyone behind it.
 
 Lives on the event loop; the store does its waiting elsewhere.
-Cost: a turn applies commands until they make `MAX_WRITES_PER_TURN` records, and lets others run every `SLICE_S`.
+Cost: a turn applies what was asked before it, until that makes `MAX_WRITES_PER_TURN` records, and lets others run every
+`SLICE_S`, within a command that changes thousands of records too.
 """
 
 from __future__ import annotations
@@ -231,11 +232,14 @@ class TableWriter:
         self._stats.records += len(writes)
 
     async def _gather(self, turn: _Turn) -> None:
-        """Apply what has been asked. Only this task changes the table, so others may run in between."""
+        """Apply what has been asked until now. Only this task changes the table, so others may run in between; what
+        they ask waits for the next turn, or this one might never end."""
         now_ms = self._clock_ms()
         loop = asyncio.get_running_loop()
         slice_ends = loop.time() + SLICE_S
-        while self._queue and len(turn.writes) < MAX_WRITES_PER_TURN:
+        for _ in range(len(self._queue)):
+            if len(turn.writes) >= MAX_WRITES_PER_TURN:
+                return
             if loop.time() > slice_ends:
                 await asyncio.sleep(0)
                 slice_ends = loop.time() + SLICE_S
@@ -244,26 +248,40 @@ class TableWriter:
                 continue  # its caller has gone: nothing was done yet, so nothing needs to be
             turn.taken.append(request)
             try:
-                self._take(turn, request, now_ms)
+                slice_ends = await self._take(turn, request, now_ms, slice_ends)
             except Exception as refusal:  # a bug in one request must not stop all others (F48)
                 turn.refused.append((request, refusal))
                 if not isinstance(refusal, StratalogError):
                     _log.exception("meta_request_failed", request=type(request).__name__)
 
-    def _take(self, turn: _Turn, request: _Request, now_ms: int) -> None:
+    async def _take(self, turn: _Turn, request: _Request, now_ms: int, slice_ends: float) -> float:
+        """Returns when the present slice ends: a command over thousands of records takes several."""
         match request:
             case _Reading():
                 turn.read.append((request, request.read(self._table)))
             case _Order():
                 if self._failure is not None:
                     raise Unavailable(self._failure)
-                applied = self._table.apply(request.command, now_ms)
+                applied, slice_ends = await self._apply(request.command, now_ms, slice_ends)
                 if request.validate_only:
                     self._table.undo(applied)
                     turn.validated.append((request, applied.result))
                 else:
                     turn.applied.append((request, applied))
                     turn.writes.extend(applied.writes)
+        return slice_ends
+
+    async def _apply(self, command: TableCommand, now_ms: int, slice_ends: float) -> tuple[Applied, float]:
+        loop = asyncio.get_running_loop()
+        with contextlib.closing(self._table.apply_in_steps(command, now_ms)) as steps:
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as done:
+                    return done.value, slice_ends
+                if loop.time() > slice_ends:
+                    await asyncio.sleep(0)
+                    slice_ends = loop.time() + SLICE_S
 
     def _answer(self, turn: _Turn) -> None:
         self._stats.commands += len(turn.applied)

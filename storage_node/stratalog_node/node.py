@@ -302,10 +302,12 @@ class StorageNode:
     async def _follow_until_lost(self) -> None:
         try:
             async for change_set in self.meta.watch(self.catalog.version):
-                self.catalog.apply(change_set)
+                for _ in self.catalog.apply_in_steps(change_set):
+                    await asyncio.sleep(0)
         except NotFound:
             # History is gone: everything anew. Shards that vanished meanwhile are told by the diff of the load.
-            self.catalog.reload(await self.meta.snapshot())
+            for _ in self.catalog.reload_in_steps(await self.meta.snapshot()):
+                await asyncio.sleep(0)
         else:
             raise Unavailable("the watch ended")
 

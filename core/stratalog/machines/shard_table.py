@@ -44,7 +44,7 @@ from stratalog.machines.table_commands import (
 from stratalog.machines.table_invariants import check_invariants
 from stratalog.machines.table_load import load_state
 from stratalog.machines.table_records import StoredRecord, TableHeader, TableWrite
-from stratalog.machines.table_state import TableState, TableTransaction
+from stratalog.machines.table_state import Steps, TableState, TableTransaction
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Snapshot
 from stratalog.model.segment import Segment
@@ -83,9 +83,20 @@ class ShardTable:
     # Changing ---------------------------------------------------------------------------------------------------
     def apply(self, command: TableCommand, now_ms: int) -> Applied:
         """Perform a command, or raise with nothing changed."""
+        steps = self.apply_in_steps(command, now_ms)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                applied: Applied = done.value
+                return applied
+
+    def apply_in_steps(self, command: TableCommand, now_ms: int) -> Steps[Applied]:
+        """The same in steps, for commands that change thousands of records: nothing else may be read or applied
+        between two of them. One that is given up midway (`close`) has changed nothing."""
         transaction = TableTransaction(self._state, now_ms)
         try:
-            result = _dispatch(transaction, command)
+            result = yield from _dispatch(transaction, command)
         except BaseException:
             transaction.undo()
             raise
@@ -149,34 +160,34 @@ class ShardTable:
         check_invariants(self._state)
 
 
-def _dispatch(tx: TableTransaction, command: TableCommand) -> TableResult:
+def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]:
     match command:
         case RegisterNode():
             return table_topics.register_node(tx, command)
         case CreateTopic():
-            return table_topics.create_topic(tx, command)
+            return (yield from table_topics.create_topic(tx, command))
         case DeleteTopic():
-            table_topics.delete_topic(tx, command)
+            yield from table_topics.delete_topic(tx, command)
             return None
         case AddShards():
-            return table_topics.add_shards(tx, command)
+            return (yield from table_topics.add_shards(tx, command))
         case AlterTopic():
-            return table_topics.alter_topic(tx, command)
+            return (yield from table_topics.alter_topic(tx, command))
         case AdvanceLogStart():
-            return table_topics.advance_log_start(tx, command)
+            return (yield from table_topics.advance_log_start(tx, command))
         case RollSegment():
             return table_segments.roll_segment(tx, command)
         case SealSegment():
-            return table_segments.seal_segment(tx, command)
+            return (yield from table_segments.seal_segment(tx, command))
         case ProposeIsr():
             return table_segments.propose_isr(tx, command)
         case RaiseFence():
             return table_segments.raise_fence(tx, command)
         case ForgetLocal():
-            table_segments.forget_local(tx, command)
+            yield from table_segments.forget_local(tx, command)
             return None
         case PurgeSegments():
-            table_segments.purge_segments(tx, command)
+            yield from table_segments.purge_segments(tx, command)
             return None
         case CommitParts():
             return table_remote.commit_parts(tx, command)

@@ -16,7 +16,7 @@ from stratalog.machines.table_commands import (
     RollSegment,
     SealSegment,
 )
-from stratalog.machines.table_state import TableTransaction, describe_segment
+from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, describe_segment
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.ids import MAX_OFFSET, SegmentKey
 from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
@@ -73,7 +73,7 @@ def _rolled_before(tx: TableTransaction, segment: Segment, end_offset: int) -> S
     )
 
 
-def seal_segment(tx: TableTransaction, command: SealSegment) -> Segment:
+def seal_segment(tx: TableTransaction, command: SealSegment) -> Steps[Segment]:
     """SEALING -> SEALED, once (rule 10); and on to DELETED when the log start passed its end before it ended."""
     segment = tx.state.segment(command.segment)
     record = command.record
@@ -95,7 +95,7 @@ def seal_segment(tx: TableTransaction, command: SealSegment) -> Segment:
         segment, state=SegmentState.SEALED, leader=None, seal=record, local_nodes=tuple(sorted(record.replicas))
     )
     tx.put_seal(segment, sealed)
-    tx.delete_below_log_start(segment.key.shard_key, also_unsealed=False)
+    yield from tx.delete_below_log_start(segment.key.shard_key, also_unsealed=False)
     return tx.state.segment(segment.key)
 
 
@@ -168,7 +168,7 @@ def _led_segment(tx: TableTransaction, key: SegmentKey, deed: str) -> Segment:
     return segment
 
 
-def forget_local(tx: TableTransaction, command: ForgetLocal) -> None:
+def forget_local(tx: TableTransaction, command: ForgetLocal) -> Steps[None]:
     """A node is about to free local copies: refused unless another readable copy stays, or none is wanted (F37)."""
     segments = [tx.state.segment(key) for key in command.segments]
     for segment in segments:
@@ -178,15 +178,19 @@ def forget_local(tx: TableTransaction, command: ForgetLocal) -> None:
                 "object "
                 f"store: node {command.node_id} must keep its copy until the remote one is COMPLETE"
             )
-    for segment in {segment.key: segment for segment in segments}.values():
+    for number, segment in enumerate({segment.key: segment for segment in segments}.values(), 1):
+        if number % RECORDS_PER_STEP == 0:
+            yield
         if command.node_id in segment.local_nodes:
             others = tuple(node for node in segment.local_nodes if node != command.node_id)
             tx.replace_segment(segment, replace(segment, local_nodes=others))
 
 
-def purge_segments(tx: TableTransaction, command: PurgeSegments) -> None:
+def purge_segments(tx: TableTransaction, command: PurgeSegments) -> Steps[None]:
     """Forget DELETED segments whose files and objects are gone. One purged before is passed over."""
-    for key in dict.fromkeys(command.segments):
+    for number, key in enumerate(dict.fromkeys(command.segments), 1):
+        if number % RECORDS_PER_STEP == 0:
+            yield
         segment = tx.state.find_segment(key)
         if segment is None:
             continue

@@ -5,13 +5,15 @@ that a refused command leaves nothing behind and an applied one can still be und
 
 Invariants: epochs of a shard's living segments are `first_epoch .. next_epoch - 1` without a gap; `load` counts the
 replicas of ACTIVE segments.
-Cost: O(1) per record changed, whatever the shard holds.
+Cost: O(1) per record changed, whatever the shard holds. What changes any number of records is a generator (`Steps`):
+between two steps the caller may do something else, as long as it leaves this state alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
 from stratalog.machines.placement import FOLLOWER_WEIGHT, LEADER_WEIGHT
@@ -53,6 +55,9 @@ from stratalog.model.topic import Shard, Topic
 
 K = TypeVar("K")
 V = TypeVar("V")
+Steps: TypeAlias = Generator[None, None, V]
+"""A long change in steps; it returns its result with the last one."""
+RECORDS_PER_STEP: Final = 256
 _ABSENT: Final = object()
 PURGED_TOPICS: Final = 10_000
 """So many purged topics are remembered (about 1 MB)."""
@@ -194,7 +199,7 @@ class TableTransaction:
         self.writes.append(PutTopic(topic))
         self.changes.append(TopicChanged(topic))
 
-    def drop_topic(self, topic: Topic) -> None:
+    def drop_topic(self, topic: Topic) -> Steps[None]:
         """Its shards go with it; their segments must be deleted by the caller, from the entries it read before."""
         self._drop(self.state.topics, topic.topic_id)
         self._drop(self.state.topic_ids, topic.name)
@@ -205,6 +210,8 @@ class TableTransaction:
             self._drop(self.state.shards, key)
             self.state.views.pop(key, None)
             self.writes.append(DropShard(key))
+            if shard % RECORDS_PER_STEP == RECORDS_PER_STEP - 1:
+                yield
 
     def open_shard(self, first: Segment) -> None:
         key = first.key.shard_key
@@ -275,7 +282,7 @@ class TableTransaction:
         self.writes.append(PutSegmentHead(gone))
         self.changes.append(SegmentChanged(gone))
 
-    def delete_below_log_start(self, key: ShardKey, *, also_unsealed: bool) -> None:
+    def delete_below_log_start(self, key: ShardKey, *, also_unsealed: bool) -> Steps[None]:
         """Delete the oldest segments that end at or below the log start; the first that does not ends the sweep.
 
         Without `also_unsealed` those stay that are not sealed yet, and an empty one that the log start only reached.
@@ -290,6 +297,8 @@ class TableTransaction:
             ):
                 break
             self.delete_segment(segment)
+            if epoch % RECORDS_PER_STEP == 0:
+                yield
 
     def purge_segment(self, segment: Segment) -> None:
         self._drop(self.state.deleted, segment.key)

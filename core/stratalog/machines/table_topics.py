@@ -23,7 +23,7 @@ from stratalog.machines.table_commands import (
 )
 from stratalog.machines.table_locks import end_leases
 from stratalog.machines.table_records import NodeEntry
-from stratalog.machines.table_state import TableTransaction
+from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction
 from stratalog.model.errors import AlreadyExists, Conflict, InvalidRequest, LimitExceeded
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
 from stratalog.model.metadata import Registration, life_name
@@ -55,7 +55,7 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Registration:
     return Registration(tx.state.header.cluster_id, entry.node_epoch)
 
 
-def create_topic(tx: TableTransaction, command: CreateTopic) -> Topic:
+def create_topic(tx: TableTransaction, command: CreateTopic) -> Steps[Topic]:
     """A topic, its shards and the first segment of each. A topic of the service's own gets its fixed settings."""
     name = command.name
     if not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
@@ -82,29 +82,33 @@ def create_topic(tx: TableTransaction, command: CreateTopic) -> Topic:
         command.is_internal,
     )
     tx.put_topic(topic)
-    _open_shards(tx, topic, 0)
+    yield from _open_shards(tx, topic, 0)
     return topic
 
 
-def delete_topic(tx: TableTransaction, command: DeleteTopic) -> None:
+def delete_topic(tx: TableTransaction, command: DeleteTopic) -> Steps[None]:
     """The topic vanishes; its segments become DELETED and wait for their purge."""
     topic = tx.state.topic(command.topic_id)
     refuse_internal(topic, "deleted")
     entries = [tx.state.shard(ShardKey(topic.topic_id, shard)) for shard in range(topic.shard_count)]
-    tx.drop_topic(topic)
+    yield from tx.drop_topic(topic)
+    count = 0
     for entry in entries:
         for epoch in range(entry.first_epoch, entry.next_epoch):
             tx.delete_segment(entry.segments[epoch])
+            count += 1
+            if count % RECORDS_PER_STEP == 0:
+                yield
 
 
-def add_shards(tx: TableTransaction, command: AddShards) -> Topic:
+def add_shards(tx: TableTransaction, command: AddShards) -> Steps[Topic]:
     topic = tx.state.topic(command.topic_id)
     refuse_internal(topic, "given more shards")
     _check_growth(topic, command.shard_count)
-    return _change(tx, topic, replace(topic, shard_count=command.shard_count))
+    return (yield from _change(tx, topic, replace(topic, shard_count=command.shard_count)))
 
 
-def alter_topic(tx: TableTransaction, command: AlterTopic) -> Topic:
+def alter_topic(tx: TableTransaction, command: AlterTopic) -> Steps[Topic]:
     """Settings and number of shards, both or neither."""
     topic = tx.state.topic(command.topic_id)
     refuse_internal(topic, "altered")
@@ -116,19 +120,20 @@ def alter_topic(tx: TableTransaction, command: AlterTopic) -> Topic:
     if command.shard_count is not None:
         _check_growth(topic, command.shard_count)
     shard_count = topic.shard_count if command.shard_count is None else command.shard_count
-    return _change(tx, topic, replace(topic, settings=dict(command.settings), shard_count=shard_count))
+    changed = replace(topic, settings=dict(command.settings), shard_count=shard_count)
+    return (yield from _change(tx, topic, changed))
 
 
-def _change(tx: TableTransaction, topic: Topic, changed: Topic) -> Topic:
+def _change(tx: TableTransaction, topic: Topic, changed: Topic) -> Steps[Topic]:
     if changed == topic:
         return topic
     tx.put_topic(changed)
     if changed.shard_count > topic.shard_count:
-        _open_shards(tx, changed, topic.shard_count)
+        yield from _open_shards(tx, changed, topic.shard_count)
     return changed
 
 
-def advance_log_start(tx: TableTransaction, command: AdvanceLogStart) -> Shard:
+def advance_log_start(tx: TableTransaction, command: AdvanceLogStart) -> Steps[Shard]:
     """Move the log start up; what lies wholly below it becomes DELETED, but never the ACTIVE segment.
 
     Log start first, objects and files later (F29): the segments stay listed until the grace period has passed. The same
@@ -139,16 +144,18 @@ def advance_log_start(tx: TableTransaction, command: AdvanceLogStart) -> Shard:
         raise InvalidRequest(f"log start {command.offset} is no offset: the largest is {MAX_OFFSET}")
     if command.offset > entry.log_start_offset:
         tx.move_log_start(entry, command.offset)
-    tx.delete_below_log_start(command.shard, also_unsealed=True)
+    yield from tx.delete_below_log_start(command.shard, also_unsealed=True)
     return tx.state.view(command.shard)
 
 
-def _open_shards(tx: TableTransaction, topic: Topic, first_shard: int) -> None:
+def _open_shards(tx: TableTransaction, topic: Topic, first_shard: int) -> Steps[None]:
     nodes = [entry.info for entry in tx.state.nodes.values()]
     placed = place(topic.shard_count - first_shard, topic.replication_factor, nodes, tx.state.load)
     for shard, replicas in enumerate(placed, first_shard):
         key = SegmentKey(topic.topic_id, shard, 0, 0)
         tx.open_shard(Segment(key, SegmentState.ACTIVE, replicas[0], replicas, replicas, 0, tx.now_ms))
+        if shard % RECORDS_PER_STEP == RECORDS_PER_STEP - 1:
+            yield
 
 
 def _check_shard_count(name: str, shard_count: int) -> None:

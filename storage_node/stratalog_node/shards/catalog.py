@@ -8,8 +8,9 @@ deletes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 from uuid import UUID
 
 from stratalog.meta_api.commands import (
@@ -31,6 +32,8 @@ from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
 
 log = logger(__name__)
+
+_CHANGES_PER_STEP: Final = 256
 
 
 class _ShardEntry:
@@ -113,10 +116,17 @@ class Catalog:
 
     def reload(self, snapshot: Snapshot) -> None:
         """Take a newer snapshot after the watch lost its place: tells the listeners what differs."""
+        for _ in self.reload_in_steps(snapshot):
+            pass
+
+    def reload_in_steps(self, snapshot: Snapshot) -> Iterator[None]:
+        """The same in steps, as `apply_in_steps`."""
         kept = {topic.topic_id for topic in snapshot.topics}
         changes: list[Change] = [TopicDeleted(t) for t in list(self._by_id.values()) if t.topic_id not in kept]
         changes += [TopicChanged(t) for t in snapshot.topics if self._by_id.get(t.topic_id) != t]
-        for shard in snapshot.shards:
+        for number, shard in enumerate(snapshot.shards, 1):
+            if number % _CHANGES_PER_STEP == 0:
+                yield
             changes.append(ShardChanged(shard))
             known = {segment.key: segment for segment in self.segments(shard.key)}
             listed = {segment.key for segment in shard.segments}
@@ -127,19 +137,33 @@ class Catalog:
                 if key not in listed
             ]
         changes += [NodeChanged(node) for node in snapshot.nodes]
-        self.apply(ChangeSet(snapshot.version, tuple(changes)))
+        yield from self.apply_in_steps(ChangeSet(snapshot.version, tuple(changes)))
 
     def apply(self, change_set: ChangeSet) -> None:
+        for _ in self.apply_in_steps(change_set):
+            pass
+
+    def apply_in_steps(self, change_set: ChangeSet) -> Iterator[None]:
+        """Between two steps others may run, and see so much of a large change set; small ones are one step.
+
+        Requires: no other change is applied before the last step. `version` moves with that one.
+        """
         if change_set.version <= self.version:
             return
-        self.version = change_set.version
-        for change in change_set.changes:
-            self._apply_one(change)
+        for number, change in enumerate(change_set.changes):
+            if number and number % _CHANGES_PER_STEP == 0:
+                yield
+            try:
+                self._apply_one(change)
+            except Exception:  # told once, and not again with each attempt to follow
+                self.version = change_set.version
+                raise
             for listener in self._listeners:
                 try:
                     listener(change)
                 except Exception:  # the others, and the changes that follow, must be told all the same (F48)
                     log.error("a listener failed on a change of metadata", change=type(change).__name__, exc_info=True)
+        self.version = change_set.version
 
     def _put_topic(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic

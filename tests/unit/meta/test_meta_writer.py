@@ -398,3 +398,23 @@ async def test_every_metric_moves(world: MetaWorld, store: FailingStore) -> None
         if name.startswith("stratalog_meta_") and not any(values.values())
     ]
     assert not still, "these metrics never moved"
+
+
+async def test_the_loop_turns_while_thousands_of_segments_are_deleted_and_readers_see_all_or_nothing(
+    world: MetaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = await world.ready_topic()
+    first = segment.key
+    for offset in range(1, 1_001):
+        segment = await world.client.roll_segment(segment.key, offset)
+    monkeypatch.setattr(writer, "SLICE_S", 0.0)
+    turns = 0
+    deleting = asyncio.ensure_future(world.client.advance_log_start(first.shard_key, 1_000))
+    seen = []
+    while not deleting.done():
+        seen.append(asyncio.ensure_future(world.service.shard(first.shard_key)))
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 1_000 // 256
+    assert {len(shard.segments) for shard in await asyncio.gather(*seen)} <= {1, 1_001}
+    assert len((await deleting).segments) == 1

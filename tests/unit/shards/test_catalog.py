@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from itertools import pairwise
 from pathlib import Path
 
 from stratalog.meta_api.commands import Change, NodeInfo
@@ -177,3 +179,50 @@ async def test_a_segment_is_found_without_a_look_at_its_neighbours() -> None:
     assert lines_run(lambda: catalog.segment(first.key)) < 100
     assert catalog.segment(first.key) is first
     await meta.close()
+
+
+async def test_a_large_change_set_is_applied_in_steps_and_its_version_moves_with_the_last() -> None:
+    meta, catalog, key = await _with_segments(1_000)
+    await meta.advance_log_start(key, 1_000)
+    change_set = await anext(meta.watch(catalog.version))
+    left = [len(catalog.segments(key))]
+    for _ in catalog.apply_in_steps(change_set):
+        left.append(len(catalog.segments(key)))
+        assert catalog.version < change_set.version
+    left.append(len(catalog.segments(key)))
+    assert catalog.version == change_set.version and left[-1] == 1
+    assert max(before - after for before, after in pairwise(left)) <= 256
+    await meta.close()
+
+
+async def test_the_loop_turns_while_a_node_follows_a_large_change(tmp_path: Path) -> None:
+    meta = MetaService(MemoryStore(), HandClock())
+    await meta.start()
+    node = StorageNode(ProcessSettings(), tmp_path, Listen("127.0.0.1", 0), meta, None)
+    await node.start()
+    told, most = 0, 0
+
+    def count(_: Change) -> None:
+        nonlocal told
+        told += 1
+
+    async def watch() -> None:
+        nonlocal most
+        before = told
+        while True:
+            most = max(most, told - before)
+            before = told
+            await asyncio.sleep(0)
+
+    node.catalog.on_change(count)
+    watching = asyncio.create_task(watch())
+    try:
+        topic = await meta.create_topic("wide", shard_count=3_000, replication_factor=1, settings={})
+        await eventually(lambda: node.shards.by_name("wide", 2_999) is not None)
+        await meta.delete_topic(topic.topic_id)
+        await eventually(lambda: told >= 2 * 3_001)
+        assert most <= 2 * 256
+    finally:
+        watching.cancel()
+        await node.close()
+        await meta.close()

@@ -1,0 +1,97 @@
+"""Commands that change thousands of records go in steps, and are whole or nothing all the same."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from stratalog.machines.shard_table import Applied, ShardTable
+from stratalog.machines.table_commands import (
+    AddShards,
+    AdvanceLogStart,
+    CreateTopic,
+    DeleteTopic,
+    PurgeSegments,
+    RegisterNode,
+    RollSegment,
+    TableCommand,
+)
+from stratalog.machines.table_records import TableHeader
+from stratalog.machines.table_state import RECORDS_PER_STEP
+from stratalog.model.errors import Conflict
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import NodeInfo
+from support.table_stories import state_of
+
+TOPIC, OTHER = UUID(int=1), UUID(int=2)
+COUNT = 2_000
+
+
+@pytest.fixture
+def table() -> ShardTable:
+    """A topic of one shard with `COUNT` segments that ended and an active one."""
+    table = ShardTable.empty(TableHeader("cluster", 0, 1))
+    table.apply(RegisterNode(NodeInfo(1, "disk", "localhost", 1)), 1)
+    table.apply(CreateTopic(TOPIC, "long", 1, 1, {}), 1)
+    for epoch in range(COUNT):
+        table.apply(RollSegment(SegmentKey(TOPIC, 0, epoch, epoch), epoch + 1), 1)
+    return table
+
+
+def steps_of(table: ShardTable, command: TableCommand) -> tuple[int, Applied]:
+    steps = table.apply_in_steps(command, 2)
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return count, done.value
+        count += 1
+
+
+def test_large_commands_go_in_steps_and_small_ones_in_one(table: ShardTable) -> None:
+    deletion = AdvanceLogStart(ShardKey(TOPIC, 0), COUNT)
+    gone = tuple(SegmentKey(TOPIC, 0, epoch, epoch) for epoch in range(COUNT))
+    for command in (
+        deletion,
+        PurgeSegments(gone),
+        CreateTopic(OTHER, "wide", COUNT, 1, {}),
+        AddShards(OTHER, 2 * COUNT),
+        DeleteTopic(OTHER),
+    ):
+        assert steps_of(table, command)[0] >= COUNT // RECORDS_PER_STEP, command
+    for command in (deletion, CreateTopic(OTHER, "small", 100, 1, {}), DeleteTopic(OTHER)):
+        assert steps_of(table, command)[0] == 0, command
+    table.check_invariants()
+
+
+def test_a_command_given_up_between_two_steps_leaves_no_trace(table: ShardTable) -> None:
+    before = state_of(table)
+    for command in (
+        AdvanceLogStart(ShardKey(TOPIC, 0), COUNT),
+        CreateTopic(OTHER, "wide", COUNT, 1, {}),
+        DeleteTopic(TOPIC),
+    ):
+        steps = table.apply_in_steps(command, 2)
+        for _ in range(3):
+            next(steps)
+        steps.close()
+        assert state_of(table) == before, command
+    table.check_invariants()
+
+
+def test_a_command_refused_after_some_steps_leaves_no_trace(table: ShardTable) -> None:
+    table.apply(AdvanceLogStart(ShardKey(TOPIC, 0), COUNT - 1), 2)
+    before = state_of(table)
+    keys = tuple(SegmentKey(TOPIC, 0, epoch, epoch) for epoch in range(COUNT))
+    with pytest.raises(Conflict):
+        steps_of(table, PurgeSegments(keys))
+    assert state_of(table) == before
+
+
+def test_a_large_command_can_be_undone(table: ShardTable) -> None:
+    before = state_of(table)
+    _, applied = steps_of(table, AdvanceLogStart(ShardKey(TOPIC, 0), COUNT))
+    table.undo(applied)
+    assert state_of(table) == before
