@@ -122,7 +122,8 @@ class Healing:
                 shard.refusal = self._waiting(shard, missing, str(error) or repr(error))
             except Exception as error:  # one shard's fault must not end in silence (F48)
                 log.error("shard stopped by a fault", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
-                shard.stop_after_fault(f"a fault in the node, see its log: {error}")
+                reason = f"a fault in the node, see its log: {error}"
+                shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.UNREADABLE)
                 return
             await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
             delay_s = min(delay_s * 2, _LONGEST_DELAY_S)

@@ -135,7 +135,6 @@ class Recovery:
         """The disk holds more than before: look anew. Afterwards the shard serves, or `unhealed` or its refusal say why
         not."""
         self.unhealed.pop(shard.key, None)
-        shard.refusal = None
         await self._recover(shard, set(self._node.layout.list_shard(shard.key)))
 
     def forget_checkpoint(self, key: SegmentKey) -> None:
@@ -145,12 +144,14 @@ class Recovery:
     async def _recover(self, shard: ShardLog, files: set[SegmentKey]) -> None:
         segments = self._node.catalog.segments(shard.key)
         found = _Found()
+        stop: Stop | None = None
         try:
             await self._recover_files(shard, list(segments), files, found)
         except (StratalogError, OSError) as error:
             log.error("shard cannot be opened", topic=shard.topic.name, shard=shard.key.shard, error=str(error))
-            shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, str(error), StopCause.UNREADABLE)
+            stop = Stop(ErrorCode.KAFKA_STORAGE_ERROR, str(error), StopCause.UNREADABLE)
             found.to_confirm.clear()
+        # From here on in one go: a shard without a refusal and without its files would begin them anew.
         for copy in shard.ended:
             copy.file.retire()  # of the pass before
         shard.ended = found.ended  # what could be opened is read, also where the rest could not
@@ -158,11 +159,13 @@ class Recovery:
         if missing is not None:
             # What the object store holds stays readable meanwhile.
             shard.high_watermark = max(shard.high_watermark, missing.known_end)
-            shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, missing.describe(shard.topic.name), StopCause.HEALING)
+            reason = missing.describe(shard.topic.name)
+            shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.HEALING)
             return
-        if shard.refusal is None:
+        if stop is None:
             shard.active = found.active
             shard.high_watermark = max(shard.high_watermark, found.high_watermark)
+        shard.refusal = stop
         self._found.append((shard, found))
 
     async def _recover_files(

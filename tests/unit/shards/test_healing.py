@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -129,6 +130,22 @@ async def test_a_store_that_is_away_at_start_holds_up_nobody_else_and_the_shard_
         assert await rig.read_values(hurt) == [b"a", b"b", b"c"]
 
 
+async def test_appends_that_come_while_a_shard_is_read_anew_do_not_begin_its_file_anew(tmp_path: Path) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        for _ in range(20):
+            await acknowledged(rig, shard, b"x" * 20_000)
+        await rig.uploaded()
+        await rig.restart("power_cut")
+        shard = rig.shard(shard)
+        asked = []
+        while shard.active is None:
+            asked.append(rig.append(shard, b"y"))
+            await asyncio.sleep(0)
+        assert asked and all(a.is_answered and a.error is ErrorCode.KAFKA_STORAGE_ERROR for a in asked)
+        assert await rig.read_values(shard) == [b"x" * 20_000] * 20
+
+
 async def test_offsets_that_are_nowhere_are_named_and_the_shard_stops(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -184,6 +201,21 @@ async def test_with_unclean_seal_lost_offsets_are_given_up_and_the_log_goes_on_w
         await acknowledged(rig, shard, b"e")
         await rig.restart("stop")
         assert await rig.read_values(rig.shard(shard)) == [b"a", b"d", b"e"]
+
+
+async def test_with_unclean_seal_a_shard_goes_on_though_objects_of_its_bucket_are_gone(tmp_path: Path) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(uncleanSeal="allow")
+        await acknowledged(rig, shard, b"a", b"b", b"c")
+        await rig.uploaded()
+        (chunk,) = [key for key in await rig.store.keys() if key.endswith(("chunk", "bundle"))]
+        await rig.crash()
+        os.truncate(rig.file_of(shard), SEGMENT_HEADER_BYTES + 69)
+        await rig.store.inner.delete([chunk])
+        await rig.start()
+        shard = await rig.healed(shard)
+        assert await rig.read_values(shard) == [b"a"] and shard.high_watermark == 3
+        assert (await rig.acknowledged(shard, b"d")).offset == 3
 
 
 # The log start ----------------------------------------------------------------------------------------------------
