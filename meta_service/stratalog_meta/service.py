@@ -144,6 +144,9 @@ class MetaService:
     async def snapshot(self) -> Snapshot:
         return await self._parts()[0].read(ShardTable.snapshot)
 
+    async def read_version(self) -> int:
+        return await self._parts()[0].read(lambda table: table.version)
+
     def watch(self, after_version: int) -> AsyncIterator[ChangeSet]:
         return self._parts()[1].watch(after_version)
 

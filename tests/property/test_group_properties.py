@@ -24,9 +24,10 @@ from stratalog.machines.group_events import (
     MemberSynced,
     PersistFailed,
     PersistGroup,
+    PersistMember,
     TimePassed,
 )
-from stratalog.model.group import GroupError, GroupState, MemberProtocol
+from stratalog.model.group import GroupError, GroupRecord, GroupState, MemberProtocol
 
 LIMITS = GroupLimits(
     min_session_timeout_ms=1_000,
@@ -56,7 +57,9 @@ class Clients(RuleBasedStateMachine):
         self.answered: set[int] = set()
         self.waiters = 0
         self.births = 0
-        self.persisting: list[PersistGroup] = []
+        self.persisting: list[PersistGroup | PersistMember] = []
+        self.durable: GroupRecord | None = None
+        self.has_lost = False
         self.durable_generation = 0
         self.highest_generation = 0
         self.leaders: dict[int, str] = {}
@@ -122,12 +125,21 @@ class Clients(RuleBasedStateMachine):
     def settle_append(self, is_lost: bool) -> None:
         if self.persisting:
             effect = self.persisting.pop(0)
+            self.has_lost = self.has_lost or is_lost
             if is_lost:
                 self.step(PersistFailed(effect.ticket, GroupError.COORDINATOR_NOT_AVAILABLE))
             else:
-                assert effect.record.generation >= self.durable_generation, "the log's generation fell"
-                self.durable_generation = effect.record.generation
+                self.keep(effect)
                 self.step(GroupPersisted(effect.ticket))
+
+    def keep(self, effect: PersistGroup | PersistMember) -> None:
+        if isinstance(effect, PersistGroup):
+            record = effect.record
+        else:
+            assert self.durable is not None and self.durable.generation == effect.generation
+            record = self.durable.with_returned(effect.member)
+        assert record.generation >= self.durable_generation, "the log's generation fell"
+        self.durable, self.durable_generation = record, record.generation
 
     # The shell --------------------------------------------------------------------------------------------------
     def waiter(self, kind: str, client: int) -> int:
@@ -161,7 +173,7 @@ class Clients(RuleBasedStateMachine):
                     self.take(waiter, "beat")
                 case AnswerLeave(waiter, _):
                     self.take(waiter, "leave")
-                case PersistGroup():
+                case PersistGroup() | PersistMember():
                     self.persisting.append(effect)
 
     def take(self, waiter: int, kind: str) -> int:
@@ -193,6 +205,10 @@ class Clients(RuleBasedStateMachine):
         assert set(self.open) <= waiting, "a request is parked that no member knows of"
         assert self.group.generation >= self.durable_generation
         assert len(members) <= 2 * LIMITS.max_members
+        if self.group.state is GroupState.STABLE and not self.persisting and not self.has_lost:
+            assert self.durable is not None
+            assert {m.member_id for m in self.durable.members} == {m.member_id for m in members}
+            assert self.durable.leader == self.group.record().leader
 
     def teardown(self) -> None:
         while self.persisting:

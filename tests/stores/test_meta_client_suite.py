@@ -58,6 +58,15 @@ async def test_a_node_gets_a_higher_epoch_with_each_life(world: MetaWorld) -> No
     assert (await world.client.snapshot()).nodes == (node,)
 
 
+async def test_the_version_is_that_of_the_newest_change(world: MetaWorld) -> None:
+    await world.node()
+    before = await world.client.read_version()
+    await world.client.create_topic("orders", shard_count=1, replication_factor=1, settings={})
+    after = await world.client.read_version()
+    assert after > before
+    assert (await world.client.snapshot()).version == after
+
+
 async def test_a_created_topic_has_an_active_segment_in_each_shard(world: MetaWorld) -> None:
     await world.node()
     topic = await world.client.create_topic(

@@ -11,7 +11,7 @@ from uuid import UUID, uuid5
 from stratalog.machines.age_clock import AgeClock
 from stratalog.machines.internal_topics import is_reserved, settings_to_create
 from stratalog.meta_api.commands import TopicDeleted
-from stratalog.model.errors import AlreadyExists
+from stratalog.model.errors import AlreadyExists, StratalogError
 from stratalog.model.group import MemberProtocol
 from stratalog.model.ids import ShardKey
 from stratalog.model.topic import Topic
@@ -32,9 +32,11 @@ class Topics:
     def __init__(self) -> None:
         self.by_name: dict[str, Topic] = {}
         self.births = 0
+        self.version = 0
 
     def add(self, name: str, shard_count: int = 4, settings: Mapping[str, str] | None = None) -> Topic:
         self.births += 1
+        self.version += 1
         topic_id = uuid5(_NAMES, f"{name}{self.births}")
         topic = Topic(name, topic_id, shard_count, 1, settings or {}, START_MS, is_internal=is_reserved(name))
         self.by_name[name] = topic
@@ -63,6 +65,8 @@ class GroupNode:
         self.topics.add("clicks")
         self.shards: dict[ShardKey, MemoryShard] = {}
         self.trims: list[tuple[int, int]] = []
+        self.meta_version: int | StratalogError | None = None
+        """What the meta service says its newest version is; None: that of the catalog."""
         self.monotonic_ms = 50_000
         self.wall_ms = START_MS
         self.loop_s = 0.0
@@ -115,6 +119,11 @@ class GroupNode:
     async def advance_log_start(self, shard: ShardKey, offset: int) -> None:
         self.trims.append((shard.shard, offset))
         self.shards[shard].trim(offset)
+
+    async def read_version(self) -> int:
+        if isinstance(self.meta_version, StratalogError):
+            raise self.meta_version
+        return self.topics.version if self.meta_version is None else self.meta_version
 
     # What tests do ----------------------------------------------------------------------------------------------
     async def start(self) -> GroupNode:

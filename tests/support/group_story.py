@@ -39,6 +39,7 @@ from stratalog.machines.group_events import (
     MemberSynced,
     PersistFailed,
     PersistGroup,
+    PersistMember,
     TimePassed,
 )
 from stratalog.model.group import GroupError, GroupRecord, MemberProtocol
@@ -55,7 +56,7 @@ class GroupStory:
         self.births: dict[str, int] = {}
         self.waiters: dict[int, str] = {}
         self.last_waiter = 0
-        self.held: list[PersistGroup] | None = None
+        self.held: list[PersistGroup | PersistMember] | None = None
         self.durable: GroupRecord | None = None
         self.out: list[str] = []
 
@@ -200,17 +201,20 @@ class GroupStory:
             case AnswerLeave(waiter, errors):
                 del self.waiters[waiter]
                 self.out.append(f"  left: {', '.join(_said(error) for error in errors)}")
-            case PersistGroup():
+            case PersistGroup() | PersistMember():
                 if self.held is not None:
                     self.held.append(effect)
                 else:
                     self._settle(effect, is_lost=False)
 
-    def _settle(self, effect: PersistGroup, *, is_lost: bool) -> None:
+    def _settle(self, effect: PersistGroup | PersistMember, *, is_lost: bool) -> None:
         if is_lost:
             self._step(PersistFailed(effect.ticket, GroupError.COORDINATOR_NOT_AVAILABLE))
             return
-        self.durable = effect.record
+        if isinstance(effect, PersistGroup):
+            self.durable = effect.record
+        elif self.durable is not None:
+            self.durable = self.durable.with_returned(effect.member)
         self._step(GroupPersisted(effect.ticket))
 
     def _waiter(self, name: str) -> int:

@@ -14,7 +14,7 @@ from typing import TypeAlias, assert_never
 from uuid import UUID
 
 from stratalog.formats.fields import Buffer, FieldReader, FieldWriter
-from stratalog.model.errors import Corrupt
+from stratalog.model.errors import Corrupt, InvalidRequest
 from stratalog.model.group import CommittedOffset, GroupRecord, MemberProtocol, MemberRecord
 from stratalog.model.ids import ShardKey
 
@@ -25,13 +25,16 @@ TEXT_LIMIT = 65_534
 _CACHED_TEXT = 300
 """Longer names are not kept in the caches of names: a few thousand of them would be hundreds of megabytes."""
 
-_OFFSET, _GROUP, _SNAPSHOT, _OPENED = 1, 2, 3, 4
+_OFFSET, _GROUP, _SNAPSHOT, _OPENED, _MEMBER = 1, 2, 3, 4, 5
 _BEGIN, _END = 0, 1
 _NONE = 0xFFFF
 
 _OFFSET_HEAD = bytes((VERSION, _OFFSET))
 _HEAD = struct.Struct(">BB")
 _LENGTH = struct.Struct(">H")
+_SIZE = struct.Struct(">I")
+_TIMEOUTS = struct.Struct(">ii")
+_NO_TEXT = _LENGTH.pack(_NONE)
 _SHARD = struct.Struct(">16sI")
 _OFFSET_KEY_HEAD = struct.Struct(">BBH")
 _OFFSET_VALUE = struct.Struct(">BqiqqI")
@@ -52,6 +55,17 @@ class GroupEntry:
 
     group_id: str
     record: GroupRecord | None
+    changed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberEntry:
+    """A static member of the group came back under a new id, in this generation: it stands in the place of its
+    instance's former self. One member's bytes instead of the whole group's."""
+
+    group_id: str
+    generation: int
+    member: MemberRecord
     changed_ms: int
 
 
@@ -78,7 +92,7 @@ class LogOpened:
     opened_ms: int
 
 
-LogEntry: TypeAlias = OffsetEntry | GroupEntry | SnapshotBegun | SnapshotEnded | LogOpened
+LogEntry: TypeAlias = OffsetEntry | GroupEntry | MemberEntry | SnapshotBegun | SnapshotEnded | LogOpened
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 
 
@@ -90,6 +104,8 @@ def encode_entry(entry: LogEntry) -> KeyValue:
             return key, None if committed is None else _encode_offset(committed)
         case GroupEntry(group_id, record, changed_ms):
             return _group_key(_GROUP, group_id), None if record is None else _encode_group(record, changed_ms)
+        case MemberEntry(group_id, generation, member, changed_ms):
+            return _group_key(_MEMBER, group_id), _encode_returned(generation, member, changed_ms)
         case SnapshotBegun(snapshot_id):
             return _HEAD.pack(VERSION, _SNAPSHOT), _encode_mark(_BEGIN, snapshot_id, 0)
         case SnapshotEnded(snapshot_id, entry_count):
@@ -118,9 +134,11 @@ def decode_entry(key: Buffer | None, value: Buffer | None, *, source: str, posit
         reader.finish()
         committed = None if value is None else _decode_offset(value, source, position)
         return OffsetEntry(group_id, ShardKey(topic_id, shard), committed)
-    if kind == _GROUP:
+    if kind in (_GROUP, _MEMBER):
         group_id = reader.text(TEXT_LIMIT, "group id")
         reader.finish()
+        if kind == _MEMBER:
+            return _decode_returned(group_id, _value_reader(value or b"", source, position))
         if value is None:
             return GroupEntry(group_id, None, -1)
         return _decode_group(group_id, _value_reader(value, source, position))
@@ -234,18 +252,49 @@ def _encode_group(record: GroupRecord, changed_ms: int) -> bytes:
     _put_optional(out, record.leader, "leader")
     out.u32(len(record.members), "members")
     for member in record.members:
-        out.text(member.member_id, TEXT_LIMIT, "member id")
-        _put_optional(out, member.instance_id, "instance id")
-        out.text(member.client_id, TEXT_LIMIT, "client id")
-        out.text(member.client_host, TEXT_LIMIT, "client host")
-        out.i32(member.session_timeout_ms, "session timeout")
-        out.i32(member.rebalance_timeout_ms, "rebalance timeout")
-        out.u32(len(member.protocols), "protocols")
-        for protocol in member.protocols:
-            out.text(protocol.name, TEXT_LIMIT, "protocol")
-            _put_bytes(out, protocol.metadata, "protocol metadata")
-        _put_bytes(out, member.assignment, "assignment")
+        _put_member(out, member)
     return out.getvalue()
+
+
+def _put_member(out: FieldWriter, member: MemberRecord) -> None:
+    """In one piece: a group may have ten thousand members."""
+    timeouts = _TIMEOUTS.pack(member.session_timeout_ms, member.rebalance_timeout_ms)
+    parts = [
+        _text(member.member_id, "member id"),
+        _NO_TEXT if member.instance_id is None else _text(member.instance_id, "instance id"),
+        _text(member.client_id, "client id"),
+        _text(member.client_host, "client host"),
+        timeouts,
+        _SIZE.pack(len(member.protocols)),
+    ]
+    for name, metadata in member.protocols:
+        parts += (_text(name, "protocol"), _SIZE.pack(len(metadata)), metadata)
+    parts += (_SIZE.pack(len(member.assignment)), member.assignment)
+    out.raw(b"".join(parts))
+
+
+def _text(text: str, what: str) -> bytes:
+    data = text.encode()
+    if len(data) > TEXT_LIMIT:
+        raise InvalidRequest(f"{what} of {len(data)} bytes: at most {TEXT_LIMIT} are kept")
+    return _LENGTH.pack(len(data)) + data
+
+
+def _encode_returned(generation: int, member: MemberRecord, changed_ms: int) -> bytes:
+    out = FieldWriter()
+    out.u8(VERSION, "version")
+    out.i64(changed_ms, "time of change")
+    out.i32(generation, "generation")
+    _put_member(out, member)
+    return out.getvalue()
+
+
+def _decode_returned(group_id: str, body: FieldReader) -> MemberEntry:
+    changed_ms = body.i64("time of change")
+    generation = body.i32("generation")
+    member = _take_member(body)
+    body.finish()
+    return MemberEntry(group_id, generation, member, changed_ms)
 
 
 def _decode_group(group_id: str, body: FieldReader) -> GroupEntry:

@@ -198,7 +198,7 @@ def _primitive(shape: FieldShape, kind: Any, *, is_flexible: bool) -> _Read:
     if (form := _NUMBERS.get(name)) is not None:
         return lambda body: body.number(form)
     if (duration := _DURATIONS.get(name)) is not None:
-        return lambda body: timedelta(milliseconds=body.number(duration))
+        return lambda body: _duration(body.number(duration))
     match name:
         case "string":
             return _bytes(None if is_flexible else _I16, lambda data: str(data, "utf-8"), is_nullable=is_nullable)
@@ -229,6 +229,14 @@ def _bytes(form: struct.Struct | None, convert: Callable[[bytes], Any], *, is_nu
 def _uuid(data: bytes) -> UUID | None:
     """The zero id means "none"."""
     return UUID(bytes=data) if any(data) else None
+
+
+def _duration(milliseconds: int) -> timedelta:
+    """Longer than Python can say (2.7 million years) is as long as it can say: "for ever" is no malformed request."""
+    try:
+        return timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return timedelta.max if milliseconds > 0 else timedelta.min
 
 
 def _moment(milliseconds: int, *, is_nullable: bool) -> datetime | None:

@@ -40,6 +40,7 @@ from stratalog.machines.group_events import (
     MemberSynced,
     PersistFailed,
     PersistGroup,
+    PersistMember,
     SyncAnswer,
     TimePassed,
 )
@@ -173,8 +174,7 @@ class Group:
 
     def _add_member(self, event: MemberJoined, member_id: str, now_ms: int, effects: list[GroupEffect]) -> None:
         member = member_of(event, member_id)
-        member.session_deadline_ms = now_ms + self._book.limits.new_member_join_timeout_ms
-        self._book.wake_by(member.session_deadline_ms)
+        self._book.await_newcomer(member, now_ms)
         if not len(self._book.roster):
             self._book.protocol_type = event.protocol_type
         self._book.roster.add(member)
@@ -208,7 +208,10 @@ class Group:
         is_same = member.protocols == event.protocols
         roster.rename(member, event.new_member_id)
         self._update(member, event, effects)
-        book.touch(member, now_ms)
+        if member.is_new:
+            book.await_newcomer(member, now_ms)  # it is parked again, and cannot send heartbeats yet
+        else:
+            book.touch(member, now_ms)
         if book.state is not GroupState.STABLE or not (is_same or roster.elect_protocol() == book.protocol_name):
             self._rebalance(now_ms, effects)
             return
@@ -216,10 +219,10 @@ class Group:
         if event.can_skip_assignment:
             answer = self._join_answer(member, skip_assignment=roster.leader == member.member_id)
         else:
-            # Before version 9 a returning leader must not assign, for a stable group would not hear it: it is told that
-            # its former self leads.
+            # Before version 9 a returning leader must not assign: it is told that its former self leads.
             answer = self._join_answer(member, leader=former_leader)
-        self._persist(Returning(book.generation, member.member_id, event.waiter, answer), book.record(), effects)
+        ticket = self._await_durable(Returning(book.generation, member.member_id, event.waiter, answer))
+        effects.append(PersistMember(ticket, book.generation, member.record()))
 
     def _update(self, member: Member, event: MemberJoined, effects: list[GroupEffect]) -> None:
         self._replace_join_waiter(member, event.waiter, effects)
@@ -357,9 +360,12 @@ class Group:
         return SyncAnswer(GroupError.NONE, self._book.protocol_type, self._book.protocol_name, member.assignment)
 
     def _persist(self, awaiting: Awaiting, record: GroupRecord, effects: list[GroupEffect]) -> None:
+        effects.append(PersistGroup(self._await_durable(awaiting), record))
+
+    def _await_durable(self, awaiting: Awaiting) -> int:
         self._tickets += 1
         self._persisting[self._tickets] = awaiting
-        effects.append(PersistGroup(self._tickets, record))
+        return self._tickets
 
     def _persisted(self, done: Awaiting, now_ms: int, effects: list[GroupEffect]) -> None:
         match done:

@@ -158,6 +158,11 @@ class GroupBook:
         member.session_deadline_ms = now_ms + member.session_timeout_ms
         self.wake_by(member.session_deadline_ms)
 
+    def await_newcomer(self, member: Member, now_ms: int) -> None:
+        """It does not know its id yet, so its parked JoinGroup is all that is heard of it."""
+        member.session_deadline_ms = now_ms + self.limits.new_member_join_timeout_ms
+        self.wake_by(member.session_deadline_ms)
+
     def wake_by(self, deadline_ms: int) -> None:
         self._wake_ms = min(self._wake_ms, deadline_ms)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from stratalog.model.group import NO_GENERATION, GroupError, GroupRecord, GroupState, MemberProtocol
+from stratalog.model.group import NO_GENERATION, GroupError, GroupRecord, GroupState, MemberProtocol, MemberRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,16 @@ class PersistGroup:
     record: GroupRecord
 
 
-GroupEffect: TypeAlias = AnswerJoin | AnswerSync | AnswerHeartbeat | AnswerLeave | PersistGroup
+@dataclass(frozen=True, slots=True)
+class PersistMember:
+    """The same for one static member of the durable state: it stands in the place of its instance's former self."""
+
+    ticket: int
+    generation: int
+    member: MemberRecord
+
+
+GroupEffect: TypeAlias = AnswerJoin | AnswerSync | AnswerHeartbeat | AnswerLeave | PersistGroup | PersistMember
 
 
 # Descriptions -----------------------------------------------------------------------------------------------------

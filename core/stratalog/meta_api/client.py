@@ -36,6 +36,11 @@ class MetaClient(Protocol):
 
     async def snapshot(self) -> Snapshot: ...
 
+    async def read_version(self) -> int:
+        """The version of the newest change: a view of that version, or a newer one, misses nothing from before this
+        call."""
+        ...
+
     def watch(self, after_version: int) -> AsyncIterator[ChangeSet]:
         """Every change set after a version, in order, none missed. Raises NotFound when that history is gone
         (take a new snapshot)."""

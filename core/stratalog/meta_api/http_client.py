@@ -60,6 +60,9 @@ class HttpMetaClient:
     async def read_cluster_id(self) -> str:
         return (await self._ask("GET", "/v1/cluster", None, bodies.ClusterJson, Repeat.READ)).cluster_id
 
+    async def read_version(self) -> int:
+        return (await self._ask("GET", "/v1/cluster", None, bodies.ClusterJson, Repeat.READ)).version
+
     async def register_node(self, node: NodeInfo) -> Registration:
         body = bodies.RegisterNodeBody(storage_id=node.storage_id, host=node.host, port=node.port, rack=node.rack)
         path = f"/v1/nodes/{node.node_id}"

@@ -100,6 +100,15 @@ class GroupRecord:
         """What its members take; in the log it is less."""
         return sum(member.size_bytes for member in self.members)
 
+    def with_returned(self, returned: MemberRecord) -> GroupRecord:
+        """The same with a static member in the place of its instance's former self, whose lead it keeps."""
+        former = next((member for member in self.members if member.instance_id == returned.instance_id), None)
+        if former is None or returned.instance_id is None:
+            return self
+        members = tuple([returned if member is former else member for member in self.members])
+        leader = returned.member_id if self.leader == former.member_id else self.leader
+        return GroupRecord(self.generation, self.protocol_type, self.protocol_name, leader, members)
+
 
 class CommittedOffset(NamedTuple):
     """Where a group is in a shard. `expires_ms` is set only by old clients that ask for a retention of their own."""

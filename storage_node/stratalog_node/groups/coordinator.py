@@ -33,6 +33,7 @@ from stratalog.model.ids import ShardKey
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.groups.attention import Attention
+from stratalog_node.groups.catalog_lag import CatalogLag
 from stratalog_node.groups.forgetting import Forgetting
 from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.hosting import CoordinatorLimits, GroupHosting, GroupMeta
@@ -94,6 +95,7 @@ class GroupCoordinator:
         self.attention = Attention(loop_s)
         self._forgetting: asyncio.Task[None] | None = None
         self._topics_gone: set[UUID] = set()
+        self._lag = CatalogLag(topics, meta)
         room = GroupRoom(limits.room, self.stats)
         self._room = room
         self.membership = Membership(
@@ -298,10 +300,18 @@ class GroupCoordinator:
         return await self._offsets.commit(hosted, request)
 
     async def fetch_offsets(self, group_id: str, wanted: Sequence[TopicShard] | None) -> FetchedOffsets:
-        """OffsetFetch: what is committed and durable; None asks for all the group has."""
+        """OffsetFetch: what is committed and durable; None asks for all the group has.
+
+        That nothing is committed is said only when the catalog is no older than the question.
+        """
         hosted = await self._hosting.arrive(group_id)
         if isinstance(hosted, GroupError):
             return FetchedOffsets(hosted)
+        if hosted is not None and await self._offsets.has_unplaced(hosted, wanted):
+            if not await self._lag.catch_up():
+                return FetchedOffsets(GroupError.COORDINATOR_LOAD_IN_PROGRESS)
+            if hosted.absence is not None:
+                return FetchedOffsets(hosted.absence)
         return FetchedOffsets(GroupError.NONE, tuple(await self._offsets.fetch(hosted, wanted)))
 
     async def delete_offsets(self, group_id: str, places: Sequence[TopicShard]) -> DeletedOffsets:

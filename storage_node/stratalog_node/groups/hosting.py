@@ -57,6 +57,8 @@ class GroupMeta(Protocol):
 
     async def advance_log_start(self, shard: ShardKey, offset: int) -> object: ...
 
+    async def read_version(self) -> int: ...
+
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorLimits:

@@ -36,6 +36,9 @@ Trim: TypeAlias = Callable[[int, int], Awaitable[None]]
 
 _log = logger(__name__)
 
+_FEW_BYTES = 4_096
+"""Of an entry, on average."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
@@ -124,7 +127,11 @@ class GroupLog:
                     if not header.is_control:
                         self._stats.foreign_batches += 1
                         continue
-                    replay.apply_batch(batch, header, source)
+                    if len(batch) > _FEW_BYTES * header.record_count and len(batch) > self._limits.append_bytes // 4:
+                        # Large groups: a thread reads them, for one of ten thousand members takes a while.
+                        await asyncio.to_thread(replay.apply_batch, batch, header, source)
+                    else:
+                        replay.apply_batch(batch, header, source)
                     await asyncio.sleep(0)
             if offset == before:
                 raise Unavailable(f"{source}: nothing to read at offset {offset}, below {opened_at}: it is tried again")

@@ -9,10 +9,11 @@ Thread: the event loop. Cost: one step per request, one heap entry per new neare
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar, assert_never, cast
 
-from stratalog.formats.group_log import GroupEntry, encode_entry
+from stratalog.formats.group_log import GroupEntry, MemberEntry, encode_entry
 from stratalog.machines.group_events import (
     AnswerHeartbeat,
     AnswerJoin,
@@ -25,11 +26,12 @@ from stratalog.machines.group_events import (
     JoinAnswer,
     PersistFailed,
     PersistGroup,
+    PersistMember,
     SyncAnswer,
     TimePassed,
 )
 from stratalog.model.errors import InvalidRequest
-from stratalog.model.group import GroupError, GroupRecord
+from stratalog.model.group import GroupError, GroupRecord, MemberRecord
 from stratalog_node.groups.attention import Attention
 from stratalog_node.groups.deadlines import DeadlineHeap
 from stratalog_node.groups.hosted import HostedGroup
@@ -40,6 +42,7 @@ Answer: TypeAlias = JoinAnswer | SyncAnswer | GroupError | tuple[GroupError, ...
 _A = TypeVar("_A", JoinAnswer, SyncAnswer, GroupError, tuple[GroupError, ...])
 
 _WAKES_PER_TURN = 200
+_ANSWERS_PER_TURN = 500
 _CATCH_UP_LOOK_S = 0.1
 
 
@@ -60,6 +63,8 @@ class Membership:
         self._stats = stats
         self._waiters: dict[int, asyncio.Future[Answer]] = {}
         self._last_waiter = 0
+        self._later: deque[GroupEffect] = deque()
+        """Answers of steps that answered very many at once. Whom they are for is in them."""
         self._deadlines: DeadlineHeap[HostedGroup] = DeadlineHeap()
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -84,11 +89,23 @@ class Membership:
         effects = hosted.machine.step(event, self.now_ms())
         if hosted.machine.generation != generation:
             self._stats.rebalances += 1
-        for effect in effects:
-            self._perform(hosted, effect)
+        for number, effect in enumerate(effects):
+            if number >= _ANSWERS_PER_TURN and not isinstance(effect, PersistGroup | PersistMember):
+                if not self._later:
+                    asyncio.get_running_loop().call_soon(self._answer_some, hosted)
+                self._later.append(effect)
+            else:
+                self._perform(hosted, effect)
         self.count(hosted)
         self.wake_in_time(hosted)
         self.forget_if_blank(hosted)
+
+    def _answer_some(self, hosted: HostedGroup) -> None:
+        """Thousands of members hear of their rebalance a slice at a time: each answer is work for its connection."""
+        for _ in range(min(len(self._later), _ANSWERS_PER_TURN)):
+            self._perform(hosted, self._later.popleft())
+        if self._later:
+            asyncio.get_running_loop().call_soon(self._answer_some, hosted)
 
     def count(self, hosted: HostedGroup) -> None:
         """Take what its members hold into account, unless it has left."""
@@ -151,8 +168,8 @@ class Membership:
                 self._answer(waiter, error)
             case AnswerLeave(waiter, errors):
                 self._answer(waiter, errors)
-            case PersistGroup(ticket, record):
-                self._persist(hosted, ticket, record)
+            case PersistGroup() | PersistMember():
+                self._persist(hosted, effect)
             case _:
                 assert_never(effect)
 
@@ -163,32 +180,53 @@ class Membership:
 
     def record_again(self, hosted: HostedGroup) -> None:
         """Write the state of a group whose last record did not get into the log."""
-        self._write(hosted, hosted.machine.record(), lambda _: None)
+        record = hosted.machine.record()
+        entry = GroupEntry(hosted.group_id, record, self._wall_ms())
+        self._write(hosted, entry, lambda _: record, lambda _: None)
 
-    def _persist(self, hosted: HostedGroup, ticket: int, record: GroupRecord) -> None:
+    def _persist(self, hosted: HostedGroup, effect: PersistGroup | PersistMember) -> None:
+        ticket, changed_ms = effect.ticket, self._wall_ms()
+
         def told(error: GroupError) -> None:
             if error is GroupError.NONE:
                 self.step(hosted, GroupPersisted(ticket))
             else:
                 self.step(hosted, PersistFailed(ticket, error))
 
-        self._write(hosted, record, told)
+        if isinstance(effect, PersistGroup):
+            record = effect.record
+            self._write(hosted, GroupEntry(hosted.group_id, record, changed_ms), lambda _: record, told)
+        else:
+            member, generation = effect.member, effect.generation
+            entry = MemberEntry(hosted.group_id, generation, member, changed_ms)
+            self._write(hosted, entry, lambda durable: _with_returned(durable, generation, member), told)
 
-    def _write(self, hosted: HostedGroup, record: GroupRecord, told: Callable[[GroupError], None]) -> None:
-        changed_ms = self._wall_ms()
+    def _write(
+        self,
+        hosted: HostedGroup,
+        entry: GroupEntry | MemberEntry,
+        becomes: Callable[[GroupRecord | None], GroupRecord | None],
+        told: Callable[[GroupError], None],
+    ) -> None:
+        """Put the entry into the log; then what is durable changes as it says."""
 
         def done(error: GroupError) -> None:
             hosted.writes -= 1
             if error is GroupError.NONE:
-                hosted.durable, hosted.changed_ms = record, changed_ms
+                hosted.durable, hosted.changed_ms = becomes(hosted.durable), entry.changed_ms
             told(error)
 
         log = hosted.shard.log
         assert log is not None, "a group is hosted only by a loaded shard"
         hosted.writes += 1
         try:
-            pairs = [encode_entry(GroupEntry(hosted.group_id, record, changed_ms))]
+            pairs = [encode_entry(entry)]
         except InvalidRequest:  # a name beyond what the format holds: the members hear that it failed
             asyncio.get_running_loop().call_soon(done, GroupError.UNKNOWN)
         else:
             log.submit(pairs, done)
+
+
+def _with_returned(durable: GroupRecord | None, generation: int, member: MemberRecord) -> GroupRecord | None:
+    """As the log's reader understands the entry of a member that came back."""
+    return durable.with_returned(member) if durable is not None and durable.generation == generation else durable

@@ -34,6 +34,11 @@ class Topics(Protocol):
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None: ...
 
+    @property
+    def version(self) -> int:
+        """Of the metadata it shows."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetLimits:
@@ -204,6 +209,22 @@ class OffsetKeeper:
                 key = self.key_of(place)
                 found.append(FetchedOffset(place.topic, place.shard, offsets.get(key) if key else None))
         return found
+
+    async def has_unplaced(self, hosted: HostedGroup, wanted: Sequence[TopicShard] | None) -> bool:
+        """Whether "nothing is committed there" may be false: something asked for is not in the catalog, and the group
+        has offsets of topics or shards that are not in it."""
+        if wanted is not None:
+            is_placed = True
+            async for some in in_slices(wanted):
+                is_placed = is_placed and all(self.key_of(place) is not None for place in some)
+            if is_placed:
+                return False
+        async for keys in in_slices(list(hosted.offsets)):
+            for key in keys:
+                topic = self._topics.topic_by_id(key.topic_id)
+                if topic is None or key.shard >= topic.shard_count:
+                    return True
+        return False
 
     async def _fetch_all(self, offsets: Mapping[ShardKey, CommittedOffset]) -> list[FetchedOffset]:
         by_topic: dict[UUID, list[tuple[int, CommittedOffset]]] = {}

@@ -13,6 +13,7 @@ from stratalog.formats.group_log import (
     GroupEntry,
     LogEntry,
     LogOpened,
+    MemberEntry,
     OffsetEntry,
     SnapshotBegun,
     SnapshotEnded,
@@ -72,6 +73,10 @@ class Replay:
                 else:
                     group = self._group(group_id)
                     group.record, group.changed_ms = record, changed_ms
+            case MemberEntry(group_id, generation, member, changed_ms):
+                known = self.groups.get(group_id)
+                if known is not None and known.record is not None and known.record.generation == generation:
+                    known.record, known.changed_ms = known.record.with_returned(member), changed_ms
             case SnapshotBegun(snapshot_id):
                 self._begun = snapshot_id if self._is_first else None
                 self._counted = 0
