@@ -13,9 +13,10 @@ from pathlib import Path
 from stratalog.admin_api.next_steps import CHECK_VOLUME
 from stratalog.formats.journal import JOURNAL_HEADER_BYTES, decode_journal_header
 from stratalog.formats.object_names import parse_index_file_name, parse_segment_file_name
+from stratalog.machines.missing_copies import RESTORE_VOLUME, judge_missing
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog.model.segment import Segment, SegmentState
 from stratalog_cli.examination import Examination, Metadata
 from stratalog_meta.stores.inspection import read_stored_records
 from stratalog_node.check.local_segment import LocalReport, check_index_file, check_segment_file
@@ -23,7 +24,7 @@ from stratalog_node.disk.inspection import inspect_file, read_small_file
 from stratalog_node.disk.layout import NodeLayout
 
 _LOOK = "look at it with `stratalog dump`; nothing reads it, so it can be moved away once you know what it is"
-_VOLUME = "check that the right volume is mounted; if the data is lost, restore a backup of the directory"
+_VOLUME = RESTORE_VOLUME
 
 
 def is_data_directory(path: Path) -> bool:
@@ -175,15 +176,11 @@ def _find_missing(
         if key in on_disk or segment.state in (SegmentState.DELETED, SegmentState.ACTIVE):
             continue  # the file of an active segment is made with its first batch
         is_here = node_id in segment.local_nodes if segment.seal is not None else node_id == segment.leader
-        if not is_here or segment.end_offset == segment.base_offset:
+        if node_id is None or not is_here or segment.end_offset == segment.base_offset:
             continue
-        place = str(layout.segment(key))
-        if segment.remote.state is RemoteState.COMPLETE:
-            seen.warn(
-                place, "missing; the object store has the whole segment", "none needed: reads go to the object store"
-            )
-        else:
-            seen.error(place, f"missing: offsets [{segment.base_offset}, {segment.end_offset}) are lost here", _VOLUME)
+        verdict = judge_missing(segment, node_id, has_store=True)
+        say = seen.error if verdict.is_error else seen.warn
+        say(str(layout.segment(key)), verdict.what, verdict.next_step)
 
 
 def _check_journals(layout: NodeLayout, seen: Examination) -> None:

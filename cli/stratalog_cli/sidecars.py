@@ -80,7 +80,7 @@ class Sidecars:
             ask_roll=node.ask_roll,
             readiness=node.readiness,
             loop_blocks=lambda: self._watchdog.stats.blocks,
-            tier_fork=lambda: node.tier.fork,
+            tier_trouble=node.tier.trouble,
             store_away_ms=lambda: _store_away_ms(node),
         )
         add_admin_routes(application, NodeAdmin(services, self._http.address))

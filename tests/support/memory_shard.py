@@ -27,6 +27,7 @@ class MemoryShard:
         self.end_offset = 0
         self.high_watermark = 0
         self.segments: Sequence[Segment] = ()
+        self.missing: Sequence[SegmentKey] = ()
         self.is_led = True
         self.appends = 0
         self.batches: list[tuple[BatchHeader, bytes]] = []

@@ -84,6 +84,7 @@ class RigShard:
         self.key = key
         self.topic = topic
         self.copies: dict[SegmentKey, RigCopy] = {}
+        self.missing: set[SegmentKey] = set()
         self.high_watermark = 0
         self.open_transaction: int | None = None
         """First offset of an open transaction: the last stable offset stays there."""
@@ -162,6 +163,9 @@ class RigShards:
 
     def on_segment_changed(self, listener: Callable[[Any, Segment], None]) -> None:
         self._changed.append(listener)
+
+    async def look_for_missing(self, key: ShardKey) -> None:
+        """They do not come back by themselves."""
 
     async def free_local(self, shard: RigShard | None, segment: SegmentKey) -> None:
         self.freed.append(segment)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from stratalog.machines.missing_copies import GIVE_BUCKET as GIVE_BUCKET
+
 RESTORE_OBJECT: Final = (
     "keep the local copies of this segment; restore the object from a version or a replica of the bucket, or see with "
     "`stratalog doctor` on the bucket whether another attempt holds the range"
@@ -12,6 +14,5 @@ RESTORE_FILE: Final = (
     "stop the node, move the file aside, start it: reads then go to a complete remote copy or another replica; "
     "without one, restore a backup"
 )
-GIVE_BUCKET: Final = "start the node with the --bucket that holds its data"
 CHECK_STORE: Final = "check the object store, then run this again: what could not be read was not checked"
 CHECK_VOLUME: Final = "check the volume, then run this again: what could not be read was not checked"

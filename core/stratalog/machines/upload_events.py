@@ -70,6 +70,8 @@ class SegmentSeen:
     has_local: bool
     unsent_bytes: int
     """Committed batches at and above the commit offset, below min(HW, LSO), in the local copy."""
+    missing: str | None = None
+    """Why there is no local copy to upload the rest from, though there should be one."""
 
 
 @dataclass(frozen=True, slots=True)

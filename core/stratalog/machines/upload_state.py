@@ -31,6 +31,7 @@ class SegmentUpload:
         "held_reason",
         "held_until_ms",
         "is_cut",
+        "is_missing",
         "is_sealed",
         "is_urgent",
         "key",
@@ -62,6 +63,8 @@ class SegmentUpload:
         self.is_cut = False
         """The range in flight leaves some of what waited before it."""
         self.is_urgent = False
+        self.is_missing = False
+        """It is held because its local copy should be here and is not."""
         self.empty_reads = 0
         self.first_batch_bytes = 0
         """Of a batch at the commit offset that is larger than a piece: it must have room for all of it."""

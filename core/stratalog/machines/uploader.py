@@ -166,6 +166,11 @@ class Uploader:
         upload.is_sealed = seen.is_sealed
         upload.end_offset = seen.end_offset
         upload.has_local = seen.has_local
+        if seen.missing is not None and not upload.is_wholly_committed:
+            self._hold(upload, seen.missing, True, now_ms)
+        elif upload.held_reason is not None and upload.is_missing:
+            upload.held_reason = None
+        upload.is_missing = seen.missing is not None
         self._grow(upload, seen.unsent_bytes, now_ms)
         self._settle(upload, now_ms)
 
@@ -390,7 +395,8 @@ class Uploader:
                 # Asked for again when there is room for all of it: bytes in flight are what was read, not a guess.
                 upload.first_batch_bytes = size_bytes
             case Unreadable(key, reason, is_final):
-                self._hold(upload, reason, is_final, now_ms)
+                if not upload.is_missing:  # else it is held for good, with better words
+                    self._hold(upload, reason, is_final, now_ms)
             case _:
                 assert_never(outcome)
 

@@ -12,6 +12,7 @@ from stratalog.formats.manifest import decode_manifest
 from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header, decode_part_index
 from stratalog.formats.record_batch import parse_header, walk
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.missing_copies import judge_missing
 from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.segment import RemotePart, RemoteState, Segment
@@ -51,14 +52,12 @@ async def locate(services: AdminServices, topic_name: str, shard: int, offset: i
         update={"state": segment.state.value, "epoch": segment.epoch, "segment_base_offset": segment.base_offset}
     )
     is_cold = offset < segment.remote.commit_offset or segment.remote.state is RemoteState.COMPLETE
-    is_local = view.has_local(segment.key)
+    is_local = view.has_local(segment.key) and await _has_file(services, view, segment)
     why = [_WHY_POLICY[policy]]
     if is_local:
         why.append("the segment has a local copy")
-    elif services.node_id in segment.local_nodes:
-        why.append("its local file is missing, `stratalog verify` tells more")
     else:
-        why.append("the local copy was freed after the upload was verified")
+        why.append(judge_missing(segment, services.node_id, has_store=services.store is not None).what)
     if is_cold:
         why.append(f"the object store holds everything below offset {_durable_end(segment)} of this segment")
         if services.store is None:
@@ -73,6 +72,12 @@ async def locate(services: AdminServices, topic_name: str, shard: int, offset: i
     if is_cold and services.store is not None and policy is not ReadPolicy.DISABLE:
         return await _cold(services.store, services, view, segment, answer, why)
     return _unreadable(answer, *why)
+
+
+async def _has_file(services: AdminServices, view: ShardView, segment: Segment) -> bool:
+    """The first append makes an active segment's file."""
+    path = services.layout.segment(segment.key)
+    return end_of(view, segment) == segment.base_offset or await asyncio.to_thread(path.exists)
 
 
 def _unreadable(answer: Location, *why: str) -> Location:

@@ -118,12 +118,9 @@ class NodeAdmin:
         if out_of_reach:
             lie = "lies" if out_of_reach == 1 else "lie"
             return f"{counted(out_of_reach, 'segment')} {lie} only in an object store: {GIVE_BUCKET}"
-        fork = self._services.tier_fork()
-        if fork is not None:
-            return f"this node neither uploads nor sweeps: {fork}"
         away_ms = self._services.store_away_ms()
         if not away_ms:
-            return None
+            return self._services.tier_trouble()
         return f"takes no uploads for {human_duration(away_ms // 1000)}; the node's log says why, and it is tried again"
 
     def _uploads(self, view: ShardView) -> bool:

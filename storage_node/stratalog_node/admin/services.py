@@ -59,8 +59,8 @@ class AdminServices:
     ask_roll: Callable[[ShardKey], bool]
     readiness: Callable[[], Mapping[str, str]] = dict
     loop_blocks: Callable[[], int] = _zero
-    tier_fork: Callable[[], str | None] = _nothing
-    """Why the node neither uploads nor sweeps because a copy of it wrote to the bucket; None when none did."""
+    tier_trouble: Callable[[], str | None] = _nothing
+    """Why the node uploads nothing, or some segments not any further; None when it uploads all."""
     store_away_ms: Callable[[], int] = _zero
     """For how long the object store has not taken uploads; 0 while it does."""
 

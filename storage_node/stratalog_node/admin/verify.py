@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Literal
 
 from stratalog.admin_api.models import Finding, VerifyDone, VerifyRequest, VerifySegment, VerifyStart
-from stratalog.admin_api.next_steps import CHECK_VOLUME, GIVE_BUCKET
+from stratalog.admin_api.next_steps import CHECK_VOLUME
+from stratalog.machines.missing_copies import judge_missing
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, StratalogError
 from stratalog.model.segment import RemoteState, Segment, SegmentIdentity
-from stratalog_node.admin.describe import cold_bytes, end_of, is_out_of_reach, local_bytes
+from stratalog_node.admin.describe import cold_bytes, end_of, local_bytes
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.admin.slices import Slices
 from stratalog_node.check.batch_stream import BatchStream
@@ -68,15 +70,6 @@ async def _check(services: AdminServices, view: ShardView, listed: Segment, atte
         report = await check_remote_segment(services.store, segment)
         cold = report.batch_bytes
         findings += report.findings
-    if (
-        segment.seal is not None
-        and not view.has_local(segment.key)
-        and segment.remote.state is not RemoteState.COMPLETE
-    ):
-        findings.append(_nowhere(segment))
-    elif is_out_of_reach(services, view, segment):
-        what = "its data is only in an object store, and this node was started without one: not checked"
-        findings.append(Finding(severity="error", place=str(segment.key), what=what, next_step=GIVE_BUCKET))
     if findings and attempt < _ATTEMPTS and services.catalog.segment(listed.key) != segment:
         return await _again_or_gone(services, view, listed, attempt)
     return VerifySegment(
@@ -110,10 +103,8 @@ async def _again_or_gone(services: AdminServices, view: ShardView, listed: Segme
 
 
 async def _check_local(services: AdminServices, view: ShardView, segment: Segment) -> tuple[int, list[Finding]]:
-    if not view.has_local(segment.key):
-        return 0, []
     if segment.seal is None:
-        return await _check_growing(services, view, segment)
+        return await _check_growing(services, view, segment) if view.has_local(segment.key) else (0, [])
     expected = SegmentIdentity(
         services.cluster_id,
         segment.key.topic_id,
@@ -133,9 +124,8 @@ async def _check_local(services: AdminServices, view: ShardView, segment: Segmen
     try:
         return await asyncio.to_thread(check)
     except NotFound:
-        if not view.has_local(segment.key):
-            return 0, []  # freed a moment ago
-        return 0, [_missing(str(path))]
+        # It may have been freed a moment ago.
+        return 0, _missing(services, services.catalog.segment(segment.key) or segment, str(path))
     except StratalogError as error:
         return 0, [Finding(severity="error", place=str(path), what=str(error), next_step=CHECK_VOLUME)]
 
@@ -165,15 +155,9 @@ async def _check_growing(services: AdminServices, view: ShardView, segment: Segm
     return stream.position, []
 
 
-def _missing(place: str) -> Finding:
-    step = "restart the node: reads then go to a complete remote copy or another replica; without one, restore a backup"
-    return Finding(severity="error", place=place, what="the segment file is missing", next_step=step)
-
-
-def _nowhere(segment: Segment) -> Finding:
-    return Finding(
-        severity="error",
-        place=str(segment.key),
-        what=f"sealed, but neither on this disk nor wholly in the object store (local copies: {segment.local_nodes})",
-        next_step="bring back a node that holds a copy, or its volume",
-    )
+def _missing(services: AdminServices, segment: Segment, place: str) -> list[Finding]:
+    verdict = judge_missing(segment, services.node_id, has_store=services.store is not None)
+    if not verdict.is_worth_telling:
+        return []
+    severity: Literal["error", "warning"] = "error" if verdict.is_error else "warning"
+    return [Finding(severity=severity, place=place, what=verdict.what, next_step=verdict.next_step)]

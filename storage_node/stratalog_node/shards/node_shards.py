@@ -37,6 +37,7 @@ from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.lookup_seam import DiskUsage
+from stratalog_node.shards.missing_files import look_for
 from stratalog_node.shards.rules import ShardRules
 from stratalog_node.shards.sealed_points import SealedPoints
 from stratalog_node.shards.seam import ShardView
@@ -283,10 +284,23 @@ class NodeShards:
             case SegmentChanged(segment):
                 shard = self._shards.get(segment.key.shard_key)
                 if shard is not None:
-                    for listener in self._segment_listeners:
-                        listener(shard, segment)
+                    if segment.state is SegmentState.DELETED:
+                        shard.missing.discard(segment.key)
+                    self.segment_changed(shard, segment)
             case _:
                 pass
+
+    def segment_changed(self, shard: ShardLog, segment: Segment) -> None:
+        """Its record changed, or its local copy came or went."""
+        for listener in self._segment_listeners:
+            listener(shard, segment)
+
+    async def look_for_missing(self, key: ShardKey) -> None:
+        """Take back sealed copies whose file is there again."""
+        shard = self._shards.get(key)
+        for segment in list(shard.missing) if shard is not None else ():
+            assert shard is not None
+            await look_for(shard, segment)
 
     def _detach(self, topic: Topic) -> None:
         """The topic is gone: writers and readers learn it now, files go after the grace period."""

@@ -21,6 +21,7 @@ from stratalog_node.disk.give_way import giving_way
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.local_copy import Extent, LocalCopy
 from stratalog_node.shards.lookup_seam import FoundOffset
+from stratalog_node.shards.missing_files import copy_gone
 from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.seam import LogRange
 from stratalog_node.shards.time_look import TimeLook
@@ -86,7 +87,11 @@ async def read_committed_range(
         headers = tuple(header for _, header in giving_way(batches))
         return LogRange(headers[0].base_offset, headers[-1].end_offset, data, headers), extent
 
-    found, extent = await shard.node.sealed_points.read(copy, work)
+    try:
+        found, extent = await shard.node.sealed_points.read(copy, work)
+    except NotFound:
+        copy_gone(shard, copy)
+        raise
     if found.headers:
         copy.remember(extent.next_offset, extent.end_position)
     return found
@@ -99,9 +104,12 @@ async def offset_for_time(shard: ShardLog, timestamp_ms: int) -> FoundOffset | N
         if segment.seal is not None and segment.seal.max_timestamp_ms < timestamp_ms:
             continue
         copy = shard.copy_of(segment.key)
-        if copy is not None:
-            found = await _local_time(shard, copy, timestamp_ms)
-        else:
+        try:
+            found = await _local_time(shard, copy, timestamp_ms) if copy is not None else None
+        except NotFound as error:
+            _without_file(shard, segment, copy, error)
+            copy = None
+        if copy is None:
             found = await _cold(shard).find_by_time(segment, timestamp_ms, shard.log_start_offset)
         if found is not None:
             return FoundOffset(found[0], found[1], segment.epoch)
@@ -153,10 +161,13 @@ async def offset_with_max_timestamp(shard: ShardLog) -> FoundOffset | None:
         copy = shard.copy_of(segment.key)
         if segment.seal is not None and best is not None and segment.seal.max_timestamp_ms <= best.timestamp_ms:
             continue
+        try:
+            found = await _local_max(shard, copy) if copy is not None else None
+        except NotFound as error:
+            _without_file(shard, segment, copy, error)
+            copy = None
         if copy is None:
             found = await _cold(shard).offset_of_max_timestamp(segment)
-        else:
-            found = await _local_max(shard, copy)
         if found is not None and found[0] >= shard.log_start_offset and (best is None or found[1] > best.timestamp_ms):
             best = FoundOffset(found[0], found[1], segment.epoch)
     return best
@@ -185,6 +196,14 @@ async def _local_max(shard: ShardLog, copy: LocalCopy) -> tuple[int, int] | None
 
     async with shard.node.time_looks:
         return await shard.node.threads.read_file(copy.file, work)
+
+
+def _without_file(shard: ShardLog, segment: Segment, copy: LocalCopy | None, error: NotFound) -> None:
+    """A copy's file is gone: the object store is asked instead. Raises: Unavailable when it has not all of it."""
+    if copy is not None:
+        copy_gone(shard, copy)
+    if segment.remote.state is not RemoteState.COMPLETE:
+        raise Unavailable(f"{shard.topic.name}-{shard.key.shard}: cannot be searched: {error}") from error
 
 
 def _segments_of(shard: ShardLog) -> Sequence[Segment]:

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.missing_copies import judge_missing
 from stratalog.machines.read_policy import ReadFrom, choose
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.files import FileSlice
 from stratalog_node.shards.local_copy import Extent, LocalCopy, NotCached
+from stratalog_node.shards.missing_files import copy_gone, look_for
 from stratalog_node.shards.sealed import SealedCopy
 
 if TYPE_CHECKING:
@@ -149,16 +151,19 @@ class ShardReader:
             shard.node.sealed_points.touch(copy)
         try:
             extent = copy.find(points, offset, max_bytes, place.end_position, place.end_offset, copy.read_header_cached)
-        except Corrupt:
+            if for_socket and self._goes_as_slice(extent.size_bytes):
+                return self._slice(shard, copy, extent)
+        except (Corrupt, NotFound):
             raise NotCached from None  # the slow way remembers the damage, and goes to the object store if it can
-        if for_socket and self._goes_as_slice(extent.size_bytes):
-            return self._slice(shard, copy, extent)
         size = extent.size_bytes
         buffer = self._take(size)
         view = buffer.view[:size]
         try:
             if copy.file.read_cached(view, SEGMENT_HEADER_BYTES + extent.position) < size:
                 raise NotCached
+        except NotFound:
+            self._give_back(buffer)
+            raise NotCached from None  # as above
         except BaseException:
             self._give_back(buffer)
             raise
@@ -193,6 +198,8 @@ class ShardReader:
         place = self.place(shard, offset)
         source = self._source(shard, place)
         if source is ReadFrom.NOWHERE:
+            if await self._look_again(shard, place):
+                return await self.read(shard, offset, max_bytes)
             raise Unavailable(
                 f"{shard.topic.name}-{shard.key.shard}: offset {offset} is only in the object store and "
                 "remote.read.policy does not allow to read it there, or no bucket is set"
@@ -204,6 +211,8 @@ class ShardReader:
                 self._mark_damaged(shard, place, error)
                 if self._source(shard, place) is not ReadFrom.COLD:
                     raise
+            except NotFound as error:
+                place = self._without_file(shard, place, offset, error)
         if source is ReadFrom.MEMORY_THEN_COLD:
             try:
                 return self.read_hot(shard, offset, max_bytes)
@@ -214,6 +223,27 @@ class ShardReader:
         segments = shard.segments[place.segment_index :]
         buffers: list[Piece] = list(await self.cold.read(segments, offset, max_bytes, self.room_bytes))
         return self._counted(buffers)
+
+    async def _look_again(self, shard: ShardLog, place: Place) -> bool:
+        """Whether a missing file is there again. Raises: Unavailable when it is not, with what is lost."""
+        segments = shard.segments
+        if not 0 <= place.segment_index < len(segments) or segments[place.segment_index].key not in shard.missing:
+            return False
+        segment = segments[place.segment_index]
+        if await look_for(shard, segment.key):
+            return True
+        verdict = judge_missing(segment, shard.node.node_id, has_store=self.cold is not None)
+        raise Unavailable(f"segment {segment.key}: {verdict.words}")
+
+    def _without_file(self, shard: ShardLog, place: Place, offset: int, error: NotFound) -> Place:
+        """The file is gone: where the offset is instead. Raises: Unavailable when it is in no object store."""
+        assert place.copy is not None
+        copy_gone(shard, place.copy)
+        elsewhere = place._replace(copy=None)
+        if self._source(shard, elsewhere) is ReadFrom.COLD:
+            return elsewhere
+        # Retriable: that a file is gone says nothing about the offset (F40).
+        raise Unavailable(f"{shard.topic.name}-{shard.key.shard}: offset {offset} cannot be read: {error}") from error
 
     def _counted(self, pieces: list[Piece]) -> Read:
         """Memory of its own: counted until it was sent, so that many slow readers leave one another less room; a view

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stratalog.formats.checkpoint import Checkpoint
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.model.errors import Corrupt, StratalogError
@@ -27,12 +26,11 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.journal_replay import JournalReplay
+from stratalog_node.shards.missing_files import note_missing, take_sealed
 from stratalog_node.shards.node_shards import NodeShards
 from stratalog_node.shards.opening import SegmentOpener, TailMissing, set_aside
-from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.stopped import Stop, StopCause
 
@@ -180,12 +178,12 @@ class Recovery:
                     assert segment.seal is not None
                     table = self._node.producer_table(segment.seal.producers)
                     if has_file and self._node.node_id in segment.local_nodes:
-                        self._take_sealed(shard, segment)
+                        take_sealed(shard, segment)
                     elif has_file and segment.remote.state is RemoteState.COMPLETE:
                         # A crash after meta agreed to free the copy and before the file was gone.
                         await self._node.free_local(None, segment.key)
                     elif not has_file and self._node.node_id in segment.local_nodes:
-                        log.error("local copy of a sealed segment is missing", segment=str(segment.key))
+                        note_missing(shard, segment)
                 case SegmentState.SEALING | SegmentState.ACTIVE:
                     if not self._node.is_local_state(segment):
                         return
@@ -206,16 +204,6 @@ class Recovery:
                 case _:
                     pass
         await self._take_unknown_rolls(shard, files, found)
-
-    def _take_sealed(self, shard: ShardLog, segment: Segment) -> None:
-        assert segment.seal is not None
-        known = shard.copies.get(segment.epoch)
-        if known is not None and known.key == segment.key:
-            return
-        layout = self._node.layout
-        size_bytes = SEGMENT_HEADER_BYTES + segment.seal.size_bytes
-        file = SegmentFile(layout.segment(segment.key), self._node.descriptors, size_bytes)
-        shard.copies[segment.epoch] = SealedCopy(segment.key, file, layout.index(segment.key), segment.seal)
 
     async def _open(
         self, shard: ShardLog, segment: Segment, table: ProducerTable, *, has_file: bool

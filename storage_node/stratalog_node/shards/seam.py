@@ -5,7 +5,7 @@ Threads: everything here is called on the node's event loop; what reads files do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,6 +52,12 @@ class ShardView(Protocol):
 
     def has_local(self, segment: SegmentKey) -> bool: ...
 
+    @property
+    def missing(self) -> Collection[SegmentKey]:
+        """Sealed segments whose file should be on this disk, and is not: `machines.missing_copies` judges what that
+        means."""
+        ...
+
     def size_below_high_watermark(self, segment: SegmentKey, from_offset: int) -> int:
         """Bytes of committed batches of a local segment at and above an offset (exact for a batch boundary)."""
         ...
@@ -87,6 +93,10 @@ class Shards(Protocol):
 
     def on_segment_changed(self, listener: Callable[[ShardView, Segment], None]) -> None:
         """Call `listener` when a segment of this node sealed, was deleted, or changed its remote copy."""
+        ...
+
+    async def look_for_missing(self, key: ShardKey) -> None:
+        """Look whether files that were missing are there again; then they are copies as before."""
         ...
 
     async def free_local(self, shard: ShardView | None, segment: SegmentKey) -> None:

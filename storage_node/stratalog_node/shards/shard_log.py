@@ -82,6 +82,7 @@ class ShardLog:
         "key",
         "led_since_epoch",
         "log_start_offset",
+        "missing",
         "node",
         "refusal",
         "rules",
@@ -99,6 +100,8 @@ class ShardLog:
         """Segments that ended and are not sealed yet, oldest first."""
         self.copies: dict[int, LocalCopy] = {}
         """Epoch -> sealed segments with a local copy."""
+        self.missing: set[SegmentKey] = set()
+        """Sealed segments whose file should be here and is not."""
         self.high_watermark = 0
         self.log_start_offset = 0
         self.led_since_epoch = 0

@@ -20,6 +20,7 @@ class ShardStats:
     disk_read_bytes: int = counter("Bytes of batches read from disk on a thread, and checked.")
     cold_reads: int = counter("Reads that went to the object store.")
     local_copies_freed: int = counter("Local copies of segments deleted.")
+    missing_copies: int = counter("Local copies of sealed segments whose file was found missing.")
     damaged_copies: int = counter("Local copies in which a read found damage.")
     torn_tail_bytes: int = counter("Bytes cut from torn tails at start.")
     healed_shards: int = counter("Shards whose lost tail was brought back from the object store.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from stratalog.admin_api.wording import counted
 from stratalog.formats.object_names import ObjectNames
 from stratalog.machines.retention import DiskPressure
 from stratalog.meta_api.client import MetaClient
@@ -109,6 +110,18 @@ class NodeTier:
     def fork(self) -> str | None:
         """Why this node neither uploads nor sweeps, because a copy of it wrote to the bucket; None when none did."""
         return self.writer.claim.fork if self.writer is not None else None
+
+    def trouble(self) -> str | None:
+        """Why nothing is uploaded, or some segments not any further, in words for an operator; None when all is."""
+        if self.writer is None:
+            return None
+        if self.fork is not None:
+            return f"this node neither uploads nor sweeps: {self.fork}"
+        held = self.writer.status().uploader.held
+        if not held:
+            return None
+        key, reason = held[0]
+        return f"{counted(len(held), 'segment')} cannot be uploaded any further, such as {key}: {reason}"
 
     def _unsent_bytes(self) -> int:
         return self.writer.status().uploader.unsent_bytes if self.writer is not None else 0

@@ -175,6 +175,8 @@ class RetentionWorker:
         limits = self._limits_of(view)
         if limits is None:
             return
+        if view.missing:
+            await self._shards.look_for_missing(view.key)
         await self._finish_freeing(view)
         active_bytes = self._active_bytes(view)
         for freeing in local_copies_to_free(view.segments, view.has_local, active_bytes, limits, self._clock_ms()):

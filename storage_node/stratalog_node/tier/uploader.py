@@ -21,6 +21,7 @@ from uuid import UUID, uuid4
 
 from stratalog.formats.object_names import ObjectNames
 from stratalog.machines.claims import holder_name
+from stratalog.machines.missing_copies import judge_missing
 from stratalog.machines.upload_events import (
     CancelTask,
     CommittedGrew,
@@ -172,7 +173,7 @@ class TierWriter:
             on_gained=self._lock_gained,
             on_lost=self._lock_lost,
         )
-        self._told: dict[SegmentKey, SegmentState] = {}
+        self._told: dict[SegmentKey, tuple[SegmentState, bool]] = {}
         self._dirty: dict[ShardKey, ShardView] = {}
         self._inbox: list[UploaderEvent] = []
         self._wake = asyncio.Event()
@@ -183,7 +184,7 @@ class TierWriter:
     async def start(self) -> None:
         """Begin. Returns soon: lock, store and meta service may all be away (F51)."""
         self._shards.on_committed(self._on_committed)
-        self._shards.on_segment_changed(self._on_segment_changed)
+        self._shards.on_segment_changed(lambda view, segment: self._look_at(segment, view))
         self._catalog.on_change(self._on_change)
         for number, view in enumerate(list(self._shards.all()), 1):
             if number % _SHARDS_PER_TURN == 0:
@@ -270,9 +271,6 @@ class TierWriter:
         self._dirty[view.key] = view
         self._wake.set()
 
-    def _on_segment_changed(self, view: ShardView, segment: Segment) -> None:
-        self._look_at(segment, view)
-
     def _on_change(self, change: Change) -> None:
         match change:
             case SegmentChanged(segment):
@@ -299,11 +297,12 @@ class TierWriter:
                 self._drop(segment.key)
             return
         latest = self._known.put(segment)
-        if self._told.get(latest.key) is latest.state and not is_news:
-            return
-        self._told[latest.key] = latest.state
-        offset = max(latest.remote.commit_offset, latest.base_offset)
         has_local = view is not None and view.has_local(segment.key)
+        if self._told.get(latest.key) == (latest.state, has_local) and not is_news:
+            return
+        self._told[latest.key] = (latest.state, has_local)
+        offset = max(latest.remote.commit_offset, latest.base_offset)
+        is_missing = view is not None and segment.key in view.missing
         self._tell(
             SegmentSeen(
                 latest.key,
@@ -313,6 +312,7 @@ class TierWriter:
                 parts=latest.remote.parts,
                 has_local=has_local,
                 unsent_bytes=self._unsent.unsent_bytes(latest.key, offset),
+                missing=judge_missing(latest, self._node_id, has_store=True).words if is_missing else None,
             )
         )
 

@@ -381,3 +381,54 @@ def test_a_node_started_without_the_bucket_of_its_data_says_so_everywhere(tmp_pa
         assert finding["severity"] == "error" and "--bucket" in finding["next_step"]
         found = ask.json("locate", "history", "0", "3", code=1)
         assert "started without an object store" in found["why"][-1] and "--bucket" in found["why"][-1]
+
+
+def _file_of(node: NodeProcess, ask: Asker, topic: str) -> Path:
+    places = [Path(place) for place in ask.json("segments", topic)[0]["places"]]
+    return next(place for place in places if place.suffix == ".seg")
+
+
+@pytest.mark.parametrize(
+    ("remote", "said"),
+    [
+        ("true", "its local file is missing; the object store has the whole segment"),
+        ("false", "its local file is missing: offsets [0, 20) are lost here and not in the object store"),
+    ],
+    ids=["stored", "lost"],
+)
+def test_everybody_says_the_same_of_a_missing_file(tmp_path: Path, remote: str, said: str) -> None:
+    """B5: locate, verify and doctor gave three answers; running or started anew, the verdict is one."""
+    node = NodeProcess(tmp_path / "data", str(tmp_path / "bucket"), SETTINGS)
+    ask = Asker(node)
+    is_stored = remote == "true"
+    code = 0 if is_stored else 1
+
+    def check() -> None:
+        assert said in ask.json("locate", "history", "0", "3", code=code)["why"]
+        (finding,) = ask.json("verify", "history", code=code)["findings"]
+        assert (finding["what"], finding["severity"]) == (said, "warning" if is_stored else "error")
+
+    with node:
+        ask.run("topics", "create", "history", "--set", f"remote.storage.enable={remote}")
+        ask.produce("history", 20)
+        ask.run("seal", "history")
+        state = "complete" if is_stored else "none"
+        eventually_sync(lambda: ask.json("segments", "history")[0]["state"] == "sealed")
+        eventually_sync(lambda: ask.json("segments", "history")[0]["remote_state"] == state)
+        _file_of(node, ask, "history").unlink()
+        check()
+    with node:
+        check()
+        if is_stored:
+            assert _values(node, "history") == 20
+    ran = CliRunner().invoke(APP, ["doctor", str(tmp_path / "data"), "--output", "json"])
+    assert said in [finding["what"] for finding in json.loads(ran.stdout)[0]["findings"]]
+
+
+def _values(node: NodeProcess, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": node.bootstrap, "group.id": "g", "enable.auto.commit": False})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        return len(consumer.consume(20, timeout=20))
+    finally:
+        consumer.close()

@@ -506,3 +506,30 @@ async def test_f79_an_unexpected_error_ends_one_upload_not_the_uploader(monkeypa
         await rig.until(lambda: rig.is_committed(shard))
         assert rig.stats.tasks_crashed == 2
         await rig.check()
+
+
+async def test_a_sealed_segment_whose_file_is_lost_is_held_and_named_until_it_is_back() -> None:
+    """B5: it was invisible: not uploaded, not held, not counted."""
+    async with TierRig() as rig:
+        shard = await _rig_with_shard(rig)
+        for _ in range(70):
+            rig.append(shard, 1_000)
+        sealed = await rig.seal(shard)
+        copy = shard.copies.pop(sealed.key)
+        shard.missing.add(sealed.key)
+        await rig.start_writer()
+        await rig.until(lambda: rig.writer.status().uploader.held)
+        ((key, reason),) = rig.writer.status().uploader.held
+        assert key == sealed.key
+        assert "[0, 70) are lost here and not in the object store" in reason
+        assert rig.stats.held_segments == 1
+        rig.advance(3_600_000)
+        await asyncio.sleep(0)
+        assert rig.writer.status().uploader.held, "it stays told"
+        shard.missing.clear()
+        shard.copies[sealed.key] = copy
+        for listener in rig.shards._changed:
+            listener(shard, shard.segments[0])
+        await rig.until(lambda: rig.is_complete(sealed))
+        assert not rig.writer.status().uploader.held
+        await rig.check()

@@ -1,0 +1,48 @@
+"""One verdict on a segment without a local file, by a table of facts (B5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from stratalog.machines.missing_copies import Standing, judge_missing
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemoteCopy, RemoteState, SealRecord, Segment, SegmentState
+
+SEAL = SealRecord(0, 0, 100, 1, 1, 5_000, b"d", (), (1,), 0)
+HERE = Segment(
+    SegmentKey(UUID(int=3), 0, 0, 0), SegmentState.SEALED, None, (1,), (1,), 0, 0, 100, SEAL, (1,),
+    RemoteCopy(RemoteState.PARTIAL, 40),
+)  # fmt: skip
+COMPLETE = replace(HERE, remote=RemoteCopy(RemoteState.COMPLETE, 100, (), "m", b"d"))
+ENDED = replace(HERE, state=SegmentState.SEALING, leader=1, seal=None, local_nodes=())
+
+
+@pytest.mark.parametrize(
+    ("segment", "has_store", "standing", "words"),
+    [
+        (COMPLETE, True, Standing.STORED, "the object store has the whole segment"),
+        (replace(COMPLETE, local_nodes=()), True, Standing.FREED, "was freed"),
+        (COMPLETE, False, Standing.OUT_OF_REACH, "started without one"),
+        (replace(COMPLETE, local_nodes=()), False, Standing.OUT_OF_REACH, "started without one"),
+        (HERE, True, Standing.LOST, "[40, 100) are lost here and not in the object store"),
+        (replace(HERE, remote=RemoteCopy()), True, Standing.LOST, "[0, 100) are lost here"),
+        (replace(HERE, local_nodes=(1, 2)), True, Standing.LOST, "lost here"),
+        (replace(HERE, local_nodes=(2,)), True, Standing.ELSEWHERE, "(2,)"),
+        (replace(HERE, local_nodes=()), True, Standing.LOST, "lost here"),
+        (ENDED, True, Standing.LOST, "[40, 100) are lost here"),
+        (replace(HERE, end_offset=0), True, Standing.FREED, "empty"),
+    ],
+)
+def test_a_missing_copy_has_one_verdict(segment: Segment, has_store: bool, standing: Standing, words: str) -> None:
+    verdict = judge_missing(segment, 1, has_store=has_store)
+    assert verdict.standing is standing
+    assert words in verdict.what
+    assert verdict.is_error == (standing in (Standing.LOST, Standing.OUT_OF_REACH))
+
+
+def test_a_lost_copy_that_others_hold_names_them() -> None:
+    verdict = judge_missing(replace(HERE, local_nodes=(1, 2)), 1, has_store=True)
+    assert "(2,)" in verdict.next_step
