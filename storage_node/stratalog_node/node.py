@@ -157,7 +157,7 @@ class StorageNode:
         )
         registry = Registry([*data_apis(), *control_apis()])
         services.control.registry = registry
-        self.server = KafkaServer(services, self.shards, registry, pool, self.shards.reader)
+        self.server = KafkaServer(services, self.shards, registry, pool, self.shards.reader, monotonic_ms)
         self.tier = NodeTier(
             node_id=identity.node_id,
             node_epoch=registration.node_epoch,

@@ -16,7 +16,7 @@ from stratalog_node.serve.server import KafkaServer, data_apis
 from stratalog_node.topic_changes import TopicChanges
 from support import kafka_oracle
 from support.raw_client import FETCH_VERSION, PRODUCE_VERSION, Fetched, Produced, RawClient
-from support.shard_rig import NODE_ID, ShardRig
+from support.shard_rig import NODE_ID, HandClock, ShardRig
 from support.waiting import eventually
 
 
@@ -107,6 +107,8 @@ class ServeRig(ShardRig):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.server: KafkaServer
+        self.steady = HandClock()
+        """The monotonic clock; `clock` is the wall's."""
         self._clients: list[WireClient] = []
 
     async def start(self) -> None:
@@ -123,7 +125,7 @@ class ServeRig(ShardRig):
             TopicChanges(cast(Any, self.meta), self.settings),
         )
         services.control.registry = registry
-        self.server = KafkaServer(services, self.shards, registry, self.pool, self.shards.reader)
+        self.server = KafkaServer(services, self.shards, registry, self.pool, self.shards.reader, self.steady)
         self.server._reap()
 
     def tick(self) -> None:
@@ -147,7 +149,7 @@ class ServeRig(ShardRig):
         if receive_buffer is not None:
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         ours.setblocking(False)
-        connection = Connection(ours, self.server, ConnectionInfo("pair:1", "localhost", 9092), self.server.now_ms)
+        connection = Connection(ours, self.server, ConnectionInfo("pair:1", "localhost", 9092), self.server.steady_ms)
         self.server._connections.add(connection)
         connection.open()
         client = WireClient(theirs, connection)

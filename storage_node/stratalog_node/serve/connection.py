@@ -197,7 +197,7 @@ class Connection:
             self._first_bytes = _FIRST_BUFFER
         server = self.server
         server.stats.received_bytes += count
-        self.last_active_ms = server.now_ms
+        self.last_active_ms = server.steady_ms
         self._take_frames_or_close(buffer)
 
     def _take_first_buffer(self) -> Buffer:
@@ -256,7 +256,7 @@ class Connection:
             self._deadline_ms = 0
             server.rest(self)
         elif not self._deadline_ms:
-            self._deadline_ms = server.now_ms + server.limits.read_timeout_ms
+            self._deadline_ms = server.steady_ms + server.limits.read_timeout_ms
 
     def _make_room(self, buffer: Buffer) -> bool:
         """Move the unfinished frame to the front, or to a larger buffer that it is allowed to have."""
@@ -319,7 +319,7 @@ class Connection:
             buffer.capacity > _FIRST_BUFFER
             and not self._answers
             and not server.budget.waiting_count
-            and server.now_ms - self.last_active_ms <= _KEPT_MS
+            and server.steady_ms - self.last_active_ms <= _KEPT_MS
         ):
             return
         server.pool.give_back(buffer)
@@ -342,7 +342,7 @@ class Connection:
             return
         if self._deadline_ms and reason != _PAUSED_BY_TURN:
             # The client is not to blame for the time it was not read.
-            self._deadline_ms = self.server.now_ms + self.server.limits.read_timeout_ms
+            self._deadline_ms = self.server.steady_ms + self.server.limits.read_timeout_ms
         if self._buffer is not None and self._end > self._start:
             self._catching_up = self._loop.call_soon(self._take_left_over)
         else:
@@ -485,7 +485,7 @@ class Connection:
             self._resume(_PAUSED_BY_WRITES)
 
     def _on_writable(self) -> None:
-        self.last_active_ms = self.server.now_ms
+        self.last_active_ms = self.server.steady_ms
         self._send()
         if self._parked:
             self.wake_parked()

@@ -85,7 +85,13 @@ class ServeStats:
 
 class KafkaServer:
     def __init__(
-        self, services: NodeServices, shards: NodeShards, registry: Registry, pool: BufferPool, reader: ShardReader
+        self,
+        services: NodeServices,
+        shards: NodeShards,
+        registry: Registry,
+        pool: BufferPool,
+        reader: ShardReader,
+        monotonic_ms: Callable[[], int],
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.limits = ServeLimits.of(services.settings)
@@ -93,6 +99,9 @@ class KafkaServer:
         self.pool = pool
         self.budget = ByteBudget(services.settings.queued_max_request_bytes)
         self.now_ms = shards.now_ms
+        self._monotonic_ms = monotonic_ms
+        self.steady_ms = monotonic_ms()
+        """Monotonic: patience with connections must not depend on a clock that is set."""
         self.turn = 0
         """The running turn's number. It ends when every batch that was read in it is written, copied or refused."""
         self._services = services
@@ -148,7 +157,7 @@ class KafkaServer:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             info = ConnectionInfo(f"{peer_ip}:{address[1]}", host, port)
-            connection = Connection(sock, self, info, self.now_ms)
+            connection = Connection(sock, self, info, self.steady_ms)
             self._connections.add(connection)
             self._per_ip[peer_ip] = self._per_ip.get(peer_ip, 0) + 1
             self.stats.accepted += 1
@@ -177,11 +186,12 @@ class KafkaServer:
     def _reap(self) -> None:
         """Once a second: the clock of an idle node, and connections that are slow, half-open or idle."""
         self.now_ms = self._shards.now_ms = self._shards.clock_ms()
+        self.steady_ms = self._monotonic_ms()
         for connection in list(self._connections):
-            reason = connection.overdue(self.now_ms)
+            reason = connection.overdue(self.steady_ms)
             if reason is not None:
                 connection.close(reason, is_fault=not reason.startswith("idle"))
-            elif self.now_ms - connection.last_active_ms > _REAP_S * 1000:
+            elif self.steady_ms - connection.last_active_ms > _REAP_S * 1000:
                 # After the next turn: batches of this one may still lie in the buffer.
                 self.rest(connection)
         if self._resting:
@@ -247,6 +257,7 @@ class KafkaServer:
         self._is_tick_due = False
         self.stats.ticks += 1
         self.now_ms = self._shards.now_ms = self._shards.clock_ms()
+        self.steady_ms = self._monotonic_ms()
         self._shards.tick()
         self.turn += 1
         while self._looking_again:

@@ -221,7 +221,7 @@ async def test_the_reaper_takes_no_buffer_that_this_turn_still_needs(tmp_path: P
         await client.write(client.produce_frame("flights", batch_of(b"the value that was sent")))
         client.connection._on_readable()
         assert shard._pending
-        rig.clock.now_ms += 2000
+        rig.steady.now_ms += 2000
         rig.server._reaper.cancel()  # type: ignore[union-attr]
         rig.server._reap()
         for capacity in (16 << 10, 256 << 10):
@@ -237,7 +237,7 @@ async def test_an_idle_connection_holds_no_buffer_and_no_grant(tmp_path: Path) -
         client = rig.connect()
         await client.write(client.produce_frame("flights", batch_of(bytes(4_000_000))))
         assert (await client.produced()).error_code == 0
-        rig.clock.now_ms += 2000
+        rig.steady.now_ms += 2000
         rig.server._reaper.cancel()  # type: ignore[union-attr]
         rig.server._reap()
         await rig.nothing_is_held()
@@ -292,7 +292,7 @@ async def test_a_frame_that_is_never_completed_is_closed_but_not_while_the_serve
         stream = b"".join(paused.produce_frame("flights", batch_of(b"%d" % n)) for n in range(count))
         await paused.write(stream[:-10])
         await eventually(lambda: paused.connection._pause_reasons)
-        rig.clock.now_ms += 5000
+        rig.steady.now_ms += 5000
         rig.server._reaper.cancel()  # type: ignore[union-attr]
         rig.server._reap()
         assert slow.connection.is_closed
@@ -301,3 +301,21 @@ async def test_a_frame_that_is_never_completed_is_closed_but_not_while_the_serve
         await paused.write(stream[-10:])
         for _ in range(count):
             assert (await paused.produced()).error_code == 0
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+async def test_a_wall_clock_that_is_set_closes_no_connection_and_spares_none(tmp_path: Path, step_ms: int) -> None:
+    async with ServeRig(tmp_path, connection_read_timeout_ms=1000) as rig:
+        await rig.shard_of()
+        idle, slow = rig.connect(), rig.connect()
+        frame = slow.produce_frame("flights", batch_of(b"x"))
+        await slow.write(frame[:30])
+        await eventually(lambda: slow.connection._deadline_ms)
+        rig.clock.now_ms += step_ms
+        rig.server._reaper.cancel()  # type: ignore[union-attr]
+        rig.server._reap()
+        assert not idle.connection.is_closed and not slow.connection.is_closed
+        rig.steady.now_ms += 1500
+        rig.server._reaper.cancel()  # type: ignore[union-attr]
+        rig.server._reap()
+        assert slow.connection.is_closed and not idle.connection.is_closed

@@ -14,6 +14,8 @@ from stratalog.formats.record_batch import walk
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment
+from stratalog.settings.process import ProcessSettings
+from stratalog_node.tier.assembly import cold_read_limits
 from stratalog_node.tier.cold_limits import ColdReadLimits
 from stratalog_node.tier.cold_reader import ColdReader
 from support.cold_data import ColdShard, batch_at, batches_from
@@ -21,7 +23,7 @@ from support.counting_store import CountingStore
 from support.waiting import eventually
 
 MIB = 1 << 20
-DEFAULT = ColdReadLimits(bytes_per_s=None)
+DEFAULT = replace(cold_read_limits(ProcessSettings()), bytes_per_s=None)
 BATCH_BYTES = 60_000
 
 
