@@ -1,7 +1,7 @@
 """Every control request costs what it is about: distinct things and the answer, however often it names one.
 
 Counted are calls, bytes at the peak and bytes of the answer, never seconds. Produce and Fetch are measured where they
-run, on a real connection (`tests/unit/serve`).
+run, on a real connection (`tests/unit/serve/test_repeated_names.py`).
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ MIN_VERSION = 3
 MAX_VERSION = 11
 _FLEXIBLE = 9
 MAX_PARTITIONS = 200_000
+_FEW = 1_000
+_LEAST_BATCH_BYTES = 61
 """Partition entries in one request: six bytes become objects of two hundred, so a frame must be bounded."""
 
 TopicRecords: TypeAlias = tuple[str, list[tuple[int, memoryview | None]]]
@@ -132,8 +134,8 @@ def _decode_compact(frame: memoryview, position: int) -> ProduceRequest:
         if partition_count == 0:
             raise MalformedFrame(f"null partition array at byte {position}: close the connection")
         total += partition_count  # of which one stands for the topic
-        if total > MAX_PARTITIONS:
-            raise MalformedFrame(f"more than {MAX_PARTITIONS} partitions in one Produce: send smaller requests")
+        if total > _FEW:
+            _check_count(total, end)
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count - 1):
             (index,) = _I32.unpack_from(frame, position)
@@ -155,6 +157,13 @@ def _decode_compact(frame: memoryview, position: int) -> ProduceRequest:
         position = position + 1 if frame[position] == 0 else skip_tags(frame, position)
     skip_tags(frame, position)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _check_count(partitions: int, frame_bytes: int) -> None:
+    """Each partition brings a batch; a few may lack one and be told so, but not a frame that holds nothing else."""
+    limit = min(MAX_PARTITIONS, _FEW + frame_bytes // _LEAST_BATCH_BYTES)
+    if partitions > limit:
+        raise MalformedFrame(f"more than {limit} partitions in one Produce of {frame_bytes} bytes: send less at a time")
 
 
 def _decode_legacy(frame: memoryview, position: int) -> ProduceRequest:
@@ -184,8 +193,10 @@ def _decode_legacy(frame: memoryview, position: int) -> ProduceRequest:
         (partition_count,) = _I32.unpack_from(frame, position)
         position += 4
         total += partition_count + 1  # a topic without partitions takes room, too
-        if partition_count < 0 or total > MAX_PARTITIONS:
-            raise MalformedFrame(f"null array, or more than {MAX_PARTITIONS} partitions in one Produce: send less")
+        if partition_count < 0:
+            raise MalformedFrame(f"null partition array at byte {position}: close the connection")
+        if total > _FEW:
+            _check_count(total, end)
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
             index, length = _INDEX_LENGTH.unpack_from(frame, position)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -11,8 +12,10 @@ from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.fetch import decode_fetch
 from stratalog.kafka.produce import decode_produce
 from support.control_bench import control_bench
+from support.kafka_oracle import decode_response, request_class
 from support.loop_turns import Turns
 from support.request_costs import Calls, handled, request_of
+from support.serve_rig import ServeRig
 
 TOPIC = 2
 
@@ -104,8 +107,51 @@ def test_topics_without_partitions_count_as_well_in_produce(version: int) -> Non
         body = b"\x00" + b"\xff\xff" + bytes(4) + b"\xd1\xa1\x0f" + b"\x01\x01\x00" * many + b"\x00"
     else:
         body = b"\xff\xff" + b"\xff\xff" + bytes(4) + many.to_bytes(4, "big") + bytes(6) * many
-    with pytest.raises(MalformedFrame, match="200000 partitions in one Produce"):
+    with pytest.raises(MalformedFrame, match="partitions in one Produce"):
         decode_produce(memoryview(body), 0, version)
+
+
+@pytest.mark.parametrize("version", range(4, 13))
+async def test_a_fetch_costs_what_its_distinct_partitions_cost(version: int, tmp_path: Path) -> None:
+    def asked(partitions: int, topics: int) -> bytes:
+        request = request_class(1)
+        entry = request.FetchTopic.FetchPartition(version=version, partition=0, fetch_offset=0, partition_max_bytes=9)
+        topic = request.FetchTopic(version=version, topic="flights", partitions=[entry] * partitions)
+        return client.frame(
+            1, version, replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=0, session_id=0,
+            session_epoch=-1, topics=[topic] * topics, forgotten_topics_data=[], rack_id="",
+        )  # fmt: skip
+
+    async with ServeRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, bytes(1_000))
+        client = rig.connect()
+        answers = []
+        for partitions, topics in ((1, 1), (100, 1), (30, 30)):
+            with Calls() as calls:
+                await client.write(asked(partitions, topics))
+                answers.append((await client.read_frame())[8:])
+            assert calls.count <= 3_000 + 300 * (partitions + topics) + 40 * partitions * topics
+        assert answers[0] == answers[1] == answers[2]
+
+
+@pytest.mark.parametrize("version", [8, 9])
+async def test_a_produce_of_partitions_without_batches_is_malformed_above_a_few(version: int, tmp_path: Path) -> None:
+    def asked(count: int) -> bytes:
+        data = request_class(0).TopicProduceData
+        partitions = [data.PartitionProduceData(version=version, index=0, records=None)] * count
+        topic = data(version=version, name="flights", partition_data=partitions)
+        return client.frame(0, version, transactional_id=None, acks=-1, timeout_ms=1_000, topic_data=[topic])
+
+    async with ServeRig(tmp_path) as rig:
+        await rig.shard_of()
+        client = rig.connect()
+        await client.write(asked(900))
+        told = decode_response(0, version, await client.read_frame())
+        assert {one.error_code for one in told.responses[0].partition_responses} != {0}
+        await client.write(asked(2_000))
+        assert await client.is_closed()
+        assert rig.server.stats.closed_for_fault == 1
 
 
 @pytest.mark.parametrize("version", [4, 7, 12])
