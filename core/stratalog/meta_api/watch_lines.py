@@ -11,7 +11,7 @@ at each change. Memory: `EncodedLines.max_bytes` for all watches, and what one l
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Final, Literal, TypeAlias, assert_never
 
@@ -19,6 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from stratalog.meta_api.codec import Count, Json, NodeJson, SegmentJson, SegmentKeyJson, ShardJson, TopicJson
 from stratalog.meta_api.problems import Problem, from_problem
+from stratalog.meta_api.streams import cut, weight_of
 from stratalog.model.errors import OutcomeUnknown
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import (
@@ -152,7 +153,7 @@ class WatchWriter:
 
     def lines(self, change_set: ChangeSet) -> Iterator[bytes]:
         """One after another: between two the caller may let others run."""
-        for start, end in _cut(change_set.changes, self._encoded.records_per_line):
+        for start, end in cut(change_set.changes, _weight, self._encoded.records_per_line):
             kept = tuple([self._kept(change) for change in change_set.changes[start:end]])
             yield self._encoded.line(change_set, start, end, kept)
 
@@ -173,23 +174,10 @@ class WatchWriter:
         return 0
 
 
-def _cut(changes: Sequence[Change], records_per_line: int) -> Iterator[tuple[int, int]]:
-    """Ranges of changes, each for a line; one, empty, for no changes."""
-    start = weight = 0
-    for index, change in enumerate(changes):
-        more = _weight(change)
-        if weight and weight + more > records_per_line:
-            yield start, index
-            start, weight = index, 0
-        weight += more
-    yield start, len(changes)
-
-
 def _weight(change: Change) -> int:
     match change:
         case SegmentChanged(segment):
-            producers = segment.seal.producers if segment.seal is not None else ()
-            return 1 + len(segment.remote.parts) + len(producers)
+            return weight_of(segment)
         case ShardChanged(shard):
             return 1 + len(shard.segments)
         case _:

@@ -6,7 +6,7 @@ Paths name a segment by topic id, shard, epoch and base offset, as its key does.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 from uuid import UUID
@@ -20,7 +20,7 @@ from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.segment import Segment
-from stratalog.model.topic import Topic
+from stratalog.model.topic import Shard, Topic
 from stratalog_meta.service import MetaService
 
 B = TypeVar("B", bound=BaseModel)
@@ -70,7 +70,16 @@ def read_number(text: str, what: str, most: int = 2**63 - 1) -> int:
     return int(text)
 
 
-Handler: TypeAlias = Callable[[Call], Awaitable[BaseModel]]
+@dataclass(frozen=True, slots=True)
+class LongAnswer:
+    """A JSON object that ends in a list of segments, of which there may be thousands: the server makes it in pieces."""
+
+    before: bytes
+    segments: Sequence[Segment]
+    after: bytes = b"]}"
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[BaseModel | LongAnswer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +166,18 @@ async def _alter_topic(call: Call) -> BaseModel:
     return codec.TopicJson.model_validate(topic)
 
 
-async def _shard(call: Call) -> BaseModel:
-    return codec.ShardJson.model_validate(await call.service.shard(call.shard_key))
+async def _shard(call: Call) -> LongAnswer:
+    return _long_shard(await call.service.shard(call.shard_key))
 
 
-async def _advance_log_start(call: Call) -> BaseModel:
+async def _advance_log_start(call: Call) -> LongAnswer:
     body = call.read(bodies.LogStartBody)
-    return codec.ShardJson.model_validate(await call.service.advance_log_start(call.shard_key, body.offset))
+    return _long_shard(await call.service.advance_log_start(call.shard_key, body.offset))
+
+
+def _long_shard(shard: Shard) -> LongAnswer:
+    key = codec.ShardKeyJson.model_validate(shard.key).model_dump_json().encode()
+    return LongAnswer(b'{"key":%s,"log_start_offset":%d,"segments":[' % (key, shard.log_start_offset), shard.segments)
 
 
 # Life of a segment ----------------------------------------------------------------------------------------------
@@ -216,9 +230,8 @@ async def _replace_parts(call: Call) -> BaseModel:
     return _outcomes(await call.service.replace_parts(body.lock.to_record(), replacements))
 
 
-async def _deleted(call: Call) -> BaseModel:
-    segments = await call.service.deleted_segments()
-    return bodies.SegmentList(items=tuple(_segment_json(segment) for segment in segments))
+async def _deleted(call: Call) -> LongAnswer:
+    return LongAnswer(b'{"items":[', await call.service.deleted_segments())
 
 
 async def _purged_topics(call: Call) -> BaseModel:

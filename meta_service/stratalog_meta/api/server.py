@@ -14,8 +14,9 @@ from typing import Final
 
 from aiohttp import web
 
+from stratalog.meta_api.codec import SegmentJson
 from stratalog.meta_api.problems import CONTENT_TYPE, to_problem
-from stratalog.meta_api.streams import snapshot_pieces
+from stratalog.meta_api.streams import RECORDS_PER_PIECE, cut, snapshot_pieces, weight_of
 from stratalog.meta_api.watch_lines import EncodedLines, WatchWriter, problem_line
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet
@@ -25,7 +26,7 @@ from stratalog.telemetry.door_limits import MIB, DoorLimits, DoorStats
 from stratalog.telemetry.http import listen_on
 from stratalog.telemetry.logs import logger
 from stratalog_meta.api.openapi import describe
-from stratalog_meta.api.routes import ROUTES, Call, Route, read_number
+from stratalog_meta.api.routes import ROUTES, Call, LongAnswer, Route, read_number
 from stratalog_meta.service import MetaService
 
 LIMITS: Final = DoorLimits(max_body_bytes=16 * MIB, max_bodies_bytes=64 * MIB)
@@ -94,6 +95,8 @@ class MetaServer:
     def _adapt(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             answer = await route.handler(Call(self._service, request.match_info, request.query, body_of(request)))
+            if isinstance(answer, LongAnswer):
+                return await _send_long(request, answer)
             return web.Response(body=answer.model_dump_json().encode(), content_type="application/json")
 
         return handle
@@ -189,6 +192,22 @@ async def _problems(
         return _answer(
             OutcomeUnknown(f"{request.method} {request.path} failed inside ({error!r}): read before acting again")
         )
+
+
+async def _send_long(request: web.Request, answer: LongAnswer) -> web.StreamResponse:
+    """Piece by piece, at the reader's pace, with turns for others between."""
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    piece = answer.before
+    for start, end in cut(answer.segments, weight_of, RECORDS_PER_PIECE):
+        some = answer.segments[start:end]
+        piece += b",".join([SegmentJson.model_validate(segment).model_dump_json().encode() for segment in some])
+        await response.write(piece)
+        await asyncio.sleep(0)
+        piece = b","
+    await response.write(answer.after)
+    await response.write_eof()
+    return response
 
 
 def _answer(error: StratalogError, status: int | None = None) -> web.Response:

@@ -13,6 +13,7 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
+from stratalog.meta_api.streams import SnapshotReader
 from stratalog.model.errors import Unavailable
 from stratalog.telemetry.door_limits import DoorLimits
 from stratalog_meta import MetaService
@@ -241,6 +242,48 @@ async def test_a_watch_of_a_part_costs_the_same_whether_there_are_few_or_many(
             line = await asyncio.wait_for(response.content.readline(), 10)
             sizes += [len(line)] if line.strip() else []
     assert max(sizes) - min(sizes) < 100
+
+
+async def test_answers_about_thousands_of_segments_come_in_pieces_and_the_loop_turns_between(
+    world: MetaWorld, http: aiohttp.ClientSession
+) -> None:
+    segment = await world.ready_topic()
+    key = segment.key.shard_key
+    for offset in range(1, 1_501):
+        segment = await world.service.roll_segment(segment.key, offset)
+    await world.service.advance_log_start(key, 500)
+    for path, name, count in (
+        (f"/v1/topics/{key.topic_id}/shards/0", "segments", 1_001),
+        ("/v1/deleted-segments", "items", 500),
+    ):
+        async with http.get(path) as response:
+            pieces = [piece async for piece, is_whole in response.content.iter_chunks() if is_whole]
+            assert len(pieces) > count // 256, "each chunk is sent before the next is made"
+            assert len(json.loads(b"".join(pieces))[name]) == count
+    assert await world.client.shard(key) == await world.service.shard(key)
+    assert await world.client.deleted_segments() == await world.service.deleted_segments()
+    assert await world.client.snapshot() == await world.service.snapshot()
+
+
+async def test_a_snapshot_comes_in_lines_of_bounded_size_whatever_a_shard_holds(
+    world: MetaWorld, http: aiohttp.ClientSession
+) -> None:
+    segment = await world.ready_topic()
+    for offset in range(1, 1_501):
+        segment = await world.service.roll_segment(segment.key, offset)
+    async with http.get("/v1/snapshot") as response:
+        lines = (await response.read()).splitlines()
+    assert len(lines) == 1 + 1 + 1 + 6
+    assert max(len(json.loads(line).get("segments", ())) for line in lines) <= 256
+    reader = SnapshotReader()
+    for line in lines:
+        reader.add(line)
+    assert reader.finish() == await world.service.snapshot()
+    cut_short = SnapshotReader()
+    for line in lines[:-1]:
+        cut_short.add(line)
+    with pytest.raises(Unavailable, match="cut short"):
+        cut_short.finish()
 
 
 # Description ----------------------------------------------------------------------------------------------------
