@@ -45,6 +45,7 @@ _TIER_FAULTS = "tests/unit/tier/test_tier_faults.py"
 _RARE = "tests/clients/test_metrics_of_rare_faults.py"
 _GROUP_LOG = "tests/unit/groups/test_group_log_keeping.py"
 _HTTP_DOOR = "tests/unit/telemetry/test_http_door.py"
+_CLAIMS = "tests/unit/tier/test_claims_of_epochs.py"
 
 # What cannot be had on demand from outside: metric -> (the test that moves it, through which field of a stat object).
 ELSEWHERE: dict[str, tuple[str, str]] = {
@@ -63,6 +64,9 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_meta_watches_lagged_total": ("tests/unit/meta/test_meta_watch.py", 'match="snapshot"'),
     "stratalog_tier_age_behind_ms": ("tests/unit/node/test_clock_steps.py", "age_behind_ms"),
     "stratalog_tier_held_segments": (_RARE, "held_segments"),
+    "stratalog_tier_bundles_unexplained": (_CLAIMS, "bundles_unexplained == 1"),
+    "stratalog_tier_forks_found_total": (_CLAIMS, "stats.forks_found) == (1, 1)"),
+    "stratalog_tier_is_forked": (_CLAIMS, "later.stats.is_forked"),
     "stratalog_tier_commits_lost_total": (_TIER_FAULTS, "commits_lost"),
     "stratalog_groups_foreign_batches_total": (_GROUP_LOG, "foreign_batches"),
     "stratalog_groups_incomplete_loads_total": (_GROUP_LOG, "incomplete_loads"),
