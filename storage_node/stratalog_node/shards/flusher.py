@@ -43,7 +43,7 @@ CHECKPOINT_MS = 30_000
 AHEAD_BYTES = 64 << 20
 """A file with more unflushed bytes is flushed before its time: a roll is confirmed, and what follows it acknowledged,
 only once the ended segment is on the disk."""
-_AHEAD_LOOK_S = 1.0
+_AHEAD_LOOK_S = 0.25
 _RETRY_S = 0.2
 _FLUSHES_AT_STOP = 64
 """Side by side when the node stops, so that the file system's journal commits them together."""

@@ -188,10 +188,10 @@ class ShardLog:
             for batch in batches:
                 self._refuse(batch, refusal[0], refusal[1])
             return
+        if (self.active is None or self.active.leader.is_tail_doubted) and not self.node.may_open():
+            self._defer(batches)
+            return
         if self.active is None:
-            if not self.node.may_open():
-                self._defer(batches)
-                return
             try:
                 self.active = self._open_first()
             except (DiskFull, Unavailable) as error:

@@ -103,6 +103,22 @@ async def test_a_shard_that_was_never_written_to_leaves_no_empty_segment_behind(
         assert rig.meta.calls["seal_segment"] == 0
 
 
+async def test_a_burst_over_many_shards_after_an_unclean_start_makes_so_many_files_a_turn(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        topic = await rig.create_topic(shards=100)
+        for index in range(100):
+            rig.append(rig.shard(topic, index), b"a")
+        await rig.restart("crash")
+        rolls_in_turn = []
+        asked = [rig.offer(rig.shard(topic, index), b"b") for index in range(100)]
+        while not all(rig.shard(topic, index).ended or rig.shard(topic, index).copies for index in range(100)):
+            before = rig.shards.stats.rolls
+            rig.tick()
+            rolls_in_turn.append(rig.shards.stats.rolls - before)
+        assert max(rolls_in_turn) <= 32 and sum(rolls_in_turn) == 100
+        await eventually(lambda: all(a.is_acknowledged for a in asked))
+
+
 async def test_a_first_record_that_the_power_took_does_not_lend_its_offset_to_another(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
