@@ -103,6 +103,8 @@ async def offset_for_time(shard: ShardLog, timestamp_ms: int) -> FoundOffset | N
     for segment in _segments_of(shard):
         if segment.seal is not None and segment.seal.max_timestamp_ms < timestamp_ms:
             continue
+        if shard.is_unwritten(segment.key):
+            continue
         copy = shard.copy_of(segment.key)
         try:
             found = await _local_time(shard, copy, timestamp_ms) if copy is not None else None
@@ -111,6 +113,8 @@ async def offset_for_time(shard: ShardLog, timestamp_ms: int) -> FoundOffset | N
             copy = None
         if copy is None:
             found = await _cold(shard).find_by_time(segment, timestamp_ms, shard.log_start_offset)
+            if found is None:
+                _check_is_in_store(shard, segment)
         if found is not None:
             return FoundOffset(found[0], found[1], segment.epoch)
     return await _unlisted_time(shard, timestamp_ms)
@@ -161,12 +165,15 @@ async def offset_with_max_timestamp(shard: ShardLog) -> FoundOffset | None:
         copy = shard.copy_of(segment.key)
         if segment.seal is not None and best is not None and segment.seal.max_timestamp_ms <= best.timestamp_ms:
             continue
+        if shard.is_unwritten(segment.key):
+            continue
         try:
             found = await _local_max(shard, copy) if copy is not None else None
         except NotFound as error:
             _without_file(shard, segment, copy, error)
             copy = None
         if copy is None:
+            _check_is_in_store(shard, segment)
             found = await _cold(shard).offset_of_max_timestamp(segment)
         if found is not None and found[0] >= shard.log_start_offset and (best is None or found[1] > best.timestamp_ms):
             best = FoundOffset(found[0], found[1], segment.epoch)
@@ -211,6 +218,19 @@ def _segments_of(shard: ShardLog) -> Sequence[Segment]:
     segments = shard.segments
     first = max(bisect_right(segments, shard.log_start_offset, key=lambda s: s.base_offset) - 1, 0)
     return segments[first:]
+
+
+def _check_is_in_store(shard: ShardLog, segment: Segment) -> None:
+    """Raises: Unavailable when a part of the segment is neither here nor in the object store: a record that was not
+    found may be in it, and a consumer that is told of none would jump over it (F40)."""
+    remote = segment.remote
+    if remote.state is not RemoteState.COMPLETE and (
+        segment.end_offset is None or remote.commit_offset < segment.end_offset
+    ):
+        raise Unavailable(
+            f"{shard.topic.name}-{shard.key.shard}: segment {segment.base_offset} has no local copy, and not all of it "
+            "is in the object store: put its file back, then restart the node"
+        )
 
 
 def _cold(shard: ShardLog) -> ColdTimes:

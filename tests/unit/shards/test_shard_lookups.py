@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.formats.index_points import INDEX_INTERVAL_BYTES
+from stratalog.model.errors import Unavailable
 from stratalog_node.shards.local_copy import LocalCopy
 from support.shard_rig import START_MS, ShardRig
 from support.waiting import eventually
@@ -44,6 +45,46 @@ async def test_a_record_is_found_by_its_time_in_every_kind_of_segment(tmp_path: 
         assert newest is not None and newest.offset == 17
         await shard.delete_records_before(3)
         assert await found(0) == (3, 0)
+
+
+async def test_a_shard_without_records_has_no_times_with_and_without_a_bucket(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        assert await shard.offset_for_time(0) is None
+        assert await shard.offset_of_max_timestamp() is None
+
+
+class NothingInStore:
+    """A bucket that has nothing of any segment."""
+
+    async def find_by_time(self, segment: object, timestamp_ms: int, from_offset: int = 0) -> None:
+        return None
+
+    async def offset_of_max_timestamp(self, segment: object) -> None:
+        return None
+
+
+@pytest.mark.parametrize("has_bucket", [True, False])
+async def test_a_segment_that_is_nowhere_is_not_one_without_such_a_time(tmp_path: Path, has_bucket: bool) -> None:
+    """Its records are missed, and a consumer that is told of none would jump over them (F40)."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"lost", at_ms=START_MS)
+        shard.ask_roll(rig.clock())
+        await rig.acknowledged(shard, b"there", at_ms=START_MS + 100)
+        await rig.all_sealed()
+        path = rig.file_of(shard, 0)
+        await rig.crash()
+        path.unlink()
+        await rig.start()
+        shard = rig.shard(shard)
+        rig.shards.cold_times = NothingInStore() if has_bucket else None
+        with pytest.raises(Unavailable):
+            await shard.offset_for_time(START_MS)
+        with pytest.raises(Unavailable):
+            await shard.offset_of_max_timestamp()
+        found = await shard.offset_for_time(START_MS + 50)
+        assert found is not None and found.offset == 1
 
 
 async def test_a_committed_record_is_found_by_time_before_the_watch_tells_of_its_segment(tmp_path: Path) -> None:
