@@ -109,6 +109,8 @@ class GroupHosting:
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._opening: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closings: set[asyncio.Task[None]] = set()
+        """Those of them that tell the groups of a shard given up: no stop ends these."""
 
     # The internal topic -----------------------------------------------------------------------------------------
     async def ensure_ready(self) -> None:
@@ -238,7 +240,9 @@ class GroupHosting:
         shard.state = ShardState.CLOSED
         if shard.log is not None:
             shard.log.close()
-        self._spawn(self._close_groups(shard), f"group-close-{index}")
+        closing = self._spawn(self._close_groups(shard), f"group-close-{index}")
+        self._closings.add(closing)
+        closing.add_done_callback(self._closings.discard)
 
     async def _close_groups(self, shard: GroupShard) -> None:
         async for some in in_slices(list(shard.groups.values())):
@@ -265,7 +269,7 @@ class GroupHosting:
                 break
             shard.log = self._log_of(shard, view)
             try:
-                replay = await shard.log.load(self._node_id)
+                await self._take_over(shard, await shard.log.load(self._node_id))
             except Fenced:
                 break
             except Corrupt as damage:
@@ -276,8 +280,8 @@ class GroupHosting:
             except Exception:
                 retry_s = _LONGEST_RETRY_S
                 _log.exception("group log not loaded", shard=shard.index)
+                await self._close_groups(shard)  # what was taken over of it already
             else:
-                await self._take_over(shard, replay)
                 self._loads.pop(shard.index, None)
                 return
             await asyncio.sleep(retry_s)
@@ -343,7 +347,7 @@ class GroupHosting:
     # Tasks ------------------------------------------------------------------------------------------------------
     async def stop(self) -> None:
         """Parked requests are answered NOT_COORDINATOR; appends under way are waited for."""
-        for task in list(self._tasks):
+        for task in self._tasks - self._closings:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         shards = list(self._shards.values())

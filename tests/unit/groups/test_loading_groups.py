@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from stratalog.model.group import GroupError
+import pytest
+
+from stratalog.model.group import CommittedOffset, GroupError
+from stratalog.model.ids import ShardKey
+from stratalog_node.groups import hosting as hosting_module
 from stratalog_node.groups.coordinator import CoordinatorLimits
+from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.log import LogLimits
 from stratalog_node.groups.requests import TopicShard
-from support.group_node import GroupNode, committing, joining, syncing
+from support.group_node import GroupNode, committing, joining, syncing, task
 from support.loop_turns import Turns
+from support.waiting import eventually
 
 OK = GroupError.NONE
 
@@ -68,3 +74,40 @@ async def test_a_shard_given_up_lets_its_groups_go_in_slices() -> None:
         await node.settle()
     assert node.groups.stats.groups == node.groups.stats.offsets == node.groups.stats.held_bytes == 0
     assert turns.most <= 500
+
+
+async def test_a_stop_right_after_a_shard_was_given_up_still_tells_everyone() -> None:
+    node = await GroupNode(offsets_topic_num_partitions=1).start()
+    for n in range(1_200):
+        await node.groups.commit_offsets(committing(f"g{n}", ("orders", 0, n)))
+    joined = await node.groups.join(joining("last", "a"))
+    await node.groups.sync(syncing("last", joined.member_id, 1))
+    parked = task(node.groups.join(joining("last", "b")))
+    await node.settle()
+    node.groups.unload(0)
+    await node.groups.stop()
+    assert (await parked).error is GroupError.NOT_COORDINATOR
+    assert node.groups.stats.groups == 0
+
+
+async def test_a_fault_while_groups_are_taken_over_is_tried_again_from_the_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosting_module, "_LONGEST_RETRY_S", 0.05)
+    node = await GroupNode(offsets_topic_num_partitions=1).start()
+    for n in range(300):
+        await node.groups.commit_offsets(committing(f"g{n}", ("orders", 0, n)))
+    await node.groups.stop()
+    node.groups = node._coordinator()
+    hosting = node.groups._hosting
+    real, faults = hosting._take_offsets, iter([ZeroDivisionError("a bug")])
+
+    async def faulty(hosted: HostedGroup, offsets: dict[ShardKey, CommittedOffset]) -> None:
+        if hosted.group_id == "g150" and (fault := next(faults, None)) is not None:
+            raise fault
+        await real(hosted, offsets)
+
+    hosting._take_offsets = faulty  # type: ignore[method-assign]
+    await node.groups.start()
+    await eventually(lambda: node.groups.stats.shards_loaded == 1)
+    assert node.groups.stats.groups == node.groups.stats.offsets == 300

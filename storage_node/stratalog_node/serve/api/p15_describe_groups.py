@@ -13,12 +13,13 @@ import asyncio
 from typing import Any
 
 from stratalog.kafka import messages
+from stratalog.machines.group_events import MemberStatus
 from stratalog_node.groups.requests import DescribedGroup, put_off
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.off_loop import off_loop
 from stratalog_node.serve.registry import Api
 
-_MEMBER_BYTES = 200
+_MEMBER_BYTES = 50
 _MAX_BYTES = 16 << 20
 """No further group is told of in an answer of this size."""
 
@@ -32,7 +33,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         else:
             described.append(put_off(group_id))
         members += 1 + len(described[-1].status.members)
-        size_bytes += sum(len(m.metadata) + len(m.assignment) + _MEMBER_BYTES for m in described[-1].status.members)
+        size_bytes += sum(map(_size_bytes, described[-1].status.members))
         await asyncio.sleep(0)
     schema = messages.response_type(15, context.header.api_version)
 
@@ -41,6 +42,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
         return messages.EncodedBody(messages.encode_entity(messages.build(schema, throttle_time=0, groups=groups)))
 
     return await off_loop(members, answer)
+
+
+def _size_bytes(member: MemberStatus) -> int:
+    names = len(member.member_id) + len(member.instance_id or "") + len(member.client_id) + len(member.client_host)
+    return _MEMBER_BYTES + names + len(member.metadata) + len(member.assignment)
 
 
 def _group(described: DescribedGroup) -> dict[str, Any]:
