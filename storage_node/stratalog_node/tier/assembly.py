@@ -127,7 +127,6 @@ class NodeTier:
         return self.writer.status().uploader.unsent_bytes if self.writer is not None else 0
 
     def _look_at_clock(self) -> None:
-        self._age_clock()
         self.stats.age_behind_ms = self._age_clock.behind_ms
 
     async def _reload(self, key: SegmentKey) -> Segment | None:

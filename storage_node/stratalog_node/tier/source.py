@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stratalog.formats.fields import Buffer
 from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, PartIndex, check_part, decode_part_header
 from stratalog.formats.part import decode_part_index as decode_index
 from stratalog.formats.record_batch import walk
@@ -33,7 +34,7 @@ class PieceData:
     piece: Piece
     base_offset: int
     end_offset: int
-    data: bytes
+    data: Buffer
     headers: Sequence[BatchHeader]
     digest_before: bytes
 
@@ -117,7 +118,7 @@ class PieceReader:
                 return await self._read_run_locally(piece, view)
             except (Corrupt, NotFound):
                 pass  # what is in the store was checked when it went there: it is as good
-        datas: list[bytes | memoryview] = []
+        data = bytearray()  # part by part, so that no more is held than the run, and the part just read
         headers: list[BatchHeader] = []
         digest_before = b""
         for part in run:
@@ -126,14 +127,15 @@ class PieceReader:
             check_is_part(index.header, piece.key, part)
             digest_before = digest_before or index.header.digest_before
             batches = memoryview(body)[PART_HEADER_BYTES : index.header.index_position]
-            datas.append(batches)
             headers += (header for _, header in walk(batches, source=part.object_key, verify=False))
-        return PieceData(piece, run[0].base_offset, run[-1].end_offset, b"".join(datas), headers, digest_before)
+            data += batches
+            del batches, body
+        return PieceData(piece, run[0].base_offset, run[-1].end_offset, data, headers, digest_before)
 
     async def _read_run_locally(self, piece: Piece, view: ShardView) -> PieceData:
         run = piece.replaces
         next_offset, end_offset = run[0].base_offset, run[-1].end_offset
-        datas: list[bytes] = []
+        data = bytearray()
         headers: list[BatchHeader] = []
         left_bytes = piece.max_bytes
         while next_offset < end_offset:
@@ -146,13 +148,13 @@ class PieceReader:
                 headers.append(header)
             if not size:
                 raise NotFound(f"segment {piece.key}: local copy lacks a batch at {next_offset} below {end_offset}")
-            datas.append(found.data if size == len(found.data) else found.data[:size])
+            data += memoryview(found.data)[:size]
+            del found
             next_offset = headers[-1].end_offset
             left_bytes -= size
         digest = self._ledger.digest_at(piece.key, run[0].base_offset)
         if digest is None:
             digest = (await self.header(piece.key, run[0])).digest_before
-        data = datas[0] if len(datas) == 1 else b"".join(datas)
         return PieceData(piece, run[0].base_offset, end_offset, data, headers, digest)
 
     async def _get(self, part: RemotePart, position: int, size_bytes: int) -> bytes:
