@@ -231,6 +231,9 @@ class Door:
                         return self._closing(error.problem, error.status)
                     body = len(request[_BODY])
                 return await handler(request)
+            except ConnectionError as error:
+                _tell_of_client(visit.peer_ip if visit is not None else None, error)
+                raise
             finally:
                 self._bodies_bytes -= body
                 if visit is not None:
@@ -311,10 +314,14 @@ def _tell_clients_fault_in_one_line(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if not isinstance(error, (ConnectionError, HttpProcessingError)):
         return True
-    peer = record.args[0] if isinstance(record.args, tuple) and record.args else None
+    if not isinstance(error, ConnectionError):  # those were told of in the door's middleware
+        _tell_of_client(record.args[0] if isinstance(record.args, tuple) and record.args else None, error)
+    return False
+
+
+def _tell_of_client(peer: object, error: Exception) -> None:
     said = f"{type(error).__name__}: {error}"
     log.info("HTTP request ended by its client", peer=peer, reason=said.splitlines()[0][:_LONGEST_REASON])
-    return False
 
 
 class _NotTaken(Exception):

@@ -63,7 +63,7 @@ async def test_the_setting_forbids_making_topics() -> None:
         assert [topic.error_code for topic in told.topics] == [3]
 
 
-@pytest.mark.parametrize(("name", "code"), [("sp ace", 17), ("..", 17), ("x" * 250, 17), ("__offsets", 3)])
+@pytest.mark.parametrize(("name", "code"), [("sp ace", 17), ("..", 17), ("x" * 250, 17), ("__consumer_offsets", 3)])
 async def test_bad_and_internal_names_are_never_made(name: str, code: int) -> None:
     async with control_bench() as bench:
         told = await bench.ask(3, 9, topics=[{"name": name}], allow_auto_topic_creation=True)

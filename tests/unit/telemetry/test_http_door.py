@@ -323,4 +323,5 @@ async def test_a_client_that_goes_away_or_sends_no_http_is_one_line_without_a_st
     (line,) = logged.getvalue().splitlines()
     told = json.loads(line)
     assert told["event"] == "HTTP request ended by its client" and told["level"] == "info"
+    assert told["peer"] == "127.0.0.1"
     assert "exception" not in told and "Traceback" not in line
