@@ -20,6 +20,7 @@ _THERE_BYTES = 8 << 20
 class ThinDisk:
     def __init__(self, root: Path, pool: Path) -> None:
         self.root = root
+        self._image = pool / "image"
         self._filler = pool / "filler"
 
     def run_out(self) -> None:
@@ -35,16 +36,21 @@ class ThinDisk:
         """There is room again."""
         self._filler.unlink()
 
+    def forget_cache(self) -> None:
+        """Show what is on the disk: all that was in memory alone is gone. Nobody may have a file open."""
+        subprocess.run(["umount", str(self.root)], check=True)
+        subprocess.run(["mount", "-o", "loop", str(self._image), str(self.root)], check=True)
+
 
 @contextmanager
-def thin_disk(folder: Path) -> Iterator[ThinDisk]:
-    """Raises: NoSmallDisk."""
+def thin_disk(folder: Path, *, at: Path | None = None) -> Iterator[ThinDisk]:
+    """Mounted `at` a place, or below `folder`. Raises: NoSmallDisk."""
     if shutil.which("mkfs.ext4") is None or not os.path.exists("/dev/loop-control"):
         raise NoSmallDisk("needs mkfs.ext4 and loop devices")
     with ExitStack() as mounted:
         pool = mounted.enter_context(small_disk(folder / "pool", _THERE_BYTES))
-        image, root = pool / "image", folder / "disk"
-        root.mkdir()
+        image, root = pool / "image", at or folder / "disk"
+        root.mkdir(parents=True)
         with open(image, "wb") as file:
             file.truncate(_PROMISED_BYTES)
         # Without a journal of its own it does not stop for what it cannot write.

@@ -129,6 +129,7 @@ class Flusher:
                 try:
                     is_whole = await self._run_group(group)
                 except Exception as fault:  # whoever waits for this group must hear something
+                    self.stats.failures += len(group)
                     log.error("flushes stopped by a fault", files=len(group), exc_info=True)
                     for ask in group:
                         ask.shard.flush_failed(
@@ -194,7 +195,7 @@ class Flusher:
         """False: the journal is of no use now, flush the files themselves."""
         try:
             self.stats.journal_bytes += self._journal.write([(ask.active, ask.size_bytes) for ask in asks])
-        except StratalogError as error:
+        except Exception as error:  # what it could not take is flushed without it
             log.warning("journal not written, flushing file by file", files=len(asks), error=str(error))
             return False
         self.stats.journal_groups += 1
@@ -216,6 +217,7 @@ class Flusher:
         try:
             failed = await self._threads.background(full.retire)
         except Exception:
+            self.stats.failures += 1
             log.error("a full journal stays: its retirement met a fault", exc_info=True)
             return
         for active, error in failed:
@@ -270,9 +272,8 @@ class Flusher:
 
     async def _flush_dirty(self, *, checkpoint_all: bool) -> None:
         dirty, self._dirty = self._dirty, {}
-        waiting = [
-            (a, s) for a, s in dirty.items() if checkpoint_all or a is s.active
-        ]  # an ended one: sealing flushes it
+        # Ended ones too: while their roll cannot be confirmed nobody seals them, and they keep their descriptors.
+        waiting = list(dirty.items())
         at_once = _FLUSHES_AT_STOP if checkpoint_all else 1
         for start in range(0, len(waiting), at_once):
             group = waiting[start : start + at_once]

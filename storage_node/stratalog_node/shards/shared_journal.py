@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stratalog.formats.journal import JournalHeader
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.model.errors import NotFound, StratalogError, Unavailable
+from stratalog.model.errors import NotFound, Unavailable
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.journal_file import JournalFile, remove_journal
 from stratalog_node.disk.layout import NodeLayout
@@ -115,7 +115,7 @@ class SharedJournal:
                 payload = active.file.read(position, size_bytes - position)
                 entries.append((active.key, position - SEGMENT_HEADER_BYTES, payload))
             file.write(entries)
-        except StratalogError:
+        except Exception:
             self._is_doubtful = True
             raise
         self._sizes.update(spans)

@@ -166,6 +166,28 @@ async def test_a_start_after_a_failed_flush_writes_the_file_again(tmp_path: Path
         assert path.stat().st_ino == second, "once is enough"
 
 
+async def test_ended_segments_that_cannot_be_confirmed_do_not_keep_their_descriptors(tmp_path: Path) -> None:
+    """While the meta service is away they are not sealed, and a file that waits for a flush is not closed."""
+    async with ShardRig(tmp_path, descriptor_limit=4) as rig:
+        shard = await rig.shard_of()
+        rig.meta.hold("roll_segment")
+        for number in range(60):
+            rig.append(shard, b"%d" % number)
+            assert shard.ask_roll(rig.clock())
+        assert len(shard.ended) == 60
+        descriptors = rig.shards.descriptors
+
+        def is_swept() -> bool:
+            descriptors.check_room()
+            descriptors._sweep()
+            return descriptors.open_count <= descriptors.limit
+
+        await eventually(is_swept)
+        rig.meta.release("roll_segment")
+        await rig.all_sealed()
+        assert len(await rig.read_values(shard)) == 60
+
+
 async def test_a_background_flush_that_fails_counts_as_well(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()

@@ -12,6 +12,7 @@ import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import OutcomeUnknown, StratalogError
+from stratalog_node.disk.journal_file import JournalFile
 from stratalog_node.shards import flusher as flusher_module
 from stratalog_node.shards import shared_journal
 from stratalog_node.shards.active import ActiveSegment
@@ -154,6 +155,19 @@ async def test_a_journal_that_cannot_be_removed_stays_and_the_next_ones_are_reti
         await rig.restart("power_cut")
         for shard in shards:
             assert await rig.read_values(rig.shard(shard)) == [b"%d" % number for number in range(20)]
+
+
+async def test_a_journal_that_meets_a_fault_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ShardRig(tmp_path) as rig:
+        topic = await rig.create_topic(shards=MANY, flush_policy="fsync")
+        shards = [rig.shard(topic, index) for index in range(MANY)]
+        with monkeypatch.context() as patch:
+            patch.setattr(JournalFile, "write", break_down)
+            asked = [rig.append(shard, b"x") for shard in shards]
+            await eventually(lambda: all(a.is_acknowledged for a in asked))
+        await rig.restart("power_cut")
+        for shard in shards:
+            assert await rig.read_values(rig.shard(shard)) == [b"x"]
 
 
 # What was refused -------------------------------------------------------------------------------------------------
