@@ -49,7 +49,7 @@ class TieredShardRig(ShardRig):
         self.writer = TierWriter(
             node_id=NODE_ID,
             cluster_id=cluster_id,
-            meta=self.meta.service,
+            meta=self.meta,  # type: ignore[arg-type]  # passes calls on, and may hold them
             shards=self.shards,
             catalog=self.catalog,
             store=self.store,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 
 import pytest
 
+from stratalog.formats.part import check_part
 from stratalog.formats.record_batch import walk
 from stratalog_node.disk.clean_stop import note_clean_stop
 from stratalog_node.shards.shard_log import ShardLog
 from support.shard_rig import Asked, ShardRig
+from support.tiered_shards import TieredShardRig
 from support.waiting import eventually
 
 
@@ -127,6 +130,32 @@ async def test_a_first_record_that_the_power_took_does_not_lend_its_offset_to_an
         await rig.restart("power_cut")
         await rig.acknowledged(rig.shard(shard), b"new")
         assert not before.keys() & (await records(rig, rig.shard(shard))).keys()
+
+
+async def test_attempts_of_a_lost_tail_and_of_what_came_in_its_place_are_of_two_segments(tmp_path: Path) -> None:
+    """A PUT landed, its commit did not, the power went: each complete attempt in the bucket is true all the same."""
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"lost" * 20_000)
+        rig.meta.hold("commit_parts")
+        uploading = asyncio.create_task(rig.uploaded())
+        await eventually(lambda: rig.meta.calls["commit_parts"] > 0)
+        uploading.cancel()
+        await asyncio.gather(uploading, return_exceptions=True)
+        await rig.power_cut()
+        rig.meta.open_all()
+        await rig.start()
+        shard = rig.shard(shard)
+        assert (await rig.acknowledged(shard, b"true" * 20_000)).offset == 0
+        await rig.uploaded()
+        said: dict[tuple[int, int], bytes] = {}
+        chunks = [key for key in await rig.store.keys() if key.endswith(".chunk")]
+        for key in chunks:
+            data = await rig.store.inner.get(key)
+            header = check_part(data, source=key).header
+            place = (header.identity.key.epoch, header.base_offset)
+            assert said.setdefault(place, header.digest_after) == header.digest_after, key
+        assert sorted(said) == [(0, 0), (1, 0)]
 
 
 @pytest.mark.parametrize("policy", ["replicated", "fsync"])
