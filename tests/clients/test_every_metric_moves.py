@@ -39,13 +39,13 @@ SETTINGS: dict[str, Any] = {
     "remote.read.cache.bytes": 65536,
 }
 
+_CLAIMS = "tests/unit/tier/test_claims_of_epochs.py"
 _COLD_READER = "tests/unit/tier/test_cold_reader.py"
 _COLD_MEMORY = "tests/unit/tier/test_cold_memory.py"
 _TIER_FAULTS = "tests/unit/tier/test_tier_faults.py"
 _RARE = "tests/clients/test_metrics_of_rare_faults.py"
 _GROUP_LOG = "tests/unit/groups/test_group_log_keeping.py"
 _HTTP_DOOR = "tests/unit/telemetry/test_http_door.py"
-_CLAIMS = "tests/unit/tier/test_claims_of_epochs.py"
 
 # What cannot be had on demand from outside: metric -> (the test that moves it, through which field of a stat object).
 ELSEWHERE: dict[str, tuple[str, str]] = {
@@ -67,6 +67,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_tier_bundles_unexplained": (_CLAIMS, "bundles_unexplained == 1"),
     "stratalog_tier_forks_found_total": (_CLAIMS, "stats.forks_found) == (1, 1)"),
     "stratalog_tier_is_forked": (_CLAIMS, "later.stats.is_forked"),
+    "stratalog_tier_segments_to_publish": (_TIER_FAULTS, "segments_to_publish == 1"),
+    "stratalog_log_missing_copies_total": ("tests/unit/shards/test_missing_files.py", "missing_copies"),
     "stratalog_tier_commits_lost_total": (_TIER_FAULTS, "commits_lost"),
     "stratalog_groups_foreign_batches_total": (_GROUP_LOG, "foreign_batches"),
     "stratalog_groups_incomplete_loads_total": (_GROUP_LOG, "incomplete_loads"),

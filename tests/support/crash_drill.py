@@ -308,6 +308,8 @@ class Drill:
             "stratalog_tier_segments_to_publish": 0,
             "stratalog_tier_held_segments": 0,
             "stratalog_tier_objects_unexplained": 0,
+            "stratalog_tier_bundles_unexplained": 0,
+            "stratalog_tier_is_forked": 0,
         }
         last: list[Any] = []
         unchanged = 0

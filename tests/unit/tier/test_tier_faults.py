@@ -533,3 +533,18 @@ async def test_a_sealed_segment_whose_file_is_lost_is_held_and_named_until_it_is
         await rig.until(lambda: rig.is_complete(sealed))
         assert not rig.writer.status().uploader.held
         await rig.check()
+
+
+async def test_a_sealed_segment_that_waits_for_its_publication_is_counted() -> None:
+    async with TierRig() as rig:
+        shard = await _rig_with_shard(rig)
+        await rig.start_writer()
+        for _ in range(70):
+            rig.append(shard, 1_000)
+        await rig.settle()
+        rig.store.decide = lambda _: Fault.SLOW_DOWN
+        sealed = await rig.seal(shard)
+        await rig.until(lambda: rig.writer.status() and rig.stats.segments_to_publish == 1)
+        rig.store.decide = None
+        await rig.until(lambda: rig.is_complete(sealed))
+        assert rig.writer.status() and rig.stats.segments_to_publish == 0
