@@ -15,7 +15,7 @@ from stratalog.telemetry.http import TelemetryServer, split_address
 from stratalog.telemetry.process_stats import add_process_metrics
 from stratalog.telemetry.watchdog import LoopWatchdog
 from stratalog_meta import MetaService
-from stratalog_node.node import StorageNode, http_descriptors, wall_ms
+from stratalog_node.node import StorageNode, wall_ms
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -52,7 +52,7 @@ class Sidecars:
         settings = self._settings
         return replace(
             limits,
-            max_connections=min(settings.http_max_connections, http_descriptors()),
+            max_connections=min(settings.http_max_connections, self._node.open_files.http_connections),
             max_connections_per_ip=settings.http_max_connections_per_ip,
             request_timeout_s=settings.http_request_timeout_ms / 1_000,
             max_idle_s=settings.http_max_idle_ms / 1_000,

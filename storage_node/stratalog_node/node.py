@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import secrets
 import time
 from collections.abc import Callable, Coroutine
@@ -39,6 +38,7 @@ from stratalog_node.disk.lost_flushes import LostFlushes
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.identity_file import NodeIdentity, load_or_create, lock_directory
+from stratalog_node.open_files import OpenFiles
 from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.buffers import BufferPool
 from stratalog_node.serve.context import NodeServices
@@ -61,8 +61,6 @@ log = logger(__name__)
 
 _AGE_LOOK_S = 1.0
 _PRODUCER_LOOKS = 60
-_SPARE_DESCRIPTORS = 256
-_MOST_FILES = 8192
 _HOT_ANSWER_BYTES = 32 << 20
 """What fetch answers may hold until they are sent, all connections together; above it each gets a small share."""
 
@@ -100,6 +98,7 @@ class StorageNode:
         self.topic_changes = TopicChanges(meta, settings)
         self.catalog = Catalog(lambda overrides: TopicSettings.resolve(settings, overrides))
         self.metrics = MetricRegistry()
+        self.open_files = OpenFiles.of_process()
         self.address = ("", 0)
         self.cluster_id = ""
         self._listen = listen
@@ -157,7 +156,15 @@ class StorageNode:
         )
         registry = Registry([*data_apis(), *control_apis()])
         services.control.registry = registry
-        self.server = KafkaServer(services, self.shards, registry, pool, self.shards.reader, monotonic_ms)
+        self.server = KafkaServer(
+            services,
+            self.shards,
+            registry,
+            pool,
+            self.shards.reader,
+            monotonic_ms,
+            most_connections=self.open_files.kafka_connections,
+        )
         self.tier = NodeTier(
             node_id=identity.node_id,
             node_epoch=registration.node_epoch,
@@ -194,7 +201,7 @@ class StorageNode:
         # Thousands of files that grow side by side could take the reserve, and more, between two looks at the space.
         lost = LostFlushes(self.layout.lost_flushes, self.layout.root)
         descriptors = Descriptors(
-            descriptor_limit(), least_free_bytes=2 * settings.disk_reserve_bytes, flush_lost=lost.note
+            self.open_files.segment_files, least_free_bytes=2 * settings.disk_reserve_bytes, flush_lost=lost.note
         )
         taken.callback(descriptors.close)
         self.threads = DiskThreads()
@@ -365,23 +372,3 @@ class StorageNode:
         metrics.add("stratalog_disk", self.space.stats)
         metrics.add("stratalog_groups", self.groups.stats)
         self.tier.add_metrics(metrics)
-
-
-def descriptor_limit() -> int:
-    """How many segment files may be open: what the process may open, less what sockets and stores need."""
-    soft = _open_files()
-    return max(min(soft // 2, _MOST_FILES), min(soft - _SPARE_DESCRIPTORS, 128))
-
-
-def http_descriptors() -> int:
-    """How many connections one HTTP port may have: a share so small that data files and Kafka clients never miss it."""
-    return max(_open_files() // 16, 8)
-
-
-def _open_files() -> int:
-    """What the process may open, raised as far as it may raise it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = hard
-    return 2 * _MOST_FILES if soft == resource.RLIM_INFINITY else soft

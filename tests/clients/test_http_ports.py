@@ -71,12 +71,40 @@ def test_a_flood_of_half_requests_takes_no_descriptor_that_data_needs(node: Node
     assert "Too many open files" not in node.log_path.read_text()
 
 
-def refusals_of(node: NodeProcess) -> float:
+def test_a_flood_of_kafka_connections_takes_no_descriptor_that_data_needs(node: NodeProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin.create_topics([NewTopic("orders", SHARDS, config={"flush.policy": "fsync"})])["orders"].result(20)
+    refused: list[str] = []
+    producer = Producer({"bootstrap.servers": node.bootstrap, "acks": "all", "message.timeout.ms": 20_000})
+
+    def produce(shards: range) -> None:
+        for shard in shards:
+            producer.produce(
+                "orders",
+                b"value",
+                partition=shard,
+                on_delivery=lambda error, _: refused.append(str(error)) if error else None,
+            )
+        assert producer.flush(30) == 0 and not refused
+
+    produce(range(1))
+    host, _, port = node.bootstrap.rpartition(":")
+    with ExitStack() as stack:
+        for _ in range(OPEN_FILES + 100):
+            stack.enter_context(socket.create_connection((host, int(port))))
+        eventually_sync(lambda: refusals_of(node, "stratalog_kafka") >= 100)
+        produce(range(SHARDS))
+    log = node.log_path.read_text()
+    assert "Too many open files" not in log and "try again" not in log
+    assert log.count("connections refused") == 1
+
+
+def refusals_of(node: NodeProcess, port: str = "stratalog_http") -> float:
     try:
         values = node.metrics()
     except OSError:
         return -1  # those of the flood are closed at this end, and not yet at the other
-    return sum(value for key, value in values.items() if key.startswith("stratalog_http_refused_total"))
+    return sum(value for key, value in values.items() if key.startswith(f"{port}_refused_total"))
 
 
 @pytest.mark.parametrize(

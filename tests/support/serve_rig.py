@@ -125,7 +125,9 @@ class ServeRig(ShardRig):
             TopicChanges(cast(Any, self.meta), self.settings),
         )
         services.control.registry = registry
-        self.server = KafkaServer(services, self.shards, registry, self.pool, self.shards.reader, self.steady)
+        self.server = KafkaServer(
+            services, self.shards, registry, self.pool, self.shards.reader, self.steady, most_connections=100_000
+        )
         self.server._reap()
 
     def tick(self) -> None:

@@ -103,7 +103,8 @@ class ProcessSettings(BaseModel):
         default=10_000,
         ge=1,
         le=1_000_000,
-        description="Most client connections at a time; one more is closed at once.",
+        description="Most client connections at a time; one more is closed at once. A quarter of the process's open "
+        "files is never exceeded.",
     )
     max_connections_per_ip: int = Field(
         default=INT32_MAX,

@@ -32,6 +32,7 @@ class Checkpoints:
         options.set_write_buffer_size(4 << 20)
         options.set_max_write_buffer_number(2)
         options.set_keep_log_file_num(2)
+        options.set_max_open_files(64)
         try:
             self._db = Rdict(str(path), options)
         except Exception as error:  # rocksdict raises plain Exception for a lock held elsewhere

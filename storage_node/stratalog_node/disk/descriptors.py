@@ -51,7 +51,8 @@ class Descriptors:
         self.flush_lost = flush_lost
         self.on_crowded: Callable[[], None] = lambda: None
         """Called when descriptors above the limit wait for a flush."""
-        self._most = limit + max(limit // 4, _LEAST_SPARE)
+        self.most = limit + max(limit // 4, _LEAST_SPARE)
+        """So many are open at most, those included that wait for a flush."""
         self._sweep_above = limit
         self._open: dict[SegmentFile, None] = {}
 
@@ -61,10 +62,10 @@ class Descriptors:
 
     def check_room(self) -> None:
         """Before one more is opened. Raises: Unavailable."""
-        if len(self._open) >= self._most:
+        if len(self._open) >= self.most:
             self._sweep()
             self._sweep()  # now also those that were in use when the first one came by
-            if len(self._open) >= self._most:
+            if len(self._open) >= self.most:
                 raise Unavailable(
                     f"{len(self._open)} segment files are open and wait for their flush: try again, or let the process "
                     "open more files"

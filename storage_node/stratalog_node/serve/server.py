@@ -40,6 +40,7 @@ _BACKLOG = 1024
 _REAP_S = 1.0
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_RETRY_S = 0.5
+_TELL_EVERY_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,11 @@ class ServeLimits:
     fetch_max_bytes: int
 
     @classmethod
-    def of(cls, settings: ProcessSettings) -> ServeLimits:
+    def of(cls, settings: ProcessSettings, most_connections: int) -> ServeLimits:
+        """`most_connections`: so many descriptors are there for clients, whatever the settings say."""
         return cls(
             settings.socket_request_max_bytes,
-            settings.max_connections,
+            min(settings.max_connections, most_connections),
             settings.max_connections_per_ip,
             settings.connection_read_timeout_ms,
             settings.connections_max_idle_ms,
@@ -92,9 +94,11 @@ class KafkaServer:
         pool: BufferPool,
         reader: ShardReader,
         monotonic_ms: Callable[[], int],
+        *,
+        most_connections: int,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.limits = ServeLimits.of(services.settings)
+        self.limits = ServeLimits.of(services.settings, most_connections)
         self.stats = ServeStats()
         self.pool = pool
         self.budget = ByteBudget(services.settings.queued_max_request_bytes)
@@ -122,6 +126,7 @@ class KafkaServer:
         self._looking_again: list[PendingFetch] = []
         self._this_turn: list[tuple[PendingProduce | PendingSingle, int, Sequence[TopicRecords]]] = []
         self._reaper: asyncio.TimerHandle | None = None
+        self._told_refused_ms = self.steady_ms - _TELL_EVERY_MS
         shards.request_tick = self.request_tick
 
     # Listening ------------------------------------------------------------------------------------------------------
@@ -149,9 +154,8 @@ class KafkaServer:
             if len(self._connections) >= self.limits.max_connections or (
                 self._per_ip.get(peer_ip, 0) >= self.limits.max_connections_per_ip
             ):
-                self.stats.refused += 1
-                log.warning("connection refused", peer=peer_ip, open=len(self._connections), limit="max.connections")
                 sock.close()
+                self._refused(peer_ip)
                 continue
             sock.setblocking(False)
             with contextlib.suppress(OSError):
@@ -163,6 +167,19 @@ class KafkaServer:
             self.stats.accepted += 1
             self.stats.connections = len(self._connections)
             connection.open()
+
+    def _refused(self, peer_ip: str) -> None:
+        self.stats.refused += 1
+        if self.steady_ms - self._told_refused_ms >= _TELL_EVERY_MS:  # a flood must not fill the log
+            self._told_refused_ms = self.steady_ms
+            log.warning(
+                "connections refused",
+                peer=peer_ip,
+                open=len(self._connections),
+                most=self.limits.max_connections,
+                refused=self.stats.refused,
+                limit="max.connections",
+            )
 
     def _accept_again(self, listener: socket.socket, host: str, port: int) -> None:
         if listener in self._listeners:
