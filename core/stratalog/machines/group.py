@@ -47,8 +47,6 @@ from stratalog.machines.group_events import (
 from stratalog.machines.group_members import Member, Roster, member_of
 from stratalog.model.group import GroupError, GroupRecord, GroupState
 
-_GROUP_BYTES = 2_500
-
 
 class Group:
     """The members of one group and their common generation."""
@@ -94,9 +92,7 @@ class Group:
     @property
     def is_blank(self) -> bool:
         """Nothing would be lost by forgetting the group, its offsets apart."""
-        book = self._book
-        is_untouched = book.generation == 0 and book.protocol_type is None
-        return book.state is GroupState.EMPTY and is_untouched and not book.pending
+        return self.state is GroupState.EMPTY and not (self.generation or self.protocol_type or self._book.pending)
 
     def next_deadline_ms(self) -> int | None:
         """When `TimePassed` is wanted; it may turn out to be too early, never too late."""
@@ -106,13 +102,17 @@ class Group:
         """Whether this committer may commit offsets now. A member's commit also counts as a heartbeat."""
         return self._book.commit_error(member_id, instance_id, generation, now_ms)
 
+    def begin_sessions(self, now_ms: int) -> None:
+        """Of all members, anew: they may have sent heartbeats that nobody could take."""
+        self._book.begin_sessions(now_ms)
+
     def status(self) -> GroupStatus:
         return self._book.status()
 
     @property
     def size_bytes(self) -> int:
         """What it takes in memory, its offsets apart."""
-        return _GROUP_BYTES + 4 * len(self.group_id) + self._book.size_bytes
+        return self._book.size_bytes
 
     def growth_bytes(self, event: MemberJoined) -> int:
         """How much more it would take with what this JoinGroup brings."""

@@ -14,7 +14,7 @@ from stratalog.machines.group_members import Member, Roster, member_of
 from stratalog.model.group import GroupError, GroupRecord, GroupState
 
 FOREVER = 1 << 62
-_MEMBER_BYTES, _PENDING_BYTES = 1_200, 300
+_GROUP_BYTES, _MEMBER_BYTES, _PENDING_BYTES = 2_500, 1_200, 300
 
 
 class GroupBook:
@@ -94,8 +94,9 @@ class GroupBook:
 
     @property
     def size_bytes(self) -> int:
-        """What the members take in memory, those included that only have an id so far."""
-        return self.roster.size_bytes + _MEMBER_BYTES * len(self.roster) + _PENDING_BYTES * len(self.pending)
+        """What it takes in memory, with the members that only have an id so far."""
+        members = self.roster.size_bytes + _MEMBER_BYTES * len(self.roster) + _PENDING_BYTES * len(self.pending)
+        return _GROUP_BYTES + 4 * len(self.group_id) + members
 
     def _has_room(self, known: Member | None, event: MemberJoined) -> bool:
         grown = self.growth_bytes(event, known)
@@ -157,6 +158,11 @@ class GroupBook:
     def touch(self, member: Member, now_ms: int) -> None:
         member.session_deadline_ms = now_ms + member.session_timeout_ms
         self.wake_by(member.session_deadline_ms)
+
+    def begin_sessions(self, now_ms: int) -> None:
+        for member in self.roster:
+            if not member.is_new:
+                self.touch(member, now_ms)
 
     def await_newcomer(self, member: Member, now_ms: int) -> None:
         """It does not know its id yet, so its parked JoinGroup is all that is heard of it."""

@@ -88,6 +88,12 @@ class GroupCoordinator:
         limits: CoordinatorLimits | None = None,
     ) -> None:
         self.stats = GroupStats()
+
+        def stamp_ms() -> int:
+            # What is stamped expires by age: that must know of a step back of the wall clock, however short it is.
+            age_ms()
+            return wall_ms()
+
         self._new_member_id = new_member_id
         limits = limits or CoordinatorLimits()
         self._sweep_interval_s = limits.sweep_interval_s
@@ -99,21 +105,21 @@ class GroupCoordinator:
         room = GroupRoom(limits.room, self.stats)
         self._room = room
         self.membership = Membership(
-            attention=self.attention, room=room, monotonic_ms=monotonic_ms, wall_ms=wall_ms, stats=self.stats
+            attention=self.attention, room=room, monotonic_ms=monotonic_ms, wall_ms=stamp_ms, stats=self.stats
         )
         offset_limits = OffsetLimits(
             retention_ms=settings.offsets_retention_minutes * 60_000,
             metadata_max_bytes=settings.offset_metadata_max_bytes,
         )
         self._offsets = OffsetKeeper(
-            topics, self.membership, room=room, wall_ms=wall_ms, limits=offset_limits, stats=self.stats
+            topics, self.membership, room=room, wall_ms=stamp_ms, limits=offset_limits, stats=self.stats
         )
         self._forgetter = Forgetting(
             topics,
             self.membership,
             self._offsets,
             room=room,
-            wall_ms=wall_ms,
+            wall_ms=stamp_ms,
             age_ms=age_ms,
             retention_ms=offset_limits.retention_ms,
             stats=self.stats,
@@ -126,7 +132,7 @@ class GroupCoordinator:
             led_shard=led_shard,
             membership=self.membership,
             room=room,
-            wall_ms=wall_ms,
+            wall_ms=stamp_ms,
             limits=limits,
             stats=self.stats,
         )
@@ -307,10 +313,10 @@ class GroupCoordinator:
         hosted = await self._hosting.arrive(group_id)
         if isinstance(hosted, GroupError):
             return FetchedOffsets(hosted)
-        if hosted is not None and await self._offsets.has_unplaced(hosted, wanted):
-            if not await self._lag.catch_up():
+        if hosted is not None:
+            if await self._offsets.has_unplaced(hosted, wanted) and not await self._lag.catch_up():
                 return FetchedOffsets(GroupError.COORDINATOR_LOAD_IN_PROGRESS)
-            if hosted.absence is not None:
+            if hosted.absence is not None:  # given up meanwhile: it holds no offsets any more
                 return FetchedOffsets(hosted.absence)
         return FetchedOffsets(GroupError.NONE, tuple(await self._offsets.fetch(hosted, wanted)))
 

@@ -328,12 +328,15 @@ class GroupHosting:
                 await self._take_offsets(hosted, replayed.offsets)
         if shard.state is not ShardState.LOADING:
             return
-        for hosted in shard.groups.values():
-            self._membership.wake_in_time(hosted)
         self._stats.shards_loaded += 1
         self._stats.loads += 1
         shard.state = ShardState.READY
         _log.info("group log loaded", shard=shard.index, groups=len(shard.groups))
+        async for hosts in in_slices(list(shard.groups.values())):
+            for hosted in hosts:
+                # Only from here on its members' heartbeats count.
+                hosted.machine.begin_sessions(self._membership.now_ms())
+                self._membership.wake_in_time(hosted)
 
     async def _take_offsets(self, hosted: HostedGroup, offsets: dict[ShardKey, CommittedOffset]) -> None:
         size_bytes = 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from stratalog.model.group import CommittedOffset, GroupError
+from stratalog.model.group import CommittedOffset, GroupError, GroupState
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups import hosting as hosting_module
 from stratalog_node.groups.coordinator import CoordinatorLimits
@@ -61,6 +63,27 @@ async def test_a_long_log_is_read_and_taken_over_in_slices() -> None:
     assert node.groups.stats.offsets == 20_000
     assert turns.turns > 60, "the log was read in one piece"
     assert turns.most <= 5_000, "groups were taken over in one piece"
+
+
+async def test_sessions_begin_when_a_shard_is_loaded_however_long_that_takes() -> None:
+    node = await GroupNode(offsets_topic_num_partitions=1).start()
+    groups = [f"g{n}" for n in range(300)]
+    for group_id in groups:
+        joined = await node.groups.join(joining(group_id, "a"))
+        await node.groups.sync(syncing(group_id, joined.member_id, 1))
+        commit = committing(group_id, ("orders", 0, 5), member_id=joined.member_id, generation=1)
+        assert await node.groups.commit_offsets(commit) == [OK]
+    node.groups.unload(0)
+    await node.settle()
+    loading = task(node.groups.load(0))
+    while not node.groups.stats.groups:
+        await asyncio.sleep(0)
+    assert node.groups.stats.groups < len(groups)
+    await node.grow_older(20_000)
+    await loading
+    node.groups.membership.run_due()
+    await node.settle()
+    assert {(await node.groups.describe(group_id)).status.state for group_id in groups} == {GroupState.STABLE}
 
 
 async def test_a_shard_given_up_lets_its_groups_go_in_slices() -> None:

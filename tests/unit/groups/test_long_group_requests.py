@@ -14,7 +14,7 @@ from stratalog.model.group import GroupError
 from stratalog.model.topic import Topic
 from stratalog_node.groups.requests import CommitRequest, OffsetToCommit, TopicShard
 from stratalog_node.serve.api import p09_offset_fetch, p15_describe_groups
-from support.group_node import GroupNode, Topics, committing, joining, syncing
+from support.group_node import GroupNode, Topics, committing, joining, syncing, task
 from support.loop_turns import Turns
 from unit.groups.test_group_apis import ask
 
@@ -98,6 +98,23 @@ async def test_offsets_are_fetched_in_slices(node: GroupNode) -> None:
         told = await ask(node, 9, 8, groups=[{"group_id": "g", "topics": None}], require_stable=False)
     assert len(told.groups[0].topics[0].partitions) == 20_000
     assert turns.turns > 80, "all was fetched and encoded in one turn"
+
+
+@pytest.mark.parametrize("asks_for_all", [False, True])
+async def test_a_shard_given_up_during_a_long_fetch_is_not_nothing_committed(
+    node: GroupNode, asks_for_all: bool
+) -> None:
+    await commit_widely(node, 3_000)
+    for turns in range(10):
+        wanted = None if asks_for_all else [TopicShard("wide", n) for n in range(3_000)]
+        fetching = task(node.groups.fetch_offsets("g", wanted))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        node.groups.unload(0)
+        fetched = await fetching
+        found = [offset for offset in fetched.offsets if offset.committed is not None]
+        assert fetched.error is GroupError.NOT_COORDINATOR or len(found) == 3_000
+        await node.groups.load(0)
 
 
 async def test_the_deletion_of_a_topic_forgets_its_offsets_in_slices(node: GroupNode) -> None:

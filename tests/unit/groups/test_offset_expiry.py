@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stratalog.machines.group_events import LeavingMember
 from stratalog.model.errors import Unavailable
 from stratalog.model.group import GroupError, GroupState
 from support.group_node import GroupNode, committing, joining, syncing, task
@@ -84,6 +85,22 @@ async def test_a_clock_that_jumps_ahead_expires_nothing_at_once() -> None:
     await node.grow_older(7 * DAY_MS)
     await sweep(node)
     assert await offsets(node, "g") == {}
+
+
+async def test_what_is_committed_while_the_clock_is_set_back_does_not_expire_when_it_is_set_right() -> None:
+    node = await GroupNode().start()
+    joined = await node.groups.join(joining("g", "a", session_timeout_ms=60_000))
+    await node.groups.sync(syncing("g", joined.member_id, 1))
+    commit = committing("g", ("orders", 0, 5), member_id=joined.member_id, generation=1)
+    assert await node.groups.commit_offsets(commit) == [OK]
+    node.wall_ms -= 30 * DAY_MS
+    assert await node.groups.commit_offsets(committing("h", ("orders", 0, 5))) == [OK]
+    await node.groups.leave("g", [LeavingMember(joined.member_id, None)])
+    await node.settle()
+    node.wall_ms += 30 * DAY_MS
+    await sweep(node)
+    for group_id in ("g", "h"):
+        assert await offsets(node, group_id) == {("orders", 0): 5}
 
 
 async def test_one_group_that_cannot_be_swept_does_not_keep_the_others() -> None:
