@@ -35,9 +35,15 @@ class ActiveSegment(LocalCopy):
     )
 
     def __init__(
-        self, identity: SegmentIdentity, file: SegmentFile, leader: SegmentLeader, index: IndexBuilder
+        self,
+        identity: SegmentIdentity,
+        file: SegmentFile,
+        leader: SegmentLeader,
+        index: IndexBuilder,
+        *,
+        checked_from: int = 0,
     ) -> None:
-        super().__init__(identity.key, file, index)
+        super().__init__(identity.key, file, index, checked_from=checked_from)
         self.identity = identity
         self.leader = leader
         self.index = index

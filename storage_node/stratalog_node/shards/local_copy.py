@@ -8,7 +8,7 @@ headers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from stratalog.formats.index_points import IndexPoints
@@ -19,6 +19,7 @@ from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.give_way import giving_way
+from stratalog_node.shards.checked_ranges import CheckedRanges
 
 ReadBytes = Callable[[int, int], "bytes | memoryview"]
 """(position, size) -> at most that many bytes, fewer only at the end of the batches."""
@@ -31,10 +32,16 @@ class NotCached(Exception):
     """The bytes are not in the page cache: ask again on a disk thread."""
 
 
+class NotChecked(NotCached):
+    """The bytes are in the page cache, but nobody has checked them in this life: ask again on a disk thread."""
+
+
 class Extent(NamedTuple):
     """Whole batches at `[position, end_position)`; the first one contains the offset asked for."""
 
     position: int
+    base_offset: int
+    """First offset in it: what the index and the batches before it say, not the batch itself."""
     end_position: int
     next_offset: int
     """First offset after the extent."""
@@ -47,15 +54,17 @@ class Extent(NamedTuple):
 class LocalCopy:
     """One segment's bytes on this node's disk."""
 
-    __slots__ = ("_hints", "damage", "file", "key", "points")
+    __slots__ = ("_hints", "checked", "damage", "file", "key", "points")
 
-    def __init__(self, key: SegmentKey, file: SegmentFile, points: IndexPoints | None) -> None:
+    def __init__(self, key: SegmentKey, file: SegmentFile, points: IndexPoints | None, *, checked_from: int) -> None:
+        """`checked_from`: the position from which on this life has written or checked the batches."""
         self.key = key
         self.file = file
         self.points = points
         """None: not in memory now. Take them once per read: a sealed copy's may be dropped between two looks."""
+        self.checked = CheckedRanges(checked_from)
         self.damage: str | None = None
-        """What a read found wrong. From then on every read of this copy is checked, also from the page cache."""
+        """What a read or a flush found wrong. From then on every read of this copy is checked, whatever was before."""
         self._hints: dict[int, int] = {}
         """Offset of a batch to its position, for readers that will be back."""
 
@@ -82,37 +91,42 @@ class LocalCopy:
     ) -> Extent:
         """Batches from the one that contains `offset`, at least one whole, else at most `max_bytes`, all of them below
         `end_position` (where `end_offset` begins). Raises: NotCached, Corrupt."""
-        position = self.hinted(offset)
+        position, base_offset = self.hinted(offset), offset
         if position < 0 or position >= end_position:
-            position = self._scan_to(points, offset, end_position, read)
+            position, base_offset = self._scan_to(points, offset, end_position, read)
         want = position + max_bytes
         if want >= end_position:
-            return Extent(position, end_position, end_offset)
+            return Extent(position, base_offset, end_position, end_offset)
         at = points.before_position(want)
         if at >= 0:
             point = points[at]
             if point.position > position:
-                return Extent(position, point.position, point.offset)
-        return self._scan_within(position, want, end_position, read)
+                return Extent(position, base_offset, point.position, point.offset)
+        return self._scan_within(position, base_offset, want, end_position, read)
 
-    def _scan_to(self, points: IndexPoints, offset: int, end_position: int, read: ReadBytes) -> int:
+    def _scan_to(self, points: IndexPoints, offset: int, end_position: int, read: ReadBytes) -> tuple[int, int]:
+        """Position and base offset of the batch that contains `offset`."""
         at = points.before_offset(offset)
-        position = 0
+        position, base_offset = 0, self.key.base_offset
         if at >= 0:
             point = points[at]
-            position = point.position
-            if point.offset == offset and position < end_position:
-                return position
+            position, base_offset = point.position, point.offset
+            if base_offset == offset and position < end_position:
+                return position, base_offset
         while position < end_position:
             header = self._header_at(position, read)
+            if base_offset != header.base_offset:
+                where = SEGMENT_HEADER_BYTES + position
+                reason = f"batch at offset {header.base_offset} where {base_offset} should follow"
+                raise Corrupt(reason, source=str(self.file.path), position=where)
             if header.end_offset > offset:
-                return position
-            position += header.size_bytes
+                return position, base_offset
+            position, base_offset = position + header.size_bytes, header.end_offset
         raise Corrupt(
             f"offset {offset} is not below byte {end_position}", source=str(self.file.path), position=position
         )
 
-    def _scan_within(self, position: int, want: int, end_position: int, read: ReadBytes) -> Extent:
+    def _scan_within(self, position: int, base_offset: int, want: int, end_position: int, read: ReadBytes) -> Extent:
         first = self._header_at(position, read)
         end, next_offset = position + first.size_bytes, first.end_offset
         while end < end_position:
@@ -121,7 +135,7 @@ class LocalCopy:
                 break
             end += header.size_bytes
             next_offset = header.end_offset
-        return Extent(position, end, next_offset)
+        return Extent(position, base_offset, end, next_offset)
 
     def _header_at(self, position: int, read: ReadBytes) -> BatchHeader:
         data = read(position, BATCH_HEADER_BYTES)
@@ -146,9 +160,32 @@ class LocalCopy:
         return self.file.read(SEGMENT_HEADER_BYTES + position, size_bytes)
 
     def read_verified(self, extent: Extent) -> bytes:
-        """Blocking. What comes off the disk is checked before anybody sees it (F73)."""
+        """Blocking. What comes off the disk is checked before anybody sees it (F73). Raises: Corrupt."""
         data = self.read_blocking(extent.position, extent.size_bytes)
-        source, position = str(self.file.path), SEGMENT_HEADER_BYTES + extent.position
-        for _ in giving_way(walk(data, source=source, position=position, epoch=self.key.epoch)):
+        for _ in self.checked_headers(data, extent):
             pass
         return data
+
+    def checked_headers(self, data: bytes, extent: Extent) -> Iterator[BatchHeader]:
+        """Blocking. The extent's batches: each is checked, and that their offsets go on from one another, for those lie
+        outside the CRC. Raises: Corrupt."""
+        source, position = str(self.file.path), SEGMENT_HEADER_BYTES + extent.position
+        batches = walk(
+            data,
+            source=source,
+            position=position,
+            expected_base_offset=extent.base_offset,
+            epoch=self.key.epoch,
+        )
+        end_offset = extent.base_offset
+        for _, header in giving_way(batches):
+            end_offset = header.end_offset
+            yield header
+        if end_offset != extent.next_offset:
+            reason = f"batches end at offset {end_offset} and should end at {extent.next_offset}"
+            raise Corrupt(reason, source=source, position=position + extent.size_bytes)
+
+    def was_checked(self, extent: Extent) -> None:
+        """As a whole, and without a finding. On the event loop, as `remember`."""
+        self.checked.add(extent.position, extent.end_position)
+        self.remember(extent.next_offset, extent.end_position)

@@ -103,7 +103,7 @@ class SegmentOpener:
             # Nothing of a segment that is not confirmed was ever acknowledged or shown.
             is_tail_doubted=is_confirmed and key.epoch == shard.doubted_epoch,
         )
-        active = ActiveSegment(identity, file, leader, scan.index)
+        active = ActiveSegment(identity, file, leader, scan.index, checked_from=checked_bytes)
         active.flushed_bytes = flushed_bytes
         if checked_bytes < scan.position:
             # So that the next start does not read it again, also when nobody writes until then.

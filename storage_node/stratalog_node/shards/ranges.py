@@ -12,12 +12,9 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, Protocol
 
 from stratalog.formats.index_points import IndexPoints
-from stratalog.formats.record_batch import walk
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.errors import NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment
-from stratalog_node.disk.give_way import giving_way
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.local_copy import Extent, LocalCopy
 from stratalog_node.shards.lookup_seam import FoundOffset
@@ -82,9 +79,7 @@ async def read_committed_range(
         if extent.size_bytes > max_bytes and not at_least_one:
             return LogRange(from_offset, from_offset, b"", (), extent.size_bytes), extent
         data = copy.read_blocking(extent.position, extent.size_bytes)
-        source, position = str(copy.file.path), SEGMENT_HEADER_BYTES + extent.position
-        batches = walk(data, source=source, position=position, epoch=segment.epoch)
-        headers = tuple(header for _, header in giving_way(batches))
+        headers = tuple(copy.checked_headers(data, extent))
         return LogRange(headers[0].base_offset, headers[-1].end_offset, data, headers), extent
 
     try:
@@ -93,7 +88,7 @@ async def read_committed_range(
         copy_gone(shard, copy)
         raise
     if found.headers:
-        copy.remember(extent.next_offset, extent.end_position)
+        copy.was_checked(extent)
     return found
 
 

@@ -1,7 +1,7 @@
 """Reads of a shard: from the page cache on the loop, from disk on a thread, from the object store by the cold reader.
 
 `read_hot` is synchronous and never blocks: what is not in the page cache raises `NotCached`, and `read` goes the slow
-way.
+way. Nor is what was not checked in this life, wherever it lies: it raises `NotChecked`, and is checked once.
 Requires: log start <= offset < high watermark.
 Memory: hot reads fill pooled buffers, given back when the answer was sent; `outstanding_bytes` counts the whole buffers
 and bounds them.
@@ -22,7 +22,7 @@ from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.files import FileSlice
-from stratalog_node.shards.local_copy import Extent, LocalCopy, NotCached
+from stratalog_node.shards.local_copy import Extent, LocalCopy, NotCached, NotChecked
 from stratalog_node.shards.missing_files import copy_gone, look_for
 from stratalog_node.shards.sealed import SealedCopy
 
@@ -138,7 +138,7 @@ class ShardReader:
         us of CPU and 62; 1 MiB: 230 and 280): it hands over page by page and wakes the receiver often. Slices hold no
         memory, so they are what many slow readers get.
 
-        Raises: NotCached (use `read`), NotFound.
+        Raises: NotCached, NotChecked (use `read`), NotFound.
         """
         place = self.place(shard, offset)
         copy = place.copy
@@ -151,6 +151,8 @@ class ShardReader:
             shard.node.sealed_points.touch(copy)
         try:
             extent = copy.find(points, offset, max_bytes, place.end_position, place.end_offset, copy.read_header_cached)
+            if not copy.checked.covers(extent.position, extent.end_position):
+                raise _not_as_it_is(copy, extent)
             if for_socket and self._goes_as_slice(extent.size_bytes):
                 return self._slice(shard, copy, extent)
         except (Corrupt, NotFound):
@@ -204,6 +206,13 @@ class ShardReader:
                 f"{shard.topic.name}-{shard.key.shard}: offset {offset} is only in the object store and "
                 "remote.read.policy does not allow to read it there, or no bucket is set"
             )
+        if source is ReadFrom.MEMORY_THEN_COLD:
+            try:
+                return self.read_hot(shard, offset, max_bytes)
+            except NotChecked:
+                source = ReadFrom.LOCAL  # it lies in memory: a check costs less than a request
+            except NotCached:
+                pass
         if source is ReadFrom.LOCAL:
             try:
                 return await self._read_local(shard, place, offset, max_bytes)
@@ -213,11 +222,6 @@ class ShardReader:
                     raise
             except NotFound as error:
                 place = self._without_file(shard, place, offset, error)
-        if source is ReadFrom.MEMORY_THEN_COLD:
-            try:
-                return self.read_hot(shard, offset, max_bytes)
-            except NotCached:
-                pass
         assert self.cold is not None
         shard.node.stats.cold_reads += 1
         segments = shard.segments[place.segment_index :]
@@ -281,6 +285,12 @@ class ShardReader:
             return extent, copy.read_verified(extent)
 
         extent, data = await shard.node.sealed_points.read(copy, work)
-        copy.remember(extent.next_offset, extent.end_position)
+        copy.was_checked(extent)
         shard.node.stats.disk_read_bytes += len(data)
         return self._counted([data])
+
+
+def _not_as_it_is(copy: LocalCopy, extent: Extent) -> NotCached:
+    """Why bytes that nobody has checked in this life cannot be served as they are."""
+    is_cached = copy.file.is_cached(SEGMENT_HEADER_BYTES + extent.position, extent.size_bytes)
+    return NotChecked() if is_cached else NotCached()

@@ -22,8 +22,17 @@ log = logger(__name__)
 class SealedCopy(LocalCopy):
     __slots__ = ("index_path", "seal")
 
-    def __init__(self, key: SegmentKey, file: SegmentFile, index_path: Path, seal: SealRecord) -> None:
-        super().__init__(key, file, None)
+    def __init__(
+        self,
+        key: SegmentKey,
+        file: SegmentFile,
+        index_path: Path,
+        seal: SealRecord,
+        *,
+        checked_from: int | None = None,
+    ) -> None:
+        """By default nothing of it was checked in this life."""
+        super().__init__(key, file, None, checked_from=seal.size_bytes if checked_from is None else checked_from)
         self.index_path = index_path
         self.seal = seal
 

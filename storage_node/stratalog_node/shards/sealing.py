@@ -249,7 +249,8 @@ class Sealing:
                 delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
         self._node.stats.sealed += 1
         index_path = self._node.layout.index(old.key)
-        copy = SealedCopy(old.key, old.file, index_path, block.seal)
+        copy = SealedCopy(old.key, old.file, index_path, block.seal, checked_from=0)  # the seal has checked it
+        copy.damage = old.damage
         if old in shard.ended:
             self._node.sealed_points.hold(copy, block.points)
             shard.sealed(old, copy)

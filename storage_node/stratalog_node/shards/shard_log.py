@@ -342,6 +342,7 @@ class ShardLog:
     def flush_failed(self, active: ActiveSegment, reason: str, now_ms: int) -> None:
         """What the disk holds of this segment is not known any more: acknowledge nothing more of it, seal it never."""
         active.leader.step(FenceRaised(active.key.epoch), now_ms)
+        active.damage = reason  # the kernel may have dropped what it could not write
         self._stop(Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.FLUSH_FAILED))
 
     def stop_after_fault(self, reason: str) -> None:

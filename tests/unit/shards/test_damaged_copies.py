@@ -79,3 +79,100 @@ async def test_a_batch_header_damaged_in_the_page_cache_is_remembered_as_well(tm
         with pytest.raises(Corrupt):
             await rig.shards.reader.read(shard, 1, 1 << 20)
         assert rig.shards.stats.damaged_copies == 1
+
+
+def zero_inside(path: Path, position: int) -> None:
+    """As a page that the disk never took, once something has brought it into the page cache."""
+    fd = os.open(path, os.O_RDWR)
+    try:
+        os.pwrite(fd, bytes(300), position)
+        os.pread(fd, 1 << 20, 0)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("how", ["stop", "crash"])
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["active", "sealed"])
+async def test_what_this_life_neither_wrote_nor_checked_is_checked_though_it_lies_in_the_page_cache(
+    tmp_path: Path, *, is_sealed: bool, how: str
+) -> None:
+    """Readahead, another process or a checkpoint's start bring pages there that nobody has looked at."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        for letter in (b"a", b"b", b"c"):
+            await rig.acknowledged(shard, letter * 500)
+        if is_sealed:
+            shard.ask_roll(rig.clock())
+            await rig.all_sealed()
+        else:
+            await rig.restart("stop")  # a checkpoint
+            shard = rig.shard(shard)
+        await rig.restart(how)
+        shard = rig.shard(shard)
+        copy = shard.copies[0] if is_sealed else shard.active
+        assert copy is not None
+        zero_inside(rig.file_of(shard, 0), SEGMENT_HEADER_BYTES + copy.header_at(0).size_bytes + 100)
+        # Its points come into memory by a look-up, which reads no batch.
+        await rig.shards.sealed_points.read(copy, lambda _: None)
+        for offset in (0, 1):
+            with pytest.raises(NotCached):
+                rig.shards.reader.read_hot(shard, offset, 1 << 20, for_socket=True)
+        with pytest.raises(Corrupt, match="CRC"):
+            await rig.shards.reader.read(shard, 1, 1 << 20)
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["active", "sealed"])
+async def test_what_was_checked_once_is_served_from_the_page_cache_from_then_on(
+    tmp_path: Path, *, is_sealed: bool
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        for letter in (b"a", b"b", b"c"):
+            await rig.acknowledged(shard, letter * 500)
+        if is_sealed:
+            shard.ask_roll(rig.clock())
+            await rig.all_sealed()
+        await rig.restart("stop")
+        shard = rig.shard(shard)
+        for offset in (1, 0):
+            with pytest.raises(NotCached):
+                rig.shards.reader.read_hot(shard, offset, 1, for_socket=True)
+            await rig.shards.reader.read(shard, offset, 1)
+        read = rig.shards.reader.read_hot(shard, 0, 1 << 10, for_socket=True)
+        assert read.next_offset == 1, "the first batch alone fits"
+        rig.shards.reader.read_hot(shard, 1, 1, for_socket=True)
+        with pytest.raises(NotCached):
+            rig.shards.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
+
+
+async def test_a_batch_that_stands_under_another_offset_on_the_disk_is_damage(tmp_path: Path) -> None:
+    """Base offset and epoch lie outside the CRC: they must go on from what the index says."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        for letter in (b"a", b"b", b"c"):
+            await rig.acknowledged(shard, letter * 500)
+        await rig.restart("stop")
+        shard = rig.shard(shard)
+        assert shard.active is not None
+        at = SEGMENT_HEADER_BYTES + shard.active.header_at(0).size_bytes
+        fd = os.open(rig.file_of(shard, 0), os.O_RDWR)
+        os.pwrite(fd, (7).to_bytes(8, "big"), at)
+        os.close(fd)
+        for offset in (0, 1, 2):
+            with pytest.raises(Corrupt):
+                await rig.shards.reader.read(shard, offset, 1 << 20)
+        with pytest.raises(Corrupt):
+            await shard.read_committed_range(shard.active.key, 0, 1 << 20)
+
+
+async def test_a_file_whose_flush_failed_is_read_with_checks(tmp_path: Path) -> None:
+    """The kernel may have dropped pages that it could not write: what it shows in their place is nobody's word."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"a" * 500)
+        assert shard.active is not None
+        rig.shards.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
+        shard.flush_failed(shard.active, "flush failed", rig.clock())
+        with pytest.raises(NotCached):
+            rig.shards.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
+        assert await rig.read_values(shard) == [b"a" * 500]
