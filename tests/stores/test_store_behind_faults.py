@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from stratalog.model.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Unavailable
+from stratalog.model.errors import AlreadyExists, NotFound, OutcomeUnknown, Unavailable
 from stratalog.objects import ObjectStore, Operation, StoreSettings
 from support.fault_proxy import (
     BlackHole,
@@ -112,11 +112,13 @@ async def test_a_read_gets_over_one_fault(
     assert store.stats[Operation.GET].retries == 1
 
 
-async def test_a_body_that_stays_short_is_damage(store: ObjectStore, proxy: FaultProxy) -> None:
+async def test_a_body_that_stays_short_says_nothing_of_the_object(store: ObjectStore, proxy: FaultProxy) -> None:
     await store.put("a/one", [b"x" * 1_000])
     proxy.add(Rule(ShortBody(1), methods={"GET"}))
-    with pytest.raises(Corrupt):
+    with pytest.raises(Unavailable):
         await store.get_range("a/one", 0, 1_000)
+    with pytest.raises(Unavailable):
+        await store.get("a/one")
 
 
 async def test_lists_and_deletions_get_over_faults(store: ObjectStore, proxy: FaultProxy) -> None:

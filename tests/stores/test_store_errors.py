@@ -107,12 +107,14 @@ async def test_a_refused_connection_proves_that_nothing_was_written(opener: Open
 
 
 WRONG_BODIES = {
-    "the object ends early": http_answer("206 P", b"abc", "Content-Range: bytes 2-4/5"),
     "fewer bytes than promised": http_answer("206 P", b"abc", "Content-Range: bytes 2-5/10"),
     "more bytes than asked": http_answer("206 P", b"abcdef", "Content-Range: bytes 2-5/10"),
     "another range": http_answer("206 P", b"abcd", "Content-Range: bytes 3-6/10"),
     "the whole object": http_answer("200 OK", b"0123456789"),
     "no range named": http_answer("206 P", b"abcd"),
+}
+ENDS_EARLY = {
+    "the object ends early": http_answer("206 P", b"abc", "Content-Range: bytes 2-4/5"),
     "range not satisfiable": http_answer("416 Range", b""),
 }
 
@@ -123,10 +125,31 @@ async def test_a_wrong_body_is_never_an_answer(name: str, opener: Opener) -> Non
     async with scripted_server(script) as server:
         store = opener(server.url(), QUICK)
         error = await outcome(store, Operation.GET)
+        assert type(error) is Unavailable, "nobody learned anything about the object"
+        assert "k/a" in str(error)
+    assert store.stats[Operation.GET].errors == {"wrong_body": QUICK.attempts}
+    assert store.stats[Operation.GET].bytes == 0
+
+
+@pytest.mark.parametrize("name", ENDS_EARLY)
+async def test_an_object_that_is_said_to_end_early_is_damaged(name: str, opener: Opener) -> None:
+    script = Script(ENDS_EARLY[name])
+    async with scripted_server(script) as server:
+        store = opener(server.url(), QUICK)
+        error = await outcome(store, Operation.GET)
         assert type(error) is Corrupt, repr(error)
         assert "k/a" in error.source
-    assert len(script.requests) == 2, "asked once more: a proxy may have been at fault"
-    assert store.stats[Operation.GET].bytes == 0
+    assert store.stats[Operation.GET].errors == {"wrong_body": 2}, "asked once more: a proxy may have been at fault"
+    assert store.stats[Operation.GET].requests == len(script.requests)
+
+
+async def test_a_whole_object_that_was_cut_on_its_way_is_never_an_answer(opener: Opener) -> None:
+    """Its length was made to fit: only the object's own size, which the answer to a range tells, gives it away."""
+    script = Script(http_answer("206 P", b"abc", "Content-Range: bytes 0-3/4"))
+    async with scripted_server(script) as server:
+        with pytest.raises(Unavailable, match="3 bytes, the object 4"):
+            await opener(server.url(), QUICK).get("k/a")
+    assert len(script.requests) == QUICK.attempts
 
 
 async def test_a_right_range_is_an_answer(opener: Opener) -> None:

@@ -20,8 +20,8 @@ from stratalog.objects.stats import FailureKind, Operation, StoreStats
 
 T = TypeVar("T")
 
-_WRONG_BODY_ATTEMPTS = 2
-"""A body of the wrong length may be a proxy's fault: asked for once more, then believed."""
+_DAMAGED_ATTEMPTS = 2
+"""An object that is said to end early may be a proxy's fault: asked for once more, then believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class StoreCalls:
                 stats.latency.observe(int((monotonic() - started) * 1e6))
             stats.errors[failure.kind] += 1
             if isinstance(failure.error, Corrupt):
-                attempts = min(attempts, _WRONG_BODY_ATTEMPTS)
+                attempts = min(attempts, _DAMAGED_ATTEMPTS)
             pause_s = self._backoff_s(number)
             if not failure.is_retriable or number >= attempts or monotonic() + pause_s >= give_up_at:
                 raise failure.error

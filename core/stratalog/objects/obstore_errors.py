@@ -3,6 +3,8 @@
 obstore raises few classes and puts the rest into their text, so the status code and the transport's own word are read
 from there; `tests/stores/test_store_errors.py` holds this page against real answers. The rule for a put: only an
 answer that proves that nothing was written is `Unavailable`; everything else is `OutcomeUnknown` (F46, F49).
+For a read: a body that is not what its own answer says was spoiled on its way, and is `Unavailable`. `Corrupt` is only
+what the store says of the object itself: that it ends before the range.
 """
 
 from __future__ import annotations
@@ -35,13 +37,19 @@ _WRONG_RANGE = (
     "Received non-partial response",
     "Failed to parse content range",
     "Content-Range header not present",
-    "Wanted range starting at",
 )
-_WRONG_RANGE_PATTERN = re.compile(r"Requested \d+\.\.\d+, got \d+\.\.\d+")
+_STARTS_BEHIND = "Wanted range starting at"
+_OTHER_RANGE = re.compile(r"Requested \d+\.\.\d+, got \d+\.\.\d+")
+
+
+class WrongBody(Exception):
+    """A body that is shorter or longer than its own answer says: it was spoiled on its way."""
 
 
 def classify(error: Exception, operation: Operation, where: str) -> Failure:
     """The failure behind an exception of obstore, or the exception itself when it is none of obstore's."""
+    if isinstance(error, WrongBody):
+        return _spoiled(str(error), f"{operation} {where}")
     if isinstance(error, Corrupt):
         return Failure(FailureKind.WRONG_BODY, error, is_retriable=True)
     if isinstance(error, StratalogError):
@@ -56,9 +64,11 @@ def classify(error: Exception, operation: Operation, where: str) -> Failure:
         return _not_found(what)
     if isinstance(error, obstore.exceptions.AlreadyExistsError):
         return _already_exists(what)
-    if _is_wrong_range(text):
-        corrupt = Corrupt(f"the store answered another range: {_first_line(text)}", source=where, position=0)
+    if _STARTS_BEHIND in text:
+        corrupt = Corrupt(f"the object ends before the range: {_first_line(text)}", source=where, position=0)
         return Failure(FailureKind.WRONG_BODY, corrupt, is_retriable=True)
+    if _OTHER_RANGE.search(text) or any(words in text for words in _WRONG_RANGE):
+        return _spoiled(f"the store answered another range: {_first_line(text)}", what)
     return _from_transport(text, operation, what)
 
 
@@ -116,8 +126,16 @@ def _already_exists(what: str) -> Failure:
     return Failure(FailureKind.ALREADY_EXISTS, exists, is_retriable=False)
 
 
-def _is_wrong_range(text: str) -> bool:
-    return any(words in text for words in _WRONG_RANGE) or _WRONG_RANGE_PATTERN.search(text) is not None
+def _spoiled(how: str, what: str) -> Failure:
+    error = Unavailable(f"{what}: {how}; the store or what lies before it spoils its answers; try later")
+    return Failure(FailureKind.WRONG_BODY, error, is_retriable=True)
+
+
+def is_empty_range(error: Exception) -> bool:
+    """Whether an answer says that there is nothing where a range begins: of an empty object, from its start."""
+    text = str(error)
+    found = _STATUS.search(text)
+    return _STARTS_BEHIND in text if found is None else found[1] == "416"
 
 
 def _first_line(text: str) -> str:

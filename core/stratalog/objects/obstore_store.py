@@ -12,12 +12,13 @@ from datetime import timedelta
 from typing import Any
 
 import obstore
+import obstore.exceptions
 from obstore.store import MemoryStore, S3Store
 
 from stratalog.model.errors import Corrupt
 from stratalog.objects.calls import StoreCalls
 from stratalog.objects.keys import check_key, check_prefix, check_range, folder_of
-from stratalog.objects.obstore_errors import classify
+from stratalog.objects.obstore_errors import WrongBody, classify, is_empty_range
 from stratalog.objects.probe import probe_store
 from stratalog.objects.settings import StoreSettings
 from stratalog.objects.stats import Operation, StoreStats
@@ -64,16 +65,32 @@ class ObstoreStore:
         where = self._where(key)
 
         async def attempt() -> bytes:
-            answer = await obstore.get_async(self._client, path)
+            answer = await self._get_all(path)
             body = bytes(memoryview(await answer.bytes_async()))
             expected = answer.meta["size"]
             if len(body) != expected:
-                raise Corrupt(f"body has {len(body)} bytes, the object {expected}", source=where, position=len(body))
+                raise WrongBody(f"body has {len(body)} bytes, the object {expected}")
             return body
 
         body = await self._calls.run(Operation.GET, where, attempt)
         self.stats[Operation.GET].bytes += len(body)
         return body
+
+    async def _get_all(self, path: str) -> Any:
+        """Asks for a range without an end: only such an answer says how large the object is, and a body that was cut
+        on its way, with its length made to fit, is seen."""
+        try:
+            return await obstore.get_async(self._client, path, options={"range": {"offset": 0}})
+        except obstore.exceptions.BaseError as error:
+            if not is_empty_range(error):
+                raise
+        return await obstore.get_async(self._client, path)
+
+    async def _size_of(self, path: str, start: int, end: int) -> int:
+        """Of the whole object, as an answer to a range says; its body is not read."""
+        self.stats[Operation.GET].requests += 1
+        answer = await obstore.get_async(self._client, path, options={"range": (start, end)})
+        return int(answer.meta["size"])
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         return bytes(await self.get_range_view(key, start, end))
@@ -86,9 +103,10 @@ class ObstoreStore:
         async def attempt() -> memoryview:
             view = memoryview(await obstore.get_range_async(self._client, path, start=start, end=end))
             if len(view) != end - start:
-                raise Corrupt(
-                    f"range [{start}, {end}) was answered with {len(view)} bytes", source=where, position=start
-                )
+                short = f"range [{start}, {end}) was answered with {len(view)} bytes"
+                if await self._size_of(path, start, end) < end:
+                    raise Corrupt(f"{short}: the object ends before it", source=where, position=start)
+                raise WrongBody(short)
             return view
 
         return await self._calls.run(Operation.GET, where, attempt, size_bytes=end - start)

@@ -2,8 +2,9 @@
 
 There is no append and no overwrite: a name is written once. An attempt whose outcome is unknown gets a new name.
 Errors: `NotFound`, `AlreadyExists` (which may be the caller's own earlier attempt), `Unavailable` (slow down, refused,
-denied, timed out on a read: try later), `OutcomeUnknown` (a put whose answer was lost: never sent again by the store),
-`Corrupt` (a body that is shorter or longer than asked), `InvalidRequest` (a key or a range that cannot be).
+denied, timed out on a read, a body spoiled on its way: try later), `OutcomeUnknown` (a put whose answer was lost:
+never sent again by the store),
+`Corrupt` (the object ends before the range), `InvalidRequest` (a key or a range that cannot be).
 Every call has a deadline; reads, lists and deletions are repeated a few times, puts never.
 Keys: segments of letters, digits and `._=@-` joined by `/`, no segment begins with a dot. A key is never also the
 folder of another key.
