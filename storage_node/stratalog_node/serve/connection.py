@@ -222,7 +222,8 @@ class Connection:
 
     def _take_frames(self, buffer: Buffer) -> None:
         view = buffer.view
-        start, end = self._start, self._end
+        start = begin = self._start
+        end = self._end
         server = self.server
         max_frame = server.limits.max_frame_bytes
         while end - start >= 4:
@@ -255,7 +256,7 @@ class Connection:
         if start == end:
             self._deadline_ms = 0
             server.rest(self)
-        elif not self._deadline_ms:
+        elif start != begin or not self._deadline_ms:  # each frame has its own time
             self._deadline_ms = server.steady_ms + server.limits.read_timeout_ms
 
     def _make_room(self, buffer: Buffer) -> bool:

@@ -303,6 +303,26 @@ async def test_a_frame_that_is_never_completed_is_closed_but_not_while_the_serve
             assert (await paused.produced()).error_code == 0
 
 
+async def test_a_client_whose_every_read_ends_within_a_frame_is_not_slow(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path, connection_read_timeout_ms=1000) as rig:
+        await rig.shard_of()
+        busy = rig.connect()
+        frame = busy.produce_frame("flights", batch_of(b"x"))
+        await busy.write(frame[:30])
+        for _ in range(5):
+            await eventually(lambda: busy.connection._deadline_ms)
+            rig.steady.now_ms += 400
+            await busy.write(frame[30:] + frame[:30])
+            assert (await busy.produced()).error_code == 0
+            rig.server._reaper.cancel()  # type: ignore[union-attr]
+            rig.server._reap()
+            assert not busy.connection.is_closed
+        rig.steady.now_ms += 1500
+        rig.server._reaper.cancel()  # type: ignore[union-attr]
+        rig.server._reap()
+        assert busy.connection.is_closed
+
+
 @pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
 async def test_a_wall_clock_that_is_set_closes_no_connection_and_spares_none(tmp_path: Path, step_ms: int) -> None:
     async with ServeRig(tmp_path, connection_read_timeout_ms=1000) as rig:
