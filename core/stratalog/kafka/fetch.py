@@ -98,8 +98,9 @@ _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
 
 
-def decode_fetch(frame: memoryview, position: int, version: int) -> FetchRequest:
-    """Decode a request body that starts at `position`. Raises: MalformedFrame."""
+def decode_fetch(frame: memoryview, position: int, version: int, most_partitions: int = MAX_PARTITIONS) -> FetchRequest:
+    """Decode a request body that starts at `position`. Raises: MalformedFrame, also for more than `most_partitions`."""
+    room = min(most_partitions, MAX_PARTITIONS)
     try:
         if version >= 7:
             replica, max_wait, min_bytes, max_bytes, isolation, session_id, session_epoch = _HEAD_V7.unpack_from(
@@ -114,29 +115,34 @@ def decode_fetch(frame: memoryview, position: int, version: int) -> FetchRequest
             replica, max_wait, min_bytes, max_bytes, isolation, session_id, session_epoch, [], [], ""
         )
         if version >= _FLEXIBLE:
-            _decode_compact(request, frame, position)
+            _decode_compact(request, frame, position, room)
         else:
-            _decode_legacy(request, frame, position, version)
+            _decode_legacy(request, frame, position, version, room)
         return request
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedFrame(f"Fetch v{version}, frame of {len(frame)} bytes: {error}: close the connection") from error
 
 
-def distinct(topics: list[tuple[str, list[PartitionFetch]]]) -> list[tuple[str, list[PartitionFetch]]]:
-    """Each topic and partition once, where it was first named; of a partition its last entry counts, as in Kafka."""
+def distinct(
+    topics: list[tuple[str, list[PartitionFetch]]], most_partitions: int = MAX_PARTITIONS
+) -> list[tuple[str, list[PartitionFetch]]]:
+    """Each topic and partition once, where it was first named; of a partition its last entry counts, as in Kafka.
+
+    Raises: MalformedFrame, when that leaves more than `most_partitions`, a topic counted as one, too."""
     if len(topics) == 1 and len(topics[0][1]) == 1:
         return topics
     merged: dict[str, dict[int, PartitionFetch]] = {}
     for name, partitions in topics:
         merged.setdefault(name, {}).update({entry[0]: entry for entry in partitions})
+    if sum(map(len, merged.values())) + len(merged) > most_partitions:
+        raise _named_too_many()
     return [(name, list(entries.values())) for name, entries in merged.items()]
 
 
-def _decode_compact(request: FetchRequest, frame: memoryview, position: int) -> None:
+def _decode_compact(request: FetchRequest, frame: memoryview, position: int, room: int) -> None:
     end = len(frame)
     unpack = _PARTITION_V12.unpack_from
     count, position = _compact_count(frame, position)
-    room = MAX_PARTITIONS
     for _ in range(count):
         name, position = _compact_string(frame, position, end)
         partition_count, position = _compact_count(frame, position)
@@ -163,10 +169,9 @@ def _decode_compact(request: FetchRequest, frame: memoryview, position: int) -> 
             request.cluster_id, _ = _compact_string(tag, 0, len(tag))
 
 
-def _decode_legacy(request: FetchRequest, frame: memoryview, position: int, version: int) -> None:
+def _decode_legacy(request: FetchRequest, frame: memoryview, position: int, version: int, room: int) -> None:
     end = len(frame)
     count, position = _legacy_count(frame, position)
-    room = MAX_PARTITIONS
     for _ in range(count):
         name, position = _legacy_string(frame, position, end)
         partition_count, position = _legacy_count(frame, position)
@@ -202,8 +207,12 @@ def _decode_legacy(request: FetchRequest, frame: memoryview, position: int, vers
 def _take(room: int, count: int) -> int:
     count += 1  # a topic without partitions takes room, too
     if count > room:
-        raise MalformedFrame(f"more than {MAX_PARTITIONS} partitions in one Fetch: use smaller requests")
+        raise _named_too_many()
     return room - count
+
+
+def _named_too_many() -> MalformedFrame:
+    return MalformedFrame("more partitions in one Fetch than there are here: name those that exist, and each once")
 
 
 def _compact_count(frame: memoryview, position: int) -> tuple[int, int]:

@@ -257,6 +257,11 @@ class KafkaServer:
         connection.answer_ready()
         self.request_tick()
 
+    @property
+    def shard_count(self) -> int:
+        """Shards that may be fetched from here."""
+        return self._shards.count
+
     def missing_shard_error(self, topic: str, shard: int) -> int:
         """Unknown here: is it being created (retriable), or is there no such shard?"""
         known = self._services.catalog.topic(topic)

@@ -61,6 +61,9 @@ _TIME_LOOKS = 2
 """Look-ups by time on the disk threads at once: each may take one for a second, and reads need some, too."""
 _OPENINGS_PER_TURN = 32
 """First appends per turn that make their file at once: a burst over thousands of new shards must not hold the loop."""
+_MOST_DEFERRED_BYTES = 64 << 20
+"""What batches may take that wait for their turn to make a file: they are copies, outside the receive buffers' budget.
+Those beyond it make their files at once after all."""
 
 
 class NodeShards:
@@ -106,6 +109,7 @@ class NodeShards:
         self._dirty: list[ShardLog] = []
         self._deferred: list[ShardLog] = []
         self._openings_left = _OPENINGS_PER_TURN
+        self._deferred_bytes = 0
         self._advanced: dict[ShardLog, None] = {}
         self._committed_listeners: list[Callable[[ShardLog], None]] = []
         self._segment_listeners: list[Callable[[ShardLog, Segment], None]] = []
@@ -121,6 +125,10 @@ class NodeShards:
         if shards is not None and 0 <= shard < len(shards):
             return shards[shard]
         return None
+
+    @property
+    def count(self) -> int:
+        return len(self._shards)
 
     def all(self) -> Iterable[ShardLog]:
         return self._shards.values()
@@ -161,6 +169,7 @@ class NodeShards:
     def tick(self) -> None:
         now_ms = self.now_ms
         self._openings_left = _OPENINGS_PER_TURN
+        self._deferred_bytes = 0
         while self._dirty:
             dirty, self._dirty = self._dirty, []
             for shard in dirty:
@@ -174,10 +183,16 @@ class NodeShards:
             self._dirty, self._deferred = self._deferred, []
             self.request_tick()
 
-    def may_open(self) -> bool:
-        """Whether one more segment file may be made in this turn."""
+    def may_open(self, batches: Sequence[OfferedBatch]) -> bool:
+        """Whether one more segment file is made in this turn, for these. False: `defer` its shard."""
         self._openings_left -= 1
-        return self._openings_left >= 0
+        if self._openings_left >= 0:
+            return True
+        size_bytes = sum(batch.size_bytes for batch in batches)
+        if self._deferred_bytes + size_bytes > _MOST_DEFERRED_BYTES:
+            return True
+        self._deferred_bytes += size_bytes
+        return False
 
     def defer(self, shard: ShardLog) -> None:
         """Flush it in the next turn; its payloads no longer lie in receive buffers."""

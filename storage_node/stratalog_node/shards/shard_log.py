@@ -188,7 +188,7 @@ class ShardLog:
             for batch in batches:
                 self._refuse(batch, refusal[0], refusal[1])
             return
-        if (self.active is None or self.active.leader.is_tail_doubted) and not self.node.may_open():
+        if (self.active is None or self.active.leader.is_tail_doubted) and not self.node.may_open(batches):
             self._defer(batches)
             return
         if self.active is None:

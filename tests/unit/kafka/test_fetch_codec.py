@@ -8,7 +8,6 @@ import pytest
 
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.fetch import (
-    MAX_PARTITIONS,
     EpochEnd,
     FetchedPartition,
     PartitionFetch,
@@ -158,5 +157,5 @@ def test_every_truncation_is_malformed_and_nothing_else(version: int) -> None:
 def test_a_count_that_lies_allocates_nothing(version: int) -> None:
     head = bytes(25 if version >= 7 else 17)
     counts = b"\x02\x02t\xff\xff\xff\xff\x07" if version == 12 else b"\x00\x00\x00\x01\x00\x01t\x7f\xff\xff\xff"
-    with pytest.raises(MalformedFrame, match=str(MAX_PARTITIONS)):
+    with pytest.raises(MalformedFrame, match="more partitions"):
         decode_fetch(memoryview(head + counts), 0, version)

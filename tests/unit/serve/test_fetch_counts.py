@@ -11,6 +11,7 @@ import pytest
 
 from stratalog.kafka.fetch import PartitionFetch, distinct
 from stratalog_node.serve import connection as connection_module
+from stratalog_node.serve import fetch as fetch_module
 from stratalog_node.serve.fetch import PendingFetch
 from stratalog_node.shards.reading import ShardReader
 from support.raw_client import batch_of
@@ -62,6 +63,29 @@ async def test_a_partition_named_100_000_times_is_read_and_answered_once(tmp_pat
         fetch._expire()  # type: ignore[attr-defined]
         (answer,) = await client.fetched()
         assert len(answer.batches()) == 51
+        await rig.nothing_is_held()
+
+
+def frame_naming(partitions: range) -> bytes:
+    body = struct.pack(">iiiibii", -1, 0, 1, 50 << 20, 0, 0, -1)
+    body += struct.pack(">ih", 1, 7) + b"flights" + struct.pack(">i", len(partitions))
+    body += b"".join(struct.pack(">iiqqi", partition, -1, 0, -1, 1 << 20) for partition in partitions)
+    body += struct.pack(">ih", 0, 0)
+    frame = struct.pack(">hhih", 1, 11, 5, 3) + b"raw" + body
+    return struct.pack(">i", len(frame)) + frame
+
+
+async def test_a_fetch_may_name_what_is_here_and_so_many_that_are_not(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        await rig.create_topic(shards=50)
+        client, greedy = rig.connect(), rig.connect()
+        most = 50 + fetch_module._NAMED_IN_VAIN - 1
+        await client.write(frame_naming(range(most)))
+        codes = [answer.error_code for answer in await client.fetched()]
+        assert codes == [0] * 50 + [3] * (most - 50)
+        await greedy.write(frame_naming(range(most + 1)))
+        assert await greedy.is_closed()
+        client.close()
         await rig.nothing_is_held()
 
 

@@ -166,5 +166,5 @@ def test_topics_without_partitions_count_as_well_in_fetch(version: int, where: s
     if where == "forgotten" and version < 7:
         return
     body = head + (some + none if where == "asked" else none + some) + b"\x01\x00"
-    with pytest.raises(MalformedFrame, match="200000 partitions in one Fetch"):
+    with pytest.raises(MalformedFrame, match="more partitions in one Fetch"):
         decode_fetch(memoryview(body), 0, version)
