@@ -23,6 +23,7 @@ from stratalog.model.metadata import ChangeSet
 from stratalog.telemetry.door import Door, body_of
 from stratalog.telemetry.door_guard import ServedNames
 from stratalog.telemetry.door_limits import MIB, DoorLimits, DoorStats
+from stratalog.telemetry.fair_turns import FairTurns
 from stratalog.telemetry.http import listen_on
 from stratalog.telemetry.logs import logger
 from stratalog_meta.api.openapi import describe
@@ -56,6 +57,7 @@ class MetaServer:
         self._heartbeat_s = heartbeat_s
         self._door: Door | None = None
         self._encoded = EncodedLines()
+        self._turns = FairTurns()
         self._is_closing = asyncio.Event()
         self.stats = DoorStats()
         self.address = ""
@@ -96,7 +98,7 @@ class MetaServer:
         async def handle(request: web.Request) -> web.StreamResponse:
             answer = await route.handler(Call(self._service, request.match_info, request.query, body_of(request)))
             if isinstance(answer, LongAnswer):
-                return await _send_long(request, answer)
+                return await self._send_long(request, answer)
             return web.Response(body=answer.model_dump_json().encode(), content_type="application/json")
 
         return handle
@@ -118,9 +120,27 @@ class MetaServer:
         snapshot = await self._service.snapshot()
         response = web.StreamResponse(headers=_LINES)
         await response.prepare(request)
+        await self._turns.next()  # a large cluster's snapshot must not hold the loop, nor sixty of them
         for piece in snapshot_pieces(snapshot):
             await response.write(piece)
-            await asyncio.sleep(0)  # a large cluster's snapshot must not hold the loop
+            await self._turns.next()
+        await response.write_eof()
+        return response
+
+    async def _send_long(self, request: web.Request, answer: LongAnswer) -> web.StreamResponse:
+        """Piece by piece, at the reader's pace, with turns for others between."""
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        piece = answer.before
+        if len(answer.segments) > RECORDS_PER_PIECE:
+            await self._turns.next()
+        for start, end in cut(answer.segments, weight_of, RECORDS_PER_PIECE):
+            some = answer.segments[start:end]
+            piece += b",".join([SegmentJson.model_validate(segment).model_dump_json().encode() for segment in some])
+            await response.write(piece)
+            await self._turns.next()
+            piece = b","
+        await response.write(answer.after)
         await response.write_eof()
         return response
 
@@ -192,22 +212,6 @@ async def _problems(
         return _answer(
             OutcomeUnknown(f"{request.method} {request.path} failed inside ({error!r}): read before acting again")
         )
-
-
-async def _send_long(request: web.Request, answer: LongAnswer) -> web.StreamResponse:
-    """Piece by piece, at the reader's pace, with turns for others between."""
-    response = web.StreamResponse(headers={"Content-Type": "application/json"})
-    await response.prepare(request)
-    piece = answer.before
-    for start, end in cut(answer.segments, weight_of, RECORDS_PER_PIECE):
-        some = answer.segments[start:end]
-        piece += b",".join([SegmentJson.model_validate(segment).model_dump_json().encode() for segment in some])
-        await response.write(piece)
-        await asyncio.sleep(0)
-        piece = b","
-    await response.write(answer.after)
-    await response.write_eof()
-    return response
 
 
 def _answer(error: StratalogError, status: int | None = None) -> web.Response:

@@ -34,6 +34,7 @@ from stratalog.admin_api.wording import counted, human_duration
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog.model.segment import Segment
 from stratalog.settings.topic import TopicSettings
+from stratalog.telemetry.fair_turns import FairTurns
 from stratalog.telemetry.process_stats import resident_bytes
 from stratalog_node.admin.describe import (
     MAX_PLACES,
@@ -56,6 +57,8 @@ from stratalog_node.shards.stopped import Stop
 SEAL_WAIT_S = 10.0
 """How long `seal` waits for the seal records before it answers that sealing goes on."""
 _POLL_S = 0.02
+_CHECKS_AT_ONCE = 2
+"""Segments that are verified at a time: each takes a thread of the few that decode large requests, too."""
 _MAX_STOPPED = 20
 """Stopped shards that status names; when a disk fails there are thousands with the same reason."""
 
@@ -64,12 +67,14 @@ class NodeAdmin:
     def __init__(self, services: AdminServices, admin_address: str = "") -> None:
         self._services = services
         self.admin_address = admin_address
+        self._turns = FairTurns()
+        self._checks = asyncio.Semaphore(_CHECKS_AT_ONCE)
 
     async def status(self) -> NodeStatus:
         services = self._services
         states: Counter[str] = Counter()
         local = cold = lag = lagging = shards = out_of_reach = 0
-        slices = Slices()
+        slices = Slices(self._turns)
         for view in list(services.shards.all()):
             shards += 1
             behind, uploads = 0, self._uploads(view)
@@ -132,13 +137,13 @@ class NodeAdmin:
     # Topics -----------------------------------------------------------------------------------------------------
     async def topics(self, most: int | None = None) -> AsyncIterator[TopicInfo]:
         """By name; with `most` the first so many."""
-        slices = Slices()
+        slices = Slices(self._turns)
         topics = sorted(self._services.catalog.topics(), key=lambda topic: topic.name)
         for topic in topics[:most]:
             yield await topic_info(self._services, topic, slices)
 
     async def topic(self, name: str) -> TopicDetail:
-        services, slices = self._services, Slices()
+        services, slices = self._services, Slices(self._turns)
         topic = services.topic(name)
         return TopicDetail(
             topic=await topic_info(services, topic, slices),
@@ -157,7 +162,7 @@ class NodeAdmin:
             settings=request.settings,
             validate_only=request.validate_only,
         )
-        return await topic_info(services, topic, Slices())
+        return await topic_info(services, topic, Slices(self._turns))
 
     async def alter_topic(self, name: str, request: AlterTopic) -> TopicInfo:
         """Change settings and the shard count, all of it or nothing; keys that are not named stay as they are, or as
@@ -171,7 +176,7 @@ class NodeAdmin:
 
         topic_id = services.topic(name).topic_id
         topic = await services.topic_changes.alter(topic_id, change, shard_count=request.shards)
-        return await topic_info(services, topic, Slices())
+        return await topic_info(services, topic, Slices(self._turns))
 
     async def delete_topic(self, name: str) -> None:
         await self._services.meta.delete_topic(self._services.topic(name).topic_id)
@@ -180,7 +185,7 @@ class NodeAdmin:
     async def segments(self, topic_name: str | None, shard: int | None) -> AsyncIterator[SegmentInfo]:
         """By topic and shard, oldest first; with `shard` alone that one of each topic. Raises: NotFound, before the
         first."""
-        services, slices = self._services, Slices()
+        services, slices = self._services, Slices(self._turns)
         if topic_name is None:
             topics = sorted(services.catalog.topics(), key=lambda topic: topic.name)
         else:
@@ -219,7 +224,7 @@ class NodeAdmin:
         """Poll metadata: the seal record is what makes it true, and it comes through the meta service's watch."""
         catalog = self._services.catalog
         deadline = asyncio.get_running_loop().time() + SEAL_WAIT_S
-        slices = Slices()
+        slices = Slices(self._turns)
         while segments and asyncio.get_running_loop().time() < deadline:
             left = []
             for segment in segments:
@@ -245,7 +250,7 @@ class NodeAdmin:
         )
 
     def verify(self, request: VerifyRequest) -> AsyncIterator[VerifyStart | VerifySegment | VerifyDone]:
-        return verify(self._services, request)
+        return verify(self._services, request, self._turns, self._checks)
 
 
 def _first_stopped(stopped: Sequence[tuple[ShardView, Stop]]) -> list[StoppedShard]:

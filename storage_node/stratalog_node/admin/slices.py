@@ -6,8 +6,9 @@ loop for as long as that takes, and everybody can ask for pages.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
+
+from stratalog.telemetry.fair_turns import FairTurns
 
 UNITS_PER_SLICE: Final = 256
 """Segments, shards or parts looked at in one turn of the loop; each costs microseconds."""
@@ -16,14 +17,16 @@ UNITS_PER_SLICE: Final = 256
 class Slices:
     """One long look. What it holds on to over `did` must be its own: the node goes on meanwhile."""
 
-    __slots__ = ("_units",)
+    __slots__ = ("_turns", "_units")
 
-    def __init__(self) -> None:
-        self._units = 0
+    def __init__(self, turns: FairTurns) -> None:
+        """`turns` are shared by all looks of the node, for everybody can ask for many pages at a time."""
+        self._turns = turns
+        self._units = UNITS_PER_SLICE  # the first slice waits for its turn, too
 
     async def did(self, units: int = 1) -> None:
         """So much has been done; lets others run when it was a slice."""
         self._units += units
         if self._units >= UNITS_PER_SLICE:
             self._units = 0
-            await asyncio.sleep(0)
+            await self._turns.next()

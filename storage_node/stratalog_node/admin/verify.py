@@ -15,6 +15,7 @@ from stratalog.admin_api.next_steps import CHECK_VOLUME
 from stratalog.machines.missing_copies import judge_missing
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, StratalogError
 from stratalog.model.segment import RemoteState, Segment, SegmentIdentity
+from stratalog.telemetry.fair_turns import FairTurns
 from stratalog_node.admin.describe import cold_bytes, end_of, local_bytes
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.admin.slices import Slices
@@ -29,10 +30,11 @@ _ATTEMPTS = 5
 
 
 async def verify(
-    services: AdminServices, request: VerifyRequest
+    services: AdminServices, request: VerifyRequest, turns: FairTurns, checks: asyncio.Semaphore
 ) -> AsyncIterator[VerifyStart | VerifySegment | VerifyDone]:
-    """Raises: NotFound, InvalidRequest before the first line; never after it."""
-    slices, chosen, total = Slices(), [], 0
+    """`checks` bounds the segments that are read at a time, for all who verify. Raises: NotFound, InvalidRequest before
+    the first line; never after it."""
+    slices, chosen, total = Slices(turns), [], 0
     for view in _chosen(services, request):
         for segment in tuple(view.segments):
             chosen.append((view, segment))
@@ -42,7 +44,8 @@ async def verify(
     yield VerifyStart(segments=len(chosen), bytes=total)
     local = cold = errors = warnings = 0
     for view, segment in chosen:
-        line = await _check(services, view, segment)
+        async with checks:
+            line = await _check(services, view, segment)
         local += line.local_bytes
         cold += line.cold_bytes
         errors += sum(finding.severity == "error" for finding in line.findings)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
+import pytest
 
+from stratalog.admin_api.models import VerifySegment
 from stratalog.meta_api.commands import NodeInfo, PartCommit
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment
@@ -23,6 +25,7 @@ from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.admin import AdminServices, NodeAdmin, add_admin_routes
+from stratalog_node.admin import verify as verify_module
 from stratalog_node.admin.describe import MAX_PLACES
 from stratalog_node.admin.page import TOPICS_SHOWN
 from stratalog_node.admin.slices import UNITS_PER_SLICE
@@ -188,6 +191,51 @@ async def test_no_page_looks_at_more_than_a_slice_of_many_shards_in_one_turn(tmp
                     assert answer.status == 200
                     await answer.read()
             assert pages.looks.most <= 6 * UNITS_PER_SLICE
+
+
+async def test_many_pages_at_a_time_look_at_no_more_in_one_turn_than_one_page(tmp_path: Path) -> None:
+    async with new_meta() as meta:
+        await one_long_shard(meta)
+        async with pages_of(meta, tmp_path) as pages:
+
+            async def get(path: str) -> None:
+                async with pages.http.get(path) as answer:
+                    assert answer.status == 200
+                    await answer.read()
+
+            for path in ("/v1/status", "/v1/topics", "/v1/topics/orders", "/v1/segments", "/"):
+                await asyncio.gather(*(get(path) for _ in range(20)))
+            assert pages.looks.total >= 5 * 20 * SEGMENTS
+            assert pages.looks.most <= 6 * UNITS_PER_SLICE
+
+
+async def test_many_verifications_at_a_time_read_two_segments_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = most = 0
+    check = verify_module._check
+
+    async def counted(*arguments: Any) -> VerifySegment:
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        await asyncio.sleep(0)
+        try:
+            return await check(*arguments)
+        finally:
+            reading -= 1
+
+    monkeypatch.setattr(verify_module, "_check", counted)
+    async with new_meta() as meta:
+        await meta.create_topic("wide", shard_count=20, replication_factor=1, settings={})
+        async with pages_of(meta, tmp_path) as pages:
+
+            async def verify() -> None:
+                async with pages.http.post("/v1/verify", json={}) as answer:
+                    assert len((await answer.text()).splitlines()) == 22
+
+            await asyncio.gather(*(verify() for _ in range(10)))
+    assert most == 2
 
 
 async def test_all_segments_are_listed_once_in_order_though_they_come_in_pieces(tmp_path: Path) -> None:
