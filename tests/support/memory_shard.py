@@ -30,6 +30,9 @@ class MemoryShard:
         self.missing: Sequence[SegmentKey] = ()
         self.is_led = True
         self.appends = 0
+        self.durable_end = 0
+        """What a power cut would leave."""
+        self.flush_error: StratalogError | None = None
         self.batches: list[tuple[BatchHeader, bytes]] = []
         self._failures: deque[StratalogError] = deque()
         self._open = asyncio.Event()
@@ -98,6 +101,13 @@ class MemoryShard:
         if failure is not None:
             raise failure
         return base_offset
+
+    async def make_durable(self) -> None:
+        end_offset = self.end_offset
+        await asyncio.sleep(0)
+        if self.flush_error is not None:
+            raise self.flush_error
+        self.durable_end = end_offset
 
     async def read(self, offset: int, max_bytes: int) -> list[bytes | memoryview]:
         await asyncio.sleep(0)

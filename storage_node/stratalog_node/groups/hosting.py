@@ -293,6 +293,8 @@ class GroupHosting:
         topic_id = view.key.topic_id
 
         async def trim(index: int, offset: int) -> None:
+            # The snapshot first: a power cut may take what is not flushed, and what is trimmed stays trimmed.
+            await view.make_durable()
             await self._meta.advance_log_start(ShardKey(topic_id, index), offset)
 
         return GroupLog(

@@ -252,6 +252,16 @@ class Flusher:
         finally:
             active.file.unpin()
 
+    async def make_all_durable(self, shard: ShardLog) -> None:
+        """Returns once all that is in the shard's log now is on the disk. Raises: FlushLost, NotFound, Unavailable."""
+        for active in [*shard.ended, *filter(None, [shard.active])]:
+            try:
+                await self.make_durable(active)
+            except FlushLost as error:
+                self.stats.failures += 1
+                shard.flush_failed(active, str(error), self._clock_ms())
+                raise
+
     async def _run_background(self) -> None:
         while True:
             end = time.monotonic() + self._interval_s

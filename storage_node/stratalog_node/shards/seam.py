@@ -75,6 +75,10 @@ class ShardView(Protocol):
         passed them all. Raises Unavailable, DiskFull, Fenced."""
         ...
 
+    async def make_durable(self) -> None:
+        """Returns once all that is in the log now is on the disk. Raises FlushLost, NotFound, Unavailable."""
+        ...
+
     async def read(self, offset: int, max_bytes: int) -> list[bytes | memoryview]:
         """Whole batches from the one that contains `offset`, below HW; local or cold."""
         ...

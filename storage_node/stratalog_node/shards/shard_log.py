@@ -453,8 +453,10 @@ class ShardLog:
 
     # The seams: for the tier, the groups, the control requests ---------------------------------------------------
     async def append(self, batches: Sequence[bytes]) -> int:
-        """Append batches built by the node itself; see `shards/seam.py`."""
         return await self.node.append_internally(self, batches)
+
+    async def make_durable(self) -> None:
+        await self.node.flusher.make_all_durable(self)
 
     async def read(self, offset: int, max_bytes: int) -> list[bytes | memoryview]:
         """Whole batches as copies that the caller may keep."""
@@ -469,8 +471,7 @@ class ShardLog:
                 read.release()
 
     def size_below_high_watermark(self, segment: SegmentKey, from_offset: int) -> int:
-        copy = self.copy_of(segment)
-        return ranges.size_below_high_watermark(copy, from_offset) if copy is not None else 0
+        return ranges.size_below_high_watermark(copy, from_offset) if (copy := self.copy_of(segment)) is not None else 0
 
     async def read_committed_range(
         self, segment: SegmentKey, from_offset: int, max_bytes: int, *, at_least_one: bool = True

@@ -99,6 +99,22 @@ async def test_a_snapshot_that_fails_is_given_up_and_nothing_is_trimmed() -> Non
     assert await everything(node) == newest(count)
 
 
+async def test_a_snapshot_is_on_the_disk_before_anything_is_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await GroupNode(limits=SMALL, offsets_topic_num_partitions=1).start()
+    shard = node.shard_of("g0")
+    shard.flush_error = Unavailable("the disk is away")
+    await commit_many(node, 100)
+    await node.settle()
+    assert node.groups.stats.snapshots and not node.trims
+    shard.flush_error = None
+    durable: list[int] = []
+    trim = shard.trim
+    monkeypatch.setattr(shard, "trim", lambda offset: (durable.append(shard.durable_end), trim(offset)))
+    await commit_many(node, 100, 100)
+    await node.settle()
+    assert node.trims and all(end > offset for end, (_, offset) in zip(durable, node.trims, strict=True))
+
+
 async def test_a_log_whose_beginning_is_missing_is_reported() -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()
     await commit_many(node, 10)
