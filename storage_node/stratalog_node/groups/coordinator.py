@@ -337,6 +337,7 @@ class GroupCoordinator:
 
     async def list_groups(self, states: Sequence[str] = ()) -> ListedGroups:
         """Groups of this node, of all states or of those named (in any case of letters)."""
+        self._hosting.adopt()  # what became usable and nobody asked for yet
         wanted = {state.lower() for state in states}
         listed: list[ListedGroup] = []
         async for some in in_slices(list(self._hosting.hosted())):

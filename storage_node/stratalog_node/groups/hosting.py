@@ -107,6 +107,7 @@ class GroupHosting:
         )
         self._shards: dict[int, GroupShard] = {}
         self._loads: dict[int, asyncio.Task[None]] = {}
+        self._is_stopped = False
         self._opening: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closings: set[asyncio.Task[None]] = set()
@@ -173,7 +174,7 @@ class GroupHosting:
         key = self.shard_key_of(group_id)
         if key is None:
             return GroupError.COORDINATOR_NOT_AVAILABLE
-        shard = self._shards.get(key.shard)
+        shard = self._shards.get(key.shard) or self._found_to_be_ours(key)
         if shard is None:
             return GroupError.NOT_COORDINATOR
         if shard.state is not ShardState.READY:
@@ -204,7 +205,7 @@ class GroupHosting:
     def adopt(self) -> None:
         """Compare with what this node leads now: load what is new, give up what is gone."""
         topic = self._topics.topic(OFFSETS_TOPIC)
-        if topic is None:
+        if topic is None or self._is_stopped:
             return
         for index in range(topic.shard_count):
             is_led = self._led_shard(ShardKey(topic.topic_id, index)) is not None
@@ -212,6 +213,13 @@ class GroupHosting:
                 self._begin_load(index)
             elif not is_led and index in self._shards:
                 self.unload(index)
+
+    def _found_to_be_ours(self, key: ShardKey) -> GroupShard | None:
+        """Not all that makes a shard usable is a change of metadata: healing it from the object store is none. So who
+        asks for one that is not here makes this node look."""
+        if not self._is_stopped and self._led_shard(key) is not None:
+            self._begin_load(key.shard)
+        return self._shards.get(key.shard)
 
     @property
     def is_loading(self) -> bool:
@@ -352,6 +360,7 @@ class GroupHosting:
     # Tasks ------------------------------------------------------------------------------------------------------
     async def stop(self) -> None:
         """Parked requests are answered NOT_COORDINATOR; appends under way are waited for."""
+        self._is_stopped = True
         for task in self._tasks - self._closings:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -459,12 +459,11 @@ class ShardLog:
         await self.node.flusher.make_all_durable(self)
 
     async def read(self, offset: int, max_bytes: int) -> list[bytes | memoryview]:
-        """Whole batches as copies that the caller may keep."""
         if offset >= self.high_watermark:
             return []
         read = await self.node.reader.read(self, offset, max_bytes)
         try:
-            # A view is of a pooled buffer, which goes back now.
+            # Copies, which the caller may keep: a view is of a pooled buffer, which goes back now.
             return [bytes(piece) if isinstance(piece, memoryview) else piece for piece in read.in_memory()]
         finally:
             if read.release is not None:

@@ -218,6 +218,7 @@ async def test_null_topics_ask_for_everything(node: GroupNode, version: int) -> 
 
 @pytest.mark.parametrize("version", versions(9))
 async def test_an_error_of_the_group_stands_where_the_version_looks_for_it(node: GroupNode, version: int) -> None:
+    node.shard_of("g").is_led = False
     node.groups.unload(node.shard_of("g").key.shard)
     answer = await fetch(node, version, [{"name": "orders", "partition_indexes": [0]}])
     if version == 1:

@@ -86,11 +86,35 @@ async def test_sessions_begin_when_a_shard_is_loaded_however_long_that_takes() -
     assert {(await node.groups.describe(group_id)).status.state for group_id in groups} == {GroupState.STABLE}
 
 
+@pytest.mark.parametrize("asks_for_a_group", [False, True])
+async def test_a_shard_that_becomes_usable_without_a_change_of_metadata_is_taken_over(asks_for_a_group: bool) -> None:
+    node = await GroupNode(offsets_topic_num_partitions=1).start()
+    assert await node.groups.commit_offsets(committing("g", ("orders", 0, 5))) == [OK]
+    node.shard_of("g").is_led = False
+    node.groups.adopt()
+    await node.settle()
+    assert (await node.groups.fetch_offsets("g", None)).error is GroupError.NOT_COORDINATOR
+    node.shard_of("g").is_led = True
+    asked = (await node.groups.fetch_offsets("g", None)) if asks_for_a_group else (await node.groups.list_groups())
+    assert asked.error is GroupError.COORDINATOR_LOAD_IN_PROGRESS
+    await eventually(lambda: node.groups.stats.shards_loaded == 1)
+    assert len((await node.groups.fetch_offsets("g", None)).offsets) == 1
+
+
+async def test_nothing_is_taken_over_after_a_stop() -> None:
+    node = await GroupNode(offsets_topic_num_partitions=1).start()
+    await node.groups.stop()
+    assert (await node.groups.fetch_offsets("g", None)).error is GroupError.NOT_COORDINATOR
+    node.groups.adopt()
+    assert not node.groups.stats.shards_loaded
+
+
 async def test_a_shard_given_up_lets_its_groups_go_in_slices() -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()
     for n in range(2_000):
         await node.groups.commit_offsets(committing(f"g{n}", ("orders", 0, n)))
     assert node.groups.stats.groups == 2_000
+    node.shard_of("g1").is_led = False
     async with Turns(lambda: -node.groups.stats.groups) as turns:
         node.groups.unload(0)
         assert (await node.groups.fetch_offsets("g1", None)).error is GroupError.NOT_COORDINATOR

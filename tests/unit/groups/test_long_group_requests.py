@@ -113,7 +113,7 @@ async def test_a_shard_given_up_during_a_long_fetch_is_not_nothing_committed(
         node.groups.unload(0)
         fetched = await fetching
         found = [offset for offset in fetched.offsets if offset.committed is not None]
-        assert fetched.error is GroupError.NOT_COORDINATOR or len(found) == 3_000
+        assert fetched.error is not OK or len(found) == 3_000
         await node.groups.load(0)
 
 
