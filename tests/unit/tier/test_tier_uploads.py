@@ -35,8 +35,10 @@ async def test_f76_a_lone_record_on_a_quiet_shard_goes_by_the_time_limit() -> No
         rig.advance(1)
         await rig.until(lambda: rig.writer.status().uploader.unsent_bytes > 0)
         since = rig.clock.now_ms
-        await rig.until(lambda: rig.is_committed(shard))
+        # Until it begins: how far the clock is moved while it is under way depends on the machine.
+        await rig.until(lambda: rig.writer.status().uploader.tasks or rig.is_committed(shard))
         assert rig.clock.now_ms - since <= rig.limits.interval_ms + 200
+        await rig.until(lambda: rig.is_committed(shard))
         assert rig.store.requests["put"] == 1
         await rig.check()
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
-from support.tier_rig import RigShard, TierRig
+from support.tier_rig import RIG_LIMITS, RigShard, TierRig
 from support.waiting import eventually
 
 DELAY_MS = 60_001
@@ -101,10 +102,12 @@ async def test_a_sweep_of_clean_folders_reads_nothing_but_listings(count: int, m
 async def test_a_moved_high_watermark_is_counted_only_where_it_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     """B6: each move counted all unfinished segments of its shard anew."""
     behind = 50
-    async with TierRig() as rig:
+    # Whoever gains the lock counts all; so does who hears of a put that ended, and puts are limited in real time.
+    async with TierRig(replace(RIG_LIMITS, put_timeout_ms=600_000)) as rig:
         shard = rig.shard(await rig.create_topic())
         rig.store.gate.clear()
         await rig.start_writer()
+        await rig.until(lambda: rig.writer.status().lock_epoch)
         segments = await _sealed(rig, shard, behind)
         rig.append(shard)
         await rig.until(lambda: rig.writer.status().uploader.unsent_segments == behind + 1)
