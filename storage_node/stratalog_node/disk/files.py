@@ -422,13 +422,6 @@ def make_directories(*paths: Path) -> None:
         sync_directory(parent)
 
 
-def remove_empty_directories(*paths: Path) -> None:
-    """Innermost first; one that still holds something stays, and so do those around it. Blocking."""
-    with suppress(OSError):
-        for path in paths:
-            path.rmdir()
-
-
 def read_front(path: Path, size_bytes: int) -> bytes | None:
     """At most the first `size_bytes` of a file, or None when there is none. Blocking. Raises: Unavailable."""
     try:

@@ -4,6 +4,7 @@ node.json                                       node id, storage id, cluster id
 clock.json                                      how old data is held to be (`stratalog_node.age_clock`)
 segments/<topic id>/<shard>/<base 20>-<epoch>.seg    a segment: identity header, batches
 segments/<topic id>/<shard>/<base 20>-<epoch>.idx    its index block, once sealed
+segments/…/….unconfirmed, ….given-up            set aside for a human
 clean.json                                      the last stop was in order
 flush-failed                                    files whose flush failed
 journal/<number 12>.journal                     the disk's shared write-ahead file
@@ -12,12 +13,17 @@ checkpoints/                                    RocksDB
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 from stratalog.formats.object_names import parse_segment_file_name, segment_file_name
 from stratalog.model.ids import SegmentKey, ShardKey
+
+UNCONFIRMED_SUFFIX = ".unconfirmed"
+GIVEN_UP_SUFFIX = ".given-up"
+"""Of files that were set aside for a human: they go with their topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,21 @@ class NodeLayout:
         """The segment files of one shard, oldest epoch first."""
         path = self.shard(key)
         return self._segments_in(path, key) if path.is_dir() else []
+
+    def remove_leftovers(self, key: ShardKey) -> None:
+        """Blocking. Of a topic that is gone: once its segments are, what was set aside goes, too, and the directories.
+        Cost: entries up to the first segment file."""
+        path = self.shard(key)
+        with suppress(OSError):
+            entries = []
+            for entry in path.iterdir():
+                if entry.suffix not in (UNCONFIRMED_SUFFIX, GIVEN_UP_SUFFIX):
+                    return
+                entries.append(entry)
+            for entry in entries:
+                entry.unlink(missing_ok=True)
+            path.rmdir()
+            path.parent.rmdir()
 
     @staticmethod
     def _segments_in(path: Path, key: ShardKey) -> list[SegmentKey]:

@@ -28,7 +28,8 @@ from stratalog.model.errors import Conflict, Corrupt, NotFound, Rejected, Strata
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import SegmentFile, sync_names_of, write_durably
+from stratalog_node.disk.files import FlushLost, SegmentFile, write_durably
+from stratalog_node.disk.layout import GIVEN_UP_SUFFIX
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.new_segment import identity_of
 from stratalog_node.shards.node_shards import NodeShards
@@ -43,8 +44,9 @@ _AT_ONCE = 4
 _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 5.0
 _PIECE_BYTES = 1 << 20
-_LOOKS_AT_LOST = 3
-"""An object that is gone or damaged is asked for so often before it counts as lost: metadata may move meanwhile."""
+_LOOKS_AT_LOST = 6
+"""An object that is gone or damaged is asked for so often, over a second or so, before it counts as lost, and is given
+up where that is allowed: an answer may be damaged on its way, and metadata may move meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class Healing:
         while (shard := self._node.get(key)) is not None and (missing := self._recovery.unhealed.get(key)) is not None:
             try:
                 async with self._slots:
-                    await self._bring_back(shard, missing)
+                    await self._bring_back(shard, missing, is_last_look=looks + 1 >= _LOOKS_AT_LOST)
                     await self._look_again(shard)
                 continue
             except _Lost as lost:
@@ -115,7 +117,8 @@ class Healing:
                     self._stop(shard, missing, lost)
                     return
                 shard.refusal = self._waiting(shard, missing, str(lost))
-            except Rejected as error:
+            except (Rejected, FlushLost) as error:  # that a second flush succeeds proves nothing
+                log.error("shard cannot be healed", topic=shard.topic.name, shard=shard.key.shard, error=str(error))
                 shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, str(error), StopCause.UNREADABLE)
                 return
             except (StratalogError, OSError, TimeoutError) as error:
@@ -153,7 +156,7 @@ class Healing:
         shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.DATA_LOST)
 
     # One attempt ------------------------------------------------------------------------------------------------------
-    async def _bring_back(self, shard: ShardLog, missing: MissingTail) -> None:
+    async def _bring_back(self, shard: ShardLog, missing: MissingTail, *, is_last_look: bool) -> None:
         segment = self._node.catalog.segment(missing.segment.key)
         if segment is None:
             return  # deleted meanwhile
@@ -176,10 +179,10 @@ class Healing:
                 lost = await self._fetch(segment, file, scan)
             if scan.next_offset < missing.known_end:
                 lost = lost or _Lost(scan.next_offset, missing.known_end, "the object store has not got them")
-                if not shard.rules.gives_up_lost:
+                if not shard.rules.gives_up_lost or not (lost.is_certain or is_last_look):
                     raise lost
                 await self._give_up(shard, file, scan, missing.known_end)
-            await self._node.threads.background(lambda: _flush(file))
+            await self._node.threads.background(lambda: file.sync(with_names=True))
         finally:
             file.unpin()
             file.close()
@@ -249,16 +252,12 @@ class Healing:
         self._node.stats.given_up_offsets += end_offset - base_offset
 
 
-def _flush(file: SegmentFile) -> None:
-    """Blocking."""
-    file.sync()
-    sync_names_of([file.path])
-
-
 def _save_rest(file: SegmentFile, position: int) -> None:
-    """Blocking: keep what lies from `position` on under another name, for a human, unless there is nothing."""
+    """Blocking: keep what lies from `position` on under another name, for a human, unless there is nothing. What an
+    attempt kept that a crash cut short is not replaced by what that attempt wrote."""
     rest = (
         file.read(at, min(_PIECE_BYTES, file.size_bytes - at)) for at in range(position, file.size_bytes, _PIECE_BYTES)
     )
-    if position < file.size_bytes:
-        write_durably(file.path.with_suffix(".given-up"), rest)
+    kept = file.path.with_suffix(GIVEN_UP_SUFFIX)
+    if position < file.size_bytes and not kept.exists():
+        write_durably(kept, rest)

@@ -31,7 +31,7 @@ from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.descriptors import Descriptors
-from stratalog_node.disk.files import SegmentFile, remove_empty_directories
+from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.active import ActiveSegment
@@ -362,7 +362,7 @@ class NodeShards:
             index_path.unlink(missing_ok=True)
             file.remove(is_read=is_read)
             if is_topic_gone:
-                remove_empty_directories(index_path.parent, index_path.parent.parent)
+                self.layout.remove_leftovers(segment.shard_key)
 
         file.retire()
         if copy is not None:

@@ -25,7 +25,8 @@ from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SegmentIdentity
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import SegmentFile, read_front, sync_names_of
+from stratalog_node.disk.files import SegmentFile, read_front
+from stratalog_node.disk.layout import UNCONFIRMED_SUFFIX
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.new_segment import identity_of
@@ -87,7 +88,7 @@ class SegmentOpener:
             shard.doubted_epoch = key.epoch
         if shard.rules.is_fsync and checked_bytes < scan.position:
             # What is found here is below the high watermark from now on, and a repetition of it is acknowledged.
-            await self._node.threads.read(lambda: _flush(file))
+            await self._node.threads.read(lambda: file.sync(with_names=True))
             flushed_bytes = file.size_bytes
         leader = SegmentLeader(
             key,
@@ -197,7 +198,7 @@ class SegmentOpener:
 
 def set_aside(path: Path) -> None:
     """Batches after a gap: never acknowledged, because their roll was not. Kept under another name for a human."""
-    target = path.with_suffix(".unconfirmed")
+    target = path.with_suffix(UNCONFIRMED_SUFFIX)
     log.warning("unacknowledged segment set aside", file=str(path), kept_as=str(target))
     path.rename(target)
 
@@ -206,8 +207,3 @@ def _holds_only_zeros_from(file: SegmentFile, position: int) -> bool:
     """Blocking: one window in the usual case, for a torn tail is seen at its first byte and room ahead is short."""
     positions = range(position, file.size_bytes, _SHORT_BYTES)
     return not any(file.read(at, min(_SHORT_BYTES, file.size_bytes - at)).strip(b"\0") for at in positions)
-
-
-def _flush(file: SegmentFile) -> None:
-    file.sync()
-    sync_names_of([file.path])

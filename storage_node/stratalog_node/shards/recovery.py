@@ -113,6 +113,8 @@ class Recovery:
             for old, new in found.to_confirm:
                 sealing.rolled(shard, old, new)
         self._found.clear()
+        for key in [key for key in self._checkpoints if key.shard_key not in self.unhealed]:
+            del self._checkpoints[key]  # of 10,000 large segments they hold gigabytes
 
     def stale_checkpoints(self) -> list[SegmentKey]:
         """Those of no segment that is still written or sealed, and those that their file contradicts. Delete them

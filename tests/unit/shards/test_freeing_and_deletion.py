@@ -154,6 +154,9 @@ async def test_a_deleted_topic_leaves_no_descriptor_and_its_files_go_after_the_g
         await eventually(lambda: rig.shards.get(shards[0].key) is None)
         assert rig.shards.descriptors.open_count == 0
         assert rig.append(shards[0], b"z").error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        aside = rig.layout.segment(keys[0]._replace(epoch=7))
+        for suffix in (".unconfirmed", ".given-up"):
+            aside.with_suffix(suffix).write_bytes(b"set aside for a human")
         for key in keys:
             await rig.shards.free_local(None, key)
         assert list(rig.layout.segments.iterdir()) == []

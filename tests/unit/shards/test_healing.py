@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from pathlib import Path
+
+import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
@@ -289,3 +292,55 @@ async def test_metadata_older_than_the_bucket_heal_nothing(tmp_path: Path) -> No
         shard = rig.shard(shard)
         await eventually(lambda: shard.refusal is not None and shard.refusal.cause is StopCause.UNREADABLE)
         assert shard.refusal is not None and "older than the object store" in shard.refusal.reason
+
+
+# What may happen meanwhile ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("is_given_up", [False, True], ids=["no", "allow"])
+async def test_one_damaged_answer_of_the_store_gives_nothing_up(tmp_path: Path, *, is_given_up: bool) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(**({"uncleanSeal": "allow"} if is_given_up else {}))
+        await acknowledged(rig, shard, b"a", b"b", b"c")
+        await rig.uploaded()
+        await rig.crash()
+        os.truncate(rig.file_of(shard), SEGMENT_HEADER_BYTES + 69)
+        real, answers = rig.store.get_range, 0
+
+        async def damaged_twice(key: str, start: int, end: int) -> bytes:
+            nonlocal answers
+            answers += 1
+            body = await real(key, start, end)
+            return body if answers > 2 else body[:-1] + bytes([body[-1] ^ 1])
+
+        rig.store.get_range = damaged_twice  # type: ignore[method-assign]
+        await rig.start()
+        shard = await rig.healed(shard)
+        assert await rig.read_values(shard) == [b"a", b"b", b"c"]
+        assert rig.shards.stats.given_up_offsets == 0 and answers > 2
+
+
+async def test_a_flush_that_fails_while_a_shard_is_healed_is_final(tmp_path: Path) -> None:
+    """A second one would succeed, and prove nothing (`disk/lost_flushes.py` says why)."""
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await acknowledged(rig, shard, b"a", b"b", b"c")
+        await rig.uploaded()
+        path = rig.file_of(shard)
+        await rig.crash()
+        os.truncate(path, SEGMENT_HEADER_BYTES + 69)
+        failed: list[Path] = []
+
+        def fails_once(file: Path) -> OSError | None:
+            if file != path or failed:
+                return None
+            failed.append(file)
+            return OSError(errno.EIO, "the disk")
+
+        rig.power.fail_next = fails_once
+        await rig.start()
+        shard = rig.shard(shard)
+        await eventually(lambda: shard.refusal is not None and shard.refusal.cause is not StopCause.HEALING)
+        assert shard.refusal is not None and shard.refusal.cause is StopCause.UNREADABLE and not shard.is_end_known
+        assert failed and rig.layout.lost_flushes.exists(), "the next start copies the file"
+        await rig.restart("crash")
+        shard = await rig.healed(shard)
+        assert await rig.read_values(shard) == [b"a", b"b", b"c"]
