@@ -26,7 +26,7 @@ from stratalog.meta_api.commands import (
     TopicDeleted,
 )
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.segment import Segment, SegmentState
+from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.model.topic import Topic
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
@@ -83,6 +83,11 @@ class Catalog:
         """Not to be changed by the caller."""
         entry = self._shards.get(key)
         return entry.segments if entry else []
+
+    def has_remote_data(self) -> bool:
+        """Whether the object store has anything of any segment. Cost: up to a look at each segment."""
+        of_shards = (self.segments(key) for key in self.shard_keys())
+        return any(one.remote.state is not RemoteState.NONE for segments in of_shards for one in segments)
 
     def log_start_offset(self, key: ShardKey) -> int:
         entry = self._shards.get(key)

@@ -8,7 +8,7 @@ Cost: five small requests when the lock is gained, one listing when the claim is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
@@ -29,6 +29,7 @@ from stratalog.model.errors import (
     Unavailable,
 )
 from stratalog.objects.store import ObjectStore
+from stratalog_node.tier import wrong_store
 from stratalog_node.tier.stats import TierStats
 
 _LISTINGS = 8
@@ -37,7 +38,8 @@ _LATE_ANSWER_MS = 60_000
 
 
 class Forked(Fenced):
-    """Another life of this node, of which metadata knows nothing, writes to the bucket: this one must not."""
+    """Another life of this node, of which metadata knows nothing, writes to the bucket, or the bucket is not the one
+    that holds the node's data: this one must not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,15 @@ class ClaimOwner:
 
 class EpochClaim:
     def __init__(
-        self, owner: ClaimOwner, names: ObjectNames, store: ObjectStore, limits: UploadLimits, stats: TierStats
+        self,
+        owner: ClaimOwner,
+        names: ObjectNames,
+        store: ObjectStore,
+        limits: UploadLimits,
+        stats: TierStats,
+        is_store_expected_to_hold_data: Callable[[], bool],
     ) -> None:
+        self._has_data = is_store_expected_to_hold_data
         self._owner = owner
         self._names = names
         self._node_id = owner.node_id
@@ -122,6 +131,8 @@ class EpochClaim:
                     await self._take_away(over)
                     return
                 case PutClaim():
+                    if not listed and self._has_data() and await wrong_store.has_nothing(self._store, self._names):
+                        raise Forked(wrong_store.words(self._store, self._names))
                     await self._put(lock)
                 case ReadClaim():
                     pass

@@ -13,10 +13,11 @@ from collections.abc import AsyncIterator
 from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.formats.part import PART_HEADER_BYTES
 from stratalog.formats.record_batch import walk
-from stratalog.model.errors import Conflict, Corrupt, Unavailable
+from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.store import ObjectStore
 from stratalog_node.shards.healing import CommittedRange
+from stratalog_node.tier import wrong_store
 from stratalog_node.tier.source import check_is_part, check_part_of
 
 
@@ -29,7 +30,8 @@ class CommittedRanges:
     async def read(self, segment: Segment, from_offset: int) -> AsyncIterator[CommittedRange]:
         """Everything committed from the batch boundary `from_offset` on, in order.
 
-        Raises: Corrupt, NotFound, Unavailable; Conflict when metadata are older than the store. Memory: one part.
+        Raises: Corrupt, NotFound, Unavailable, also when it is another store than the one that holds the data; Conflict
+        when metadata are older than the store. Memory: one part.
         """
         await self._refuse_finished(segment)
         for part in segment.remote.parts:
@@ -51,6 +53,12 @@ class CommittedRanges:
         try:
             async with asyncio.timeout(self._timeout_ms / 1_000):
                 body = await self._store.get_range(part.object_key, part.position, part.position + part.size_bytes)
+        except NotFound:
+            async with asyncio.timeout(self._timeout_ms / 1_000):
+                is_wrong = await wrong_store.has_nothing(self._store, self._names)
+            if not is_wrong:
+                raise
+            raise Unavailable(wrong_store.words(self._store, self._names)) from None
         except TimeoutError as error:
             raise Unavailable(f"get {part.object_key}: no answer within {self._timeout_ms} ms") from error
         return await asyncio.to_thread(self._check, segment, part, body, from_offset)

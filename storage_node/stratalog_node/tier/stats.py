@@ -43,7 +43,9 @@ class TierStats:
     segments_to_publish: int = gauge("Sealed segments that wait for index and manifest.")
     held_segments: int = gauge("Segments that cannot be uploaded any further.")
     store_away_ms: int = gauge("For how long the object store has been away; 0 while it answers.")
-    is_forked: int = gauge("1 while uploads and sweeps are stopped because a copy of this node wrote to the bucket.")
+    is_forked: int = gauge(
+        "1 while uploads and sweeps are stopped: a copy of this node wrote to the bucket, or it is another bucket."
+    )
     objects_unexplained: int = gauge("Objects that the last sweep left alone because nothing explains them.")
     bundles_unexplained: int = gauge("Bundles left alone because they hold data that metadata does not tell of.")
     local_bytes: int = gauge("Bytes of local segments when retention last looked.")

@@ -12,8 +12,11 @@ import pytest
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.segment import SegmentState
+from stratalog.objects.obstore_store import open_memory
+from stratalog.objects.settings import StoreSettings
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.stopped import StopCause
+from support.faulty_store import FaultyStore
 from support.shard_rig import ShardRig
 from support.tiered_shards import TieredShardRig
 from support.waiting import eventually
@@ -219,6 +222,27 @@ async def test_with_unclean_seal_a_shard_goes_on_though_objects_of_its_bucket_ar
         shard = await rig.healed(shard)
         assert await rig.read_values(shard) == [b"a"] and shard.high_watermark == 3
         assert (await rig.acknowledged(shard, b"d")).offset == 3
+
+
+async def test_with_unclean_seal_nothing_is_given_up_because_the_wrong_bucket_was_named(tmp_path: Path) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(uncleanSeal="allow")
+        await acknowledged(rig, shard, b"a", b"b", b"c")
+        await rig.uploaded()
+        await rig.crash()
+        os.truncate(rig.file_of(shard), SEGMENT_HEADER_BYTES + 69)
+        right, rig.store = rig.store, FaultyStore(open_memory(StoreSettings(backoff_ms=1, backoff_cap_ms=2)), rig.clock)
+        await rig.start()
+        refused = rig.shard(shard)
+        await eventually(lambda: refused.refusal is not None and "holds nothing of cluster" in refused.refusal.reason)
+        assert refused.refusal is not None and refused.refusal.cause is StopCause.HEALING
+        assert rig.shards.stats.given_up_offsets == 0
+        await eventually(lambda: rig.writer.claim.fork)
+        assert not await rig.store.keys(), "nothing goes where the data is not"
+        await rig.crash()
+        rig.store = right
+        await rig.start()
+        assert await rig.read_values(await rig.healed(shard)) == [b"a", b"b", b"c"]
 
 
 # The log start ----------------------------------------------------------------------------------------------------

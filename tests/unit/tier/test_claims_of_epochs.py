@@ -262,3 +262,22 @@ async def test_a_bundle_with_a_part_that_metadata_never_heard_of_is_kept_told_an
             assert bundle in await rig.store.keys()
             assert report.unexplained == [bundle] and later.stats.bundles_unexplained == 1
             await later.writer.close()
+
+
+async def test_a_store_that_holds_nothing_of_the_cluster_gets_nothing_until_it_is_told_to() -> None:
+    """A mistyped --bucket, or a directory that is not mounted: the log would lie in two stores, each with holes."""
+    async with TierRig() as rig:
+        shard = rig.shard(await rig.create_topic())
+        await rig.start_writer()
+        await _filled(rig, shard)
+        await rig.crash_writer()
+        async with TierRig(meta_store=_copy_of(rig)) as wrong:
+            await wrong.start_writer()
+            await wrong.until(lambda: wrong.writer.claim.fork)
+            assert "holds nothing of cluster" in (wrong.writer.claim.fork or "")
+            assert not await wrong.store.keys() and wrong.stats.is_forked == 1
+            await wrong.crash_writer()
+            await wrong.store.inner.put(f"{wrong.names.root}the-old-one-is-lost", [b""])
+            await wrong.start_writer()
+            await wrong.until(lambda: wrong.writer.status().lock_epoch)
+            assert wrong.writer.claim.fork is None and await wrong.store.claims()

@@ -1,0 +1,25 @@
+"""Tells a store that is another than the one which holds the cluster's data: a mistyped --bucket, a directory that is
+not mounted, an emptied bucket. Uploads that went there would leave the log in two stores, and lost offsets would be
+given up though the right one has them.
+"""
+
+from __future__ import annotations
+
+from stratalog.formats.object_names import ObjectNames
+from stratalog.objects.store import ObjectStore
+
+
+async def has_nothing(store: ObjectStore, names: ObjectNames) -> bool:
+    """Whether not one object of the cluster is there. Cost: one listing. Raises: what the store raises."""
+    async for _ in store.list(names.root):
+        return False
+    return True
+
+
+def words(store: ObjectStore, names: ObjectNames) -> str:
+    """What is wrong with such a store, and the next step."""
+    return (
+        f"{store.url} holds nothing of cluster {names.cluster_id}, but metadata have data in an object store: start "
+        "the node with the --bucket that holds it (is it mistyped, or a directory that is not mounted?). If that one "
+        f"is lost for good, go on in this one by putting any object below {names.root} there"
+    )
