@@ -64,6 +64,8 @@ _LONGEST_NAME = 32_767
 
 _MOST_PROTOCOLS = 1_000
 """Of one member: each is looked at in every election."""
+_ASSIGNMENT_BYTES = 200
+"""Of one assignment in a SyncGroup, without its own bytes."""
 _MEMBER_ID_PREFIX = 128
 """Characters of a client's own name that its member ids begin with."""
 
@@ -250,7 +252,8 @@ class GroupCoordinator:
             return SyncAnswer(GroupError.REBALANCE_IN_PROGRESS)
         if isinstance(hosted, GroupError):
             return SyncAnswer(hosted)
-        if not self._room.has(sum(len(assignment) for _, assignment in request.assignments)):
+        brought = sum(_ASSIGNMENT_BYTES + len(assignment) for _, assignment in request.assignments)
+        if not self._room.has(brought):
             return SyncAnswer(GroupError.COORDINATOR_NOT_AVAILABLE)
 
         def event(waiter: int) -> MemberSynced:
@@ -264,7 +267,11 @@ class GroupCoordinator:
                 assignments=request.assignments,
             )
 
-        return await self.membership.ask(hosted, event, SyncAnswer)
+        self._room.change(brought)  # held while it is parked, whether or not it comes from the leader
+        try:
+            return await self.membership.ask(hosted, event, SyncAnswer)
+        finally:
+            self._room.change(-brought)
 
     async def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> GroupError:
         hosted = self._member_group(group_id)

@@ -92,6 +92,23 @@ async def test_offsets_are_bounded_by_their_bytes() -> None:
     assert node.groups.stats.held_bytes == counted(node)
 
 
+async def test_assignments_count_while_their_request_is_parked() -> None:
+    node = await GroupNode(limits=small()).start()
+    joins = [task(node.groups.join(joining("g", client))) for client in "abc"]
+    await node.settle()
+    first = await joins[0]
+    again = task(node.groups.join(joining("g", "a", first.member_id)))
+    leader, *followers = [await join for join in (again, *joins[1:])]
+    large = {"nobody": b"x" * 120_000}
+    parked = task(node.groups.sync(syncing("g", followers[0].member_id, leader.generation, **large)))
+    await node.settle()
+    refused = await node.groups.sync(syncing("g", followers[1].member_id, leader.generation, **large))
+    assert refused.error is GroupError.COORDINATOR_NOT_AVAILABLE and not parked.done()
+    assert (await node.groups.sync(syncing("g", leader.member_id, leader.generation))).error is OK
+    assert (await parked).error is OK
+    assert node.groups.stats.held_bytes == counted(node)
+
+
 async def test_the_offsets_of_one_group_are_bounded_too() -> None:
     node = await GroupNode(limits=small(10**9, 1_000)).start()
     errors = await node.groups.commit_offsets(committing("g", *(("orders", shard, 5) for shard in range(4))))
