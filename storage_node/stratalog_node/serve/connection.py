@@ -27,6 +27,7 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.serve.answer import Answer, Parkable
 from stratalog_node.serve.buffers import Buffer
 from stratalog_node.serve.context import ConnectionInfo
+from stratalog_node.serve.control_line import ControlLine
 from stratalog_node.serve.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ class Connection:
         "_buffer",
         "_catching_up",
         "_control",
-        "_control_task",
         "_deadline_ms",
         "_end",
         "_first_bytes",
@@ -71,16 +71,17 @@ class Connection:
         "_out",
         "_parked",
         "_pause_reasons",
-        "_slow_reads",
+        "_paused_ms",
         "_start",
         "_taken_in_turn",
-        "_waiting_fetches",
         "fd",
         "in_send_list",
         "info",
         "last_active_ms",
         "server",
+        "slow_reads",
         "sock",
+        "waiting_fetches",
     )
 
     def __init__(self, sock: socket.socket, server: KafkaServer, info: ConnectionInfo, now_ms: int) -> None:
@@ -90,8 +91,7 @@ class Connection:
         self.info = info
         self.last_active_ms = now_ms
         self.in_send_list = False
-        self._control: list[Callable[[], Awaitable[None]]] = []  # not deques: an empty one takes 760 bytes
-        self._control_task: asyncio.Task[None] | None = None
+        self._control: ControlLine | None = None
         self._loop = server.loop
         self._buffer: Buffer | None = None
         self._start = 0
@@ -104,10 +104,14 @@ class Connection:
         self._answers: deque[Answer] = deque()
         self._out = Outbox()
         self._held_bytes = 0
-        self._slow_reads = 0
-        self._waiting_fetches = 0
+        self.slow_reads = 0
+        """Reads under way whose size is not known yet: no other begins behind them."""
+        self.waiting_fetches = 0
+        """Those that found too little, and will be told by their shards when more comes."""
         self._parked: list[Parkable] = []
         self._pause_reasons = 0
+        self._paused_ms = 0
+        """Since when its own answers keep it from being read, 0 when they do not."""
         self._is_reading = False
         self._catching_up: asyncio.Handle | None = None
         """Under way from a pause to reading: never together with `_is_reading`."""
@@ -132,6 +136,10 @@ class Connection:
         limits = self.server.limits
         if self._deadline_ms and now_ms > self._deadline_ms and not self._pause_reasons:
             return f"a frame was not complete after {limits.read_timeout_ms} ms (connection.read.timeout.ms)"
+        if self._paused_ms and self._granted and self.server.budget.waiting_count:
+            paused_ms = now_ms - self._paused_ms
+            if paused_ms > limits.read_timeout_ms:
+                return f"unread requests hold {self._granted} bytes behind answers that did not move for {paused_ms} ms"
         idle_ms = now_ms - self.last_active_ms
         if not self._answers and limits.max_idle_ms > 0 and idle_ms > limits.max_idle_ms:
             return f"idle for {idle_ms} ms (connections.max.idle.ms)"
@@ -146,9 +154,8 @@ class Connection:
         self._loop.remove_reader(self.fd)
         if self._is_writing:
             self._loop.remove_writer(self.fd)
-        self._control.clear()
-        if self._control_task is not None:
-            self._control_task.cancel()
+        if self._control is not None:
+            self._control.close()
         self._out.abandon()
         for answer in self._answers:
             if answer.release:
@@ -265,11 +272,7 @@ class Connection:
         needed = 0
         if kept >= 4:
             needed = 4 + int(_SIZE.unpack_from(buffer.view, self._start)[0])
-        if needed <= buffer.capacity:
-            buffer.data[0:kept] = buffer.view[self._start : self._end]
-            self._start, self._end = 0, kept
-            return True
-        if kept < buffer.capacity and self._start > 0:
+        if needed <= buffer.capacity or (kept < buffer.capacity and self._start > 0):
             buffer.data[0:kept] = buffer.view[self._start : self._end]
             self._start, self._end = 0, kept
             return True
@@ -313,7 +316,10 @@ class Connection:
         replicas, wait without it.
         """
         buffer = self._buffer
-        if buffer is None or self._start != self._end or self._is_closed:
+        if buffer is None or self._is_closed:
+            return
+        if self._start != self._end:
+            self._shrink(buffer)
             return
         server = self.server
         if (
@@ -328,8 +334,27 @@ class Connection:
         self._start = self._end = 0
         self._return_grant()
 
+    def _shrink(self, buffer: Buffer) -> None:
+        """What is unread waits in no more memory than it needs: a client that goes on slowly must not hold what its
+        last large frame took."""
+        server = self.server
+        kept = self._end - self._start
+        capacity = server.pool.capacity_for(kept)
+        if 4 * capacity > buffer.capacity or self._pause_reasons & _PAUSED_BY_BUDGET:
+            return
+        smaller = server.pool.take(capacity)
+        smaller.view[:kept] = buffer.view[self._start : self._end]
+        server.pool.give_back(buffer)
+        self._buffer, self._start, self._end = smaller, 0, kept
+        needed = capacity if capacity > _SMALL_BUFFER else 0
+        if self._granted > needed:
+            unneeded, self._granted = self._granted - needed, needed
+            server.budget.release(self, unneeded)
+
     def _pause(self, reason: int) -> None:
         self._pause_reasons |= reason
+        if reason & _PAUSED_BY_ITSELF and not self._paused_ms:
+            self._paused_ms = self.server.steady_ms
         if self._is_reading:
             self._is_reading = False
             self._loop.remove_reader(self.fd)
@@ -339,6 +364,8 @@ class Connection:
 
     def _resume(self, reason: int) -> None:
         self._pause_reasons &= ~reason
+        if not self._pause_reasons & _PAUSED_BY_ITSELF:
+            self._paused_ms = 0
         if self._pause_reasons or self._is_closed or self._is_reading or self._catching_up is not None:
             return
         if self._deadline_ms and reason != _PAUSED_BY_TURN:
@@ -369,22 +396,11 @@ class Connection:
             self._is_reading = True
             self._loop.add_reader(self.fd, self._on_readable)
 
-    # Control requests: one after the other, as clients expect of one connection ------------------------------------
     def run_control(self, work: Callable[[], Awaitable[None]]) -> None:
-        self._control.append(work)
-        if self._control_task is None:
-            self._control_task = self._loop.create_task(self._work_off())
-
-    async def _work_off(self) -> None:
-        try:
-            while self._control:
-                await self._control.pop(0)()
-        except asyncio.CancelledError:
-            # The node stops, or a handler's own task was cancelled: nobody will answer this request.
-            self.close("a request was cancelled")
-            raise
-        finally:
-            self._control_task = None
+        """Work off one more control request, after those before it."""
+        if self._control is None:
+            self._control = ControlLine(self._loop, self.close)
+        self._control.add(work)
 
     # Answering ------------------------------------------------------------------------------------------------------
     def expect_answer(self, answer: Answer) -> None:
@@ -396,17 +412,10 @@ class Connection:
         line: the others wait for it."""
         if self._answers and self._answers[0] is answer:
             return True
-        return self._has_room() and (is_waiting or self._waiting_fetches < _MAX_WAITING_FETCHES)
+        return self._has_room() and (is_waiting or self.waiting_fetches < _MAX_WAITING_FETCHES)
 
     def _has_room(self) -> bool:
-        return self._slow_reads == 0 and self._out.size_bytes + self._held_bytes < _HIGH_WATER_BYTES
-
-    def wait_began(self) -> None:
-        """A fetch found too little, and will be told by its shards when more comes."""
-        self._waiting_fetches += 1
-
-    def wait_ended(self) -> None:
-        self._waiting_fetches -= 1
+        return self.slow_reads == 0 and self._out.size_bytes + self._held_bytes < _HIGH_WATER_BYTES
 
     def park(self, answer: Parkable) -> None:
         """There was no room: `answer.unpark()` is called once there may be."""
@@ -417,20 +426,13 @@ class Connection:
         answer.held_bytes = size_bytes
         self._held_bytes += size_bytes
 
-    def slow_read_began(self) -> None:
-        """A read whose size is not known yet: no other begins behind it."""
-        self._slow_reads += 1
-
-    def slow_read_ended(self) -> None:
-        self._slow_reads -= 1
-
     def wake_parked(self) -> None:
         """Room was made: the next one may go on, the first in line before all others."""
         while self._parked and not self._is_closed:
             first = self._answers[0] if self._answers else None
             place = next((place for place, parked in enumerate(self._parked) if parked is first), 0)
             woken = self._parked[place]
-            if woken is not first and not (self._has_room() and self._waiting_fetches < _MAX_WAITING_FETCHES):
+            if woken is not first and not (self._has_room() and self.waiting_fetches < _MAX_WAITING_FETCHES):
                 return
             del self._parked[place]
             if woken.unpark():
@@ -493,3 +495,4 @@ class Connection:
 
 
 _PAUSED_BY_BUDGET, _PAUSED_BY_ANSWERS, _PAUSED_BY_WRITES, _PAUSED_BY_TURN = 1, 2, 4, 8
+_PAUSED_BY_ITSELF = _PAUSED_BY_ANSWERS | _PAUSED_BY_WRITES

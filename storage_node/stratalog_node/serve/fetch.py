@@ -154,7 +154,7 @@ class PendingFetch(Parkable):
             for shard in self._waits_on:
                 shard.waiters.discard(self)
             self._waits_on = {}
-            self._connection.wait_ended()
+            self._connection.waiting_fetches -= 1
 
     # Looking --------------------------------------------------------------------------------------------------------
     def attempt(self) -> None:
@@ -215,7 +215,7 @@ class PendingFetch(Parkable):
                 line[-1] = answer._replace(records=read.buffers, records_bytes=read.size_bytes)
         if slow:
             self._unregister()
-            self._connection.slow_read_began()
+            self._connection.slow_reads += 1
             work = self._read_slowly(answers, reads, slow, total, left, is_slow_first=is_slow_first)
             self._task = self._server.loop.create_task(self._or_close(work))
         elif has_error or is_cut or total >= self._enough_bytes or self._is_overdue or not looks:
@@ -241,7 +241,7 @@ class PendingFetch(Parkable):
         # Once; and again when a topic was made anew under its name.
         if not self._waits_on or counts.keys() != self._waits_on.keys():
             self._unregister()
-            self._connection.wait_began()
+            self._connection.waiting_fetches += 1
             for shard in counts:
                 shard.waiters.add(self)
         self._waits_on = counts
@@ -302,7 +302,7 @@ class PendingFetch(Parkable):
             for task in tasks:
                 if not task.done():
                     task.cancel()
-            self._connection.slow_read_ended()
+            self._connection.slow_reads -= 1
         found: dict[int, FetchedPartition[Piece]] = {}
         for (answer, shard, wanted), task in zip(slow, tasks, strict=False):
             if not task.done() or task.cancelled():

@@ -203,6 +203,61 @@ async def test_closing_while_waiting_for_the_budget_gives_back_exactly_what_was_
             await rig.nothing_is_held()
 
 
+async def reaped(rig: ServeRig, after_ms: int) -> None:
+    rig.steady.now_ms += after_ms
+    rig.server._reaper.cancel()  # type: ignore[union-attr]
+    rig.server._reap()
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_client_that_goes_on_slowly_does_not_hold_what_its_last_large_frame_took(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path, connection_read_timeout_ms=30_000) as rig:
+        shard = await rig.shard_of(max_message_bytes=8 << 20)
+        slow = rig.connect()
+        small = slow.produce_frame("flights", batch_of(b"small"))
+        await slow.write(slow.produce_frame("flights", batch_of(bytes(5_000_000))) + small[:30])
+        assert (await slow.produced()).error_code == 0
+        await eventually(lambda: slow.connection._deadline_ms)
+        for _ in range(3):
+            await reaped(rig, 20_000)
+            assert (rig.server.budget.used_bytes, rig.pool.lent_bytes) == (0, connection_module._SMALL_BUFFER)
+            await slow.write(small[30:] + small[:30])
+            assert (await slow.produced()).error_code == 0
+        assert shard.high_watermark == 4
+
+
+async def test_unread_requests_behind_answers_that_never_come_do_not_keep_others_from_being_read(
+    tmp_path: Path,
+) -> None:
+    async with ServeRig(tmp_path, queued_max_request_bytes=256 << 10, connection_read_timeout_ms=1000) as rig:
+        await rig.shard_of()
+        await rig.shard_of("quiet")
+        budget = rig.server.budget
+
+        async def takes_much_and_waits_for_ever(greedy: WireClient) -> None:
+            large = greedy.produce_frame("flights", batch_of(bytes(100_000)))
+            await greedy.write(large[:-10])
+            await eventually(lambda: greedy.connection._end == len(large) - 10)
+            waiting = greedy.fetch_frame("quiet", 0, max_wait_ms=2**31 - 1)
+            waiting *= connection_module._MAX_WAITING_ANSWERS + 1
+            greedy.socket.send(large[-10:] + waiting + large[:90_000])
+            await eventually(lambda: greedy.connection._pause_reasons)
+
+        # The first one takes all there is, the second one more than that, as one may at a time.
+        await takes_much_and_waits_for_ever(rig.connect(is_tcp=True))
+        await takes_much_and_waits_for_ever(rig.connect(is_tcp=True))
+        assert budget.used_bytes == 512 << 10
+        victim = rig.connect()
+        sending = asyncio.create_task(victim.write(victim.produce_frame("flights", batch_of(bytes(100_000)))))
+        await eventually(lambda: budget.waiting_count)
+        await reaped(rig, 500)
+        assert budget.waiting_count, "in a moment they may go on"
+        await reaped(rig, 1_000)
+        assert (await victim.produced()).error_code == 0
+        await sending
+
+
 async def test_a_connection_that_begins_a_frame_and_stalls_holds_little(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         await rig.shard_of()

@@ -195,7 +195,7 @@ async def test_a_connection_closed_under_a_control_request_ends_it(tmp_path: Pat
         await eventually(lambda: rig.meta.calls["advance_log_start"] == 1)
         client.close()
         await eventually(lambda: client.connection.is_closed)
-        await eventually(lambda: client.connection._control_task is None)
+        await eventually(lambda: client.connection._control._task is None)
         rig.meta.release("advance_log_start")
         await rig.nothing_is_held()
 
