@@ -226,6 +226,7 @@ class TierRig:
         self.writer: TierWriter
         self._follower: asyncio.Task[None] | None = None
         self._lives = 0
+        self._stepped_back_ms = 0
 
     async def __aenter__(self) -> TierRig:
         await self.meta.start()
@@ -294,6 +295,14 @@ class TierRig:
         await asyncio.gather(*running, return_exceptions=True)
         writer._encoder.close()
         self.clock.now_ms += 100
+
+    def monotonic(self) -> int:
+        return self.clock.now_ms + self._stepped_back_ms
+
+    def step_back(self, ms: int) -> None:
+        """The wall clock is set back; real time goes on."""
+        self.clock.now_ms -= ms
+        self._stepped_back_ms += ms
 
     def advance(self, ms: int) -> None:
         self.clock.now_ms += ms
@@ -500,6 +509,7 @@ class TierRig:
             names=self.names,
             schedule=schedule,
             clock_ms=self.clock,
+            monotonic_ms=self.monotonic,
             stats=self.stats,
             free_deleted=lambda key: self.shards.free_local(self.shards.get(key.shard_key), key),
             **changes,

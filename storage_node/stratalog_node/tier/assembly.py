@@ -102,6 +102,7 @@ class NodeTier:
             names=self.names,
             schedule=janitor_schedule(settings),
             clock_ms=clock_ms,
+            monotonic_ms=monotonic_ms,
             stats=self.stats,
             free_deleted=self._free_deleted,
         )

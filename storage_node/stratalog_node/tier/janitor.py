@@ -72,6 +72,7 @@ class Janitor:
         names: ObjectNames,
         schedule: JanitorSchedule,
         clock_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         stats: TierStats,
         free_deleted: Callable[[SegmentKey], Awaitable[None]] | None = None,
     ) -> None:
@@ -85,6 +86,10 @@ class Janitor:
         self._names = names
         self._schedule = schedule
         self._clock_ms = clock_ms
+        self._monotonic_ms = monotonic_ms
+        self._ahead: dict[SegmentKey, int] = {}
+        """Segments deleted at a time that is yet to come, by a clock that has been set back: since when they are seen,
+        in monotonic time."""
         self._stats = stats
         self._free_deleted = free_deleted or self._free_local
         self._rounds = Rounds("tier-janitor", schedule.interval_ms, self.delete_once, stats)
@@ -144,11 +149,9 @@ class Janitor:
     # Deleted segments -------------------------------------------------------------------------------------------------
     async def delete_once(self) -> int:
         """Take away what is past its grace. Returns how many segments were purged."""
-        now_ms = self._clock_ms()
         due: dict[ShardKey, list[Segment]] = defaultdict(list)
-        for segment in await self._deleted_segments():
-            if now_ms - (segment.deleted_ms or 0) >= self._schedule.delete_delay_ms:
-                due[segment.key.shard_key].append(segment)
+        for segment in self._past_grace(await self._deleted_segments()):
+            due[segment.key.shard_key].append(segment)
         count = 0
 
         async def take(segments: list[Segment]) -> None:
@@ -162,6 +165,20 @@ class Janitor:
         if due and self._bundles is not None:
             await self._rounds.guard(self._bundles.run_once)
         return count
+
+    def _past_grace(self, deleted: Sequence[Segment]) -> list[Segment]:
+        """The time of a deletion that is yet to come says nothing: then the grace begins when it is first seen."""
+        now_ms, monotonic_ms = self._clock_ms(), self._monotonic_ms()
+        seen, self._ahead = self._ahead, {}
+        due: list[Segment] = []
+        for segment in deleted:
+            waited_ms = now_ms - (segment.deleted_ms or 0)
+            if waited_ms < 0:
+                since_ms = self._ahead[segment.key] = seen.get(segment.key, monotonic_ms)
+                waited_ms = monotonic_ms - since_ms
+            if waited_ms >= self._schedule.delete_delay_ms:
+                due.append(segment)
+        return due
 
     async def _deleted_segments(self) -> list[Segment]:
         async with asyncio.timeout(self._schedule.call_timeout_ms / 1_000):

@@ -52,6 +52,25 @@ async def test_f29_the_log_start_moves_first_and_objects_go_after_the_grace() ->
         await rig.check()
 
 
+async def test_what_was_deleted_while_the_clock_was_far_ahead_goes_a_grace_after_it_was_set_right() -> None:
+    """B2: its time of deletion is years from now, and it would stay for as long."""
+    async with TierRig() as rig:
+        shard = rig.shard(await rig.create_topic())
+        await rig.start_writer()
+        (sealed,) = await _sealed(rig, shard)
+        rig.clock.now_ms += 10_000 * HOUR
+        await rig.meta.advance_log_start(shard.key, 1)
+        await eventually(lambda: shard.log_start_offset == 1)
+        rig.step_back(10_000 * HOUR)
+        janitor = rig.janitor()
+        assert await janitor.delete_once() == 0
+        rig.advance(DELAY_MS - 2_000)
+        assert await janitor.delete_once() == 0, "readers have their grace"
+        rig.advance(2_000)
+        assert await janitor.delete_once() == 1
+        assert not shard.has_local(sealed.key) and await rig.deleted() == []
+
+
 async def test_f32_a_deletion_that_stops_halfway_leaves_no_manifest_that_points_at_dead_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
