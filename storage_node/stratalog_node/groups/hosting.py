@@ -347,6 +347,8 @@ class GroupHosting:
                 # Only from here on its members' heartbeats count.
                 hosted.machine.begin_sessions(self._membership.now_ms())
                 self._membership.wake_in_time(hosted)
+        if shard.log is not None:
+            shard.log.loaded()
 
     async def _take_offsets(self, hosted: HostedGroup, offsets: dict[ShardKey, CommittedOffset]) -> None:
         size_bytes = 0

@@ -52,6 +52,9 @@ class LogLimits:
     max_pending_bytes: int = 32 << 20
     """What waits or is on its way, over all shards of the node; what is submitted beyond this is refused at once."""
     read_bytes: int = 128 << 10
+    most_openings: int = 16
+    """A log that was opened more often since its beginning gets a snapshot, however short it is: after a start that was
+    not clean each opening is a segment."""
 
 
 class Backlog:
@@ -104,6 +107,7 @@ class GroupLog:
         self._since_snapshot_bytes = 0
         self._last_snapshot_bytes = 0
         self._is_closed = False
+        self._is_snapshot_wanted = False
 
     # Loading ----------------------------------------------------------------------------------------------------
     async def load(self, node_id: int) -> Replay:
@@ -135,7 +139,15 @@ class GroupLog:
                     await asyncio.sleep(0)
             if offset == before:
                 raise Unavailable(f"{source}: nothing to read at offset {offset}, below {opened_at}: it is tried again")
+        self._is_snapshot_wanted = replay.openings > self._limits.most_openings
         return replay
+
+    def loaded(self) -> None:
+        """The live state is what was read: a snapshot may be made of it."""
+        if self._is_snapshot_wanted and not self._is_closed and self._snapshot is None:
+            self._is_snapshot_wanted = False
+            self._snapshot = SnapshotInProgress(self._wall_ms(), self._live)
+            self._go_on_writing()
 
     # Appending --------------------------------------------------------------------------------------------------
     def submit(self, pairs: Sequence[KeyValue], done: Done) -> None:
@@ -151,8 +163,11 @@ class GroupLog:
             return
         self._pending.append(submission)
         backlog.size_bytes += submission.size_bytes
+        self._go_on_writing()
+
+    def _go_on_writing(self) -> None:
         if self._writer is None:
-            self._writer = loop.create_task(self._write(), name=f"group-log-{self.index}")
+            self._writer = asyncio.get_running_loop().create_task(self._write(), name=f"group-log-{self.index}")
 
     def close(self) -> None:
         """What waits to be appended is refused; an append under way is still reported."""

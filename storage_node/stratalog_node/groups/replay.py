@@ -39,11 +39,13 @@ class ReplayedGroup:
 class Replay:
     """Groups by id. `begins_complete` says whether the log began at offset 0 or with a complete snapshot."""
 
-    __slots__ = ("_begun", "_counted", "_is_first", "begins_complete", "groups")
+    __slots__ = ("_begun", "_counted", "_is_first", "begins_complete", "groups", "openings")
 
     def __init__(self, log_start_offset: int) -> None:
         self.groups: dict[str, ReplayedGroup] = {}
         self.begins_complete = log_start_offset == 0
+        self.openings = 0
+        """How often a coordinator took the shard over, as far back as the log goes."""
         self._begun: int | None = None
         """The snapshot whose end would complete the log's beginning."""
         self._counted = 0
@@ -86,6 +88,7 @@ class Replay:
                 self._begun = None
             case LogOpened():
                 self._begun = None
+                self.openings += 1
             case _:
                 assert_never(entry)
         self._is_first = False

@@ -115,6 +115,19 @@ async def test_a_snapshot_is_on_the_disk_before_anything_is_trimmed(monkeypatch:
     assert node.trims and all(end > offset for end, (_, offset) in zip(durable, node.trims, strict=True))
 
 
+async def test_a_short_log_that_is_opened_again_and_again_does_not_grow_for_ever() -> None:
+    limits = CoordinatorLimits(log=LogLimits(most_openings=4))
+    node = await GroupNode(limits=limits, offsets_topic_num_partitions=1).start()
+    await commit_many(node, 10)
+    for _ in range(20):
+        await node.kill()
+        await node.settle()
+    shard = node.shard_of("g0")
+    assert node.trims and len(shard.batches) < 10, "each opening stays, and is a segment after a kill"
+    assert await everything(node) == newest(10)
+    assert node.groups.stats.incomplete_loads == 0
+
+
 async def test_a_log_whose_beginning_is_missing_is_reported() -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()
     await commit_many(node, 10)
