@@ -15,6 +15,8 @@ _STALL_S = 0.5
 """A loop that comes round this much later than it wanted to has stood still."""
 _CATCH_UP_TICKS = 10
 """Ticks after a stall before anyone may expire: at least as many turns, each of which reads what is ready."""
+_MOST_STALLS = 60
+"""So many stalls that follow one another do not count; more do: a loop that is slow for good finds out who is dead."""
 
 
 class Attention:
@@ -25,6 +27,9 @@ class Attention:
         self._looked_s = clock_s()
         self._unattended_s = 0.0
         self._ticks_left = 0
+        self._stalls = 0
+        """Since the loop was well."""
+        self._calm_ticks = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -51,10 +56,16 @@ class Attention:
         now_s = self._clock_s()
         gap_s, self._looked_s = now_s - self._looked_s, now_s
         if gap_s > _TICK_S + _STALL_S:
-            self._unattended_s += gap_s
-            self._ticks_left = _CATCH_UP_TICKS
+            self._calm_ticks = 0
+            self._stalls += 1
+            if self._stalls <= _MOST_STALLS:
+                self._unattended_s += gap_s
+                self._ticks_left = _CATCH_UP_TICKS
 
     def _tick(self) -> None:
         self._look()
         self._ticks_left = max(self._ticks_left - 1, 0)
+        self._calm_ticks += 1
+        if self._calm_ticks > _CATCH_UP_TICKS:
+            self._stalls = 0
         self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)

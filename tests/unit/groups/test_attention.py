@@ -68,6 +68,19 @@ def test_a_loop_that_is_a_little_late_has_not_stood_still() -> None:
     assert attention.unattended_ms() == 5_000 and attention.is_catching_up
 
 
+async def test_a_loop_that_is_slow_for_good_finds_out_who_is_dead() -> None:
+    node = await GroupNode().start()
+    await a_member(node)
+    for _ in range(100):
+        stand_still(node, 0.7)
+        assert (await node.groups.describe("g")).status.state is GroupState.STABLE
+        node.groups.membership.run_due()
+    await eventually(lambda: not node.groups.attention.is_catching_up)
+    node.groups.membership.run_due()
+    assert (await node.groups.describe("g")).status.state is GroupState.EMPTY
+    await node.groups.stop()
+
+
 async def test_many_groups_that_are_due_together_are_woken_in_slices() -> None:
     node = await GroupNode().start()
     for n in range(500):
