@@ -25,6 +25,9 @@ from stratalog_node.disk.layout import NodeLayout
 
 _LOOK = "look at it with `stratalog dump`; nothing reads it, so it can be moved away once you know what it is"
 _VOLUME = RESTORE_VOLUME
+_COMES_BACK = (
+    "start the node with the --bucket that has it: what is missing comes back from there before the shard serves"
+)
 
 
 def is_data_directory(path: Path) -> bool:
@@ -94,7 +97,7 @@ def _check_shard(
         path = layout.segment(key)
         seen.step(str(path))
         known = metadata.segments.get(key) if metadata is not None else None
-        if metadata is not None and known is None and _is_unexplained(key, metadata, path, seen):
+        if metadata is not None and known is None and _is_unexplained(key, keys, metadata, path, seen):
             continue
         is_growing = known.seal is None if known is not None else key is keys[-1]
         try:
@@ -111,19 +114,20 @@ def _check_shard(
         _check_name(report, key)
         index = layout.index(key)
         check_index_file(index, report, known.seal if known is not None else None)
+        _check_chain(before, report, key, known, seen)
+        _check_known_end(report, known, seen)
         seen.findings += report.findings
         seen.segments += 1
         seen.batch_bytes += report.batch_bytes
-        _check_chain(before, report, key, known, seen)
-        _check_known_end(report, known, seen)
         before = report
     del shard
 
 
-def _is_unexplained(key: SegmentKey, metadata: Metadata, path: Path, seen: Examination) -> bool:
-    """A file that metadata does not know. A shard's next epoch is a roll that was not confirmed yet: it is data."""
+def _is_unexplained(key: SegmentKey, keys: list[SegmentKey], metadata: Metadata, path: Path, seen: Examination) -> bool:
+    """A file that metadata does not know. Those of the shard's next epochs are rolls that were not confirmed yet, or
+    newer than metadata that were put back: they are data, and a start confirms them."""
     last = metadata.last_epoch(key.shard_key)
-    if last >= 0 and key.epoch == last + 1:
+    if last >= 0 and set(range(last + 1, key.epoch + 1)) <= {other.epoch for other in keys}:
         return False
     seen.warn(str(path), "metadata knows no such segment", _LOOK)
     return True
@@ -154,9 +158,15 @@ def _check_known_end(report: LocalReport, known: Segment | None, seen: Examinati
     if known is None or known.seal is not None or report.stream is None:
         return
     known_end = known.end_offset if known.end_offset is not None else known.remote.commit_offset
-    if report.stream.next_offset < known_end:
-        what = f"its batches end at offset {report.stream.next_offset}, but {known_end} is known to have been written"
+    end = report.stream.next_offset
+    if end >= known_end:
+        return
+    what = f"its batches end at offset {end}, but {known_end} is known to have been written"
+    if known.remote.commit_offset < known_end:
         seen.error(str(report.path), what, _VOLUME)
+        return
+    report.findings = [one for one in report.findings if one.severity == "error"]  # a torn tail is no other matter
+    seen.warn(str(report.path), f"{what}; the object store has the rest", _COMES_BACK)
 
 
 def _foreign_files(layout: NodeLayout) -> Iterator[Path]:

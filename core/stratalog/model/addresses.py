@@ -9,6 +9,7 @@ LAST_PORT: Final = 65_535
 
 _HOST: Final = re.compile(r"[^\s:/@\[\]?#,]+")
 _IPV6: Final = re.compile(r"[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(%[\w.-]+)?")
+_NAME: Final = re.compile(r"[\w-]+(\.[\w-]+)*\.?", re.ASCII)
 _ANYWHERE: Final = frozenset({"0.0.0.0", "::", "*"})
 
 
@@ -33,6 +34,11 @@ def parse_address(text: str) -> tuple[str, int]:
     if not is_host:
         raise ValueError(f"{expected}; the host is a name or an address, an IPv6 one in brackets")
     return host, int(port)
+
+
+def is_name(host: str) -> bool:
+    """Whether this may be a host's name, or an IPv4 address."""
+    return _NAME.fullmatch(host) is not None
 
 
 def is_anywhere(host: str) -> bool:

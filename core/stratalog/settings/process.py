@@ -13,7 +13,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from stratalog.machines.table_topics import MAX_SHARDS_PER_TOPIC
-from stratalog.model.addresses import is_anywhere, parse_address
+from stratalog.model.addresses import is_anywhere, is_name, parse_address
 from stratalog.settings.choices import FlushPolicy, LogLevel, ReadPolicy, TimestampType
 from stratalog.settings.refusal import key_of
 from stratalog.settings.relations import PROCESS_RELATIONS, assert_relations
@@ -430,6 +430,14 @@ class ProcessSettings(BaseModel):
     def _host_and_port(cls, value: str) -> str:
         if value:
             parse_address(value)
+        return value
+
+    @field_validator("http_allowed_hosts")
+    @classmethod
+    def _names(cls, value: str) -> str:
+        wrong = [entry.strip() for entry in value.split(",") if not is_name(entry.strip().removeprefix("."))]
+        if value.strip() and wrong:
+            raise ValueError(f"expected names without port, protocol or path, a.example or .example, not {wrong[0]!r}")
         return value
 
     @field_validator("advertised_listeners")

@@ -23,6 +23,7 @@ from stratalog_node.check.batch_stream import BatchStream
 from stratalog_node.check.local_segment import check_index_file, check_segment_file
 from stratalog_node.check.remote_segment import check_remote_segment
 from stratalog_node.shards.seam import ShardView
+from stratalog_node.shards.stopped import Stop, StopCause
 
 _RANGE_BYTES = 4 << 20
 _ATTEMPTS = 5
@@ -43,9 +44,12 @@ async def verify(
         await slices.did()
     yield VerifyStart(segments=len(chosen), bytes=total)
     local = cold = errors = warnings = 0
+    stops = {view.key: stop for view, stop in services.shards.stopped()}
     for view, segment in chosen:
         async with checks:
             line = await _check(services, view, segment)
+        if segment.seal is None and (stop := stops.get(view.key)) is not None and stop.hides_end:
+            line.findings.append(_unopened(services, segment, stop))
         local += line.local_bytes
         cold += line.cold_bytes
         errors += sum(finding.severity == "error" for finding in line.findings)
@@ -156,6 +160,13 @@ async def _check_growing(services: AdminServices, view: ShardView, segment: Segm
             return stream.position, []
         return stream.position, [Finding(severity="error", place=path, what=str(error), next_step=CHECK_VOLUME)]
     return stream.position, []
+
+
+def _unopened(services: AdminServices, segment: Segment, stop: Stop) -> Finding:
+    """A stopped shard's segment that no start could open: nothing of it was checked."""
+    severity: Literal["error", "warning"] = "warning" if stop.cause is StopCause.HEALING else "error"
+    place = str(services.layout.segment(segment.key))
+    return Finding(severity=severity, place=place, what=stop.reason, next_step=stop.next_step)
 
 
 def _missing(services: AdminServices, segment: Segment, place: str) -> list[Finding]:

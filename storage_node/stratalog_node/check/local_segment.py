@@ -91,7 +91,8 @@ def _walk(file: InspectedFile, stream: BatchStream, report: LocalReport, *, is_a
     if is_active:
         report.warn(
             f"{_words(fault)}; a torn tail of {left} bytes after offset {stream.next_offset}",
-            "nothing to do: the next start cuts it; it was never acknowledged under the topic's flush policy",
+            "nothing to do: the next start cuts it; a kill tears only what was not acknowledged, a power cut also what "
+            "a topic without flush.policy=fsync had not flushed",
         )
     else:
         report.error(f"{_words(fault)}; {left} bytes from there on cannot be trusted")

@@ -363,6 +363,8 @@ def test_a_shard_that_stopped_is_named_with_the_next_step_and_the_node_stays_rea
         for shown in (hurt.run("status").stdout, running.get("/")):
             assert "shard broken-0 takes no writes" in shown
         assert '"ready": true' in running.get("/readyz")
+        (finding,) = hurt.json("verify", "broken", code=1)["findings"]
+        assert (finding["place"], finding["what"]) == (str(place), stopped["reason"])
         hurt.produce("whole", 1)
 
 

@@ -177,8 +177,25 @@ def test_zeros_where_metadata_knows_of_batches_are_no_room_ahead(cluster: Stored
     metadata.segments[active.key] = replace(active, remote=RemoteCopy(RemoteState.PARTIAL, 60, ()))
     check_directory(cluster.data, metadata, seen)
     assert [finding.what for finding in seen.findings if finding.place == str(path)] == [
-        "its batches end at offset 55, but 60 is known to have been written"
+        "its batches end at offset 55, but 60 is known to have been written; the object store has the rest"
     ]
+    assert seen.errors == 0, "the next start brings it back"
+
+
+def test_segments_newer_than_metadata_that_were_put_back_are_data(cluster: StoredCluster) -> None:
+    """A start confirms them one after the other; "nothing reads it, so it can be moved away" cost them all."""
+    seen = Examination(str(cluster.data), lambda _: None)
+    metadata = read_metadata(cluster.data, seen)
+    assert metadata is not None
+    for epoch in (1, 2):
+        del metadata.segments[segment_key(epoch)]
+    metadata._last_epoch[segment_key(0).shard_key] = 0
+    check_directory(cluster.data, metadata, seen)
+    assert "metadata knows no such segment" not in [finding.what for finding in seen.findings]
+
+    cluster.segment_file(1).unlink()
+    check_directory(cluster.data, metadata, seen)
+    assert "metadata knows no such segment" in [finding.what for finding in seen.findings], "behind a gap nothing does"
 
 
 def test_a_freed_local_copy_of_a_complete_segment_is_no_loss(cluster: StoredCluster) -> None:
