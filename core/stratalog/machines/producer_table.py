@@ -4,8 +4,8 @@ Epochs, sequences and offsets are a function of the log: the same batches in the
 each replica and each restart derives them again, and a seal record carries them to the next segment's leader. When a
 producer was last seen is the node's time, not its batches', which may be of any age; what is read back from the log
 counts as seen at that moment.
-Bounded: above `limit` the producer not seen for longest is forgotten. Its next batch is appended whatever its sequence;
-only a repetition of what it had under way would not be known.
+Bounded: above `limit` the producers not seen for longest are forgotten, once what drove them out is in the log. Their
+next batch is appended whatever its sequence; only a repetition of what it had under way would not be known.
 Cost: about 1 us per batch of an idempotent producer, nothing for others.
 Source: docs/kafka.md "Idempotence"; Kafka's ProducerStateManager semantics.
 """
@@ -66,6 +66,8 @@ class ProducerTable:
         return len(self._entries)
 
     def snapshot(self) -> tuple[ProducerSnapshot, ...]:
+        """At most `limit`. Requires: no append is under way."""
+        self.trim()
         return tuple(self._entries[pid] for pid in sorted(self._entries))
 
     def get(self, producer_id: int) -> ProducerSnapshot | None:
@@ -102,12 +104,10 @@ class ProducerTable:
     def record(
         self, producer_id: int, epoch: int, first_sequence: int, count: int, base_offset: int, now_ms: int
     ) -> ProducerSnapshot | None:
-        """Remember a batch appended now; returns the entry before, for `restore`."""
+        """Remember a batch appended now; returns the entry before, for `restore`. `trim` once it cannot fail any more:
+        appends that fail must drive nobody out."""
         entries = self._entries
         entry = entries.pop(producer_id, None)
-        if entry is None and len(entries) >= self.limit:
-            del entries[next(iter(entries))]
-            self.dropped += 1
         memo = BatchMemo(first_sequence, (first_sequence + count - 1) % _SEQUENCES, base_offset, now_ms)
         if entry is None or entry.producer_epoch != epoch:
             batches: tuple[BatchMemo, ...] = (memo,)
@@ -115,6 +115,12 @@ class ProducerTable:
             batches = (*entry.batches[1 - KEPT_BATCHES :], memo)
         entries[producer_id] = ProducerSnapshot(producer_id, epoch, now_ms, batches)
         return entry
+
+    def trim(self) -> None:
+        """Down to `limit`. Requires: nothing that was recorded is undone from here on."""
+        while len(self._entries) > self.limit:
+            del self._entries[next(iter(self._entries))]
+            self.dropped += 1
 
     def restore(self, producer_id: int, entry: ProducerSnapshot | None) -> None:
         """Put back what `record` returned; undo the newest record first."""
@@ -134,6 +140,7 @@ class ProducerTable:
                 header.base_offset,
                 now_ms,
             )
+            self.trim()
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers silent for longer than `expiration_ms`; returns how many."""

@@ -349,6 +349,7 @@ class SegmentLeader:
         limit = self.policy.segment_bytes
         is_degraded = len(self.isr) < self.policy.min_insync_replicas
         self._undo.clear()
+        self.producers.trim()
         remaining: list[OfferedBatch] | None = None
         for index, batch in enumerate(offered):
             if is_degraded and batch.acks == -1:

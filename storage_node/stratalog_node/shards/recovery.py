@@ -227,6 +227,9 @@ class Recovery:
             checkpoint = self._checkpoints.get(segment.key)
             if checkpoint is not None and checkpoint.position == 0:
                 table.replace(checkpoint.producers)
+            elif checkpoint is not None:
+                log.error("a file that was written to is gone", file=str(self._node.layout.segment(segment.key)))
+                shard.doubted_epoch = segment.epoch
             if local_end == known_end and segment.state is SegmentState.ACTIVE:
                 return None
         self.unhealed[shard.key] = MissingTail(segment, local_end, known_end, table.snapshot())

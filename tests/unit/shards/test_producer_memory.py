@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from stratalog.model.errors import DiskFull
+from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.shard_log import ShardLog
 from support.shard_rig import ShardRig
 from support.waiting import eventually
@@ -100,3 +102,27 @@ async def test_a_shard_remembers_so_many_producers_and_no_more(tmp_path: Path) -
         known = await rig.acknowledged(shard, b"x", **producer(29))
         assert known.offset < shard.segments[1].base_offset
         await rig.acknowledged(shard, b"z", **producer(3, sequence=55))
+
+
+async def test_producers_whose_appends_fail_drive_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk each failed append of a new producer cost a known one its place, and its repetition a copy."""
+    async with ShardRig(tmp_path, producer_id_max_per_shard=10) as rig:
+        shard = await rig.shard_of()
+        for number in range(10):
+            await rig.acknowledged(shard, b"%d" % number, **producer(number))
+        with monkeypatch.context() as patch:
+            patch.setattr(SegmentFile, "append", failing_append)
+            for number in range(10, 25):
+                asked = rig.append(shard, b"x", **producer(number))
+                assert not asked.is_acknowledged
+        for number in range(10):
+            again = await rig.acknowledged(shard, b"%d" % number, **producer(number))
+            assert again.offset == number
+        for number in range(30, 40):
+            await rig.acknowledged(shard, b"y", **producer(number))
+        assert shard.active is not None
+        assert len(shard.active.leader.producers.snapshot()) == 10
+
+
+def failing_append(*_: object) -> None:
+    raise DiskFull("no space left")

@@ -197,3 +197,17 @@ async def test_no_epoch_and_offset_ever_stands_for_two_records(tmp_path: Path, s
                 assert seen.setdefault(place, batch) == batch, f"{place} was shown with other bytes before"
             await rig.restart(chance.choice(["stop", "crash", "power_cut", "power_cut"]))
         await rig.all_sealed()
+
+
+async def test_a_file_that_is_gone_after_a_clean_stop_puts_its_shard_in_doubt(tmp_path: Path) -> None:
+    """Its checkpoint knows that offsets were given."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"a")
+        path = rig.file_of(shard)
+        await rig.stop()
+        path.unlink()
+        await rig.start()
+        shard = rig.shard(shard)
+        await rig.acknowledged(shard, b"b")
+        assert shard.active is not None and shard.active.key.epoch == 1
