@@ -269,7 +269,7 @@ class TierRig:
             "catalog": self.catalog,
             "store": self.store,
             "limits": self.limits,
-            "clock_ms": self.clock,
+            "clock_ms": self.monotonic,
             "rng": self.rng,
             "holder": f"{NODE_ID}/{self._lives}",
             "stats": self.stats,

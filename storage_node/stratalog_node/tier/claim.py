@@ -60,7 +60,9 @@ class EpochClaim:
         limits: UploadLimits,
         stats: TierStats,
         is_store_expected_to_hold_data: Callable[[], bool],
+        clock_ms: Callable[[], int],
     ) -> None:
+        """`clock_ms` must be monotonic."""
         self._has_data = is_store_expected_to_hold_data
         self._owner = owner
         self._names = names
@@ -72,7 +74,12 @@ class EpochClaim:
         self._stats = stats
         self._read: dict[tuple[int, int], UUID] = {}
         """Nonces of claims, by epoch and the store's time: one that was put anew is read anew."""
+        self._clock_ms = clock_ms
         self._claimed_ms: int | None = None
+        self._claimed_at_ms = 0
+        """When that was, by our own clock."""
+        self._ahead_to_ms = 0
+        """The latest time of an object that was yet to come by the store's clock: it has been set back since."""
         self._witness: str | None = None
         self.fork: str | None = None
         """Why this node neither uploads nor sweeps, and the next step; None while nothing is known to be wrong."""
@@ -100,10 +107,14 @@ class EpochClaim:
 
     def witness(self, key: str, lock_epoch: int, epoch: int, modified_ms: int) -> None:
         """Look at an object of ours that was listed. Raises: Forked when it was written under an earlier epoch though
-        the present one was long claimed: a copy of this node is alive."""
+        the present one was long claimed: a copy of this node is alive. One from a time that is yet to come is none: the
+        store's clock (of a directory: the machine's) was ahead when it was written."""
         if lock_epoch >= epoch or self._claimed_ms is None:
             return
-        if modified_ms > self._claimed_ms + self._late_put_ms:
+        now_ms = self._claimed_ms + self._clock_ms() - self._claimed_at_ms
+        if modified_ms > now_ms + self._late_put_ms:
+            self._ahead_to_ms = max(self._ahead_to_ms, modified_ms)
+        if modified_ms > max(self._claimed_ms + self._late_put_ms, self._ahead_to_ms):
             self._witness = (
                 f"{key} was written under lock epoch {lock_epoch} after epoch {epoch} had been claimed: a copy of node "
                 f"{self._node_id} is alive; {NEXT_STEP}"
@@ -127,7 +138,8 @@ class EpochClaim:
                 case ClaimHeld(over):
                     if nonces[lock.epoch] != self._nonce:
                         raise Forked(self._fork_words(lock.epoch, lock))
-                    self._claimed_ms = listed[lock.epoch]
+                    if self._claimed_ms != listed[lock.epoch]:
+                        self._claimed_ms, self._claimed_at_ms = listed[lock.epoch], self._clock_ms()
                     await self._take_away(over)
                     return
                 case PutClaim():

@@ -162,7 +162,7 @@ class TierWriter:
         )
         nonce = nonce or uuid4()
         owner = ClaimOwner(node_id, storage_id, nonce)
-        self.claim = EpochClaim(owner, self.names, store, limits, self.stats, catalog.has_remote_data)
+        self.claim = EpochClaim(owner, self.names, store, limits, self.stats, catalog.has_remote_data, clock_ms)
         self.lock = TierLock(
             meta=meta,
             name=tier_lock_name(node_id),

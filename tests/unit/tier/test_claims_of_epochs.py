@@ -145,6 +145,26 @@ async def test_a_copy_that_sees_the_other_write_stops_too() -> None:
             assert live <= set(await rig.store.keys())
 
 
+async def test_objects_from_a_time_when_the_stores_clock_was_ahead_are_of_no_copy() -> None:
+    """The clock of a directory is the machine's own: set right, it must not make a node its own stranger for years."""
+    async with TierRig() as rig:
+        shard = rig.shard(await rig.create_topic())
+        rig.clock.now_ms += 1_000 * LONG_MS
+        await rig.start_writer()
+        await _filled(rig, shard)
+        await rig.writer.close()
+        rig.step_back(1_000 * LONG_MS)
+        await rig.start_writer()
+        await _filled(rig, shard)
+        live = await rig.check()
+        await _sweep_everything(rig)
+        assert rig.writer.claim.fork is None and rig.stats.sweeps == 3
+        rig.advance(1_000 * LONG_MS)
+        await _sweep_everything(rig)
+        assert rig.writer.claim.fork is None, "nor when the clock gets there again"
+        assert live <= set(await rig.store.keys())
+
+
 async def test_the_next_life_of_the_same_disk_takes_over_the_claims() -> None:
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
