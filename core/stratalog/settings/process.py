@@ -91,7 +91,8 @@ class ProcessSettings(BaseModel):
         ge=64 * KIB,
         le=64 * GIB,
         description="Bytes of all requests in flight; above it connections are not read (one larger request is still "
-        "read, alone).",
+        "read, alone). As much again may wait in answers, other than records, that clients do not take; above it "
+        "connections that take nothing are closed.",
     )
     fetch_max_bytes: int = Field(
         default=55 * MIB,

@@ -21,6 +21,7 @@ from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import FEW
 from stratalog_node.serve.registry import Api
+from stratalog_node.serve.untaken import UntakenAnswers
 
 if TYPE_CHECKING:
     from stratalog_node.serve.server import KafkaServer
@@ -42,6 +43,7 @@ class ControlDesk:
         self.server = server
         self.services = services
         self.large = asyncio.Semaphore(LARGE_AT_ONCE)
+        self.untaken = UntakenAnswers(services.settings.queued_max_request_bytes)
 
     def take(self, connection: Connection, api: Api, header: RequestHeader, frame: memoryview) -> None:
         """Raises: MalformedFrame for a request above the limit of control requests."""
@@ -70,7 +72,7 @@ class _PendingControl(Answer):
         server, api, connection = self._desk.server, self._api, self._connection
         begin = server.loop.time()
         try:
-            self.buffers = await self._answer()
+            buffers = await self._answer()
         except asyncio.CancelledError:
             raise
         except MalformedFrame as error:
@@ -88,6 +90,10 @@ class _PendingControl(Answer):
             )
             connection.close(f"{api.name} failed: {error}")
             return
+        if connection.is_closed:
+            return
+        self.buffers = buffers
+        self._desk.untaken.hold(self, connection, sum(map(len, buffers)), server.steady_ms)
         server.stats.control_duration.observe(int((server.loop.time() - begin) * 1e6))
         connection.answer_ready()
         server.request_tick()

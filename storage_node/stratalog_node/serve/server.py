@@ -211,6 +211,7 @@ class KafkaServer:
             elif self.steady_ms - connection.last_active_ms > _REAP_S * 1000:
                 # After the next turn: batches of this one may still lie in the buffer.
                 self.rest(connection)
+        self._control.untaken.shed(self.steady_ms)
         if self._resting:
             self.request_tick()
         self._reaper = self.loop.call_later(_REAP_S, self._reap)
