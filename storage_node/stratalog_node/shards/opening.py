@@ -86,6 +86,13 @@ class SegmentOpener:
         checkpoint = self._checkpoints.get(key)
         if is_confirmed and checkpoint is not None and scan.next_offset < checkpoint.next_offset:
             shard.doubted_epoch = key.epoch
+            log.error(
+                "batches that were flushed are gone from a file: offsets that were acknowledged are lost on this disk",
+                file=str(path),
+                base_offset=scan.next_offset,
+                end_offset=checkpoint.next_offset,
+                next_step="check the disk, put a copy of the file back if there is one, then start the node again",
+            )
         if shard.rules.is_fsync and checked_bytes < scan.position:
             # What is found here is below the high watermark from now on, and a repetition of it is acknowledged.
             await self._node.threads.read(lambda: file.sync(with_names=True))

@@ -399,7 +399,7 @@ def _file_of(node: NodeProcess, ask: Asker, topic: str) -> Path:
     ids=["stored", "lost"],
 )
 def test_everybody_says_the_same_of_a_missing_file(tmp_path: Path, remote: str, said: str) -> None:
-    """B5: locate, verify and doctor gave three answers; running or started anew, the verdict is one."""
+    """Locate, verify and doctor gave three answers; running or started anew, the verdict is one."""
     node = NodeProcess(tmp_path / "data", str(tmp_path / "bucket"), SETTINGS)
     ask = Asker(node)
     is_stored = remote == "true"

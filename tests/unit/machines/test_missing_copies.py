@@ -1,4 +1,4 @@
-"""One verdict on a segment without a local file, by a table of facts (B5)."""
+"""One verdict on a segment without a local file, by a table of facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sealed segment's file that is gone under a running node: reads go to the object store, or say what is lost (B5)."""
+"""A sealed segment's file that is gone under a running node: reads go to the object store, or say what is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy of a disk and metadata put back from an older one: the bucket tells, and nothing in it is lost (A6)."""
+"""A copy of a disk and metadata put back from an older one: the bucket tells, and nothing in it is lost."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def _own(rig: TierRig) -> str:
 
 
 async def test_metadata_that_is_older_than_the_bucket_neither_uploads_nor_sweeps() -> None:
-    """A6: chunks, index and manifest of later segments, and a bundle with a topic it never heard of, all stay."""
+    """Chunks, index and manifest of later segments, and a bundle with a topic it never heard of, all stay."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.start_writer()
@@ -85,7 +85,7 @@ async def test_metadata_that_is_older_than_the_bucket_neither_uploads_nor_sweeps
 
 
 async def test_a_restart_of_a_copy_does_not_make_it_the_true_one() -> None:
-    """A6: its epochs grow with each start, and pass those of the other; its past stays unknown to its metadata."""
+    """Its epochs grow with each start, and pass those of the other; its past stays unknown to its metadata."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.start_writer()
@@ -108,7 +108,7 @@ async def test_a_restart_of_a_copy_does_not_make_it_the_true_one() -> None:
 
 
 async def test_a_copy_that_started_while_this_node_ran_stops_it_before_its_next_sweep() -> None:
-    """A6: the copy's metadata knows this life, so it may claim the next epoch; then this one must not go on."""
+    """The copy's metadata knows this life, so it may claim the next epoch; then this one must not go on."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.start_writer()
@@ -128,7 +128,7 @@ async def test_a_copy_that_started_while_this_node_ran_stops_it_before_its_next_
 
 
 async def test_a_copy_that_sees_the_other_write_stops_too() -> None:
-    """A6: objects of an earlier epoch that are younger than the claim of ours."""
+    """Objects of an earlier epoch that are younger than the claim of ours."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.start_writer()
@@ -262,7 +262,7 @@ async def test_while_a_copy_is_alive_no_local_copy_is_freed_and_no_object_delete
 
 
 async def test_a_bundle_with_a_part_that_metadata_never_heard_of_is_kept_told_and_counted() -> None:
-    """A6: its directory is read before it is deleted."""
+    """Its directory is read before it is deleted."""
     async with TierRig() as rig:
         known = rig.shard(await rig.create_topic("known"))
         await rig.start_writer()

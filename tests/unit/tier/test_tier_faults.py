@@ -509,7 +509,7 @@ async def test_f79_an_unexpected_error_ends_one_upload_not_the_uploader(monkeypa
 
 
 async def test_a_sealed_segment_whose_file_is_lost_is_held_and_named_until_it_is_back() -> None:
-    """B5: it was invisible: not uploaded, not held, not counted."""
+    """It was invisible: not uploaded, not held, not counted."""
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
         for _ in range(70):

@@ -53,7 +53,7 @@ async def test_f29_the_log_start_moves_first_and_objects_go_after_the_grace() ->
 
 
 async def test_what_was_deleted_while_the_clock_was_far_ahead_goes_a_grace_after_it_was_set_right() -> None:
-    """B2: its time of deletion is years from now, and it would stay for as long."""
+    """Its time of deletion is years from now, and it would stay for as long."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.start_writer()

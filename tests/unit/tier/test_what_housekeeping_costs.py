@@ -1,4 +1,4 @@
-"""What a small segment costs in requests, and the keeping of house in looks, however many segments there are (B6)."""
+"""What a small segment costs in requests, and the keeping of house in looks, however many segments there are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def _sealed(rig: TierRig, shard: RigShard, count: int) -> list[Segment]:
 
 
 async def test_a_small_sealed_segment_costs_half_the_requests_it_did() -> None:
-    """B6: 3 PUT, 1 GET, 1 LIST to complete, 1 GET, 1 LIST to free, 2 LIST, 3 DELETE to delete, which is 12."""
+    """3 PUT, 1 GET, 1 LIST to complete, 1 GET, 1 LIST to free, 2 LIST, 3 DELETE to delete, which is 12."""
     count = 20
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic(local_retention_ms="1"))
@@ -73,7 +73,7 @@ async def test_deleted_segments_behind_much_else_are_found_one_by_one(monkeypatc
 
 @pytest.mark.parametrize("count", [10, 40])
 async def test_a_sweep_of_clean_folders_reads_nothing_but_listings(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B6: metadata was read again per thousand folders, and a manifest per complete segment."""
+    """Metadata was read again per thousand folders, and a manifest per complete segment."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.start_writer()
@@ -100,7 +100,7 @@ async def test_a_sweep_of_clean_folders_reads_nothing_but_listings(count: int, m
 
 
 async def test_a_moved_high_watermark_is_counted_only_where_it_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B6: each move counted all unfinished segments of its shard anew."""
+    """Each move counted all unfinished segments of its shard anew."""
     behind = 50
     # Whoever gains the lock counts all; so does who hears of a put that ended, and puts are limited in real time.
     async with TierRig(replace(RIG_LIMITS, put_timeout_ms=600_000)) as rig:

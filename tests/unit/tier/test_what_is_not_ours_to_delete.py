@@ -1,4 +1,4 @@
-"""Deletion takes what it must, after its grace, and leaves what is not its own (B4)."""
+"""Deletion takes what it must, after its grace, and leaves what is not its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def _deleted(rig: TierRig, shard: RigShard, offset: int) -> None:
 
 
 async def test_foreign_keys_in_a_deleted_segments_folder_stay_and_hold_up_nothing() -> None:
-    """B4: whatever they are called; a name with a space, which no store of ours would take, blocked the purge."""
+    """Whatever they are called; a name with a space, which no store of ours would take, blocked the purge."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.start_writer()
@@ -53,7 +53,7 @@ async def test_foreign_keys_in_a_deleted_segments_folder_stay_and_hold_up_nothin
 async def test_a_segment_deleted_while_a_sweep_reads_metadata_keeps_its_grace(
     call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B4: whichever reading it falls before. Chunks must not go before their manifest."""
+    """Whichever reading it falls before. Chunks must not go before their manifest."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.start_writer()
@@ -76,7 +76,7 @@ async def test_a_segment_deleted_while_a_sweep_reads_metadata_keeps_its_grace(
 
 
 async def test_a_late_put_of_a_purged_topic_is_swept_after_a_restart_too() -> None:
-    """B4: and a bundle in which a part of it lies is no riddle."""
+    """And a bundle in which a part of it lies is no riddle."""
     async with TierRig(replace(RIG_LIMITS, merge_parts=100)) as rig:
         gone = await rig.create_topic("gone")
         stays = rig.shard(await rig.create_topic("stays"))
