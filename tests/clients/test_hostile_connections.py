@@ -153,7 +153,7 @@ def test_connections_above_the_limit_are_refused_and_the_others_stay(start_node:
             client.receive_frame()
         with RawClient(node.bootstrap) as sixth:
             assert sixth.is_closed_by_node()
-        assert "max.connections" in node.log_text()
+        eventually_sync(lambda: "max.connections" in node.log_text())
         for client in clients:
             client.send(api_versions)
             client.receive_frame()
