@@ -15,9 +15,9 @@ from stratalog.model.topic import Topic
 from stratalog.settings.describe import SettingSource, describe_topic
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.admin.services import AdminServices
-from stratalog_node.admin.slices import Slices
 from stratalog_node.check.remote_segment import place_of
 from stratalog_node.shards.seam import ShardView
+from stratalog_node.slices import Slices
 
 MAX_PLACES: Final = 100
 """Parts whose places a list of segments names, of each segment."""

@@ -49,10 +49,10 @@ from stratalog_node.admin.describe import (
 )
 from stratalog_node.admin.locate import locate
 from stratalog_node.admin.services import AdminServices
-from stratalog_node.admin.slices import Slices
 from stratalog_node.admin.verify import verify
 from stratalog_node.shards.seam import ShardView
 from stratalog_node.shards.stopped import Stop
+from stratalog_node.slices import Slices
 
 SEAL_WAIT_S = 10.0
 """How long `seal` waits for the seal records before it answers that sealing goes on."""

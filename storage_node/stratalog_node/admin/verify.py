@@ -18,12 +18,12 @@ from stratalog.model.segment import RemoteState, Segment, SegmentIdentity
 from stratalog.telemetry.fair_turns import FairTurns
 from stratalog_node.admin.describe import cold_bytes, end_of, local_bytes
 from stratalog_node.admin.services import AdminServices
-from stratalog_node.admin.slices import Slices
 from stratalog_node.check.batch_stream import BatchStream
 from stratalog_node.check.local_segment import check_index_file, check_segment_file
 from stratalog_node.check.remote_segment import check_remote_segment
 from stratalog_node.shards.seam import ShardView
 from stratalog_node.shards.stopped import Stop, StopCause
+from stratalog_node.slices import Slices
 
 _RANGE_BYTES = 4 << 20
 _ATTEMPTS = 5

@@ -39,7 +39,6 @@ from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.hosting import CoordinatorLimits, GroupHosting, GroupMeta
 from stratalog_node.groups.membership import Membership
 from stratalog_node.groups.offsets import OffsetKeeper, OffsetLimits, Topics
-from stratalog_node.groups.pace import in_slices
 from stratalog_node.groups.placement import OFFSETS_TOPIC
 from stratalog_node.groups.requests import (
     CommitRequest,
@@ -56,6 +55,7 @@ from stratalog_node.groups.requests import (
 from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.stats import GroupStats
 from stratalog_node.shards.seam import ShardView
+from stratalog_node.slices import in_slices
 
 _log = logger(__name__)
 

@@ -22,10 +22,10 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.groups.hosted import HostedGroup, ShardState
 from stratalog_node.groups.membership import Membership
 from stratalog_node.groups.offsets import OffsetKeeper, Topics, encoded
-from stratalog_node.groups.pace import in_slices
 from stratalog_node.groups.requests import DeletedOffsets, TopicShard
 from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.stats import GroupStats
+from stratalog_node.slices import in_slices
 
 _log = logger(__name__)
 

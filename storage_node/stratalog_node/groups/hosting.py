@@ -26,12 +26,12 @@ from stratalog_node.groups.hosted import GroupShard, HostedGroup, ShardState
 from stratalog_node.groups.log import Backlog, GroupLog, LogLimits
 from stratalog_node.groups.membership import Membership
 from stratalog_node.groups.offsets import Topics
-from stratalog_node.groups.pace import in_slices
 from stratalog_node.groups.placement import OFFSETS_TOPIC, shard_of
 from stratalog_node.groups.replay import Replay
 from stratalog_node.groups.room import GroupRoom, RoomLimits, offset_bytes
 from stratalog_node.groups.stats import GroupStats
 from stratalog_node.shards.seam import ShardView
+from stratalog_node.slices import in_slices
 
 _log = logger(__name__)
 

@@ -19,10 +19,10 @@ from stratalog.model.ids import ShardKey
 from stratalog.model.topic import Topic
 from stratalog_node.groups.hosted import HostedGroup, ShardState
 from stratalog_node.groups.membership import Membership
-from stratalog_node.groups.pace import in_slices
 from stratalog_node.groups.requests import CommitRequest, FetchedOffset, OffsetToCommit, TopicShard
 from stratalog_node.groups.room import GroupRoom, offset_bytes
 from stratalog_node.groups.stats import GroupStats
+from stratalog_node.slices import in_slices
 
 _LATEST_MS = (1 << 63) - 1
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from stratalog.kafka import messages
 
 FEW = 500
 """Entries that are made at once: 2 to 5 ms."""
@@ -19,3 +21,12 @@ _T = TypeVar("_T")
 async def off_loop(entries: int, work: Callable[[], _T]) -> _T:
     """What `work` returns; done in place when it is about few entries."""
     return work() if entries <= FEW else await asyncio.to_thread(work)
+
+
+async def encoded(schema: Any, entries: int, values: Callable[[], dict[str, Any]]) -> messages.EncodedBody:
+    """An answer of that many entries, encoded: `values` makes what stands in it beside the throttle time."""
+
+    def encode() -> messages.EncodedBody:
+        return messages.EncodedBody(messages.encode_entity(messages.build(schema, throttle_time=0, **values())))
+
+    return await off_loop(entries, encode)

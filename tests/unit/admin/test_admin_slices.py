@@ -28,10 +28,10 @@ from stratalog_node.admin import AdminServices, NodeAdmin, add_admin_routes
 from stratalog_node.admin import verify as verify_module
 from stratalog_node.admin.describe import MAX_PLACES
 from stratalog_node.admin.page import TOPICS_SHOWN
-from stratalog_node.admin.slices import UNITS_PER_SLICE
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.stopped import Stop
+from stratalog_node.slices import UNITS_PER_SLICE
 from stratalog_node.topic_changes import TopicChanges
 from support.meta_worlds import HandClock, part, seal_record
 

@@ -13,8 +13,9 @@ from stratalog.machines.internal_topics import refuse_internal
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.catalog_wait import catalog_shows
-from stratalog_node.serve.api.distinct import Pace, first_of_each
+from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice
+from stratalog_node.slices import Slices
 
 if TYPE_CHECKING:
     from stratalog_node.serve.context import NodeServices
@@ -39,9 +40,9 @@ async def alter_all(services: NodeServices, request: Any, change: Change) -> lis
         request.resources, lambda resource: (resource.resource_type, resource.resource_name)
     )
     answers = []
-    pace = Pace()
+    slices = Slices()
     for key, resource in named.items():
-        await pace.step(1 + len(resource.configs))
+        await slices.did(1 + len(resource.configs))
         code, message = ErrorCode.NONE, None
         try:
             if key in doubles:

@@ -1,39 +1,19 @@
 """What a request names, each thing once: work and memory follow the distinct things, however often one is named.
 
 As Kafka does: questions about a thing that is named repeatedly are answered once, changes to it are refused once
-(`topic_answers.named_twice`), for which one counts is unclear. Requests of thousands of things are worked off in
-slices, and looked through beside the loop, so that the other connections go on meanwhile.
+(`topic_answers.named_twice`), for which one counts is unclear. Requests of thousands of things are looked through
+beside the loop, so that the other connections go on meanwhile.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
-from stratalog.kafka import messages
 from stratalog_node.serve.off_loop import off_loop
 
 Key = TypeVar("Key", bound=Hashable)
 Thing = TypeVar("Thing")
-
-_SLICE = 256
-
-
-class Pace:
-    """Lets the loop go on after every few hundred entries, which take it a millisecond or two."""
-
-    __slots__ = ("_done",)
-
-    def __init__(self) -> None:
-        self._done = 0
-
-    async def step(self, entries: int = 1) -> None:
-        """So many entries of an answer were made, or looked for."""
-        self._done += entries
-        if self._done >= _SLICE:
-            self._done = 0
-            await asyncio.sleep(0)
 
 
 async def first_of_each(
@@ -69,8 +49,3 @@ async def partitions_asked(
         return asked
 
     return await off_loop(sum(1 + len(topic.partitions) for topic in topics), look)
-
-
-async def built(schema: Any, entries: int, /, **values: Any) -> Any:
-    """As `messages.build`, of an answer that may hold very many entries."""
-    return await off_loop(entries, lambda: messages.build(schema, **values))

@@ -14,9 +14,10 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
-from stratalog_node.serve.api.distinct import built, partitions_asked
+from stratalog_node.serve.api.distinct import partitions_asked
 from stratalog_node.serve.api.placement import ANY_EPOCH, NotHere, end_unknown, led_shard, offset_error
 from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
 from stratalog_node.shards.epochs import epoch_of_offset
 from stratalog_node.shards.lookup_seam import FoundOffset, ShardLookup
@@ -44,7 +45,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         for (name, _), answer in zip(some, found, strict=True):
             answers[name].append(answer)
     topics = [{"name": name, "partitions": partitions} for name, partitions in answers.items()]
-    return await built(messages.response_type(2, version), len(questions), throttle_time=0, topics=topics)
+    return await encoded(messages.response_type(2, version), len(questions), lambda: {"topics": topics})
 
 
 async def _once(context: RequestContext, topic: str, several: list[Any], is_committed: bool) -> dict[str, Any]:

@@ -18,10 +18,11 @@ from stratalog.model.errors import AlreadyExists, InvalidRequest, LimitExceeded,
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.brokers import all_nodes
 from stratalog_node.serve.api.catalog_wait import catalog_shows
-from stratalog_node.serve.api.distinct import Pace, first_of_each
+from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.placement import is_topic_name
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.registry import Api
+from stratalog_node.slices import Slices
 
 _INTERNAL_PREFIX = "__"
 _CREATE_WAIT_MS = 1_000
@@ -40,11 +41,11 @@ async def handle(context: RequestContext, request: Any) -> messages.EncodedBody:
             version < _ALLOW_FLAG_SINCE or request.allow_auto_topic_creation
         )
         topics = []
-        pace = Pace()
+        slices = Slices()
         distinct, _ = await first_of_each(request.topics, lambda asked: _key(asked, version))
         for asked in distinct.values():
             topics.append(await _one(services, version, asked, may_create))
-            await pace.step()
+            await slices.did()
     body = encode_metadata(version, all_nodes(context), services.cluster_id, services.node_id, topics)
     return messages.EncodedBody(body)
 

@@ -13,7 +13,7 @@ from stratalog.kafka import messages
 from stratalog.model.group import NO_GENERATION
 from stratalog_node.groups.requests import CommitRequest, OffsetToCommit
 from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import off_loop
+from stratalog_node.serve.off_loop import encoded, off_loop
 from stratalog_node.serve.registry import Api
 
 _NO_EPOCH = -1
@@ -33,7 +33,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     errors = iter(await context.services.groups.commit_offsets(commit))
     schema = messages.response_type(8, context.header.api_version)
 
-    def answer() -> messages.EncodedBody:
+    def answer() -> dict[str, Any]:
         topics = [
             {
                 "name": topic.name,
@@ -44,9 +44,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
             }
             for topic in request.topics
         ]
-        return messages.EncodedBody(messages.encode_entity(messages.build(schema, throttle_time=0, topics=topics)))
+        return {"topics": topics}
 
-    return await off_loop(entries, answer)
+    return await encoded(schema, entries, answer)
 
 
 def _wanted(request: Any) -> tuple[OffsetToCommit, ...]:

@@ -18,8 +18,9 @@ from stratalog.kafka.offset_fetch import OffsetFetchPieces
 from stratalog.model.group import NO_OFFSET, CommittedOffset, GroupError
 from stratalog_node.groups.requests import FetchedOffset, FetchedOffsets, TopicShard
 from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import FEW, off_loop
+from stratalog_node.serve.off_loop import off_loop
 from stratalog_node.serve.registry import Api
+from stratalog_node.slices import Slices, in_slices
 
 _ERROR_ON_TOP_SINCE = 2
 _MAX_BYTES = 16 << 20
@@ -69,19 +70,17 @@ async def _put_topics(
     out: bytearray, pieces: OffsetFetchPieces, offsets: Sequence[FetchedOffset], error: GroupError
 ) -> None:
     by_topic: dict[str, list[FetchedOffset]] = {}
-    for number, found in enumerate(offsets, 1):
-        by_topic.setdefault(found.topic, []).append(found)
-        if number % FEW == 0:
-            await asyncio.sleep(0)
+    async for some in in_slices(offsets):
+        for found in some:
+            by_topic.setdefault(found.topic, []).append(found)
     out += pieces.topics_head(len(by_topic))
-    put = 0
+    slices = Slices()
     for topic, partitions in by_topic.items():
         out += pieces.topic_head(topic, len(partitions))
-        for _, shard, committed in partitions:
-            out += pieces.partition(shard, committed or _NOTHING, error)
-            put += 1
-            if put % FEW == 0:
-                await asyncio.sleep(0)
+        async for some in in_slices(partitions):
+            for _, shard, committed in some:
+                out += pieces.partition(shard, committed or _NOTHING, error)
+            await slices.did(len(some))
         out += pieces.tail
 
 

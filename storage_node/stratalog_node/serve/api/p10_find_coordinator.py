@@ -14,7 +14,7 @@ from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog_node.serve.api.brokers import this_node
 from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import off_loop
+from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
 
 _GROUP, _TRANSACTION = 0, 1
@@ -28,12 +28,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
     if version >= _SEVERAL_KEYS_SINCE:
         keys = dict.fromkeys(request.coordinator_keys)
 
-        def answer() -> messages.EncodedBody:
-            coordinators = [{"key": key, **_answer(context, key, key_type)} for key in keys]
-            entity = messages.build(schema, throttle_time=0, coordinators=coordinators)
-            return messages.EncodedBody(messages.encode_entity(entity))
+        def answer() -> dict[str, Any]:
+            return {"coordinators": [{"key": key, **_answer(context, key, key_type)} for key in keys]}
 
-        return await off_loop(len(keys), answer)
+        return await encoded(schema, len(keys), answer)
     return messages.build(schema, throttle_time=0, **_answer(context, request.key, key_type))
 
 

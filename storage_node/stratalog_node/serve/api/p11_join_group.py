@@ -13,7 +13,7 @@ from stratalog.kafka import messages
 from stratalog.model.group import MemberProtocol
 from stratalog_node.groups.requests import JoinRequest
 from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import off_loop
+from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
 
 _KNOWN_ID_SINCE = 4
@@ -43,26 +43,23 @@ async def handle(context: RequestContext, request: Any) -> Any:
     if protocol_name is None and version < _NULL_PROTOCOL_SINCE:
         protocol_name = ""
 
-    def told() -> messages.EncodedBody:
+    def told() -> dict[str, Any]:
         members = [
             {"member_id": member_id, "group_instance_id": instance_id, "metadata": metadata}
             for member_id, instance_id, metadata in answer.members
         ]
-        entity = messages.build(
-            messages.response_type(11, version),
-            throttle_time=0,
-            error_code=answer.error,
-            generation_id=answer.generation,
-            protocol_type=answer.protocol_type,
-            protocol_name=protocol_name,
-            leader=answer.leader,
-            skip_assignment=answer.skip_assignment,
-            member_id=answer.member_id,
-            members=members,
-        )
-        return messages.EncodedBody(messages.encode_entity(entity))
+        return {
+            "error_code": answer.error,
+            "generation_id": answer.generation,
+            "protocol_type": answer.protocol_type,
+            "protocol_name": protocol_name,
+            "leader": answer.leader,
+            "skip_assignment": answer.skip_assignment,
+            "member_id": answer.member_id,
+            "members": members,
+        }
 
-    return await off_loop(len(answer.members), told)
+    return await encoded(messages.response_type(11, version), len(answer.members), told)
 
 
 API = Api(11, "JoinGroup", 0, 9, handle)

@@ -16,7 +16,7 @@ from stratalog.kafka import messages
 from stratalog.machines.group_events import MemberStatus
 from stratalog_node.groups.requests import DescribedGroup, put_off
 from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import off_loop
+from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
 
 _MEMBER_BYTES = 50
@@ -36,12 +36,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         size_bytes += sum(map(_size_bytes, described[-1].status.members))
         await asyncio.sleep(0)
     schema = messages.response_type(15, context.header.api_version)
-
-    def answer() -> messages.EncodedBody:
-        groups = [_group(one) for one in described]
-        return messages.EncodedBody(messages.encode_entity(messages.build(schema, throttle_time=0, groups=groups)))
-
-    return await off_loop(members, answer)
+    return await encoded(schema, members, lambda: {"groups": [_group(one) for one in described]})
 
 
 def _size_bytes(member: MemberStatus) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import off_loop
+from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
 
 
@@ -17,15 +17,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
     listed = await context.services.groups.list_groups(getattr(request, "states_filter", ()))
     schema = messages.response_type(16, context.header.api_version)
 
-    def answer() -> messages.EncodedBody:
+    def answer() -> dict[str, Any]:
         groups = [
             {"group_id": group.group_id, "protocol_type": group.protocol_type, "group_state": group.state}
             for group in listed.groups
         ]
-        entity = messages.build(schema, throttle_time=0, error_code=listed.error, groups=groups)
-        return messages.EncodedBody(messages.encode_entity(entity))
+        return {"error_code": listed.error, "groups": groups}
 
-    return await off_loop(len(listed.groups), answer)
+    return await encoded(schema, len(listed.groups), answer)
 
 
 API = Api(16, "ListGroups", 0, 4, handle)

@@ -19,11 +19,13 @@ from stratalog.model.topic import Topic
 from stratalog.settings.describe import SettingValue, describe_topic
 from stratalog.settings.topic import TopicSettings
 from stratalog_node.serve.api.catalog_wait import catalog_shows
-from stratalog_node.serve.api.distinct import Pace, built, first_of_each
+from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.placement import is_topic_name
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
+from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
+from stratalog_node.slices import Slices
 
 _DEFAULT = -1
 _ENTRIES_OF_A_TOPIC = 20
@@ -37,7 +39,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     answers = []
     created: list[Topic] = []
     distinct, doubles = await first_of_each(request.topics, lambda topic: topic.name)
-    pace = Pace()
+    slices = Slices()
     for asked in distinct.values():
         try:
             if asked.name in doubles:
@@ -47,13 +49,13 @@ async def handle(context: RequestContext, request: Any) -> Any:
             answers.append(_success(topic, settings_told.of(topic)))
         except StratalogError as error:
             answers.append(_failure(asked.name, *answer_to(error)))
-        await pace.step(_ENTRIES_OF_A_TOPIC)
+        await slices.did(_ENTRIES_OF_A_TOPIC)
     if not request.validate_only:
         catalog = services.catalog
         await catalog_shows(
             lambda: all(catalog.topic_by_id(topic.topic_id) for topic in created), wait_ms(request.timeout)
         )
-    return await built(schema, len(answers), throttle_time=0, topics=answers)
+    return await encoded(schema, len(answers), lambda: {"topics": answers})
 
 
 async def _create(services: NodeServices, asked: Any, *, is_trial: bool) -> Topic:

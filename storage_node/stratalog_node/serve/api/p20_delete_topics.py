@@ -14,10 +14,12 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import Reserved, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.catalog_wait import catalog_shows
-from stratalog_node.serve.api.distinct import Pace, built, first_of_each
+from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
+from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
+from stratalog_node.slices import Slices
 
 _BY_ID_SINCE = 6
 
@@ -29,11 +31,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
         asked, doubles = await first_of_each(request.topics, lambda topic: (topic.name, topic.topic_id))
     else:
         asked, doubles = await first_of_each(request.topic_names, lambda name: (name, None))
-    pace = Pace()
+    slices = Slices()
     gone: list[UUID] = []
     answers = []
     for name, topic_id in asked:
-        await pace.step()
+        await slices.did()
         answer = {"name": name, "topic_id": topic_id, "error_code": 0, "error_message": None}
         try:
             if (name, topic_id) in doubles:
@@ -47,7 +49,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         answers.append(answer)
     catalog = services.catalog
     await catalog_shows(lambda: not any(map(catalog.topic_by_id, gone)), wait_ms(request.timeout))
-    return await built(messages.response_type(20, version), len(answers), throttle_time=0, responses=answers)
+    return await encoded(messages.response_type(20, version), len(answers), lambda: {"responses": answers})
 
 
 def _find(services: NodeServices, name: str | None, topic_id: UUID | None) -> Topic:

@@ -12,10 +12,12 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode, code_of
 from stratalog.model.errors import StratalogError
-from stratalog_node.serve.api.distinct import Pace, built, partitions_asked
+from stratalog_node.serve.api.distinct import partitions_asked
 from stratalog_node.serve.api.placement import NotHere, led_shard
 from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
+from stratalog_node.slices import Slices
 
 _UP_TO_HIGH_WATERMARK = -1
 
@@ -23,18 +25,18 @@ _UP_TO_HIGH_WATERMARK = -1
 async def handle(context: RequestContext, request: Any) -> Any:
     topics = []
     entries = 0
-    pace = Pace()
+    slices = Slices()
     asked = await partitions_asked(request.topics, lambda topic: topic.name, lambda one: one.partition_index)
     for name, by_partition in asked.items():
         partitions = []
         for index, wishes in by_partition.items():
             # As in Kafka the last one counts where a partition is named repeatedly.
             partitions.append(await _trim(context, name, index, wishes[-1].offset))
-            await pace.step()
+            await slices.did()
         entries += 1 + len(partitions)
         topics.append({"name": name, "partitions": partitions})
     schema = messages.response_type(21, context.header.api_version)
-    return await built(schema, entries, throttle_time=0, topics=topics)
+    return await encoded(schema, entries, lambda: {"topics": topics})
 
 
 async def _trim(context: RequestContext, topic: str, partition: int, offset: int) -> dict[str, int]:

@@ -12,27 +12,29 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
-from stratalog_node.serve.api.distinct import Pace, built, partitions_asked
+from stratalog_node.serve.api.distinct import partitions_asked
 from stratalog_node.serve.api.placement import led_shard, offset_error
 from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
 from stratalog_node.shards.epochs import UNDEFINED, end_of_epoch
+from stratalog_node.slices import Slices
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     topics = []
     entries = 0
-    pace = Pace()
+    slices = Slices()
     asked = await partitions_asked(request.topics, lambda topic: topic.topic, lambda one: one.partition)
     for name, by_partition in asked.items():
         partitions = []
         for index, questions in by_partition.items():
             partitions.append(_answer(context, name, questions[0]) if len(questions) == 1 else _named_twice(index))
-            await pace.step()
+            await slices.did()
         entries += 1 + len(partitions)
         topics.append({"topic": name, "partitions": partitions})
     schema = messages.response_type(23, context.header.api_version)
-    return await built(schema, entries, throttle_time=0, topics=topics)
+    return await encoded(schema, entries, lambda: {"topics": topics})
 
 
 def _named_twice(partition: int) -> dict[str, Any]:

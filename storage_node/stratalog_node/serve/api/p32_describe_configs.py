@@ -16,18 +16,18 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
 from stratalog.settings.describe import SettingValue, describe_process, describe_topic
 from stratalog_node.serve.api.config_resources import BROKER, TOPIC, topic_of
-from stratalog_node.serve.api.distinct import Pace
 from stratalog_node.serve.api.topic_answers import Refused, answer_to
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import off_loop
 from stratalog_node.serve.registry import Api
+from stratalog_node.slices import Slices
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     schema = messages.response_type(32, context.header.api_version)
     result = messages.element_type(schema, "results")
     results = []
-    pace = Pace()
+    slices = Slices()
     asked = await off_loop(len(request.resources), lambda: _asked(request.resources))
     for (kind, name), wanted in asked.items():
         code, message = ErrorCode.NONE, None
@@ -47,7 +47,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
                 configs=configs,
             )
         )
-        await pace.step(1 + 4 * len(configs))
+        await slices.did(1 + 4 * len(configs))
     return messages.build(schema, throttle_time=0, results=results)
 
 

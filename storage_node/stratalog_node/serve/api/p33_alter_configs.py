@@ -12,16 +12,16 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog_node.serve.api.config_resources import alter_all
-from stratalog_node.serve.api.distinct import built
 from stratalog_node.serve.api.p19_create_topics import overrides_of
 from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     answers = await alter_all(context.services, request, _replaced)
     schema = messages.response_type(33, context.header.api_version)
-    return await built(schema, len(answers), throttle_time=0, responses=answers)
+    return await encoded(schema, len(answers), lambda: {"responses": answers})
 
 
 def _replaced(_: Mapping[str, str], configs: Any) -> Mapping[str, str]:

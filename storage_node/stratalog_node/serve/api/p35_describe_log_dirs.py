@@ -13,11 +13,11 @@ from typing import Any, cast
 
 from stratalog.kafka import messages
 from stratalog.model.ids import ShardKey
-from stratalog_node.serve.api.distinct import Pace
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import off_loop
 from stratalog_node.serve.registry import Api
 from stratalog_node.shards.lookup_seam import ShardLookup, ShardsLookup
+from stratalog_node.slices import Slices
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -28,8 +28,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
     topic_type = messages.element_type(messages.element_type(schema, "results"), "topics")
     partition_type = messages.element_type(topic_type, "partitions")
     topics = []
-    pace = Pace()
-    for name, shards in sorted((await _asked(services, request.topics, pace)).items()):
+    slices = Slices()
+    for name, shards in sorted((await _asked(services, request.topics, slices)).items()):
         partitions = []
         for shard in shards:
             size_bytes = shard.local_size_bytes()
@@ -42,7 +42,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
                     is_future_key=False,
                 )
             )
-            await pace.step()
+            await slices.did()
         topics.append(messages.build(topic_type, name=name, partitions=partitions))
     result = {
         "error_code": 0,
@@ -54,7 +54,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return messages.build(schema, throttle_time=0, error_code=0, results=[result])
 
 
-async def _asked(services: NodeServices, topics: Any, pace: Pace) -> dict[str, list[ShardLookup]]:
+async def _asked(services: NodeServices, topics: Any, slices: Slices) -> dict[str, list[ShardLookup]]:
     """The shards asked for that are here, by topic, each once."""
     found: dict[str, list[ShardLookup]] = defaultdict(list)
     if topics is None:
@@ -65,12 +65,12 @@ async def _asked(services: NodeServices, topics: Any, pace: Pace) -> dict[str, l
         return found
     wanted = await off_loop(sum(1 + len(asked.partitions) for asked in topics), lambda: _merged(topics))
     for name, partitions in wanted.items():
-        await pace.step()
+        await slices.did()
         topic = services.catalog.topic(name)
         if topic is None:
             continue
         for partition in partitions:
-            await pace.step()
+            await slices.did()
             if (here := services.shards.get(ShardKey(topic.topic_id, partition))) is not None:
                 found[topic.name].append(cast("ShardLookup", here))
     return found

@@ -14,10 +14,12 @@ from stratalog.machines.internal_topics import refuse_internal
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.catalog_wait import catalog_shows
-from stratalog_node.serve.api.distinct import Pace, built, first_of_each
+from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
+from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
+from stratalog_node.slices import Slices
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -25,9 +27,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
     distinct, doubles = await first_of_each(request.topics, lambda topic: topic.name)
     grown: list[Topic] = []
     results = []
-    pace = Pace()
+    slices = Slices()
     for asked in distinct.values():
-        await pace.step()
+        await slices.did()
         code, message = ErrorCode.NONE, None
         try:
             if asked.name in doubles:
@@ -40,7 +42,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         results.append({"name": asked.name, "error_code": code, "error_message": message})
     await catalog_shows(lambda: all(_is_shown(services, topic) for topic in grown), wait_ms(request.timeout))
     schema = messages.response_type(37, context.header.api_version)
-    return await built(schema, len(results), throttle_time=0, results=results)
+    return await encoded(schema, len(results), lambda: {"results": results})
 
 
 def _check(services: NodeServices, asked: Any) -> Topic:

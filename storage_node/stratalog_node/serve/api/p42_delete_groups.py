@@ -10,7 +10,7 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import off_loop
+from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
 
 
@@ -18,11 +18,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
     errors = await context.services.groups.delete_groups(request.groups_names)
     schema = messages.response_type(42, context.header.api_version)
 
-    def answer() -> messages.EncodedBody:
-        results = [{"group_id": group_id, "error_code": error} for group_id, error in errors.items()]
-        return messages.EncodedBody(messages.encode_entity(messages.build(schema, throttle_time=0, results=results)))
+    def answer() -> dict[str, Any]:
+        return {"results": [{"group_id": group_id, "error_code": error} for group_id, error in errors.items()]}
 
-    return await off_loop(len(errors), answer)
+    return await encoded(schema, len(errors), answer)
 
 
 API = Api(42, "DeleteGroups", 0, 2, handle)

@@ -13,9 +13,9 @@ from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import InvalidRequest
 from stratalog_node.serve.api.config_resources import alter_all
-from stratalog_node.serve.api.distinct import built
 from stratalog_node.serve.api.topic_answers import Refused, repeated
 from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
 
 _SET, _DELETE = 0, 1
@@ -24,7 +24,7 @@ _SET, _DELETE = 0, 1
 async def handle(context: RequestContext, request: Any) -> Any:
     answers = await alter_all(context.services, request, _changed)
     schema = messages.response_type(44, context.header.api_version)
-    return await built(schema, len(answers), throttle_time=0, responses=answers)
+    return await encoded(schema, len(answers), lambda: {"responses": answers})
 
 
 def _changed(present: Mapping[str, str], configs: Any) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from stratalog.kafka import messages
 from stratalog.model.group import GroupError
 from stratalog_node.groups.requests import TopicShard
 from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import off_loop
+from stratalog_node.serve.off_loop import encoded, off_loop
 from stratalog_node.serve.registry import Api
 
 
@@ -23,12 +23,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
     deleted = await context.services.groups.delete_offsets(request.group_id, places)
     schema = messages.response_type(47, context.header.api_version)
 
-    def answer() -> messages.EncodedBody:
+    def answer() -> dict[str, Any]:
         topics = _topics(request, deleted.errors) if deleted.error is GroupError.NONE else []
-        entity = messages.build(schema, throttle_time=0, error_code=deleted.error, topics=topics)
-        return messages.EncodedBody(messages.encode_entity(entity))
+        return {"error_code": deleted.error, "topics": topics}
 
-    return await off_loop(entries, answer)
+    return await encoded(schema, entries, answer)
 
 
 def _places(request: Any) -> list[TopicShard]:

@@ -1,0 +1,52 @@
+"""Long work on the event loop in slices: between two of them the loop serves everybody else.
+
+A request may name a hundred thousand things, a shard have thousands of segments and a node 10,000 shards; in one step
+each of them would hold the loop for seconds. What the work stands on may change between slices: look again before
+acting on it, and hold on only to what is your own. Cost: nothing for work of less than one slice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, TypeVar
+
+from stratalog.telemetry.fair_turns import FairTurns
+
+UNITS_PER_SLICE: Final = 256
+"""Things looked at, or entries made, between two turns: a millisecond or two, whatever is done with one."""
+
+_T = TypeVar("_T")
+
+
+class Slices:
+    """One long piece of work that counts what it has done."""
+
+    __slots__ = ("_turns", "_units")
+
+    def __init__(self, turns: FairTurns | None = None) -> None:
+        """`turns`, if given, are shared with others like it: of all of them one goes on in a turn, and the first slice
+        waits for its turn, too. For what everybody can ask for many times at once."""
+        self._turns = turns
+        self._units = UNITS_PER_SLICE if turns is not None else 0
+
+    async def did(self, units: int = 1) -> None:
+        """So much has been done; lets others run when it was a slice."""
+        self._units += units
+        if self._units >= UNITS_PER_SLICE:
+            self._units = 0
+            if self._turns is not None:
+                await self._turns.next()
+            else:
+                await asyncio.sleep(0)
+
+
+async def in_slices(items: Sequence[_T], size: int = UNITS_PER_SLICE) -> AsyncIterator[Sequence[_T]]:
+    """The items in runs of at most `size`."""
+    if len(items) <= size:
+        yield items
+        return
+    for start in range(0, len(items), size):
+        if start:
+            await asyncio.sleep(0)
+        yield items[start : start + size]
