@@ -241,8 +241,8 @@ class MetaService:
         await self._parts()[0].submit(PurgeSegments(tuple(segments)))
 
     # Locks and numbers ------------------------------------------------------------------------------------------
-    async def acquire_lock(self, name: str, holder: str, ttl_ms: int) -> Lock:
-        return await self._do(AcquireLock(name, holder, ttl_ms), Lock)
+    async def acquire_lock(self, name: str, holder: str, ttl_ms: int, lasting: Sequence[str] = ()) -> Lock:
+        return await self._do(AcquireLock(name, holder, ttl_ms, tuple(lasting)), Lock)
 
     async def release_lock(self, lock: Lock) -> None:
         await self._parts()[0].submit(ReleaseLock(lock))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -23,6 +23,7 @@ from stratalog.model.errors import (
 )
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
+    Lock,
     NodeChanged,
     PartCommit,
     PartReplacement,
@@ -346,6 +347,23 @@ async def test_a_lock_is_renewed_and_released_by_its_holder(world: MetaWorld) ->
     assert (await world.client.acquire_lock("tier/1", "b", 1_000)).epoch == lock.epoch + 1
     with pytest.raises(InvalidRequest):
         await world.client.acquire_lock("tier/2", "a", 0)
+
+
+async def test_a_lock_remembers_its_last_holders_and_those_it_is_asked_to(world: MetaWorld) -> None:
+    async def held(holder: str, lasting: Sequence[str] = ()) -> Lock:
+        lock = await world.client.acquire_lock("tier/1", holder, 1_000, lasting)
+        await world.client.release_lock(lock)
+        return lock
+
+    for at in range(20):
+        await held(f"life-{at}/n{at}", ("/n1", "/n3"))
+    lasting = await held("new", ("/n1", "/n3", "/unknown"))
+    assert lasting.earlier == ("life-1/n1", "life-3/n3", *(f"life-{at}/n{at}" for at in range(4, 20)))
+    assert (await held("newer")).earlier == (*(f"life-{at}/n{at}" for at in range(5, 20)), "new")
+    with pytest.raises(InvalidRequest):
+        await held("greedy", [f"/{at}" for at in range(129)])
+    with pytest.raises(InvalidRequest):
+        await held("greedy", [""])
 
 
 async def test_a_node_that_comes_back_takes_its_lock_at_once(world: MetaWorld) -> None:

@@ -42,6 +42,8 @@ class FaultyStore:
         self.gate.set()
         self.hangs: Callable[[str], bool] = lambda _: False
         """Whether reads of this key, or listings below this prefix, are never answered."""
+        self.undeletable: Callable[[str], bool] = lambda _: False
+        """Whether the store denies the deletion of this key."""
         self.requests: Counter[str] = Counter()
         self.puts: list[str] = []
         """Keys of puts that were begun, in order."""
@@ -123,6 +125,8 @@ class FaultyStore:
 
     async def delete(self, keys: Sequence[str]) -> None:
         self._count("delete", keys[0] if keys else "")
+        if any(map(self.undeletable, keys)):
+            raise Unavailable(f"delete {keys}: 403 AccessDenied")
         self.deletions += [key for key in keys if not self._is_past_faults(key)]
         await self.inner.delete(keys)
 

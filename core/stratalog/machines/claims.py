@@ -22,12 +22,17 @@ NEXT_STEP = (
 
 def holder_name(life: str, nonce: UUID) -> str:
     """The name under which one life of a process holds its write lock: metadata remembers its nonce with it."""
-    return f"{life}/{nonce.hex}"
+    return f"{life}{name_ending(nonce)}"
+
+
+def name_ending(nonce: UUID) -> str:
+    """How the name of the life with this nonce ends."""
+    return f"/{nonce.hex}"
 
 
 def is_known(nonce: UUID, holders: Collection[str]) -> bool:
     """Whether a claim's nonce is of one of these lives."""
-    return any(holder.endswith(f"/{nonce.hex}") for holder in holders)
+    return any(holder.endswith(name_ending(nonce)) for holder in holders)
 
 
 @dataclass(frozen=True, slots=True)

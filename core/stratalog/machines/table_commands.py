@@ -122,6 +122,8 @@ class AcquireLock:
     name: str
     holder: str
     ttl_ms: int
+    lasting: tuple[str, ...] = ()
+    """Endings of names: earlier holders that have one stay remembered, however many came after them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,9 @@ from stratalog.model.metadata import Lock
 
 NOBODY: Final = ""
 EARLIER_HOLDERS: Final = 16
-"""So many of them a lock remembers."""
+"""So many of them a lock remembers unasked."""
+MAX_LASTING_HOLDERS: Final = 128
+"""So many more when it is asked to."""
 MAX_PRODUCER_ID: Final = 2**63 - 1
 MAX_PRODUCER_IDS_PER_BLOCK: Final = 1_000_000
 
@@ -35,6 +37,13 @@ def acquire_lock(tx: TableTransaction, command: AcquireLock) -> Lock:
         raise InvalidRequest(
             f"lock {command.name!r}: a lease lasts 1 to {MAX_LEASE_MS} ms, not {command.ttl_ms}: renew it meanwhile"
         )
+    if len(command.lasting) > MAX_LASTING_HOLDERS or any(
+        not 0 < len(ending) <= MAX_NAME_CHARACTERS for ending in command.lasting
+    ):
+        raise InvalidRequest(
+            f"lock {command.name!r}: at most {MAX_LASTING_HOLDERS} endings of 1 to {MAX_NAME_CHARACTERS} characters "
+            f"can be asked to last, not {len(command.lasting)}"
+        )
     known = tx.state.locks.get(command.name)
     if known is None and len(tx.state.locks) >= MAX_LOCKS:
         raise LimitExceeded(f"lock {command.name!r}: there are {MAX_LOCKS} locks already, and none is ever forgotten")
@@ -44,7 +53,7 @@ def acquire_lock(tx: TableTransaction, command: AcquireLock) -> Lock:
     elif known.holder == command.holder:
         lock = replace(known, expires_ms=max(expires_ms, known.expires_ms))
     elif known.holder == NOBODY or known.expires_ms <= tx.now_ms:
-        lock = Lock(command.name, command.holder, known.epoch + 1, expires_ms, _earlier(known))
+        lock = Lock(command.name, command.holder, known.epoch + 1, expires_ms, _remembered(known, command.lasting))
     else:
         raise Conflict(
             f"lock {command.name!r} is held by {known.holder!r} for another {known.expires_ms - tx.now_ms} ms: wait, "
@@ -63,8 +72,13 @@ def release_lock(tx: TableTransaction, command: ReleaseLock) -> None:
 
 def _earlier(known: Lock) -> tuple[str, ...]:
     """Who held a lock before the one who takes it now."""
-    holders = known.earlier if known.holder == NOBODY else (*known.earlier, known.holder)
-    return holders[-EARLIER_HOLDERS:]
+    return known.earlier if known.holder == NOBODY else (*known.earlier, known.holder)
+
+
+def _remembered(known: Lock, lasting: tuple[str, ...]) -> tuple[str, ...]:
+    holders = _earlier(known)
+    last = len(holders) - EARLIER_HOLDERS
+    return tuple(holder for at, holder in enumerate(holders) if at >= last or holder.endswith(lasting))
 
 
 def end_leases(tx: TableTransaction, life: str) -> None:

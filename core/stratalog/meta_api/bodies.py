@@ -120,6 +120,7 @@ class AcquireLockBody(Body):
     name: str
     holder: str
     ttl_ms: int
+    lasting: tuple[str, ...] = ()
 
 
 class ReleaseLockBody(Body):

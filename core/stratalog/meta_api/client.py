@@ -137,8 +137,9 @@ class MetaClient(Protocol):
     async def purge_segments(self, segments: Sequence[SegmentKey]) -> None: ...
 
     # Locks and numbers ------------------------------------------------------------------------------------------
-    async def acquire_lock(self, name: str, holder: str, ttl_ms: int) -> Lock:
-        """Take or renew. Raises Conflict while another holder's lease lasts."""
+    async def acquire_lock(self, name: str, holder: str, ttl_ms: int, lasting: Sequence[str] = ()) -> Lock:
+        """Take or renew. Of the earlier holders the lock goes on to remember the last few, and those whose names end
+        with one of `lasting`. Raises Conflict while another holder's lease lasts."""
         ...
 
     async def release_lock(self, lock: Lock) -> None: ...

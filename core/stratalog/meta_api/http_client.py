@@ -251,8 +251,8 @@ class HttpMetaClient:
         await self._ask("POST", path, _keys_body(segments), bodies.Done, Repeat.HARMLESS)
 
     # Locks and numbers ------------------------------------------------------------------------------------------
-    async def acquire_lock(self, name: str, holder: str, ttl_ms: int) -> Lock:
-        body = bodies.AcquireLockBody(name=name, holder=holder, ttl_ms=ttl_ms)
+    async def acquire_lock(self, name: str, holder: str, ttl_ms: int, lasting: Sequence[str] = ()) -> Lock:
+        body = bodies.AcquireLockBody(name=name, holder=holder, ttl_ms=ttl_ms, lasting=tuple(lasting))
         return (await self._ask("POST", "/v1/locks/acquire", body, codec.LockJson, Repeat.HARMLESS)).to_record()
 
     async def release_lock(self, lock: Lock) -> None:

@@ -246,7 +246,8 @@ async def _purge(call: Call) -> BaseModel:
 # Locks and numbers ----------------------------------------------------------------------------------------------
 async def _acquire_lock(call: Call) -> BaseModel:
     body = call.read(bodies.AcquireLockBody)
-    return codec.LockJson.model_validate(await call.service.acquire_lock(body.name, body.holder, body.ttl_ms))
+    lock = await call.service.acquire_lock(body.name, body.holder, body.ttl_ms, body.lasting)
+    return codec.LockJson.model_validate(lock)
 
 
 async def _release_lock(call: Call) -> BaseModel:

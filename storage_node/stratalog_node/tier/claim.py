@@ -2,20 +2,21 @@
 
 Decided in `stratalog.machines.claims`. A claim is put create-only and always read back, so a lost answer, a name that
 is taken and a claim of an earlier life are one case. Fails closed: what cannot be read is not held.
-Cost: five small requests when the lock is gained, one listing when the claim is looked at again.
+Cost: six small requests when the lock is gained, one listing when the claim is looked at again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from uuid import UUID
 
 from stratalog.formats.claim import Claim, decode_claim, encode_claim
 from stratalog.formats.object_names import ClaimName, ObjectNames
-from stratalog.machines.claims import NEXT_STEP, ClaimForked, ClaimHeld, PutClaim, ReadClaim, next_step
+from stratalog.machines.claims import NEXT_STEP, ClaimForked, ClaimHeld, PutClaim, ReadClaim, name_ending, next_step
+from stratalog.machines.table_locks import MAX_LASTING_HOLDERS
 from stratalog.machines.upload_events import UploadLimits
 from stratalog.meta_api.commands import Lock
 from stratalog.model.errors import (
@@ -84,26 +85,52 @@ class EpochClaim:
         self.fork: str | None = None
         """Why this node neither uploads nor sweeps, and the next step; None while nothing is known to be wrong."""
 
+    async def standing(self) -> list[str]:
+        """How the names end of those lives whose claims stand in the bucket: metadata must not forget any of its own.
+
+        Asked for before an epoch is taken, so that none is spent while claims cannot be listed and read.
+        Raises: Forked for a store that is not the one; Corrupt; what the store raises while it is away.
+        """
+        async with self._in_time("claims of lock epochs"):
+            listed = await self._list()
+            if not listed:
+                await self._check_that_it_is_our_store()
+            if len(listed) > MAX_LASTING_HOLDERS:
+                raise Unavailable(
+                    f"{len(listed)} claims stand below {self._names.node_claims_prefix(self._node_id)}: earlier ones "
+                    "could not be deleted. Let this node delete objects there, and delete all but the last one"
+                )
+            for epoch, at in listed.items():
+                if (epoch, at) not in self._read:
+                    with suppress(NotFound):  # taken away meanwhile
+                        self._read[epoch, at] = await self._nonce_of(epoch)
+        return [name_ending(nonce) for nonce in self._read.values()]
+
     async def hold(self, lock: Lock) -> None:
         """Claim the lock's epoch, or see that it still is ours and the highest.
 
         Raises: Forked; Corrupt for a claim that does not read; what the store raises while it is away.
         """
-        try:
+        async with self._in_time(f"claim of lock epoch {lock.epoch}"):
             if self._witness is not None:
                 raise Forked(self._witness)
+            await self._hold(lock)
+        self.fork = None
+        self._stats.is_forked = 0
+
+    @asynccontextmanager
+    async def _in_time(self, what: str) -> AsyncIterator[None]:
+        """Notes a fork that is found inside."""
+        try:
             async with asyncio.timeout(self._timeout_s):
-                await self._hold(lock)
+                yield
         except Forked as fork:
             self._stats.forks_found += self.fork is None
             self.fork = str(fork)
+            self._stats.is_forked = 1
             raise
         except TimeoutError as error:
-            raise Unavailable(f"claim of lock epoch {lock.epoch}: the object store did not answer in time") from error
-        else:
-            self.fork = None
-        finally:
-            self._stats.is_forked = int(self.fork is not None)
+            raise Unavailable(f"{what}: the object store did not answer in time") from error
 
     def witness(self, key: str, lock_epoch: int, epoch: int, modified_ms: int) -> None:
         """Look at an object of ours that was listed. Raises: Forked when it was written under an earlier epoch though
@@ -143,12 +170,16 @@ class EpochClaim:
                     await self._take_away(over)
                     return
                 case PutClaim():
-                    if not listed and self._has_data() and await wrong_store.has_nothing(self._store, self._names):
-                        raise Forked(wrong_store.words(self._store, self._names))
+                    if not listed:
+                        await self._check_that_it_is_our_store()
                     await self._put(lock)
                 case ReadClaim():
                     pass
         raise Unavailable(f"claim of lock epoch {lock.epoch}: the listing of the bucket does not come to rest")
+
+    async def _check_that_it_is_our_store(self) -> None:
+        if self._has_data() and await wrong_store.has_nothing(self._store, self._names):
+            raise Forked(wrong_store.words(self._store, self._names))
 
     async def _list(self) -> dict[int, int]:
         """The store's time of each claim of this node, by epoch."""

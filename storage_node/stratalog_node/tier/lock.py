@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from stratalog.meta_api.client import MetaClient
 from stratalog.meta_api.commands import Lock
@@ -29,7 +29,8 @@ def tier_lock_name(node_id: int) -> str:
 
 
 class TierLock:
-    """`on_gained` is awaited before the lock counts as held; if it raises, it is tried again later."""
+    """`before_asking` says which earlier holders must stay remembered (see `MetaClient.acquire_lock`); while it raises,
+    no epoch is spent. `on_gained` is awaited before the lock counts as held; if it raises, it is tried again later."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class TierLock:
         ttl_ms: int,
         call_timeout_ms: int,
         rng: random.Random,
+        before_asking: Callable[[], Awaitable[Sequence[str]]],
         on_gained: Callable[[Lock], Awaitable[None]],
         on_lost: Callable[[], None],
     ) -> None:
@@ -49,6 +51,7 @@ class TierLock:
         self._ttl_ms = ttl_ms
         self._call_timeout_s = call_timeout_ms / 1_000
         self._rng = rng
+        self._before_asking = before_asking
         self._on_gained = on_gained
         self._on_lost = on_lost
         self._asked_again = asyncio.Event()
@@ -93,8 +96,9 @@ class TierLock:
 
     async def _renew(self) -> None:
         try:
+            lasting = await self._before_asking() if self.current is None else ()
             async with asyncio.timeout(self._call_timeout_s):
-                lock = await self._meta.acquire_lock(self._name, self._holder, self._ttl_ms)
+                lock = await self._meta.acquire_lock(self._name, self._holder, self._ttl_ms, lasting)
             if self.current is not None and self.current.epoch != lock.epoch:
                 self._let_go(f"epoch {self.current.epoch} gave way to {lock.epoch}")
             if self.current is None:

@@ -170,6 +170,7 @@ class TierWriter:
             ttl_ms=lock_ttl_ms,
             call_timeout_ms=limits.call_timeout_ms,
             rng=rng,
+            before_asking=self.claim.standing,
             on_gained=self._lock_gained,
             on_lost=self._lock_lost,
         )

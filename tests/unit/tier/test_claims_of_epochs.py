@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
 from stratalog.formats.claim import Claim, decode_claim, encode_claim
+from stratalog.machines.table_locks import EARLIER_HOLDERS
 from stratalog.model.segment import Segment
 from stratalog_meta.stores.memory import MemoryStore
-from support.faulty_store import Fault
-from support.tier_rig import NODE_ID, RigShard, TierRig
+from support.faulty_store import Fault, FaultyStore
+from support.tier_rig import NODE_ID, RIG_LIMITS, RigShard, TierRig
 from support.waiting import eventually
 
 LONG_MS = 4_000_000
@@ -180,6 +182,59 @@ async def test_the_next_life_of_the_same_disk_takes_over_the_claims() -> None:
         data = await rig.store.inner.get((await rig.store.claims())[0])
         claim = decode_claim(data, source="claim")
         assert (claim.cluster_id, claim.node_id, claim.lock_epoch) == (rig.cluster_id, NODE_ID, 4)
+
+
+def _unlisted(store: FaultyStore) -> None:
+    store.hangs = lambda prefix: "claims" in prefix
+
+
+def _unwritten(store: FaultyStore) -> None:
+    store.decide = lambda key: Fault.SLOW_DOWN if "claims" in key else Fault.NONE
+
+
+def _undeleted(store: FaultyStore) -> None:
+    store.undeletable = lambda key: "claims" in key
+
+
+@pytest.mark.parametrize("denied", [_unlisted, _unwritten, _undeleted])
+async def test_a_node_knows_its_own_claims_after_any_number_of_lives(denied: Callable[[FaultyStore], None]) -> None:
+    """A store that does only a part of what it should, and a node that is started again and again meanwhile."""
+    async with TierRig(replace(RIG_LIMITS, call_timeout_ms=20)) as rig:
+        shard = rig.shard(await rig.create_topic())
+        rig.store.has_faulty_claims = True
+        await rig.start_writer()
+        await _filled(rig, shard, 3)
+        await rig.crash_writer()
+        denied(rig.store)
+        for _ in range(EARLIER_HOLDERS + 4):
+            rig.store.requests.clear()
+            await rig.start_writer()
+            await rig.until(lambda: rig.store.requests.total() > 6)
+            await rig.crash_writer()
+        rig.store.hangs = rig.store.undeletable = lambda _: False
+        rig.store.decide = None
+        await rig.start_writer()
+        await _filled(rig, shard, 3)
+        assert rig.writer.claim.fork is None
+        assert await rig.store.claims() == [await _own(rig)]
+
+
+async def test_lives_with_a_wrong_store_do_not_make_the_right_one_a_strangers() -> None:
+    async with TierRig() as rig:
+        shard = rig.shard(await rig.create_topic())
+        await rig.start_writer()
+        await _filled(rig, shard, 3)
+        await rig.crash_writer()
+        async with TierRig(meta_store=_copy_of(rig)) as wrong:
+            for _ in range(EARLIER_HOLDERS + 4):
+                await wrong.start_writer()
+                await wrong.until(lambda: wrong.writer.claim.fork)
+                await wrong.crash_writer()
+            later = _copy_of(wrong)
+        async with _copied(rig, later) as right:
+            await right.start_writer()
+            await right.until(lambda: right.writer.status().lock_epoch)
+            assert right.writer.claim.fork is None
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.CUT, Fault.TAKEN, Fault.SLOW_DOWN])
