@@ -23,9 +23,10 @@ MIN_VERSION = 3
 MAX_VERSION = 11
 _FLEXIBLE = 9
 MAX_PARTITIONS = 200_000
-_FEW = 1_000
-_LEAST_BATCH_BYTES = 61
 """Partition entries in one request: six bytes become objects of two hundred, so a frame must be bounded."""
+_FEW = 1_000
+"""So many may stand in a frame without a batch each."""
+_LEAST_BATCH_BYTES = 61
 
 TopicRecords: TypeAlias = tuple[str, list[tuple[int, memoryview | None]]]
 

@@ -1,4 +1,5 @@
-"""What a group waits for while a record of it is on its way to the log: by the ticket of `PersistGroup`."""
+"""What a group waits for while a record of it is on its way to the log, by the ticket of `PersistGroup` or
+`PersistMember`."""
 
 from __future__ import annotations
 

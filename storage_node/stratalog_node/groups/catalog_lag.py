@@ -7,12 +7,12 @@ Thread: the event loop. Cost: one read of the meta service, asked only when ther
 
 from __future__ import annotations
 
-import asyncio
 from typing import Protocol
 
 from stratalog.model.errors import StratalogError
+from stratalog_node.shards.catalog_wait import catalog_shows
 
-_PATIENCE_S, _STEP_S = 1.0, 0.01
+_PATIENCE_MS = 1_000
 
 
 class Versioned(Protocol):
@@ -35,10 +35,4 @@ class CatalogLag:
             version = await self._meta.read_version()
         except StratalogError:
             return False
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + _PATIENCE_S
-        while self._catalog.version < version:
-            if loop.time() > deadline_s:
-                return False
-            await asyncio.sleep(_STEP_S)
-        return True
+        return await catalog_shows(lambda: self._catalog.version >= version, _PATIENCE_MS)

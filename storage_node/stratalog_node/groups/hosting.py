@@ -22,6 +22,7 @@ from stratalog.model.ids import ShardKey
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
+from stratalog_node.backoff import Backoff
 from stratalog_node.groups.hosted import GroupShard, HostedGroup, ShardState
 from stratalog_node.groups.log import Backlog, GroupLog, LogLimits
 from stratalog_node.groups.membership import Membership
@@ -30,12 +31,12 @@ from stratalog_node.groups.placement import OFFSETS_TOPIC, shard_of
 from stratalog_node.groups.replay import Replay
 from stratalog_node.groups.room import GroupRoom, RoomLimits, offset_bytes
 from stratalog_node.groups.stats import GroupStats
+from stratalog_node.shards.catalog_wait import catalog_shows
 from stratalog_node.shards.seam import ShardView
 from stratalog_node.slices import in_slices
 
 _log = logger(__name__)
 
-_FIRST_RETRY_S, _LONGEST_RETRY_S = 0.05, 5.0
 _OPENING_TIMEOUT_S = 5.0
 _LONGEST_GROUP_ID = 4_096
 """In UTF-8 bytes: what the group log, the caches of names and the search for a group's place can bear many of."""
@@ -146,14 +147,14 @@ class GroupHosting:
                     is_internal=True,
                 )
             # Whoever asked goes on to JoinGroup: a moment here saves it a round of NOT_COORDINATOR.
-            deadline = asyncio.get_running_loop().time() + _OPENING_TIMEOUT_S
-            while not self._loads and not self._shards and asyncio.get_running_loop().time() < deadline:
-                await asyncio.sleep(_FIRST_RETRY_S / 5)
-                self.adopt()
-            if self._loads:
+            if await catalog_shows(self._has_adopted, int(_OPENING_TIMEOUT_S * 1000)) and self._loads:
                 await asyncio.wait(set(self._loads.values()), timeout=_OPENING_TIMEOUT_S)
         finally:
             self._opening = None
+
+    def _has_adopted(self) -> bool:
+        self.adopt()
+        return bool(self._loads or self._shards)
 
     # Finding ----------------------------------------------------------------------------------------------------
     async def arrive(self, group_id: str) -> HostedGroup | GroupError | None:
@@ -269,7 +270,7 @@ class GroupHosting:
         self._loads[index] = self._spawn(self._load(shard), f"group-load-{index}")
 
     async def _load(self, shard: GroupShard) -> None:
-        retry_s = _FIRST_RETRY_S
+        backoff = Backoff()
         while shard.state is ShardState.LOADING:
             topic = self._topics.topic(OFFSETS_TOPIC)
             view = None if topic is None else self._led_shard(ShardKey(topic.topic_id, shard.index))
@@ -281,19 +282,18 @@ class GroupHosting:
             except Fenced:
                 break
             except Corrupt as damage:
-                retry_s = _LONGEST_RETRY_S
+                backoff.expect_little()
                 _log.error("group log cannot be read; its groups wait", shard=shard.index, reason=str(damage))
             except StratalogError as failure:
                 _log.warning("group log not loaded yet", shard=shard.index, reason=str(failure))
             except Exception:
-                retry_s = _LONGEST_RETRY_S
+                backoff.expect_little()
                 _log.exception("group log not loaded", shard=shard.index)
                 await self._close_groups(shard)  # what was taken over of it already
             else:
                 self._loads.pop(shard.index, None)
                 return
-            await asyncio.sleep(retry_s)
-            retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
+            await backoff.pause()
         self._loads.pop(shard.index, None)
         self.unload(shard.index)
 

@@ -3,14 +3,10 @@ the file."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
-
 from stratalog.formats.index_points import INDEX_INTERVAL_BYTES, IndexBuilder
 from stratalog.formats.offered_batch import assign
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.segment_leader import OfferedBatch, PersistBatches, SegmentLeader
-from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import SegmentIdentity
 from stratalog_node.disk.files import SegmentFile
@@ -97,9 +93,3 @@ class ActiveSegment(LocalCopy):
     @property
     def is_wholly_committed(self) -> bool:
         return self.leader.high_watermark == self.leader.end_offset
-
-
-def find_ended(ended: Sequence[ActiveSegment], key: SegmentKey) -> ActiveSegment | None:
-    """The segment with this key among those that ended, oldest first. A shard may have thousands unsealed."""
-    place = bisect_left(ended, key.epoch, key=lambda one: one.key.epoch)
-    return ended[place] if place < len(ended) and ended[place].key == key else None

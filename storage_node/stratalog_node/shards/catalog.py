@@ -7,7 +7,6 @@ deletes.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
@@ -26,6 +25,7 @@ from stratalog.meta_api.commands import (
     TopicDeleted,
 )
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.in_order import find, place_of
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.model.topic import Topic
 from stratalog.settings.topic import TopicSettings
@@ -100,9 +100,7 @@ class Catalog:
         return None
 
     def segment(self, key: SegmentKey) -> Segment | None:
-        segments = self.segments(key.shard_key)
-        index = _place_of(segments, key.epoch)
-        return segments[index] if index < len(segments) and segments[index].key == key else None
+        return find(self.segments(key.shard_key), key)
 
     # Following --------------------------------------------------------------------------------------------------
     def on_change(self, listener: Callable[[Change], None]) -> None:
@@ -204,7 +202,7 @@ class Catalog:
         if entry is None:
             return
         segments = entry.segments
-        index = _place_of(segments, segment.epoch)
+        index = place_of(segments, segment.epoch)
         is_known = index < len(segments) and segments[index].key == segment.key
         if segment.state is SegmentState.DELETED:
             if is_known:
@@ -213,14 +211,3 @@ class Catalog:
             segments[index] = segment
         else:
             segments.insert(index, segment)
-
-
-def _place_of(segments: list[Segment], epoch: int) -> int:
-    """Index of the first segment whose epoch is at or above `epoch`: a shard has one segment of each epoch."""
-    if segments and segments[-1].epoch == epoch:
-        return len(segments) - 1
-    return bisect_left(segments, epoch, key=_epoch_of)
-
-
-def _epoch_of(segment: Segment) -> int:
-    return segment.key.epoch

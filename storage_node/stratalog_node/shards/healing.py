@@ -13,7 +13,6 @@ Lives on the event loop; files are written on the background threads. A store th
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,9 +27,11 @@ from stratalog.model.errors import Conflict, Corrupt, NotFound, Rejected, Strata
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.telemetry.logs import logger
+from stratalog_node.backoff import Backoff
 from stratalog_node.disk.files import FlushLost, SegmentFile, write_durably
 from stratalog_node.disk.layout import GIVEN_UP_SUFFIX
 from stratalog_node.disk.segment_scan import SegmentScan
+from stratalog_node.shards.catalog_wait import catalog_shows
 from stratalog_node.shards.new_segment import identity_of
 from stratalog_node.shards.node_shards import NodeShards
 from stratalog_node.shards.recovery import MissingTail, Recovery
@@ -41,8 +42,7 @@ from stratalog_node.shards.stopped import Stop, StopCause
 log = logger(__name__)
 
 _AT_ONCE = 4
-_FIRST_DELAY_S = 0.05
-_LONGEST_DELAY_S = 5.0
+_SHOWN_WITHIN_MS = 10_000
 _PIECE_BYTES = 1 << 20
 _LOOKS_AT_LOST = 6
 """An object that is gone or damaged is asked for so often, over a second or so, before it counts as lost, and is given
@@ -103,7 +103,7 @@ class Healing:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _heal(self, key: ShardKey) -> None:
-        delay_s = _FIRST_DELAY_S
+        backoff = Backoff()
         looks = 0
         while (shard := self._node.get(key)) is not None and (missing := self._recovery.unhealed.get(key)) is not None:
             try:
@@ -128,8 +128,7 @@ class Healing:
                 reason = f"a fault in the node, see its log: {error}"
                 shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.UNREADABLE)
                 return
-            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
-            delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
+            await backoff.pause()
 
     async def _look_again(self, shard: ShardLog) -> None:
         await self._recovery.recover_again(shard)
@@ -192,8 +191,8 @@ class Healing:
         if segment.state is SegmentState.ACTIVE:
             await self._meta.roll_segment(segment.key, log_start)
         await self._meta.advance_log_start(shard.key, log_start)
-        while self._node.catalog.segment(segment.key) is not None:  # noqa: ASYNC110  the watch tells the catalog soon
-            await asyncio.sleep(_FIRST_DELAY_S)
+        while not await catalog_shows(lambda: self._node.catalog.segment(segment.key) is None, _SHOWN_WITHIN_MS):
+            log.warning("a segment that was ended and deleted is still in the catalog", segment=str(segment.key))
         shard.inherited = missing.producers
 
     async def _open_whole(self, shard: ShardLog, segment: Segment) -> tuple[SegmentFile, SegmentScan]:

@@ -10,7 +10,6 @@ Lives on the event loop; scans run on the seal threads, two segments at a time.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from stratalog.model.errors import Conflict, Corrupt, Fenced, NotFound, Rejected
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import SealRecord
 from stratalog.telemetry.logs import logger
+from stratalog_node.backoff import Backoff
 from stratalog_node.disk.files import FlushLost, sync_names_of, write_durably
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.active import ActiveSegment
@@ -33,8 +33,6 @@ from stratalog_node.shards.shard_log import ShardLog
 
 log = logger(__name__)
 
-_FIRST_DELAY_S = 0.05
-_LONGEST_DELAY_S = 5.0
 _PARALLEL_SEALS = 2
 
 
@@ -130,7 +128,7 @@ class Sealing:
 
     async def _flush(self, ended: _Ended) -> bool:
         """Put what has ended on the disk. False: it cannot be, so its end is never confirmed."""
-        delay_s = _FIRST_DELAY_S
+        backoff = Backoff()
         while True:
             try:
                 await self._make_durable(ended.old)
@@ -141,8 +139,7 @@ class Sealing:
                 return False
             except StratalogError as error:
                 log.warning("ended segment not flushed yet", segment=str(ended.old.key), error=str(error))
-                await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
-                delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
+                await backoff.pause()
 
     async def _is_given_up(self, ended: _Ended) -> bool:
         """Whether an ended segment without records was deleted at once: an unclean start leaves one of each shard that
@@ -160,7 +157,7 @@ class Sealing:
     async def _confirm(self, ended: _Ended) -> bool:
         """Tell the meta service where the segment ended, until it answers. False: this node leads no more."""
         old = ended.old
-        delay_s = _FIRST_DELAY_S
+        backoff = Backoff()
         while True:
             try:
                 await self._meta.roll_segment(old.key, old.leader.end_offset)
@@ -171,9 +168,8 @@ class Sealing:
                 return False
             except StratalogError as error:
                 # Unavailable or unknown: rolling is idempotent for the same end, so ask again.
-                log.warning("roll not confirmed yet", segment=str(old.key), retry_s=delay_s, error=str(error))
-                await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
-                delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
+                log.warning("roll not confirmed yet", segment=str(old.key), retry_s=backoff.next_s, error=str(error))
+                await backoff.pause()
 
     def propose_isr(self, shard: ShardLog, active: ActiveSegment, effect: ProposeIsr) -> None:
         self._start(self._propose_isr(shard, active, effect))
@@ -220,7 +216,7 @@ class Sealing:
 
     async def _seal(self, ended: _Ended) -> None:
         old, shard = ended.old, ended.shard
-        delay_s = _FIRST_DELAY_S
+        backoff = Backoff()
         block: IndexBlock | None = None
         while True:
             try:
@@ -244,9 +240,8 @@ class Sealing:
                 log.error("segment cannot be sealed; it stays readable where it is whole", error=str(error))
                 return
             except StratalogError as error:
-                log.warning("seal not written yet", segment=str(old.key), retry_s=delay_s, error=str(error))
-                await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
-                delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
+                log.warning("seal not written yet", segment=str(old.key), retry_s=backoff.next_s, error=str(error))
+                await backoff.pause()
         self._node.stats.sealed += 1
         index_path = self._node.layout.index(old.key)
         copy = SealedCopy(old.key, old.file, index_path, block.seal, checked_from=0)  # the seal has checked it

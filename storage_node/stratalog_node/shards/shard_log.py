@@ -36,11 +36,12 @@ from stratalog.machines.segment_leader import (
 )
 from stratalog.model.errors import DiskFull, OutcomeUnknown, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.in_order import find
 from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
 from stratalog_node.shards import ranges
-from stratalog_node.shards.active import ActiveSegment, find_ended
+from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.lookup_seam import FoundOffset
 from stratalog_node.shards.new_segment import open_new
@@ -159,9 +160,7 @@ class ShardLog:
     def copy_of(self, segment: SegmentKey) -> LocalCopy | None:
         if self.active is not None and self.active.key == segment:
             return self.active
-        if self.ended and (ended := find_ended(self.ended, segment)) is not None:
-            return ended
-        return self.copies.get(segment.epoch)
+        return find(self.ended, segment) or self.copies.get(segment.epoch)
 
     def has_local(self, segment: SegmentKey) -> bool:
         """An active segment nobody has written to counts: its file is made by its first append."""

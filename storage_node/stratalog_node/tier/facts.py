@@ -6,13 +6,13 @@ Cost of a reading: O(shards and deleted segments), not segments; of a question: 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from uuid import UUID
 
 from stratalog.machines.orphans import is_part_explained
 from stratalog.meta_api.client import MetaClient
 from stratalog.meta_api.commands import Snapshot
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.in_order import find
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard
 
@@ -26,11 +26,7 @@ class Facts:
 
     def living(self, key: SegmentKey) -> Segment | None:
         shard = self._shards.get(key.shard_key)
-        if shard is None:
-            return None
-        index = bisect_left(shard.segments, key.epoch, key=lambda segment: segment.epoch)
-        found = shard.segments[index] if index < len(shard.segments) else None
-        return found if found is not None and found.key == key else None
+        return find(shard.segments, key) if shard is not None else None
 
     def is_deleted(self, key: SegmentKey) -> bool:
         return key in self._deleted

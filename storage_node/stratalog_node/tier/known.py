@@ -43,7 +43,7 @@ class KnownSegments:
         """Take in a record unless a newer one is known. Returns: the newer of the two."""
         known = self._segments.get(segment.key)
         if known is None:
-            insort(self._by_shard.setdefault(segment.key.shard_key, []), segment.key, key=_epoch)
+            insort(self._by_shard.setdefault(segment.key.shard_key, []), segment.key)
         elif _is_older(segment, known):
             return known
         self._segments[segment.key] = segment
@@ -53,7 +53,7 @@ class KnownSegments:
         if self._segments.pop(key, None) is None:
             return False
         siblings = self._by_shard[key.shard_key]
-        siblings.pop(bisect_left(siblings, key.epoch, key=_epoch))
+        siblings.pop(bisect_left(siblings, key))
         if not siblings:
             del self._by_shard[key.shard_key]
         return True
@@ -74,10 +74,6 @@ class KnownSegments:
     def parse_bundle(self, object_key: str) -> BundleName | None:
         name = self._names.parse(object_key)
         return name if isinstance(name, BundleName) else None
-
-
-def _epoch(key: SegmentKey) -> int:
-    return key.epoch
 
 
 def _is_older(segment: Segment, known: Segment) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.model.group import CommittedOffset, GroupError, GroupState
 from stratalog.model.ids import ShardKey
-from stratalog_node.groups import hosting as hosting_module
+from stratalog_node import backoff
 from stratalog_node.groups.coordinator import CoordinatorLimits
 from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.log import LogLimits
@@ -140,7 +140,7 @@ async def test_a_stop_right_after_a_shard_was_given_up_still_tells_everyone() ->
 async def test_a_fault_while_groups_are_taken_over_is_tried_again_from_the_beginning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hosting_module, "_LONGEST_RETRY_S", 0.05)
+    monkeypatch.setattr(backoff, "LONGEST_S", 0.05)
     node = await GroupNode(offsets_topic_num_partitions=1).start()
     for n in range(300):
         await node.groups.commit_offsets(committing(f"g{n}", ("orders", 0, n)))

@@ -12,9 +12,9 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.internal_topics import refuse_internal
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.topic import Topic
-from stratalog_node.serve.api.catalog_wait import catalog_shows
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice
+from stratalog_node.shards.catalog_wait import catalog_shows
 from stratalog_node.slices import Slices
 
 if TYPE_CHECKING:

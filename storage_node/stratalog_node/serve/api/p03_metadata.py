@@ -17,11 +17,11 @@ from stratalog.kafka.metadata import encode_metadata, encode_topic
 from stratalog.model.errors import AlreadyExists, InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.brokers import all_nodes
-from stratalog_node.serve.api.catalog_wait import catalog_shows
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.placement import is_topic_name
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.registry import Api
+from stratalog_node.shards.catalog_wait import catalog_shows
 from stratalog_node.slices import Slices
 
 _INTERNAL_PREFIX = "__"

@@ -18,13 +18,13 @@ from stratalog.model.errors import InvalidRequest, Reserved, StratalogError
 from stratalog.model.topic import Topic
 from stratalog.settings.describe import SettingValue, describe_topic
 from stratalog.settings.topic import TopicSettings
-from stratalog_node.serve.api.catalog_wait import catalog_shows
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.placement import is_topic_name
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
+from stratalog_node.shards.catalog_wait import catalog_shows
 from stratalog_node.slices import Slices
 
 _DEFAULT = -1

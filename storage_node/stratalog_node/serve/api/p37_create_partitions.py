@@ -13,12 +13,12 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.internal_topics import refuse_internal
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.topic import Topic
-from stratalog_node.serve.api.catalog_wait import catalog_shows
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
+from stratalog_node.shards.catalog_wait import catalog_shows
 from stratalog_node.slices import Slices
 
 

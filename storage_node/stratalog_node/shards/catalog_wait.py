@@ -1,4 +1,4 @@
-"""Wait until this node's catalog shows a change that the meta service has just confirmed.
+"""Waits until this node's catalog shows what the meta service has confirmed: the watch tells it a moment later.
 
 A client that got its answer asks the next question at once, often here: it must not be told "unknown topic".
 """
