@@ -7,7 +7,7 @@ index block. A node may be running: what it appends meanwhile is not looked at.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from stratalog.admin_api.next_steps import CHECK_VOLUME
@@ -20,6 +20,7 @@ from stratalog.model.segment import Segment, SegmentState
 from stratalog_cli.examination import Examination, Metadata
 from stratalog_meta.stores.inspection import read_stored_records
 from stratalog_node.check.local_segment import LocalReport, check_index_file, check_segment_file
+from stratalog_node.disk.checkpoints import flushed_ends
 from stratalog_node.disk.inspection import inspect_file, read_small_file
 from stratalog_node.disk.layout import NodeLayout
 
@@ -57,13 +58,14 @@ def check_directory(path: Path, metadata: Metadata | None, seen: Examination) ->
     root = path / "node" if (path / "node").is_dir() else path
     layout = NodeLayout(root)
     node_id = _check_node_file(layout, metadata, seen)
+    flushed = flushed_ends(layout.checkpoints)  # before the files: what a running node flushes later is in them
     found = layout.list_shards()
     for shard, keys in sorted(found.items(), key=lambda item: (str(item[0].topic_id), item[0].shard)):
-        _check_shard(layout, shard, keys, metadata, seen)
+        _check_shard(layout, shard, keys, metadata, flushed, seen)
     for place in sorted(_foreign_files(layout)):
         seen.warn(str(place), "not a file of ours, or an index block without its segment", _LOOK)
     if metadata is not None:
-        _find_missing(layout, metadata, node_id, {key for keys in found.values() for key in keys}, seen)
+        _find_missing(layout, metadata, node_id, {key for keys in found.values() for key in keys}, flushed, seen)
     _check_journals(layout, seen)
 
 
@@ -90,7 +92,12 @@ def _check_node_file(layout: NodeLayout, metadata: Metadata | None, seen: Examin
 
 
 def _check_shard(
-    layout: NodeLayout, shard: ShardKey, keys: list[SegmentKey], metadata: Metadata | None, seen: Examination
+    layout: NodeLayout,
+    shard: ShardKey,
+    keys: list[SegmentKey],
+    metadata: Metadata | None,
+    flushed: Mapping[SegmentKey, int],
+    seen: Examination,
 ) -> None:
     before: LocalReport | None = None
     for key in keys:
@@ -115,7 +122,7 @@ def _check_shard(
         index = layout.index(key)
         check_index_file(index, report, known.seal if known is not None else None)
         _check_chain(before, report, key, known, seen)
-        _check_known_end(report, known, seen)
+        _check_known_end(report, known, flushed, seen)
         seen.findings += report.findings
         seen.segments += 1
         seen.batch_bytes += report.batch_bytes
@@ -153,20 +160,33 @@ def _check_chain(
     del known
 
 
-def _check_known_end(report: LocalReport, known: Segment | None, seen: Examination) -> None:
-    """Zeros at the end are room ahead, unless metadata knows that something was written there."""
+def _check_known_end(
+    report: LocalReport, known: Segment | None, flushed: Mapping[SegmentKey, int], seen: Examination
+) -> None:
+    """Zeros at the end are room ahead, unless metadata or a checkpoint know that something was written there."""
     if known is None or known.seal is not None or report.stream is None:
         return
-    known_end = known.end_offset if known.end_offset is not None else known.remote.commit_offset
+    known_end = _known_end_of(known, flushed)
     end = report.stream.next_offset
     if end >= known_end:
         return
-    what = f"its batches end at offset {end}, but {known_end} is known to have been written"
+    if known.remote.commit_offset >= known_end:
+        report.findings = [one for one in report.findings if one.severity == "error"]  # a torn tail is no other matter
+    _say_is_short(str(report.path), f"its batches end at offset {end}", known, known_end, seen)
+
+
+def _say_is_short(place: str, how: str, known: Segment, known_end: int, seen: Examination) -> None:
+    what = f"{how}, but {known_end} is known to have been written"
     if known.remote.commit_offset < known_end:
-        seen.error(str(report.path), what, _VOLUME)
-        return
-    report.findings = [one for one in report.findings if one.severity == "error"]  # a torn tail is no other matter
-    seen.warn(str(report.path), f"{what}; the object store has the rest", _COMES_BACK)
+        seen.error(place, what, _VOLUME)
+    else:
+        seen.warn(place, f"{what}; the object store has the rest", _COMES_BACK)
+
+
+def _known_end_of(segment: Segment, flushed: Mapping[SegmentKey, int]) -> int:
+    if segment.end_offset is not None:
+        return segment.end_offset
+    return max(segment.remote.commit_offset, flushed.get(segment.key, segment.base_offset))
 
 
 def _foreign_files(layout: NodeLayout) -> Iterator[Path]:
@@ -180,11 +200,21 @@ def _foreign_files(layout: NodeLayout) -> Iterator[Path]:
 
 
 def _find_missing(
-    layout: NodeLayout, metadata: Metadata, node_id: int | None, on_disk: set[SegmentKey], seen: Examination
+    layout: NodeLayout,
+    metadata: Metadata,
+    node_id: int | None,
+    on_disk: set[SegmentKey],
+    flushed: Mapping[SegmentKey, int],
+    seen: Examination,
 ) -> None:
     for key, segment in metadata.segments.items():
-        if key in on_disk or segment.state in (SegmentState.DELETED, SegmentState.ACTIVE):
-            continue  # the file of an active segment is made with its first batch
+        if key in on_disk or segment.state is SegmentState.DELETED:
+            continue
+        if segment.state is SegmentState.ACTIVE:
+            # Its file is made with its first batch.
+            if node_id == segment.leader and (known_end := _known_end_of(segment, flushed)) > segment.base_offset:
+                _say_is_short(str(layout.segment(key)), "its file is gone", segment, known_end, seen)
+            continue
         is_here = node_id in segment.local_nodes if segment.seal is not None else node_id == segment.leader
         if node_id is None or not is_here or segment.end_offset == segment.base_offset:
             continue

@@ -255,12 +255,12 @@ class StorageNode:
             note_clean_stop(self.layout.clean_file, node_epoch, self.shards.doubted())
 
     async def _recover(self, journals: list[Path], doubted: dict[ShardKey, int] | None) -> None:
-        recovery = Recovery(self.shards, self.checkpoints.load_all(), doubted)
+        recovery = Recovery(self.shards, self.checkpoints, doubted)
         if journals:
             entries = await asyncio.to_thread(recovery.replay_journal)
             log.info("journal replayed", entries=entries)
         await recovery.recover_all()
-        self.checkpoints.delete(recovery.stale_checkpoints())
+        recovery.revoke_stale()
         for path in journals:
             remove_journal(path)
         recovery.hand_over(self.sealing)

@@ -38,9 +38,10 @@ from stratalog_node.serve.server import pooled_reader
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.flusher import Flusher
-from stratalog_node.shards.healing import Healing, RemoteBatches
+from stratalog_node.shards.healing import Healing
 from stratalog_node.shards.node_shards import NodeShards
 from stratalog_node.shards.recovery import Recovery
+from stratalog_node.shards.refill import RemoteBatches
 from stratalog_node.shards.sealing import Sealing
 from stratalog_node.shards.shard_log import ShardLog
 from support.gated_meta import GatedMeta
@@ -191,11 +192,11 @@ class ShardRig:
         await asyncio.to_thread(lost.mend)
         doubted = take_clean_stop(self.layout.clean_file, registration.node_epoch)
         self.node_epoch = registration.node_epoch
-        recovery = Recovery(self.shards, self.checkpoints.load_all(), doubted)
+        recovery = Recovery(self.shards, self.checkpoints, doubted)
         if journals:
             await asyncio.to_thread(recovery.replay_journal)
         await recovery.recover_all()
-        self.checkpoints.delete(recovery.stale_checkpoints())
+        recovery.revoke_stale()
         for path in journals:
             remove_journal(path)
         recovery.hand_over(self.sealing)

@@ -1,16 +1,18 @@
 """Where each active segment was last known good, in RocksDB: a restart scans only what came after.
 
 The write-ahead log is on but not synced: a checkpoint survives `kill -9`, and after a power cut an older one (or none)
-only means a longer scan. A checkpoint is written after the segment's bytes below it were flushed, never before.
+only means a longer scan. A checkpoint is written after the segment's bytes below it were flushed, never before, so it
+is a witness as well: every offset below its `next_offset` was on the disk (`shards/recovery.py` goes by that).
+What a file never held, or holds no longer, is revoked, so that no power cut brings such a witness back.
 Blocking; for disk threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rocksdict import Options, Rdict, WriteBatch
+from rocksdict import AccessType, Options, Rdict, WriteBatch, WriteOptions
 
 from stratalog.formats.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from stratalog.model.errors import Corrupt, Unavailable
@@ -22,6 +24,37 @@ log = logger(__name__)
 
 def _name(key: SegmentKey) -> bytes:
     return f"{key.topic_id}/{key.shard}/{key.epoch}".encode()
+
+
+def flushed_ends(path: Path) -> dict[SegmentKey, int]:
+    """Of each segment with a checkpoint, below which offset all was on the disk. Also while a node has it open; empty
+    when there is no store, or none that can be read: it only ever adds to what is known."""
+    if not (path / "CURRENT").is_file():
+        return {}
+    try:
+        db = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
+    except Exception as error:  # rocksdict raises plain Exception
+        log.warning("checkpoints cannot be read", path=str(path), error=str(error))
+        return {}
+    try:
+        return {checkpoint.key: checkpoint.next_offset for checkpoint in _readable(db, path)}
+    finally:
+        db.close()
+
+
+def _readable(db: Rdict, path: Path) -> Iterator[Checkpoint]:
+    for name, value in db.items():
+        try:
+            yield decode_checkpoint(value, source=f"{path}: {name!r}")
+        except Corrupt as error:
+            log.warning("checkpoint dropped", error=str(error))
+
+
+def _deletion_of(keys: Iterable[SegmentKey]) -> WriteBatch:
+    batch = WriteBatch(raw_mode=True)
+    for key in keys:
+        batch.delete(_name(key))
+    return batch
 
 
 class Checkpoints:
@@ -43,15 +76,7 @@ class Checkpoints:
 
     def load_all(self) -> dict[SegmentKey, Checkpoint]:
         """Every readable checkpoint. A damaged one is dropped: its segment is scanned from the start."""
-        found: dict[SegmentKey, Checkpoint] = {}
-        for name, value in self._db.items():
-            try:
-                checkpoint = decode_checkpoint(value, source=f"{self._path}: {name!r}")
-            except Corrupt as error:
-                log.warning("checkpoint dropped", error=str(error))
-                continue
-            found[checkpoint.key] = checkpoint
-        return found
+        return {checkpoint.key: checkpoint for checkpoint in _readable(self._db, self._path)}
 
     def put(self, checkpoints: Iterable[Checkpoint]) -> None:
         """Raises: Unavailable."""
@@ -61,14 +86,18 @@ class Checkpoints:
         self._write(batch)
 
     def delete(self, keys: Iterable[SegmentKey]) -> None:
-        batch = WriteBatch(raw_mode=True)
-        for key in keys:
-            batch.delete(_name(key))
-        self._write(batch)
+        """Those of sealed segments, which nobody looks at again. Raises: Unavailable."""
+        self._write(_deletion_of(keys))
 
-    def _write(self, batch: WriteBatch) -> None:
+    def revoke(self, keys: Iterable[SegmentKey]) -> None:
+        """Once this returns no start finds them again, whatever the power does. Raises: Unavailable."""
+        options = WriteOptions()
+        options.sync = True
+        self._write(_deletion_of(keys), options)
+
+    def _write(self, batch: WriteBatch, options: WriteOptions | None = None) -> None:
         try:
-            self._db.write(batch)
+            self._db.write(batch, options)
         except Exception as error:  # rocksdict raises plain Exception
             raise Unavailable(f"{self._path}: cannot write a checkpoint: {error}") from error
 

@@ -13,17 +13,12 @@ Lives on the event loop; files are written on the background threads. A store th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Protocol
 
-from stratalog.formats.digest import extend_digest_over
 from stratalog.formats.records import encode_empty_batches
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, encode_segment_header
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.producer_table import ProducerTable
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.errors import Conflict, Corrupt, NotFound, Rejected, StratalogError
+from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.telemetry.logs import logger
@@ -35,6 +30,7 @@ from stratalog_node.shards.catalog_wait import catalog_shows
 from stratalog_node.shards.new_segment import identity_of
 from stratalog_node.shards.node_shards import NodeShards
 from stratalog_node.shards.recovery import MissingTail, Recovery
+from stratalog_node.shards.refill import Lost, Refill, RemoteBatches
 from stratalog_node.shards.sealing import Sealing
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.stopped import Stop, StopCause
@@ -47,35 +43,6 @@ _PIECE_BYTES = 1 << 20
 _LOOKS_AT_LOST = 6
 """An object that is gone or damaged is asked for so often, over a second or so, before it counts as lost, and is given
 up where that is allowed: an answer may be damaged on its way, and metadata may move meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedRange:
-    """Whole batches `[base_offset, end_offset)` as the object store holds them, checked, and the segment's digest after
-    them."""
-
-    base_offset: int
-    end_offset: int
-    data: bytes | memoryview
-    digest_after: bytes
-
-
-class RemoteBatches(Protocol):
-    """The part of `tier.committed_ranges` that healing uses."""
-
-    def read(self, segment: Segment, from_offset: int) -> AsyncIterator[CommittedRange]:
-        """Everything committed from the batch boundary `from_offset` on. Raises: Corrupt, NotFound, Unavailable."""
-        ...
-
-
-class _Lost(Exception):
-    """Offsets that are neither on the disk nor in the object store."""
-
-    def __init__(self, base_offset: int, end_offset: int, why: str, *, is_certain: bool = True) -> None:
-        super().__init__(why)
-        self.base_offset = base_offset
-        self.end_offset = end_offset
-        self.is_certain = is_certain
 
 
 class Healing:
@@ -111,7 +78,7 @@ class Healing:
                     await self._bring_back(shard, missing, is_last_look=looks + 1 >= _LOOKS_AT_LOST)
                     await self._look_again(shard)
                 continue
-            except _Lost as lost:
+            except Lost as lost:
                 looks += 1
                 if lost.is_certain or looks >= _LOOKS_AT_LOST:
                     self._stop(shard, missing, lost)
@@ -145,10 +112,11 @@ class Healing:
             log.warning("shard not healed yet", reason=reason)
         return Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.HEALING)
 
-    def _stop(self, shard: ShardLog, missing: MissingTail, lost: _Lost) -> None:
+    def _stop(self, shard: ShardLog, missing: MissingTail, lost: Lost) -> None:
         path = self._node.layout.segment(missing.segment.key)
+        base_offset = max(lost.base_offset, self._node.catalog.log_start_offset(shard.key))
         reason = (
-            f"{shard.topic.name}-{shard.key.shard}: offsets {lost.base_offset} to {lost.end_offset} were written and "
+            f"{shard.topic.name}-{shard.key.shard}: offsets {base_offset} to {lost.end_offset} were written and "
             f"are lost: {path} lacks them, and {lost}"
         )
         log.error("local data is lost", error=reason)
@@ -163,25 +131,26 @@ class Healing:
         if log_start >= missing.known_end > missing.local_end:
             await self._go_on_behind(shard, segment, log_start, missing)
             return
+        path = self._node.layout.segment(segment.key)
         committed_end = max(segment.remote.commit_offset, segment.base_offset)
-        if committed_end < missing.known_end and not shard.rules.gives_up_lost:
-            base_offset = max(committed_end, missing.local_end, log_start)
-            raise _Lost(
-                base_offset, missing.known_end, f"{committed_end} is as far as the object store has the segment"
-            )
-        file, scan = await self._open_whole(shard, segment)
+        if committed_end == segment.base_offset and not shard.rules.gives_up_lost and not path.exists():
+            # Nothing to begin with: the name stays free for a copy that somebody puts there.
+            raise Lost(missing.local_end, missing.known_end, "the object store has nothing of the segment")
+        file = await self._open(shard, segment)
         file.pin()
         try:
             file.fd()  # writes and their flush go through one descriptor
-            lost: _Lost | None = None
-            if scan.next_offset < committed_end:
-                lost = await self._fetch(segment, file, scan)
-            if scan.next_offset < missing.known_end:
-                lost = lost or _Lost(scan.next_offset, missing.known_end, "the object store has not got them")
-                if not shard.rules.gives_up_lost or not (lost.is_certain or is_last_look):
-                    raise lost
-                await self._give_up(shard, file, scan, missing.known_end)
-            await self._node.threads.background(lambda: file.sync(with_names=True))
+            refill = Refill(self._node, self._remote, segment, file)
+            try:
+                lost = await refill.up_to(missing.known_end)
+                if lost is not None:
+                    if not shard.rules.gives_up_lost or not (lost.is_certain or is_last_look):
+                        raise lost
+                    await self._give_up(shard, file, refill.scan, missing.known_end)
+            finally:
+                # Also what is not whole yet: the next start takes what it finds for flushed up to the checkpoint.
+                if refill.has_written:
+                    await self._node.threads.background(lambda: file.sync(with_names=True))
         finally:
             file.unpin()
             file.close()
@@ -195,42 +164,14 @@ class Healing:
             log.warning("a segment that was ended and deleted is still in the catalog", segment=str(segment.key))
         shard.inherited = missing.producers
 
-    async def _open_whole(self, shard: ShardLog, segment: Segment) -> tuple[SegmentFile, SegmentScan]:
-        """The segment's file, made if it is gone, and the state at the end of what it holds from its start on."""
+    async def _open(self, shard: ShardLog, segment: Segment) -> SegmentFile:
+        """The segment's file, made if it is gone."""
         path = self._node.layout.segment(segment.key)
-        scan = SegmentScan.begin(segment.key, ProducerTable())
-        if not path.exists():
-            file = SegmentFile(path, self._node.descriptors, 0)
-            file.create(encode_segment_header(identity_of(shard, segment.key)))
-            return file, scan
-        file = SegmentFile(path, self._node.descriptors, path.stat().st_size)
-        data_bytes = file.size_bytes - SEGMENT_HEADER_BYTES
-        await self._node.threads.read_file(
-            file, lambda: scan.advance(lambda at, size: file.read(SEGMENT_HEADER_BYTES + at, size), data_bytes)
-        )
-        return file, scan
-
-    async def _fetch(self, segment: Segment, file: SegmentFile, scan: SegmentScan) -> _Lost | None:
-        """Write what the object store has from `scan` on. Returns: what it should have and has not."""
-        if self._remote is None:
-            why = "the object store, which has them, is not known to this node: start it with --bucket"
-            raise _Lost(scan.next_offset, segment.remote.commit_offset, why)
-        try:
-            async for found in self._remote.read(segment, scan.next_offset):
-                digest = extend_digest_over(scan.digest, found.data)
-                if found.base_offset != scan.next_offset or digest != found.digest_after:
-                    raise Conflict(
-                        f"segment {segment.key}: what the disk has below {scan.next_offset} is not what the "
-                        "object store goes on from: run `stratalog verify`, put a good copy back, then restart"
-                    )
-                position = SEGMENT_HEADER_BYTES + scan.position
-                await self._node.threads.background(lambda: file.put_back(position, found.data))  # noqa: B023
-                scan.position += len(found.data)
-                scan.next_offset, scan.digest = found.end_offset, digest
-                self._node.stats.healed_bytes += len(found.data)
-        except (Corrupt, NotFound) as error:
-            return _Lost(scan.next_offset, segment.remote.commit_offset, str(error), is_certain=False)
-        return None
+        if path.exists():
+            return SegmentFile(path, self._node.descriptors, path.stat().st_size)
+        file = SegmentFile(path, self._node.descriptors, 0)
+        file.create(encode_segment_header(identity_of(shard, segment.key)))
+        return file
 
     async def _give_up(self, shard: ShardLog, file: SegmentFile, scan: SegmentScan, end_offset: int) -> None:
         """Batches without records in the place of `[scan.next_offset, end_offset)`."""
@@ -244,7 +185,7 @@ class Healing:
         )
         batches = encode_empty_batches(base_offset, end_offset, epoch=scan.key.epoch)
         position = SEGMENT_HEADER_BYTES + scan.position
-        self._recovery.forget_checkpoint(scan.key)
+        await self._recovery.revoke(scan.key)
         await self._node.threads.background(lambda: _save_rest(file, position))
         file.truncate(position)
         await self._node.threads.background(lambda: file.put_back(position, batches))

@@ -2,6 +2,8 @@
 room ahead or a torn tail.
 
 Nothing is cut from a file that is shorter than what is known to have been in it: `TailMissing` says what is missing.
+A checkpoint is known to be right when batches follow at its position, or lead up to it. Else the file is read from its
+start, and decides: the checkpoint is wrong if whole batches reach its offset all the same, and the file if not.
 Runs before the shard serves; scans on the disk threads.
 """
 
@@ -83,16 +85,6 @@ class SegmentOpener:
                 )
             file.truncate(SEGMENT_HEADER_BYTES + scan.position)
         flushed_bytes = SEGMENT_HEADER_BYTES + checked_bytes if checked_bytes else 0
-        checkpoint = self._checkpoints.get(key)
-        if is_confirmed and checkpoint is not None and scan.next_offset < checkpoint.next_offset:
-            shard.doubted_epoch = key.epoch
-            log.error(
-                "batches that were flushed are gone from a file: offsets that were acknowledged are lost on this disk",
-                file=str(path),
-                base_offset=scan.next_offset,
-                end_offset=checkpoint.next_offset,
-                next_step="check the disk, put a copy of the file back if there is one, then start the node again",
-            )
         if shard.rules.is_fsync and checked_bytes < scan.position:
             # What is found here is below the high watermark from now on, and a repetition of it is acknowledged.
             await self._node.threads.read(lambda: file.sync(with_names=True))
@@ -144,12 +136,12 @@ class SegmentOpener:
         scan = self._begin_scan(key, checkpoint, table)
         start = scan.position
         await self._advance(scan, file, data_bytes)
-        if start == scan.position < data_bytes and start > 0 and not self._ends_whole(file, scan):
-            # Not one batch follows the checkpoint: rather a wrong checkpoint than a tail torn just there.
+        if start == scan.position < data_bytes and start > 0 and not self._leads_there(file, scan):
+            # Not one batch follows the checkpoint, and none leads to it: either the checkpoint is wrong or the file.
             log.warning("checkpoint doubted: reading the segment from its start", file=str(file.path), position=start)
             again = self._node.producer_table(before)
             full = await self._advance(SegmentScan.begin(key, again, self._node.now_ms), file, data_bytes)
-            if full.position != start:
+            if (full.position, full.next_offset) != (start, scan.next_offset):
                 table.replace(again.snapshot())
                 full.producers = table
                 return full, 0
@@ -158,11 +150,10 @@ class SegmentOpener:
         return scan, start
 
     @staticmethod
-    def _ends_whole(file: SegmentFile, scan: SegmentScan) -> bool:
-        """Whether room ahead begins where the scan stands, and the batches before it, from the last index point on, end
-        just there. Only their headers count: a batch damaged since it was flushed is no reason to cut what follows."""
-        if not _holds_only_zeros_from(file, SEGMENT_HEADER_BYTES + scan.position):
-            return False
+    def _leads_there(file: SegmentFile, scan: SegmentScan) -> bool:
+        """Whether the batches from the last index point on end just where the checkpoint stands: then what follows is
+        room ahead, or a tail torn just there. Only their headers count: a batch damaged since it was flushed is no
+        reason to cut what follows."""
         points = scan.index
         last = points[len(points) - 1] if len(points) else IndexPoint(scan.key.base_offset, 0, -1)
         data = file.read(SEGMENT_HEADER_BYTES + last.position, scan.position - last.position)

@@ -5,8 +5,13 @@ queued for its seal, the active one is scanned from its checkpoint and its room 
 that meta never heard of is confirmed now. Shards without files cost a dictionary entry: 10,000 idle ones start in well
 under a second.
 
-A shard of which the disk holds less than the meta service knows does not serve: `unhealed` says what is missing, and
-`shards/healing.py` brings it back. Unless the last stop was in order, the segment that was active takes no more
+A shard of which the disk holds less than was written does not serve: `unhealed` says what is missing, and
+`shards/healing.py` brings it back. What was written is known to the meta service (ends of segments, parts in the object
+store, the log start) and to the checkpoint: it is written once all below it was flushed, so offsets below it that are
+not in the file are gone from the disk. It is as old as it may be after a power cut, and says less then, never more. A
+checkpoint may be wrong itself; then its file refutes it: whole batches lead to its offset at another place
+(`shards/opening.py`). Less than that refutes nothing. What changes a file against its checkpoint has revoked it before.
+Unless the last stop was in order, the segment that was active takes no more
 batches: what was given in it may be lost, and no offset is given twice in an epoch.
 Runs before the node serves, and again for a shard that was healed; scans on the disk threads.
 """
@@ -18,7 +23,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stratalog.formats.checkpoint import Checkpoint
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.model.errors import Corrupt, StratalogError
@@ -26,6 +30,7 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.telemetry.logs import logger
+from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.journal_replay import JournalReplay
 from stratalog_node.shards.missing_files import note_missing, take_sealed
@@ -75,13 +80,14 @@ class Recovery:
     def __init__(
         self,
         node: NodeShards,
-        checkpoints: Mapping[SegmentKey, Checkpoint],
+        store: Checkpoints,
         doubted: Mapping[ShardKey, int] | None = None,
     ) -> None:
-        """`doubted`: the shards in doubt, with their epochs; None when all are (`disk/clean_stop.py`)."""
+        """Blocking. `doubted`: the shards in doubt, with their epochs; None when all are (`disk/clean_stop.py`)."""
         self._node = node
         self._doubted = doubted
-        self._checkpoints = dict(checkpoints)
+        self._store = store
+        self._checkpoints = store.load_all()
         self._opener = SegmentOpener(node, self._checkpoints)
         self._files = node.layout.list_shards()
         self._found: list[tuple[ShardLog, _Found]] = []
@@ -116,10 +122,17 @@ class Recovery:
         for key in [key for key in self._checkpoints if key.shard_key not in self.unhealed]:
             del self._checkpoints[key]  # of 10,000 large segments they hold gigabytes
 
-    def stale_checkpoints(self) -> list[SegmentKey]:
-        """Those of no segment that is still written or sealed, and those that their file contradicts. Delete them
-        before the node serves: a file that grows past such a position again would be cut there."""
-        return [key for key in self._checkpoints if key not in self._opener.used]
+    def revoke_stale(self) -> None:
+        """Blocking, before the node serves: a file that grows past such a position again would be cut there."""
+        stale = self._stale()
+        if stale:
+            self._store.revoke(stale)
+
+    def _stale(self) -> list[SegmentKey]:
+        """Checkpoints of no segment that is still written or sealed, and those that their file refutes. Those of an
+        unhealed shard say what it must be healed to."""
+        stale = [key for key in self._checkpoints if key not in self._opener.used]
+        return [key for key in stale if key.shard_key not in self.unhealed]
 
     # One shard ------------------------------------------------------------------------------------------------------
     async def recover(self, key: ShardKey) -> None:
@@ -135,18 +148,22 @@ class Recovery:
         """The disk holds more than before: look anew. Afterwards the shard serves, or `unhealed` or its refusal say why
         not."""
         self.unhealed.pop(shard.key, None)
-        await self._recover(shard, set(self._node.layout.list_shard(shard.key)))
+        await self._recover(shard, set(self._node.layout.list_shard(shard.key)), is_first=False)
 
-    def forget_checkpoint(self, key: SegmentKey) -> None:
+    async def revoke(self, key: SegmentKey) -> None:
         """The file will hold other bytes than those the checkpoint was made of."""
-        self._checkpoints.pop(key, None)
+        if self._checkpoints.pop(key, None) is not None:
+            await self._node.threads.background(lambda: self._store.revoke([key]))
 
-    async def _recover(self, shard: ShardLog, files: set[SegmentKey]) -> None:
+    async def _recover(self, shard: ShardLog, files: set[SegmentKey], *, is_first: bool = True) -> None:
         segments = self._node.catalog.segments(shard.key)
         found = _Found()
         stop: Stop | None = None
         try:
             await self._recover_files(shard, list(segments), files, found)
+            if not is_first:
+                for key in [key for key in self._stale() if key.shard_key == shard.key]:
+                    await self.revoke(key)
         except (StratalogError, OSError) as error:
             log.error("shard cannot be opened", topic=shard.topic.name, shard=shard.key.shard, error=str(error))
             stop = Stop(ErrorCode.KAFKA_STORAGE_ERROR, str(error), StopCause.UNREADABLE)
@@ -214,24 +231,23 @@ class Recovery:
         in `unhealed`. `table` is the producer state before it, and after it."""
         known_end = known_end_of(segment)
         log_start = self._node.catalog.log_start_offset(shard.key)
+        checkpoint = self._checkpoints.get(segment.key)
         if segment.state is SegmentState.ACTIVE:
-            # Records were deleted up to there, so there were some: the log goes on behind them.
-            known_end = max(known_end, log_start)
+            # Records were deleted up to there, or flushed, so there were some: the log goes on behind them.
+            known_end = max(known_end, log_start, segment.base_offset if checkpoint is None else checkpoint.next_offset)
+        local_end = segment.base_offset
         if has_file:
             try:
                 return await self._opener.open(shard, segment.key, table, known_end=known_end)
             except TailMissing as missing:
                 local_end = missing.local_end
         else:
-            local_end = segment.base_offset
-            checkpoint = self._checkpoints.get(segment.key)
             if checkpoint is not None and checkpoint.position == 0:
                 table.replace(checkpoint.producers)
-            elif checkpoint is not None:
-                log.error("a file that was written to is gone", file=str(self._node.layout.segment(segment.key)))
-                shard.doubted_epoch = segment.epoch
             if local_end == known_end and segment.state is SegmentState.ACTIVE:
                 return None
+        if segment.state is SegmentState.ACTIVE:
+            shard.doubted_epoch = segment.epoch  # the disk is not as the last life left it, however that ended
         self.unhealed[shard.key] = MissingTail(segment, local_end, known_end, table.snapshot())
         return None
 

@@ -8,7 +8,7 @@ store, and a shard that went on from there would give offsets a second time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.formats.part import PART_HEADER_BYTES
@@ -16,7 +16,7 @@ from stratalog.formats.record_batch import walk
 from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.store import ObjectStore
-from stratalog_node.shards.healing import CommittedRange
+from stratalog_node.shards.refill import CommittedRange
 from stratalog_node.tier import wrong_store
 from stratalog_node.tier.source import check_is_part, check_part_of
 
@@ -27,7 +27,7 @@ class CommittedRanges:
         self._names = names
         self._timeout_ms = timeout_ms
 
-    async def read(self, segment: Segment, from_offset: int) -> AsyncIterator[CommittedRange]:
+    async def read(self, segment: Segment, from_offset: int) -> AsyncGenerator[CommittedRange]:
         """Everything committed from the batch boundary `from_offset` on, in order.
 
         Raises: Corrupt, NotFound, Unavailable, also when it is another store than the one that holds the data; Conflict

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -366,6 +367,29 @@ def test_a_shard_that_stopped_is_named_with_the_next_step_and_the_node_stays_rea
         (finding,) = hurt.json("verify", "broken", code=1)["findings"]
         assert (finding["place"], finding["what"]) == (str(place), stopped["reason"])
         hurt.produce("whole", 1)
+
+
+@pytest.mark.parametrize("kept", [700, None], ids=["cut", "gone"])
+def test_everybody_names_flushed_offsets_that_are_gone_from_a_file(tmp_path: Path, kept: int | None) -> None:
+    with NodeProcess(tmp_path / "data", None, SETTINGS) as running:
+        hurt = Asker(running)
+        hurt.run("topics", "create", "cut", "--shards", "1")
+        hurt.produce("cut", 30)
+        place = Path(hurt.json("segments", "cut")[0]["places"][0])
+        running.stop()
+        place.unlink() if kept is None else os.truncate(place, kept)
+        ran = CliRunner().invoke(APP, ["doctor", str(tmp_path / "data"), "-o", "json"])
+        said = [one["what"] for one in json.loads(ran.stdout)[0]["findings"] if one["place"] == str(place)]
+        assert any("but 30 is known to have been written" in what for what in said), said
+        running.start()
+
+        (stopped,) = hurt.json("status")["stopped"]
+        assert stopped["cause"] == "data_lost" and "to 30 were written and are lost" in stopped["reason"]
+        assert "uncleanSeal=allow" in stopped["next_step"]
+        for shown in (hurt.run("status").stdout, running.get("/")):
+            assert "shard cut-0 takes no writes" in shown
+        (finding,) = hurt.json("verify", "cut", code=1)["findings"]
+        assert (finding["place"], finding["what"]) == (str(place), stopped["reason"])
 
 
 def test_a_node_started_without_the_bucket_of_its_data_says_so_everywhere(tmp_path: Path) -> None:

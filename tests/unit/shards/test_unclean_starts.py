@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from pathlib import Path
 
@@ -198,38 +197,3 @@ async def test_no_epoch_and_offset_ever_stands_for_two_records(tmp_path: Path, s
                 assert seen.setdefault(place, batch) == batch, f"{place} was shown with other bytes before"
             await rig.restart(chance.choice(["stop", "crash", "power_cut", "power_cut"]))
         await rig.all_sealed()
-
-
-async def test_a_file_that_is_gone_after_a_clean_stop_puts_its_shard_in_doubt(tmp_path: Path) -> None:
-    """Its checkpoint knows that offsets were given."""
-    async with ShardRig(tmp_path) as rig:
-        shard = await rig.shard_of()
-        await rig.acknowledged(shard, b"a")
-        path = rig.file_of(shard)
-        await rig.stop()
-        path.unlink()
-        await rig.start()
-        shard = rig.shard(shard)
-        await rig.acknowledged(shard, b"b")
-        assert shard.active is not None and shard.active.key.epoch == 1
-
-
-async def test_flushed_batches_that_are_gone_after_a_clean_stop_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with ShardRig(tmp_path) as rig:
-        shard = await rig.shard_of()
-        await rig.acknowledged(shard, b"a")
-        path = rig.file_of(shard)
-        kept_bytes = shard.active.file.size_bytes if shard.active else 0
-        await rig.acknowledged(shard, b"b")
-        await rig.stop()
-        os.truncate(path, kept_bytes)
-        capsys.readouterr()
-        await rig.start()
-        told = capsys.readouterr().out
-        assert "acknowledged are lost" in told and str(path) in told
-        assert "base_offset=1" in told and "end_offset=2" in told
-        shard = rig.shard(shard)
-        await rig.acknowledged(shard, b"c")
-        assert shard.active is not None and shard.active.key.epoch == 1

@@ -1,0 +1,121 @@
+"""Puts back into a segment's file what it lacks and the object store has, in place.
+
+The file is read from its start. Where its whole batches end, or one is damaged, the parts of the object store go on,
+byte for byte where those batches were, checked against the digest chain; then the file again, as far as it is whole. So
+what lies behind a damaged place stays, and no more is fetched than is missing, by the part.
+Requires: the file is pinned and its descriptor is open, so that writes and their flush go through one; nobody appends.
+Lives on the event loop; the file is read and written on the disk threads. Nothing is flushed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol
+
+from stratalog.formats.digest import extend_digest_over
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.model.errors import Conflict, Corrupt, NotFound
+from stratalog.model.segment import Segment
+from stratalog_node.disk.files import SegmentFile
+from stratalog_node.disk.segment_scan import SegmentScan
+from stratalog_node.shards.node_shards import NodeShards
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRange:
+    """Whole batches `[base_offset, end_offset)` as the object store holds them, checked, and the segment's digest after
+    them."""
+
+    base_offset: int
+    end_offset: int
+    data: bytes | memoryview
+    digest_after: bytes
+
+
+class RemoteBatches(Protocol):
+    """The part of `tier.committed_ranges` that healing uses."""
+
+    def read(self, segment: Segment, from_offset: int) -> AsyncGenerator[CommittedRange]:
+        """Everything committed from the batch boundary `from_offset` on. Raises: Corrupt, NotFound, Unavailable."""
+        ...
+
+
+class Lost(Exception):
+    """Offsets that are neither on the disk nor in the object store."""
+
+    def __init__(self, base_offset: int, end_offset: int, why: str, *, is_certain: bool = True) -> None:
+        super().__init__(why)
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.is_certain = is_certain
+
+
+class Refill:
+    def __init__(self, node: NodeShards, remote: RemoteBatches | None, segment: Segment, file: SegmentFile) -> None:
+        self._node = node
+        self._remote = remote
+        self._segment = segment
+        self._file = file
+        self._data_bytes = file.size_bytes - SEGMENT_HEADER_BYTES
+        self.scan = SegmentScan.begin(segment.key, ProducerTable())
+        """Where the batches that are whole from the segment's start on end."""
+        self.has_written = False
+
+    async def up_to(self, end_offset: int) -> Lost | None:
+        """Returns: what keeps the file from being whole up to there; it may be in trouble only now, and all of it that
+        was missing before is there. Raises: Lost when the object store is not known, Unavailable, Conflict."""
+        while True:
+            await self._go_on_locally()
+            at = self.scan.next_offset
+            if at >= end_offset:
+                return None
+            committed_end = self._segment.remote.commit_offset
+            if at >= committed_end:
+                known = max(committed_end, self._segment.base_offset)
+                return Lost(at, end_offset, f"{known} is as far as the object store has the segment")
+            if self._remote is None:
+                why = "the object store, which has them, is not known to this node: start it with --bucket"
+                raise Lost(at, committed_end, why)
+            try:
+                await self._go_on_remotely(self._remote)
+            except (Corrupt, NotFound) as error:
+                return Lost(self.scan.next_offset, committed_end, str(error), is_certain=False)
+
+    async def _go_on_locally(self) -> None:
+        scan, file = self.scan, self._file
+
+        def work() -> None:
+            scan.stopped = None
+            scan.advance(lambda at, size: file.read(SEGMENT_HEADER_BYTES + at, size), self._data_bytes)
+
+        if scan.position < self._data_bytes:
+            await self._node.threads.read_file(file, work)
+
+    async def _go_on_remotely(self, remote: RemoteBatches) -> None:
+        """Until the file has whole batches behind what was fetched, or nothing more was committed."""
+        scan = self.scan
+        async with aclosing(remote.read(self._segment, scan.next_offset)) as ranges:
+            async for found in ranges:
+                await self._put_back(found)
+                await self._go_on_locally()
+                if scan.next_offset != found.end_offset:
+                    return
+
+    async def _put_back(self, found: CommittedRange) -> None:
+        scan, file = self.scan, self._file
+        digest = extend_digest_over(scan.digest, found.data)
+        if found.base_offset != scan.next_offset or digest != found.digest_after:
+            raise Conflict(
+                f"segment {self._segment.key}: what the disk has below {scan.next_offset} is not what the "
+                "object store goes on from: run `stratalog verify`, put a good copy back, then restart"
+            )
+        self.has_written = True
+        position = SEGMENT_HEADER_BYTES + scan.position
+        await self._node.threads.background(lambda: file.put_back(position, found.data))
+        scan.position += len(found.data)
+        scan.next_offset, scan.digest = found.end_offset, digest
+        self._data_bytes = max(self._data_bytes, scan.position)
+        self._node.stats.healed_bytes += len(found.data)

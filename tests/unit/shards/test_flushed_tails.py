@@ -1,0 +1,247 @@
+"""A file that ends below what its checkpoint says was flushed: the checkpoint is a witness, whatever the stop was."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.formats.checkpoint import Checkpoint
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.model.ids import SegmentKey
+from stratalog_node.disk.checkpoints import Checkpoints, flushed_ends
+from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.stopped import StopCause
+from support.shard_rig import ShardRig
+from support.tiered_shards import TieredShardRig
+from support.waiting import eventually
+
+BATCH = 69
+
+
+async def acknowledged(rig: ShardRig, shard: ShardLog, *values: bytes) -> None:
+    for value in values:
+        await rig.acknowledged(shard, value)
+
+
+async def stopped(rig: ShardRig, shard: ShardLog) -> str:
+    shard = rig.shard(shard)
+    await eventually(lambda: shard.refusal is not None and shard.refusal.cause is StopCause.DATA_LOST)
+    assert shard.refusal is not None
+    return shard.refusal.reason
+
+
+def cut(path: Path, how: str, batches: int) -> None:
+    size = path.stat().st_size
+    if how == "gone":
+        path.unlink()
+        return
+    os.truncate(path, SEGMENT_HEADER_BYTES + BATCH * batches)
+    if how == "zeros":
+        os.truncate(path, size + 100_000)
+
+
+@pytest.mark.parametrize("how", ["cut", "zeros", "gone"])
+async def test_flushed_batches_that_are_gone_come_back_from_the_bucket(tmp_path: Path, how: str) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await acknowledged(rig, shard, b"a", b"b", b"c")
+        await rig.uploaded()
+        path = rig.file_of(shard)
+        await rig.stop()
+        cut(path, how, 1)
+        await rig.start()
+        shard = await rig.healed(shard)
+        await acknowledged(rig, shard, b"d")
+        assert await rig.read_values(shard) == [b"a", b"b", b"c", b"d"]
+        assert shard.active is not None and shard.active.key.epoch == 1, "the disk is not as it was left"
+
+
+@pytest.mark.parametrize("how", ["cut", "zeros", "gone"])
+async def test_flushed_batches_that_are_nowhere_stop_the_shard_at_every_start(tmp_path: Path, how: str) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await acknowledged(rig, shard, b"a", b"b", b"c")
+        path = rig.file_of(shard)
+        await rig.stop()
+        whole = path.read_bytes()
+        cut(path, how, 1)
+        for _ in range(2):
+            await rig.start()
+            first = 0 if how == "gone" else 1
+            reason = await stopped(rig, shard)
+            assert f"offsets {first} to 3 were written and are lost" in reason and str(path) in reason
+            assert rig.shard(shard).high_watermark == 3, "nobody is told that the log ends earlier"
+            await rig.stop()
+        path.write_bytes(whole)
+        await rig.start()
+        assert await rig.read_values(rig.shard(shard)) == [b"a", b"b", b"c"], "the file was put back"
+
+
+async def test_flushed_batches_of_which_the_bucket_has_only_some_stop_the_shard_with_the_rest_named(
+    tmp_path: Path,
+) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await acknowledged(rig, shard, b"a", b"b")
+        await rig.uploaded()
+        await acknowledged(rig, shard, b"c", b"d")
+        path = rig.file_of(shard)
+        await rig.writer.close()
+        await rig.flusher.close()
+        await rig.crash()
+        cut(path, "cut", 1)
+        await rig.start()
+        assert "offsets 2 to 4 were written and are lost" in await stopped(rig, shard)
+        with pytest.raises(AssertionError):
+            await acknowledged(rig, rig.shard(shard), b"e")
+        await rig.restart("power_cut")
+        assert "offsets 2 to 4 were written and are lost" in await stopped(rig, shard)
+
+
+async def test_after_a_crash_an_older_checkpoint_is_a_witness_as_well(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await acknowledged(rig, shard, b"a", b"b")
+        await rig.flusher._flush_dirty(checkpoint_all=True)
+        await acknowledged(rig, shard, b"c")
+        path = rig.file_of(shard)
+        await rig.crash()
+        cut(path, "cut", 1)
+        await rig.start()
+        assert "offsets 1 to 2 were written and are lost" in await stopped(rig, shard), "of c nobody knows"
+
+
+async def test_what_is_given_up_is_not_witnessed_again_by_an_older_checkpoint(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(uncleanSeal="allow")
+        await acknowledged(rig, shard, b"a", b"b", b"c")
+        path = rig.file_of(shard)
+        await rig.stop()
+        cut(path, "cut", 1)
+        await rig.start()
+        shard = rig.shard(shard)
+        await eventually(lambda: shard.refusal is None)
+        assert await rig.read_values(shard) == [b"a"] and shard.high_watermark == 3
+        assert rig.checkpoints.load_all() == {}, "of the file as it was"
+        await acknowledged(rig, shard, b"d")
+        await rig.restart("power_cut")
+        assert rig.shard(shard).refusal is None
+        assert (await rig.read_values(rig.shard(shard)))[:1] == [b"a"]
+
+
+async def test_a_batch_damaged_since_its_flush_before_a_torn_tail_costs_nothing_behind_it(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await acknowledged(rig, shard, b"a", b"b", b"c")
+        await rig.flusher._flush_dirty(checkpoint_all=True)
+        path = rig.file_of(shard)
+        await rig.crash()
+        data = bytearray(path.read_bytes())
+        data[SEGMENT_HEADER_BYTES + BATCH + 65] ^= 1
+        path.write_bytes(data + b"torn")
+        await rig.start()
+        shard = rig.shard(shard)
+        assert shard.refusal is None and shard.high_watermark == 3 and path.stat().st_size == len(data)
+
+
+async def test_damage_that_the_bucket_mends_costs_nothing_of_what_lies_behind_it(tmp_path: Path) -> None:
+    """Also what was never uploaded: the file goes on where the parts end."""
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await acknowledged(rig, shard, b"a", b"b")
+        await rig.uploaded()
+        await acknowledged(rig, shard, b"c", b"d")
+        await rig.flusher._flush_dirty(checkpoint_all=True)
+        path = rig.file_of(shard)
+        await rig.crash()
+        data = bytearray(path.read_bytes())
+        whole = bytes(data)
+        data[SEGMENT_HEADER_BYTES : SEGMENT_HEADER_BYTES + BATCH + 20] = bytes(BATCH + 20)
+        path.write_bytes(data + b"torn")
+        await rig.start()
+        shard = await rig.healed(shard)
+        assert await rig.read_values(shard) == [b"a", b"b", b"c", b"d"]
+        assert path.read_bytes() == whole
+
+
+class _UnsyncedCheckpoints:
+    """What RocksDB may find after a power cut: any state since the last write that was synced."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.states: list[dict[SegmentKey, Checkpoint]] = [{}]
+        put, delete, revoke = Checkpoints.put, Checkpoints.delete, Checkpoints.revoke
+
+        def noted(store: Checkpoints) -> None:
+            self.states.append(store.load_all())
+
+        def noted_put(store: Checkpoints, checkpoints: Iterable[Checkpoint]) -> None:
+            put(store, checkpoints)
+            noted(store)
+
+        def noted_delete(store: Checkpoints, keys: Iterable[SegmentKey]) -> None:
+            delete(store, keys)
+            noted(store)
+
+        def noted_revoke(store: Checkpoints, keys: Iterable[SegmentKey]) -> None:
+            revoke(store, keys)
+            self.states.clear()
+            noted(store)
+
+        monkeypatch.setattr(Checkpoints, "put", noted_put)
+        monkeypatch.setattr(Checkpoints, "delete", noted_delete)
+        monkeypatch.setattr(Checkpoints, "revoke", noted_revoke)
+
+    def cut(self, path: Path, chance: random.Random) -> None:
+        place = chance.randrange(len(self.states))
+        kept = self.states[place]
+        store = Checkpoints(path)
+        store.revoke(list(store.load_all()))
+        store.put(kept.values())
+        self.states = [kept]
+        store.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_no_checkpoint_says_more_than_a_power_cut_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Whichever of the unsynced checkpoints survive, no file is accused of having lost what was never flushed."""
+    chance = random.Random(seed)
+    unsynced = _UnsyncedCheckpoints(monkeypatch)
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(segment_bytes=600)
+        for number in range(14):
+            shard = rig.shard(shard)
+            for _ in range(chance.randrange(5)):
+                rig.append(shard, b"%d" % number)
+            if chance.random() < 0.5:
+                await rig.flusher._flush_dirty(checkpoint_all=chance.random() < 0.7)
+            how = chance.choice(["stop", "crash", "power_cut", "power_cut"])
+            await getattr(rig, how)()
+            if how == "power_cut":
+                unsynced.cut(rig.layout.checkpoints, chance)
+            await rig.start()
+            assert rig.shard(shard).refusal is None, f"{how} {number}: {rig.shard(shard).refusal}"
+        await rig.all_sealed()
+
+
+async def test_a_revoked_checkpoint_is_synced_away(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path / "checkpoints")
+    real, options = store._db, []
+
+    class Spy:
+        def write(self, batch: Any, given: Any = None) -> None:
+            options.append(given)
+            real.write(batch, given)
+
+    store._db = Spy()  # type: ignore[assignment]
+    store.revoke([])
+    assert [given.sync for given in options] == [True]
+    store._db = real
+    store.close()
+    assert flushed_ends(tmp_path / "checkpoints") == {} == flushed_ends(tmp_path / "nothing")
