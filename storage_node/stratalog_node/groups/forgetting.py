@@ -23,6 +23,7 @@ from stratalog_node.groups.hosted import HostedGroup, ShardState
 from stratalog_node.groups.membership import Membership
 from stratalog_node.groups.offsets import OffsetKeeper, Topics, encoded
 from stratalog_node.groups.requests import DeletedOffsets, TopicShard
+from stratalog_node.groups.restating import restate
 from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.stats import GroupStats
 from stratalog_node.slices import in_slices
@@ -94,6 +95,7 @@ class Forgetting:
         def done(error: GroupError) -> None:
             hosted.writes -= 1
             hosted.is_leaving = False
+            hosted.is_doubtful = error is not GroupError.NONE
             if error is GroupError.NONE and hosted.shard.state is not ShardState.CLOSED:
                 self._stats.offsets -= len(hosted.offsets)
                 self._room.change(-hosted.offset_bytes)
@@ -152,6 +154,8 @@ class Forgetting:
 
     async def _sweep_group(self, hosted: HostedGroup, now_ms: int, doubtful: set[UUID]) -> None:
         machine = hosted.machine
+        if hosted.is_doubtful and await restate(hosted) is not GroupError.NONE:
+            return
         if hosted.absence is not None or machine.state is GroupState.DEAD:
             return
         state, generation = machine.state, machine.generation

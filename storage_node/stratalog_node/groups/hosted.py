@@ -26,6 +26,7 @@ class HostedGroup:
         "changed_ms",
         "counted_bytes",
         "durable",
+        "is_doubtful",
         "is_leaving",
         "machine",
         "offset_bytes",
@@ -50,7 +51,9 @@ class HostedGroup:
         self.changed_ms = -1
         """Wall time of the last durable change; for an empty group since when it is empty."""
         self.is_leaving = False
-        """Its deletion is being written: whoever asks meanwhile tries again."""
+        """Its deletion is being written, or itself after one that failed: whoever asks meanwhile tries again."""
+        self.is_doubtful = False
+        """Its deletion failed and may be in the log all the same: nobody uses it before it is restated."""
         self.writes = 0
         """Requests at work on it whose submissions to the log are not answered yet."""
         self.timer: int | None = None
@@ -70,7 +73,8 @@ class HostedGroup:
         """Why a request that found the group earlier must not go on with it; None when it may."""
         if self.shard.state is ShardState.CLOSED:
             return GroupError.NOT_COORDINATOR
-        return GroupError.COORDINATOR_LOAD_IN_PROGRESS if self.is_leaving or not self.is_present else None
+        is_away = self.is_leaving or self.is_doubtful or not self.is_present
+        return GroupError.COORDINATOR_LOAD_IN_PROGRESS if is_away else None
 
     @property
     def is_recorded(self) -> bool:

@@ -29,6 +29,7 @@ from stratalog_node.groups.membership import Membership
 from stratalog_node.groups.offsets import Topics
 from stratalog_node.groups.placement import OFFSETS_TOPIC, shard_of
 from stratalog_node.groups.replay import Replay
+from stratalog_node.groups.restating import restate
 from stratalog_node.groups.room import GroupRoom, RoomLimits, offset_bytes
 from stratalog_node.groups.stats import GroupStats
 from stratalog_node.shards.catalog_wait import catalog_shows
@@ -181,9 +182,17 @@ class GroupHosting:
         if shard.state is not ShardState.READY:
             return GroupError.COORDINATOR_LOAD_IN_PROGRESS
         hosted = shard.groups.get(group_id)
-        if hosted is not None and hosted.is_leaving:
+        if hosted is not None and hosted.absence is not None:
+            if hosted.is_doubtful and not hosted.is_leaving and not self._is_stopped:
+                self._spawn(self._restate(hosted), "group-restate")
             return GroupError.COORDINATOR_LOAD_IN_PROGRESS
         return hosted
+
+    async def _restate(self, hosted: HostedGroup) -> None:
+        error = await restate(hosted)
+        if error is not GroupError.NONE:
+            _log.warning("a group whose deletion failed could not be written anew", group=hosted.group_id, error=error)
+        self._membership.forget_if_blank(hosted)
 
     def create(self, group_id: str) -> HostedGroup | GroupError:
         """Requires: `find` answered None just now. A group that gets nothing is the caller's to forget again."""
