@@ -118,5 +118,5 @@ class Sidecars:
 
 
 def _store_away_ms(node: StorageNode) -> int:
-    writer = node.tier.writer
-    return 0 if writer is None else writer.status().uploader.store_away_ms
+    uploader = node.tier.uploader
+    return 0 if uploader is None else uploader.status().uploader.store_away_ms

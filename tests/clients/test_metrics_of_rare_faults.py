@@ -21,10 +21,10 @@ async def test_a_segment_that_cannot_be_read_shows_as_held() -> None:
     async with TierRig(replace(RIG_LIMITS, hold_ms=5_000)) as rig:
         topic = await rig.create_topic()
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.append(shard)
         shard.copies[shard.segments[0].key].is_damaged = True
-        await rig.until(lambda: rig.writer.status().uploader.held)
+        await rig.until(lambda: rig.uploader.status().uploader.held)
 
         assert rig.stats.held_segments == 1
 

@@ -66,12 +66,12 @@ class Story:
             case "turn":
                 for _ in range(number):
                     await asyncio.sleep(0)
-                rig.writer.poke()
+                rig.uploader.poke()
             case "crash":
-                await rig.crash_writer()
+                await rig.crash_uploader()
                 if number:
                     rig.clock.now_ms += 1_000
-                await rig.start_writer()
+                await rig.start_uploader()
                 await self.until_begun()
             case "away":
                 rig.store.is_away = bool(number)
@@ -88,7 +88,7 @@ class Story:
     async def until_begun(self) -> None:
         """Let a life get as far as its lock, so that plots are about uploads; a store that is away does not."""
         for _ in range(200):
-            if self.rig.writer.lock.current is not None or self.rig.store.is_away:
+            if self.rig.uploader.lock.current is not None or self.rig.store.is_away:
                 return
             self.rig.clock.now_ms += 5
             await asyncio.sleep(0.0005)
@@ -105,7 +105,7 @@ async def play(plot: list[tuple[str, int, int]], faults: list[Fault]) -> None:
     async with TierRig(LIMITS) as rig:
         await rig.create_topic(shards=3)
         rig.store.script.extend(faults)
-        await rig.start_writer()
+        await rig.start_uploader()
         story = Story(rig)
         await story.until_begun()
         for step in plot:
@@ -128,7 +128,7 @@ async def play(plot: list[tuple[str, int, int]], faults: list[Fault]) -> None:
             await janitor.sweep_now()
             await rig.settle()
         assert set(await rig.store.keys()) == await rig.check(), "orphans are all swept"
-        assert not rig.writer.status().uploader.held
+        assert not rig.uploader.status().uploader.held
 
 
 @given(plot=st.lists(steps, min_size=1, max_size=40), faults=st.lists(FAULTS, max_size=30))

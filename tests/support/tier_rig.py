@@ -33,7 +33,7 @@ from stratalog_node.shards.seam import LogRange
 from stratalog_node.tier.janitor import Janitor, JanitorSchedule
 from stratalog_node.tier.retention import RetentionSchedule, RetentionWorker
 from stratalog_node.tier.stats import TierStats
-from stratalog_node.tier.uploader import TierWriter
+from stratalog_node.tier.uploader import NodeUploader
 from support.faulty_store import FaultyStore
 
 NODE_ID = 1
@@ -203,7 +203,7 @@ class RigShards:
 
 
 class TierRig:
-    """Use as an async context manager; `start_writer` begins a process life."""
+    """Use as an async context manager; `start_uploader` begins a process life."""
 
     def __init__(
         self, limits: UploadLimits = RIG_LIMITS, seed: int = 1, *, meta_store: MemoryStore | None = None,
@@ -223,7 +223,7 @@ class TierRig:
         self.graveyard: list[RigShard] = []
         self.shards = RigShards(self)
         self.stats = TierStats()
-        self.writer: TierWriter
+        self.uploader: NodeUploader
         self._follower: asyncio.Task[None] | None = None
         self._lives = 0
         self._stepped_back_ms = 0
@@ -244,9 +244,9 @@ class TierRig:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if hasattr(self, "writer"):
+        if hasattr(self, "uploader"):
             self.store.gate.set()
-            await self.writer.close()
+            await self.uploader.close()
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
@@ -259,7 +259,7 @@ class TierRig:
             self.catalog.apply(change_set)
 
     # The node's life ------------------------------------------------------------------------------------------------
-    def make_writer(self, **changes: Any) -> TierWriter:
+    def make_uploader(self, **changes: Any) -> NodeUploader:
         self._lives += 1
         wiring: dict[str, Any] = {
             "node_id": NODE_ID,
@@ -277,23 +277,23 @@ class TierRig:
             "doubt_ms": 600_000,
             "gather_ms": 0,
         }
-        return TierWriter(**(wiring | changes))
+        return NodeUploader(**(wiring | changes))
 
-    async def start_writer(self, **changes: Any) -> TierWriter:
-        self.writer = self.make_writer(**changes)
-        await self.writer.start()
-        return self.writer
+    async def start_uploader(self, **changes: Any) -> NodeUploader:
+        self.uploader = self.make_uploader(**changes)
+        await self.uploader.start()
+        return self.uploader
 
-    async def crash_writer(self) -> None:
+    async def crash_uploader(self) -> None:
         """The process dies: nothing is given back, nobody hears of anything. The lease runs out."""
-        writer = self.writer
-        running = [*writer._tasks, *writer._uploads.values()]
+        uploader = self.uploader
+        running = [*uploader._tasks, *uploader._uploads.values()]
         self.shards.detach_listeners()
         self.catalog._listeners = [self.shards.follow]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        writer._encoder.close()
+        uploader._encoder.close()
         self.clock.now_ms += 100
 
     def monotonic(self) -> int:
@@ -306,20 +306,20 @@ class TierRig:
 
     def advance(self, ms: int) -> None:
         self.clock.now_ms += ms
-        self.writer.poke()
+        self.uploader.poke()
 
     async def until(self, is_true: Callable[[], object], what: str = "", timeout: float = 10.0) -> None:
         """Wait for something, moving the clock a little, so that back-offs and leases end."""
         deadline = asyncio.get_running_loop().time() + timeout
         while not is_true():
             if asyncio.get_running_loop().time() > deadline:
-                raise AssertionError(f"not true within {timeout} s: {what or is_true}; {self.writer.status()}")
+                raise AssertionError(f"not true within {timeout} s: {what or is_true}; {self.uploader.status()}")
             await asyncio.sleep(0.001)
             self.advance(10)
 
     async def settle(self) -> None:
         """Until all that may go has gone and metadata says so."""
-        flushing = asyncio.create_task(self.writer.flush_now(10_000))
+        flushing = asyncio.create_task(self.uploader.flush_now(10_000))
         while not flushing.done():
             await asyncio.sleep(0.001)
             self.advance(5)
@@ -505,7 +505,7 @@ class TierRig:
             shards=self.shards,
             catalog=self.catalog,
             store=changes.pop("store", self.store),
-            writer=changes.pop("writer", self.writer if hasattr(self, "writer") else None),
+            uploader=changes.pop("uploader", self.uploader if hasattr(self, "uploader") else None),
             names=self.names,
             schedule=schedule,
             clock_ms=self.clock,

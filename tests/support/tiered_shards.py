@@ -19,7 +19,7 @@ from stratalog_node.tier.cold_limits import ColdReadLimits
 from stratalog_node.tier.cold_reader import ColdReader
 from stratalog_node.tier.committed_ranges import CommittedRanges
 from stratalog_node.tier.stats import TierStats
-from stratalog_node.tier.uploader import TierWriter
+from stratalog_node.tier.uploader import NodeUploader
 from support.faulty_store import FaultyStore
 from support.shard_rig import NODE_ID, ShardRig
 from support.tier_rig import RIG_LIMITS
@@ -32,7 +32,7 @@ class TieredShardRig(ShardRig):
     def __init__(self, root: Path, **settings: Any) -> None:
         super().__init__(root, **settings)
         self.store = FaultyStore(open_memory(StoreSettings(backoff_ms=1, backoff_cap_ms=2)), self.clock)
-        self.writer: TierWriter
+        self.uploader: NodeUploader
         self.cold: ColdReader
 
     async def start(self) -> None:
@@ -46,7 +46,7 @@ class TieredShardRig(ShardRig):
 
         self.cold = ColdReader(self.store, names, ColdReadLimits(), reload)
         self.shards.reader.cold = self.cold
-        self.writer = TierWriter(
+        self.uploader = NodeUploader(
             node_id=NODE_ID,
             cluster_id=cluster_id,
             meta=self.meta,  # type: ignore[arg-type]  # passes calls on, and may hold them
@@ -62,26 +62,26 @@ class TieredShardRig(ShardRig):
             doubt_ms=600_000,
             gather_ms=0,
         )
-        await self.writer.start()
+        await self.uploader.start()
 
     async def stop(self) -> None:
-        await self.writer.close()
+        await self.uploader.close()
         await self.cold.close()
         await super().stop()
 
     async def crash(self) -> None:
-        running = [*self.writer._tasks, *self.writer._uploads.values()]
+        running = [*self.uploader._tasks, *self.uploader._uploads.values()]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        self.writer._encoder.close()
+        self.uploader._encoder.close()
         await self.cold.close()
         self.clock.now_ms += 100  # the dead life's lease is over
         await super().crash()
 
     async def uploaded(self) -> None:
         """Everything that is committed now is in the bucket, and metadata say so."""
-        await self.writer.flush_now(10_000)
+        await self.uploader.flush_now(10_000)
 
     async def healed(self, shard: ShardLog) -> ShardLog:
         """The shard's object of this life, once it serves."""

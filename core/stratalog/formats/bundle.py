@@ -42,12 +42,12 @@ class BundleHeader:
 
 @dataclass(frozen=True, slots=True)
 class BundleMember:
-    """A part to be put into a bundle; `pieces` come from `encode_part`."""
+    """A part to be put into a bundle; `buffers` come from `encode_part`."""
 
     identity: SegmentIdentity
     base_offset: int
     end_offset: int
-    pieces: Sequence[Buffer]
+    buffers: Sequence[Buffer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class BundleTrailer:
 def encode_bundle(
     header: BundleHeader, members: Sequence[BundleMember]
 ) -> tuple[list[Buffer], tuple[BundleEntry, ...]]:
-    """The pieces of a bundle, in order (the parts' own pieces, not copied), and where each part lies."""
+    """The bundle's buffers, in order (the parts' own, not copied), and where each part lies."""
     head = FieldWriter()
     head.natural(header.node_id, "node id")
     head.natural(header.lock_epoch, "lock epoch")
@@ -79,21 +79,21 @@ def encode_bundle(
     head.natural(header.attempt, "attempt")
     head.text(header.cluster_id, MAX_CLUSTER_ID_BYTES, "cluster id")
     head.pad_to(BUNDLE_HEADER_BYTES - PREAMBLE_BYTES, "bundle header")
-    pieces: list[Buffer] = [seal_fixed(Structure.BUNDLE, head.getvalue())]
+    buffers: list[Buffer] = [seal_fixed(Structure.BUNDLE, head.getvalue())]
     position = BUNDLE_HEADER_BYTES
     entries: list[BundleEntry] = []
     for member in members:
-        size = sum(len(piece) for piece in member.pieces)
+        size = sum(len(buffer) for buffer in member.buffers)
         entries.append(BundleEntry(member.identity, position, size, member.base_offset, member.end_offset))
-        pieces += member.pieces
+        buffers += member.buffers
         position += size
     directory = _encode_directory(entries)
     tail = FieldWriter()
     tail.natural(position, "directory's position")
     tail.natural(len(directory), "directory's size")
     tail.natural(len(entries), "part count")
-    pieces += (directory, seal_fixed(Structure.BUNDLE_TRAILER, tail.getvalue()))
-    return pieces, tuple(entries)
+    buffers += (directory, seal_fixed(Structure.BUNDLE_TRAILER, tail.getvalue()))
+    return buffers, tuple(entries)
 
 
 def decode_bundle_header(data: Buffer, *, source: str) -> BundleHeader:

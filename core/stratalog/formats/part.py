@@ -76,7 +76,7 @@ def encode_part(
     digest_before: bytes,
     attempt: int,
 ) -> tuple[list[Buffer], bytes]:
-    """The pieces of a part, in order (`data` is one of them, not copied), and the digest after it.
+    """The part's buffers, in order (`data` is one of them, not copied), and the digest after it.
 
     Requires: `data` is whole, checked batches back to back, `headers` theirs.
     Raises: InvalidRequest when the batches do not cover `[base_offset, end_offset)` exactly.

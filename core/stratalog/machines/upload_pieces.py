@@ -17,10 +17,10 @@ class PieceChooser:
         self._limits = limits
         self._is_bundle_key = is_bundle_key
 
-    def home_run(self, upload: SegmentUpload) -> tuple[RemotePart, ...]:
+    def parts_to_rehome(self, upload: SegmentUpload) -> tuple[RemotePart, ...]:
         return bundled_run(upload.parts, self._is_bundle_key, self._limits.max_chunk_bytes)
 
-    def moved_run(self, upload: SegmentUpload) -> tuple[RemotePart, ...]:
+    def parts_to_move(self, upload: SegmentUpload) -> tuple[RemotePart, ...]:
         """Committed parts to be moved: what the janitor wants out of a bundle, else what should merge."""
         if upload.rewrites:
             present = set(upload.parts)
@@ -51,14 +51,14 @@ class PieceChooser:
         return Piece(upload.key, run[0].base_offset, sum(part.size_bytes for part in run), run)
 
     def bundle_piece(self, upload: SegmentUpload) -> Piece:
-        run = self.moved_run(upload)
+        run = self.parts_to_move(upload)
         return self.move_piece(upload, run) if run else self.append_piece(upload, self._limits.max_chunk_bytes)
 
     def chunk_piece(self, upload: SegmentUpload) -> Piece:
         if upload.is_wholly_committed:
-            return self.move_piece(upload, self.home_run(upload))
+            return self.move_piece(upload, self.parts_to_rehome(upload))
         if upload.unsent_bytes < self._limits.chunk_bytes and not upload.is_sealed:
-            return self.move_piece(upload, self.moved_run(upload))
+            return self.move_piece(upload, self.parts_to_move(upload))
         return self.append_piece(upload, self._limits.max_chunk_bytes)
 
 

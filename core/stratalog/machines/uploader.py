@@ -231,11 +231,11 @@ class Uploader:
 
     def _queue_of(self, upload: SegmentUpload) -> dict[SegmentKey, None] | None:
         if upload.is_wholly_committed:
-            return self._chunks if self._pieces.home_run(upload) else self._to_publish
+            return self._chunks if self._pieces.parts_to_rehome(upload) else self._to_publish
         can_send = upload.has_local and upload.unsent_bytes > 0
         if can_send and (upload.unsent_bytes >= self._limits.chunk_bytes or upload.is_sealed):
             return self._chunks
-        if moved := self._pieces.moved_run(upload):
+        if moved := self._pieces.parts_to_move(upload):
             return self._chunks if self._pieces.is_settled(moved) else self._packing
         if can_send:
             # Once taken up for packing it stays there: a sweep is not undone by more data.

@@ -66,9 +66,9 @@ class DirectoryStore:
 
     async def put(self, key: str, body: Sequence[bytes | memoryview]) -> None:
         path = self._path(key)
-        pieces = [memoryview(piece).cast("B") for piece in body if len(piece)]
-        size_bytes = sum(piece.nbytes for piece in pieces)
-        await self._run(Operation.PUT, key, lambda: self._files.write(path, pieces), size_bytes)
+        buffers = [memoryview(buffer).cast("B") for buffer in body if len(buffer)]
+        size_bytes = sum(buffer.nbytes for buffer in buffers)
+        await self._run(Operation.PUT, key, lambda: self._files.write(path, buffers), size_bytes)
 
     async def get(self, key: str) -> bytes:
         path = self._path(key)

@@ -18,7 +18,7 @@ from stratalog.model.errors import Corrupt
 
 TEMPORARY_FOLDER = ".incoming"
 _STALE_TEMPORARY_S = 24 * 3_600
-_MAX_PIECES = 1_000
+_MAX_BUFFERS = 1_000
 _MKDIR_ATTEMPTS = 16
 
 
@@ -34,17 +34,17 @@ class DirectoryFiles:
         self._incoming = root / TEMPORARY_FOLDER
         self._is_prepared = False
 
-    def write(self, path: Path, pieces: list[memoryview]) -> None:
+    def write(self, path: Path, buffers: list[memoryview]) -> None:
         self._prepare()
         temporary = self._incoming / uuid4().hex
         try:
             try:
-                _write_flushed(temporary, pieces)
+                _write_flushed(temporary, buffers)
             except FileNotFoundError:
                 # Somebody removed the whole directory while the node ran: the store is empty, not broken.
                 self._is_prepared = False
                 self._prepare()
-                _write_flushed(temporary, pieces)
+                _write_flushed(temporary, buffers)
             self._link(temporary, path)
         finally:
             with contextlib.suppress(OSError):
@@ -110,23 +110,23 @@ class DirectoryFiles:
             folder = folder.parent
 
 
-def _write_flushed(path: Path, pieces: list[memoryview]) -> None:
+def _write_flushed(path: Path, buffers: list[memoryview]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
-        for first in range(0, len(pieces), _MAX_PIECES):
-            _write_all(descriptor, pieces[first : first + _MAX_PIECES])
+        for first in range(0, len(buffers), _MAX_BUFFERS):
+            _write_all(descriptor, buffers[first : first + _MAX_BUFFERS])
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _write_all(descriptor: int, pieces: list[memoryview]) -> None:
-    while pieces:
-        written = os.writev(descriptor, pieces)
-        while pieces and written >= pieces[0].nbytes:
-            written -= pieces.pop(0).nbytes
+def _write_all(descriptor: int, buffers: list[memoryview]) -> None:
+    while buffers:
+        written = os.writev(descriptor, buffers)
+        while buffers and written >= buffers[0].nbytes:
+            written -= buffers.pop(0).nbytes
         if written:
-            pieces[0] = pieces[0][written:]
+            buffers[0] = buffers[0][written:]
 
 
 def _flush_folder(folder: Path) -> None:
@@ -143,13 +143,13 @@ def read_range(path: str, start: int, end: int) -> bytes:
         body = os.pread(descriptor, end - start, start)
         if len(body) == end - start:
             return body
-        pieces = [body]
+        buffers = [body]
         position = start + len(body)
-        while position < end and (piece := os.pread(descriptor, end - position, position)):
-            pieces.append(piece)
-            position += len(piece)
+        while position < end and (buffer := os.pread(descriptor, end - position, position)):
+            buffers.append(buffer)
+            position += len(buffer)
         if position < end:
             raise Corrupt(f"range [{start}, {end}) ends after the object", source=path, position=position)
-        return b"".join(pieces)
+        return b"".join(buffers)
     finally:
         os.close(descriptor)

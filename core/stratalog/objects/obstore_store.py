@@ -52,12 +52,12 @@ class ObstoreStore:
 
     async def put(self, key: str, body: Sequence[bytes | memoryview]) -> None:
         path = self._path(key)
-        pieces = [piece for piece in body if len(piece)] or [b""]
+        buffers = [buffer for buffer in body if len(buffer)] or [b""]
 
         async def attempt() -> None:
-            await obstore.put_async(self._client, path, pieces, mode="create", use_multipart=False)
+            await obstore.put_async(self._client, path, buffers, mode="create", use_multipart=False)
 
-        size_bytes = sum(memoryview(piece).nbytes for piece in pieces)
+        size_bytes = sum(memoryview(buffer).nbytes for buffer in buffers)
         await self._calls.run(Operation.PUT, self._where(key), attempt, size_bytes=size_bytes)
 
     async def get(self, key: str) -> bytes:

@@ -49,7 +49,7 @@ class ObjectStore(Protocol):
         ...
 
     async def put(self, key: str, body: Sequence[bytes | memoryview]) -> None:
-        """Create an object from pieces. Never replaces: raises AlreadyExists (or OutcomeUnknown, where a server
+        """Create an object. Never replaces: raises AlreadyExists (or OutcomeUnknown, where a server
         refuses before it has read the body and the refusal is lost). Durable when it returns."""
         ...
 

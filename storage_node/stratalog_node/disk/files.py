@@ -17,7 +17,7 @@ from pathlib import Path
 
 from stratalog.model.errors import Corrupt, DiskFull, NotFound, OutcomeUnknown, Unavailable
 from stratalog_node.disk.descriptors import Descriptors
-from stratalog_node.disk.room_ahead import LEAST_APPEND_BYTES, RoomAhead
+from stratalog_node.disk.preallocation import LEAST_APPEND_BYTES, Preallocation
 
 _IOV_MAX = 1024
 _TRUNCATE_STEP = 4 << 20
@@ -45,7 +45,7 @@ class SegmentFile:
         "_is_retired",
         "_is_unflushed",
         "_lost",
-        "_room",
+        "_preallocation",
         "path",
         "pins",
         "size_bytes",
@@ -67,7 +67,7 @@ class SegmentFile:
         start makes it anew where no batch follows it."""
         self._flushing = threading.Lock()
         self._lost = ""
-        self._room = RoomAhead()
+        self._preallocation = Preallocation()
 
     @property
     def must_stay_open(self) -> bool:
@@ -140,7 +140,7 @@ class SegmentFile:
         if self._is_cut_due:
             self._cut(fd, position)
         try:
-            if end > self._room.end_position and size_bytes >= LEAST_APPEND_BYTES:
+            if end > self._preallocation.end_position and size_bytes >= LEAST_APPEND_BYTES:
                 is_whole = self._append_with_room(fd, buffers, position, size_bytes)
             else:
                 is_whole = len(buffers) <= _IOV_MAX and os.pwritev(fd, buffers, position) == size_bytes
@@ -159,15 +159,15 @@ class SegmentFile:
 
     def _append_with_room(self, fd: int, buffers: Sequence[memoryview | bytes], position: int, size_bytes: int) -> bool:
         """Append and make room behind. False: not all is written, perhaps for want of space for the room alone."""
-        zeros = self._room.zeros_behind(position + size_bytes)
+        zeros = self._preallocation.zeros_behind(position + size_bytes)
         if len(buffers) >= _IOV_MAX:
             return False
-        self._room.allocate(fd, position + size_bytes + len(zeros), self._descriptors.least_free_bytes)
+        self._preallocation.allocate(fd, position + size_bytes + len(zeros), self._descriptors.least_free_bytes)
         try:
             written = os.pwritev(fd, [*buffers, zeros], position)
         except OSError:
             return False
-        self._room.end_position = position + written
+        self._preallocation.end_position = position + written
         return written >= size_bytes
 
     def _append_slowly(self, fd: int, buffers: Sequence[memoryview | bytes], position: int, size_bytes: int) -> None:
@@ -189,7 +189,7 @@ class SegmentFile:
 
     def _cut(self, fd: int, position: int) -> None:
         """Raises: Unavailable; then nothing has changed."""
-        self._room.forget()
+        self._preallocation.forget()
         self._is_unflushed = True
         try:
             os.ftruncate(fd, position)

@@ -17,7 +17,7 @@ from stratalog.model.batch import BATCH_HEADER_BYTES
 from stratalog.model.ids import SegmentKey
 
 _WINDOW_BYTES = 128 << 10
-"""Small, because the interpreter is given up between windows only (see disk/give_way.py)."""
+"""Small, because the interpreter is given up between windows only (see disk/yielding_gil.py)."""
 
 ReadAt = Callable[[int, int], bytes]
 """(position from the first batch, size) -> exactly those bytes."""

@@ -18,7 +18,7 @@ from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.files import SegmentFile
-from stratalog_node.disk.give_way import giving_way
+from stratalog_node.disk.yielding_gil import yielding_gil
 from stratalog_node.shards.checked_ranges import CheckedRanges
 
 ReadBytes = Callable[[int, int], "bytes | memoryview"]
@@ -178,7 +178,7 @@ class LocalCopy:
             epoch=self.key.epoch,
         )
         end_offset = extent.base_offset
-        for _, header in giving_way(batches):
+        for _, header in yielding_gil(batches):
             end_offset = header.end_offset
             yield header
         if end_offset != extent.next_offset:

@@ -15,7 +15,7 @@ from stratalog.formats.record_batch import check_batch
 from stratalog.formats.records import OffsetAndTime, first_offset_at_or_after, offset_of_max_timestamp
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt
-from stratalog_node.disk.give_way import giving_way
+from stratalog_node.disk.yielding_gil import yielding_gil
 
 _MOST_STEPS = 1 << 20
 """Records that one look-up opens, 0.6 us each."""
@@ -53,7 +53,7 @@ class TimeLook:
                 batch,
                 self._timestamp_ms,
                 from_offset=self._from_offset,
-                pace=giving_way,
+                pace=yielding_gil,
                 max_bytes=_MOST_DECODED_BYTES,
                 source=source,
             ),
@@ -65,7 +65,7 @@ class TimeLook:
             batch,
             header,
             source,
-            lambda: offset_of_max_timestamp(batch, pace=giving_way, max_bytes=_MOST_DECODED_BYTES, source=source),
+            lambda: offset_of_max_timestamp(batch, pace=yielding_gil, max_bytes=_MOST_DECODED_BYTES, source=source),
         )
 
     def _opened(

@@ -28,7 +28,7 @@ from stratalog_node.tier.janitor import Janitor
 from stratalog_node.tier.limits import janitor_schedule, retention_schedule, upload_limits
 from stratalog_node.tier.retention import RetentionWorker
 from stratalog_node.tier.stats import TierStats
-from stratalog_node.tier.uploader import TierWriter
+from stratalog_node.tier.uploader import NodeUploader
 
 
 class NodeTier:
@@ -51,7 +51,7 @@ class NodeTier:
     ) -> None:
         self.stats = TierStats()
         self.names = ObjectNames("", cluster_id)
-        self.writer: TierWriter | None = None
+        self.uploader: NodeUploader | None = None
         self.cold: ColdReader | None = None
         self._age_clock = age_clock
         self.committed: CommittedRanges | None = None
@@ -59,7 +59,7 @@ class NodeTier:
         self._shards = shards
         self._store = store
         if store is not None:
-            self.writer = TierWriter(
+            self.uploader = NodeUploader(
                 node_id=node_id,
                 cluster_id=cluster_id,
                 meta=meta,
@@ -98,7 +98,7 @@ class NodeTier:
             shards=shards,
             catalog=catalog,
             store=store,
-            writer=self.writer,
+            uploader=self.uploader,
             names=self.names,
             schedule=janitor_schedule(settings),
             clock_ms=clock_ms,
@@ -110,22 +110,22 @@ class NodeTier:
     @property
     def fork(self) -> str | None:
         """Why this node neither uploads nor sweeps, because a copy of it wrote to the bucket; None when none did."""
-        return self.writer.claim.fork if self.writer is not None else None
+        return self.uploader.claim.fork if self.uploader is not None else None
 
     def trouble(self) -> str | None:
         """Why nothing is uploaded, or some segments not any further, in words for an operator; None when all is."""
-        if self.writer is None:
+        if self.uploader is None:
             return None
         if self.fork is not None:
             return f"this node neither uploads nor sweeps: {self.fork}"
-        held = self.writer.status().uploader.held
+        held = self.uploader.status().uploader.held
         if not held:
             return None
         key, reason = held[0]
         return f"{counted(len(held), 'segment')} cannot be uploaded any further, such as {key}: {reason}"
 
     def _unsent_bytes(self) -> int:
-        return self.writer.status().uploader.unsent_bytes if self.writer is not None else 0
+        return self.uploader.status().uploader.unsent_bytes if self.uploader is not None else 0
 
     def _look_at_clock(self) -> None:
         self.stats.age_behind_ms = self._age_clock.behind_ms
@@ -137,26 +137,26 @@ class NodeTier:
         await self._shards.free_local(self._shards.get(key.shard_key), key)
 
     async def start(self) -> None:
-        if self.writer is not None:
+        if self.uploader is not None:
             self._shards.reader.cold = self.cold
             self._shards.cold_times = self.cold
-            await self.writer.start()
+            await self.uploader.start()
         await self.retention.start()
         await self.janitor.start()
 
     async def close(self) -> None:
         await self.janitor.close()
         await self.retention.close()
-        if self.writer is not None:
-            await self.writer.close()
+        if self.uploader is not None:
+            await self.uploader.close()
         if self.cold is not None:
             await self.cold.close()
 
     def add_metrics(self, metrics: MetricRegistry) -> None:
         metrics.add("stratalog_tier", self.stats)
         metrics.refresh_with(self._look_at_clock)
-        if self.writer is not None:
-            metrics.refresh_with(self.writer.status)
+        if self.uploader is not None:
+            metrics.refresh_with(self.uploader.status)
         if self.cold is not None:
             metrics.add("stratalog_cold_read", self.cold.stats)
 

@@ -36,7 +36,7 @@ from stratalog.objects.store import ObjectInfo, ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.tier.claim import Forked
 from stratalog_node.tier.facts import Facts, read_facts
-from stratalog_node.tier.uploader import TierWriter
+from stratalog_node.tier.uploader import NodeUploader
 
 log = logger(__name__)
 
@@ -57,7 +57,7 @@ class BundleKeeper:
         node_id: int,
         meta: MetaClient,
         store: ObjectStore,
-        writer: TierWriter,
+        uploader: NodeUploader,
         limits: BundleLimits,
         clock_ms: Callable[[], int],
         call_timeout_ms: int,
@@ -66,7 +66,7 @@ class BundleKeeper:
         self._node_id = node_id
         self._meta = meta
         self._store = store
-        self._writer = writer
+        self._uploader = uploader
         self._limits = limits
         self._clock_ms = clock_ms
         self._plan = EMPTY_PLAN
@@ -85,19 +85,19 @@ class BundleKeeper:
     async def run_once(self) -> None:
         """Does nothing without the write lock and its claim."""
         async with self._looks:
-            lock = await self._writer.hold_claim()
+            lock = await self._uploader.hold_claim()
             if lock is None:
                 return
             try:
                 await self._pass(lock)
             except Forked:
-                await self._writer.hold_claim()  # says so, and stops the uploads
+                await self._uploader.hold_claim()  # says so, and stops the uploads
 
     async def _pass(self, lock: Lock) -> None:
-        names = self._writer.names
+        names = self._uploader.names
         listed = [info async for info in self._store.list(names.node_bundles_prefix(self._node_id))]
         # Before metadata is read: what is let go later may be committed later, and metadata would not tell of it.
-        attempts = self._writer.attempts
+        attempts = self._uploader.attempts
         protected = {info.key for info in listed if attempts.is_protected(info.key)}
         facts = await read_facts(self._meta, self._call_timeout_s)
         live = await self._live_parts(facts)
@@ -112,7 +112,7 @@ class BundleKeeper:
             if not isinstance(name, BundleName):
                 self.foreign.append(info.key)
                 continue
-            self._writer.claim.witness(info.key, name.lock_epoch, lock.epoch, info.modified_ms)
+            self._uploader.claim.witness(info.key, name.lock_epoch, lock.epoch, info.modified_ms)
             sizes[info.key] = info
             if live.get(info.key) and now_ms - info.modified_ms >= self._limits.max_age_ms:
                 await self._count_parts(info)
@@ -126,13 +126,13 @@ class BundleKeeper:
             for entry in rewrite.live:
                 by_segment[entry.segment].append(entry.part)
             for key, parts in by_segment.items():
-                self._writer.rewrite(key, tuple(parts))
-            self._writer.stats.bundles_rewritten += 1
+                self._uploader.rewrite(key, tuple(parts))
+            self._uploader.stats.bundles_rewritten += 1
             log.debug("bundle is rewritten", bundle=rewrite.key, parts=len(rewrite.live), reason=rewrite.reason)
 
     async def _live_parts(self, facts: Facts) -> dict[str, list[LivePart]]:
         """Who refers to each bundle. Read after the listing, so that a commit in between counts."""
-        prefix = self._writer.names.bundles_prefix
+        prefix = self._uploader.names.bundles_prefix
         live: dict[str, list[LivePart]] = defaultdict(list)
         shards = segments = 0
         for shard in facts.snapshot.shards:
@@ -171,10 +171,10 @@ class BundleKeeper:
                 may_go.append(info.key)
             else:
                 self._keep(info.key, riddle, f"metadata does not tell of offsets below {riddle[1]} of {riddle[0]}")
-        self._writer.stats.bundles_unexplained = len(self._riddles)
+        self._uploader.stats.bundles_unexplained = len(self._riddles)
         if may_go:
             await self._store.delete(may_go)
-            self._writer.stats.bundles_deleted += len(may_go)
+            self._uploader.stats.bundles_deleted += len(may_go)
 
     def _keep(self, key: str, riddle: _Riddle | None, reason: str) -> None:
         if key not in self._riddles:

@@ -186,25 +186,25 @@ class ColdReader:
         self, shard: _ShardReads, segments: Sequence[Segment], held: HeldBlock, offset: int, max_bytes: int
     ) -> list[bytes | memoryview]:
         """Batches of the block that was waited for, and of those behind it that are there."""
-        pieces: list[bytes | memoryview] = []
+        views: list[bytes | memoryview] = []
         left_bytes = max_bytes
         now_ms = shard.used_ms = self._now_ms()
         while True:
-            piece, end_offset = held.cut(offset, left_bytes, at_least_one=not pieces)
-            if not len(piece):
-                return pieces
-            pieces.append(piece if _COPIED_BELOW * len(piece) >= held.block.size_bytes else bytes(piece))
-            left_bytes -= len(piece)
-            self.stats.bytes_used += len(piece)
-            shard.window.used(held.block, len(piece), end_offset, now_ms)
+            view, end_offset = held.cut(offset, left_bytes, at_least_one=not views)
+            if not len(view):
+                return views
+            views.append(view if _COPIED_BELOW * len(view) >= held.block.size_bytes else bytes(view))
+            left_bytes -= len(view)
+            self.stats.bytes_used += len(view)
+            shard.window.used(held.block, len(view), end_offset, now_ms)
             is_read = end_offset >= held.block.end_offset
             self._cache.touched(held.block, now_ms, is_read=is_read)
             following = next(self._walk(segments, end_offset), None) if is_read and left_bytes > 0 else None
             if not isinstance(following, RemoteBlock):
-                return pieces
+                return views
             ready = self._cache.get(following.block)
             if ready is None:
-                return pieces
+                return views
             self.stats.hits += 1
             held, offset = ready, end_offset
 

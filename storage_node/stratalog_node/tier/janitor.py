@@ -34,7 +34,7 @@ from stratalog_node.tier.orphan_sweep import OrphanSweep, SweepReport
 from stratalog_node.tier.rounds import Rounds
 from stratalog_node.tier.side_by_side import side_by_side
 from stratalog_node.tier.stats import TierStats
-from stratalog_node.tier.uploader import TierWriter
+from stratalog_node.tier.uploader import NodeUploader
 
 log = logger(__name__)
 
@@ -68,7 +68,7 @@ class Janitor:
         shards: Shards,
         catalog: Catalog,
         store: ObjectStore | None,
-        writer: TierWriter | None,
+        uploader: NodeUploader | None,
         names: ObjectNames,
         schedule: JanitorSchedule,
         clock_ms: Callable[[], int],
@@ -76,13 +76,13 @@ class Janitor:
         stats: TierStats,
         free_deleted: Callable[[SegmentKey], Awaitable[None]] | None = None,
     ) -> None:
-        assert (store is None) == (writer is None), "store and writer: both or neither"
+        assert (store is None) == (uploader is None), "store and uploader: both or neither"
         self._node_id = node_id
         self._meta = meta
         self._shards = shards
         self._catalog = catalog
         self._store = store
-        self._writer = writer
+        self._uploader = uploader
         self._names = names
         self._schedule = schedule
         self._clock_ms = clock_ms
@@ -97,7 +97,7 @@ class Janitor:
         self._sweep_rounds = Rounds("tier-sweep", schedule.sweep_interval_ms, self.sweep_now, stats)
         self._bundles: BundleKeeper | None = None
         self._orphans: OrphanSweep | None = None
-        if store is not None and writer is not None:
+        if store is not None and uploader is not None:
             limits = BundleLimits(
                 delete_delay_ms=schedule.delete_delay_ms,
                 orphan_grace_ms=schedule.orphan_grace_ms,
@@ -107,7 +107,7 @@ class Janitor:
                 node_id=node_id,
                 meta=meta,
                 store=store,
-                writer=writer,
+                uploader=uploader,
                 limits=limits,
                 clock_ms=clock_ms,
                 call_timeout_ms=schedule.call_timeout_ms,
@@ -117,7 +117,7 @@ class Janitor:
                 meta=meta,
                 catalog=catalog,
                 store=store,
-                writer=writer,
+                uploader=uploader,
                 grace_ms=schedule.orphan_grace_ms,
                 clock_ms=clock_ms,
                 call_timeout_ms=schedule.call_timeout_ms,
@@ -191,8 +191,8 @@ class Janitor:
             async with asyncio.timeout(self._schedule.call_timeout_ms / 1_000):
                 known = await self._forget_local(segments)
                 gone = [segment.key for segment in known if _is_keeper(segment, self._node_id)]
-                if self._store is not None and self._writer is not None and gone:
-                    gone = await self._empty_folders(self._store, self._writer, gone)
+                if self._store is not None and self._uploader is not None and gone:
+                    gone = await self._empty_folders(self._store, self._uploader, gone)
             if gone:
                 async with asyncio.timeout(self._schedule.call_timeout_ms / 1_000):
                     await self._meta.purge_segments(gone)
@@ -223,15 +223,15 @@ class Janitor:
             await self._shards.free_local(view, key)
 
     async def _empty_folders(
-        self, store: ObjectStore, writer: TierWriter, keys: Sequence[SegmentKey]
+        self, store: ObjectStore, uploader: NodeUploader, keys: Sequence[SegmentKey]
     ) -> list[SegmentKey]:
         """Delete all objects of these segments, doubtful attempts too, manifests first. Foreign keys are left alone.
         Returns the segments of which nothing is left. What lands later is an orphan of a purged segment."""
-        lock = await writer.hold_claim()
+        lock = await uploader.hold_claim()
         if lock is None:
             return []
         # F38, F85: an upload on its way would land after the folder was emptied.
-        quiet = [key for key in keys if not self._is_busy(writer, key)]
+        quiet = [key for key in keys if not self._is_busy(uploader, key)]
         found: list[tuple[str, SegmentObjectName]] = []
         newer: set[SegmentKey] = set()
         async for info in self._listed(store, quiet):
@@ -250,8 +250,8 @@ class Janitor:
                 await store.delete(doomed)
         return [key for key in quiet if key not in newer]
 
-    def _is_busy(self, writer: TierWriter, key: SegmentKey) -> bool:
-        return writer.is_in_flight(key) or writer.attempts.has_any_below(self._names.segment_prefix(key))
+    def _is_busy(self, uploader: NodeUploader, key: SegmentKey) -> bool:
+        return uploader.is_in_flight(key) or uploader.attempts.has_any_below(self._names.segment_prefix(key))
 
     async def _listed(self, store: ObjectStore, keys: Sequence[SegmentKey]) -> AsyncIterator[ObjectInfo]:
         """The objects of segments of one shard: by one listing of the shard, for those deleted are its oldest; one by

@@ -26,7 +26,7 @@ from stratalog_node.shards.catalog import Catalog
 from stratalog_node.tier.claim import Forked
 from stratalog_node.tier.facts import Facts, read_facts
 from stratalog_node.tier.remote_copy import is_exactly, read_manifest
-from stratalog_node.tier.uploader import TierWriter
+from stratalog_node.tier.uploader import NodeUploader
 
 log = logger(__name__)
 
@@ -64,7 +64,7 @@ class OrphanSweep:
         meta: MetaClient,
         catalog: Catalog,
         store: ObjectStore,
-        writer: TierWriter,
+        uploader: NodeUploader,
         grace_ms: int,
         clock_ms: Callable[[], int],
         call_timeout_ms: int,
@@ -74,7 +74,7 @@ class OrphanSweep:
         self._meta = meta
         self._catalog = catalog
         self._store = store
-        self._writer = writer
+        self._uploader = uploader
         self._grace_ms = grace_ms
         self._clock_ms = clock_ms
 
@@ -82,15 +82,15 @@ class OrphanSweep:
         """Does nothing without the write lock and its claim. Raises whatever store and meta service raise while they
         are away."""
         report = SweepReport()
-        lock = await self._writer.hold_claim()
+        lock = await self._uploader.hold_claim()
         if lock is None:
             return report
         try:
             await self._sweep(lock, report)
         except Forked:
-            await self._writer.hold_claim()  # says so, and stops the uploads
+            await self._uploader.hold_claim()  # says so, and stops the uploads
             return report
-        stats = self._writer.stats
+        stats = self._uploader.stats
         stats.sweeps += 1
         stats.objects_swept += report.orphans
         stats.objects_unexplained = len(report.unexplained) + len(report.foreign)
@@ -132,14 +132,14 @@ class OrphanSweep:
         """The listing, one segment's folder at a time (keys come in order)."""
         current: SegmentKey | None = None
         objects: list[tuple[ListedObject, SegmentObjectName]] = []
-        async for info in self._store.list(self._writer.names.data_prefix):
+        async for info in self._store.list(self._uploader.names.data_prefix):
             report.objects += 1
-            name = self._writer.names.parse(info.key)
+            name = self._uploader.names.parse(info.key)
             if not isinstance(name, SegmentObjectName):
                 report.foreign.append(info.key)
                 continue
             if name.node_id == self._node_id:
-                self._writer.claim.witness(info.key, name.lock_epoch, lock.epoch, info.modified_ms)
+                self._uploader.claim.witness(info.key, name.lock_epoch, lock.epoch, info.modified_ms)
             if name.segment != current:
                 if current is not None:
                     yield current, objects
@@ -168,7 +168,7 @@ class OrphanSweep:
         if not folders:
             return
         # Before metadata is read: what is let go later may be committed later, and metadata would not tell of it.
-        is_protected = self._writer.attempts.is_protected
+        is_protected = self._uploader.attempts.is_protected
         protected = {listed.key for _, objects in folders for listed, _ in objects if is_protected(listed.key)}
         facts = await read_facts(self._meta, self._call_timeout_s)
         orphans: list[str] = []

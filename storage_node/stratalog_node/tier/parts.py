@@ -23,7 +23,7 @@ class BuiltPart:
 
     piece: Piece
     identity: SegmentIdentity
-    pieces: Sequence[Buffer]
+    buffers: Sequence[Buffer]
     index: PartIndex
 
     @property
@@ -49,17 +49,17 @@ class PartBuilder:
     async def bundle(
         self, header: BundleHeader, parts: Sequence[BuiltPart]
     ) -> tuple[list[Buffer], tuple[BundleEntry, ...]]:
-        members = [BundleMember(part.identity, part.base_offset, part.end_offset, part.pieces) for part in parts]
+        members = [BundleMember(part.identity, part.base_offset, part.end_offset, part.buffers) for part in parts]
         return await self._encoder.run(_MEMBER_WEIGHT * len(members), encode_bundle, header, members)
 
 
 def build_part(data: PieceData, identity: SegmentIdentity, attempt: int) -> BuiltPart:
-    pieces, _ = encode_part(
+    buffers, _ = encode_part(
         identity, data.base_offset, data.end_offset, data.data, data.headers, data.digest_before, attempt
     )
-    header = decode_part_header(pieces[0], source="part just made")
-    index = decode_part_index(pieces[2], header, source="part just made", position=header.index_position)
-    return BuiltPart(data.piece, identity, pieces, index)
+    header = decode_part_header(buffers[0], source="part just made")
+    index = decode_part_index(buffers[2], header, source="part just made", position=header.index_position)
+    return BuiltPart(data.piece, identity, buffers, index)
 
 
 assert PART_OVERHEAD_BYTES > PART_HEADER_BYTES, "the uploader plans bundles with at least a part's header in mind"

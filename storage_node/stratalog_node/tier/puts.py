@@ -20,14 +20,14 @@ class PutRefused(Exception):
 
 async def put(store: ObjectStore, object_key: str, body: Sequence[Buffer], timeout_ms: int) -> int:
     """Returns: bytes put. Raises: PutDoubtful, PutRefused."""
-    pieces = [piece if isinstance(piece, bytes) else memoryview(piece) for piece in body]
+    buffers = [buffer if isinstance(buffer, bytes) else memoryview(buffer) for buffer in body]
     try:
         async with asyncio.timeout(timeout_ms / 1_000):
-            await store.put(object_key, pieces)
+            await store.put(object_key, buffers)
     except TimeoutError as error:
         raise PutDoubtful(f"put {object_key}: no answer within {timeout_ms} ms") from error
     except (OutcomeUnknown, AlreadyExists, Conflict) as error:
         raise PutDoubtful(str(error)) from error
     except StratalogError as error:
         raise PutRefused(str(error)) from error
-    return sum(len(piece) for piece in pieces)
+    return sum(len(buffer) for buffer in buffers)

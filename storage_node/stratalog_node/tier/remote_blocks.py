@@ -45,8 +45,8 @@ class PartBlocks:
         """The number of the block that contains `offset`."""
         return max(0, bisect_right(self.base_offsets, offset) - 1)
 
-    def piece_at(self, offset: int, piece_bytes: int) -> RemoteBlock:
-        """The piece of a block that contains `offset`: at most `piece_bytes`, so that a reader who takes as much at a
+    def slice_at(self, offset: int, slice_bytes: int) -> RemoteBlock:
+        """The slice of a block that contains `offset`: at most `slice_bytes`, so that a reader who takes as much at a
         time leaves nothing of it; or what lies between two index points, where that is more."""
         whole = self.blocks[self.at(offset)]
         data_start = self.blocks[0].start
@@ -58,7 +58,7 @@ class PartBlocks:
             if point.position >= stop:
                 break
             end = points[number + 1].position if number + 1 < len(points) else stop
-            if min(end, stop) - start > piece_bytes:
+            if min(end, stop) - start > slice_bytes:
                 if point.offset > offset:
                     stop, end_offset = point.position, point.offset
                     break

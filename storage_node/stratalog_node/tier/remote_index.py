@@ -3,7 +3,7 @@
 Everything is checked against metadata before it is kept: a manifest against its digest and the seal record, an index
 block against the manifest, a part's header against the part that metadata names. Kept by least recent use, bounded by
 bytes. One fetch at a time for each thing, which a cancelled reader does not cancel (F43).
-Lives on the event loop; large pieces are decoded on the caller's threads.
+Lives on the event loop; large answers are decoded on the caller's threads.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class RemoteIndex:
         known = self.blocks_now(segment, part)
         if known is None:
             return None
-        return known.piece_at(offset, self._range_bytes >> level) if level else known.blocks[known.at(offset)]
+        return known.slice_at(offset, self._range_bytes >> level) if level else known.blocks[known.at(offset)]
 
     def blocks_now(self, segment: SegmentKey, part: RemotePart) -> PartBlocks | None:
         """A large part's blocks; None when its index must be fetched first."""

@@ -61,7 +61,7 @@ def walk_blocks(
                 yield Missing(segment, None)
                 return
             if level:
-                yield from _walk_pieces(segment, parts, offset, index, level, is_there)
+                yield from _walk_slices(segment, parts, offset, index, level, is_there)
             else:
                 yield from _walk_parts(segment, parts, offset, index)
             offset = remote_end_offset(segment)
@@ -86,7 +86,7 @@ def _walk_parts(
         yield from known.blocks[start:]
 
 
-def _walk_pieces(
+def _walk_slices(
     segment: Segment,
     parts: Sequence[RemotePart],
     offset: int,
@@ -98,13 +98,13 @@ def _walk_pieces(
     for part in parts[first:]:
         at = max(offset, part.base_offset)
         while at < part.end_offset:
-            piece: RemoteBlock | None = None
+            slice_: RemoteBlock | None = None
             for coarse in range(level + 1):
-                piece = index.block_at(segment.key, part, at, coarse)
-                if piece is not None and is_there(piece.block):
+                slice_ = index.block_at(segment.key, part, at, coarse)
+                if slice_ is not None and is_there(slice_.block):
                     break
-            if piece is None:
+            if slice_ is None:
                 yield Missing(segment, part)
                 return
-            yield piece
-            at = piece.block.end_offset
+            yield slice_
+            at = slice_.block.end_offset

@@ -70,7 +70,7 @@ class Sender:
         object_key = self._attempts.chunk(piece.key, built.base_offset, built.end_offset, lock.epoch, attempt)
         part = RemotePart(object_key, 0, built.size_bytes, built.base_offset, built.end_offset)
         with self._attempts.in_flight(object_key):
-            size = await put(self._store, object_key, built.pieces, self._limits.put_timeout_ms)
+            size = await put(self._store, object_key, built.buffers, self._limits.put_timeout_ms)
             slim = BuiltPart(piece, built.identity, (), built.index)
             del built
             outcomes = await self._commit(lock, [(slim, part)])

@@ -1,4 +1,4 @@
-"""Pieces of work of one round, some at a time: one that hangs takes one place, and the others go on in the rest."""
+"""The works of one round, some at a time: one that hangs takes one place, and the others go on in the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Work = Callable[[], Awaitable[object]]
 async def side_by_side(works: Iterable[Work], width: int) -> None:
     """Do all of them, at most `width` at a time, begun in order. Returns when the last has ended.
 
-    Requires: a piece handles its own failures; one that raises ends the others.
+    Requires: a work handles its own failures; one that raises ends the others.
     """
     waiting = iter(works)
 

@@ -1,4 +1,4 @@
-"""One piece of work for all who want it at the same time.
+"""One run of a work for all who want it at the same time.
 
 The work is a task of its own: a waiter that is cancelled, or gives up, leaves it running for the others (F43, F47). So
 nobody may put `asyncio.wait_for` around the work itself; a waiter puts its deadline around `join`.

@@ -9,7 +9,7 @@ from stratalog.telemetry.metrics import counter, gauge
 
 @dataclass(slots=True)
 class TierStats:
-    """Register as `stratalog_tier`. Gauges are brought up to date by `TierWriter.status`."""
+    """Register as `stratalog_tier`. Gauges are brought up to date by `NodeUploader.status`."""
 
     chunks_put: int = counter("Chunk objects put and committed.")
     bundles_put: int = counter("Bundle objects put and committed.")

@@ -71,8 +71,8 @@ from stratalog_node.tier.puts import PutDoubtful, PutRefused
 from stratalog_node.tier.sender import Sender
 from stratalog_node.tier.source import PieceReader
 from stratalog_node.tier.stats import TierStats
-from stratalog_node.tier.store_trial import StoreTrial
 from stratalog_node.tier.unsent import UnsentCount
+from stratalog_node.tier.upload_preflight import UploadPreflight
 
 log = logger(__name__)
 
@@ -90,7 +90,7 @@ class TierStatus:
     lock_epoch: int | None
 
 
-class TierWriter:
+class NodeUploader:
     """See the module."""
 
     def __init__(
@@ -135,7 +135,7 @@ class TierWriter:
         self._unsent = UnsentCount(shards, self._known)
         self._machine = Uploader(limits, self._known.is_bundle_key)
         self._committer = Committer(meta, limits, rng, self.stats)
-        self._trial = StoreTrial(store, limits, clock_ms, rng)
+        self._preflight = UploadPreflight(store, limits, clock_ms, rng)
         reader = PieceReader(shards, store, self._ledger, self._encoder, limits.call_timeout_ms)
         self._sender = Sender(
             cluster_id=cluster_id,
@@ -238,7 +238,7 @@ class TierWriter:
     def status(self) -> TierStatus:
         """Also brings the gauges of `stats` up to date. Cost: one look at each unfinished segment."""
         described = self._machine.describe(self._clock_ms())
-        if (since := self._trial.waiting_since_ms) is not None:
+        if (since := self._preflight.waiting_since_ms) is not None:
             described = replace(described, store_away_ms=self._clock_ms() - since)
         stats = self.stats
         stats.oldest_unsent_ms = described.oldest_unsent_ms
@@ -366,7 +366,7 @@ class TierWriter:
         return lock if self.lock.current is not None and self.lock.current.epoch == lock.epoch else None
 
     async def _open(self) -> None:
-        await self._trial.passed()
+        await self._preflight.passed()
         await self.lock.run()
 
     def _lock_lost(self) -> None:

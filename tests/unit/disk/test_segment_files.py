@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.model.errors import Corrupt, DiskFull, NotFound, Unavailable
-from stratalog_node.disk import room_ahead
+from stratalog_node.disk import preallocation
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.files import FlushLost, SegmentFile, read_front, write_durably
-from stratalog_node.disk.room_ahead import LARGEST_ROOM_BYTES, LEAST_APPEND_BYTES
+from stratalog_node.disk.preallocation import LARGEST_ROOM_BYTES, LEAST_APPEND_BYTES
 
 HEADER = b"header"
 
@@ -279,7 +279,7 @@ def test_blocks_are_taken_ahead_only_while_the_disk_has_plenty(
     told = os.statvfs_result((1000, 1000, 100, free, free, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "fstatvfs", lambda _: told)
     taken = []
-    monkeypatch.setattr(room_ahead, "_fallocate", lambda fd, mode, start, size: taken.append(size) or 0)
+    monkeypatch.setattr(preallocation, "_fallocate", lambda fd, mode, start, size: taken.append(size) or 0)
     file = SegmentFile(tmp_path / "f", Descriptors(100, least_free_bytes=10_000), 0)
     file.create(HEADER)
     for _ in range(64):

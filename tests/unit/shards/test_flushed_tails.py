@@ -91,7 +91,7 @@ async def test_flushed_batches_of_which_the_bucket_has_only_some_stop_the_shard_
         await rig.uploaded()
         await acknowledged(rig, shard, b"c", b"d")
         path = rig.file_of(shard)
-        await rig.writer.close()
+        await rig.uploader.close()
         await rig.flusher.close()
         await rig.crash()
         cut(path, "cut", 1)

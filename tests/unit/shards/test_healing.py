@@ -94,7 +94,7 @@ async def test_a_rolled_segment_whose_tail_is_gone_comes_back_and_the_next_one_i
 
 
 def _is_committed(rig: TieredShardRig, shard: ShardLog) -> bool:
-    rig.writer.poke()
+    rig.uploader.poke()
     segment = rig.catalog.segment(shard.segments[0].key)
     return segment is not None and segment.remote.commit_offset == 2
 
@@ -237,7 +237,7 @@ async def test_with_unclean_seal_nothing_is_given_up_because_the_wrong_bucket_wa
         await eventually(lambda: refused.refusal is not None and "holds nothing of cluster" in refused.refusal.reason)
         assert refused.refusal is not None and refused.refusal.cause is StopCause.HEALING
         assert rig.shards.stats.given_up_offsets == 0
-        await eventually(lambda: rig.writer.claim.fork)
+        await eventually(lambda: rig.uploader.claim.fork)
         assert not await rig.store.keys(), "nothing goes where the data is not"
         await rig.crash()
         rig.store = right

@@ -23,7 +23,7 @@ async def test_what_is_committed_between_the_reading_of_metadata_and_the_verdict
     """The put is older than every grace, metadata is read without it, then the commit lands: F27, and F31's reverse."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
-        await rig.start_writer()
+        await rig.start_uploader()
         may_commit, asked = asyncio.Event(), asyncio.Event()
         commit, snapshot = getattr(rig.meta, call), rig.meta.snapshot
 

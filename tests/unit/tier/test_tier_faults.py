@@ -33,7 +33,7 @@ async def test_a_doubtful_put_is_followed_at_once_by_one_with_what_came_meanwhil
         shard = await _rig_with_shard(rig)
         rig.store.gate.clear()
         rig.store.script.append(fault)
-        await rig.start_writer()
+        await rig.start_uploader()
         for _ in range(70):
             rig.append(shard, 1_000)
         await eventually(lambda: len(rig.store.puts) == 1)
@@ -55,19 +55,19 @@ async def test_f42_a_black_hole_after_half_the_data_moves_the_age_gauge_and_heal
     """F42: deadline, new attempt, the age of the oldest unsent data shows."""
     async with TierRig(replace(RIG_LIMITS, put_timeout_ms=30)) as rig:
         shard = await _rig_with_shard(rig)
-        await rig.start_writer()
+        await rig.start_uploader()
         for _ in range(200):
             rig.append(shard, 1_000)
         await rig.settle()
         rig.store.decide = lambda _: Fault.HANG
         for _ in range(200):
             rig.append(shard, 1_000)
-        await rig.until(lambda: rig.writer.status().uploader.oldest_unsent_ms > 3_000)
-        assert rig.writer.status().uploader.store_away_ms > 0
+        await rig.until(lambda: rig.uploader.status().uploader.oldest_unsent_ms > 3_000)
+        assert rig.uploader.status().uploader.store_away_ms > 0
         rig.store.decide = None
         await rig.settle()
-        assert rig.writer.status().uploader.oldest_unsent_ms == 0
-        assert rig.writer.status().uploader.store_away_ms == 0
+        assert rig.uploader.status().uploader.oldest_unsent_ms == 0
+        assert rig.uploader.status().uploader.store_away_ms == 0
         await rig.check()
 
 
@@ -75,8 +75,8 @@ async def test_f45_a_store_full_of_503s_is_asked_ever_less_and_recovers() -> Non
     """F45: back off with jitter, for the whole node, not per shard."""
     async with TierRig() as rig:
         topic = await rig.create_topic(shards=50)
-        await rig.start_writer()
-        await rig.until(lambda: rig.writer.lock.current is not None)
+        await rig.start_uploader()
+        await rig.until(lambda: rig.uploader.lock.current is not None)
         rig.store.decide = lambda _: Fault.SLOW_DOWN
         for shard in rig.shards.all():
             for _ in range(70):
@@ -110,8 +110,8 @@ async def test_f45_a_pause_that_ends_while_the_turn_ends_is_not_slept_through(st
     """F45: the store says no, traffic stops, and the pause is over before the alarm is set: it goes up by itself."""
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
-        await rig.start_writer(clock_ms=HastyClock(rig, step_ms), lock_ttl_ms=3_600_000)
-        await eventually(lambda: rig.writer.lock.current is not None)
+        await rig.start_uploader(clock_ms=HastyClock(rig, step_ms), lock_ttl_ms=3_600_000)
+        await eventually(lambda: rig.uploader.lock.current is not None)
         answers = iter([Fault.SLOW_DOWN, Fault.SLOW_DOWN])
         rig.store.decide = lambda _: next(answers, None)
         for _ in range(70):
@@ -124,11 +124,11 @@ async def test_f51_a_store_that_is_away_at_start_stops_nobody_and_heals() -> Non
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
         rig.store.is_away = True
-        await rig.start_writer()
+        await rig.start_uploader()
         for _ in range(300):
             rig.append(shard, 1_000)
         sealed = await rig.seal(shard)
-        await rig.until(lambda: rig.writer.status().uploader.store_away_ms > 1_000)
+        await rig.until(lambda: rig.uploader.status().uploader.store_away_ms > 1_000)
         assert rig.commit_offset(shard) == 0
         rig.store.is_away = False
         await rig.until(lambda: rig.is_complete(sealed))
@@ -140,10 +140,10 @@ async def test_f46_a_store_that_overwrites_is_refused_and_told() -> None:
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
         rig.store.overwrites = True
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.append(shard)
-        await rig.until(lambda: rig.writer.status().uploader.store_away_ms > 1_000)
-        assert rig.writer.status().uploader.oldest_unsent_ms > 0
+        await rig.until(lambda: rig.uploader.status().uploader.store_away_ms > 1_000)
+        assert rig.uploader.status().uploader.oldest_unsent_ms > 0
         assert rig.store.requests["put"] == 0
         rig.store.overwrites = False  # the operator changed the server
         await rig.until(lambda: rig.is_committed(shard))
@@ -163,7 +163,7 @@ async def test_f51_a_meta_service_that_is_away_at_start_is_waited_for(monkeypatc
             return await acquire(*args)
 
         monkeypatch.setattr(rig.meta, "acquire_lock", away)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.append(shard)
         await rig.until(lambda: rig.is_committed(shard))
         await rig.check()
@@ -173,13 +173,13 @@ async def test_f80_slow_uploads_and_fast_producers_keep_memory_bounded() -> None
     """F80: bytes in flight never pass the budget, however much waits."""
     async with TierRig() as rig:
         await rig.create_topic(shards=20)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.store.gate.clear()
         for _ in range(200):
             for shard in rig.shards.all():
                 rig.append(shard, 1_000)
         await rig.until(lambda: rig.store.requests["put"] == rig.limits.max_requests)
-        assert rig.writer.status().uploader.unsent_bytes > 5 * rig.limits.in_flight_bytes
+        assert rig.uploader.status().uploader.unsent_bytes > 5 * rig.limits.in_flight_bytes
         rig.store.gate.set()
         await rig.settle()
         assert rig.store.largest_waiting <= rig.limits.in_flight_bytes * 1.1
@@ -190,7 +190,7 @@ async def test_f77_a_tail_upload_that_fails_exactly_at_roll_resumes_in_order() -
     """F77: the old segment's tail is sent again; the new segment does not overtake within itself."""
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
-        await rig.start_writer()
+        await rig.start_uploader()
         for _ in range(100):
             rig.append(shard, 1_000)
         await rig.settle()
@@ -218,16 +218,16 @@ async def test_f27_a_kill_between_put_and_commit_leaves_an_orphan_that_is_swept(
             blocked.set()
             await asyncio.Event().wait()
 
-        await rig.start_writer()
+        await rig.start_uploader()
         monkeypatch.setattr(rig.meta, "commit_parts", never)
         for _ in range(100):
             rig.append(shard, 1_000)
         await eventually(blocked.is_set)
-        await rig.crash_writer()
+        await rig.crash_uploader()
         monkeypatch.undo()
         (orphan,) = await rig.store.keys()
         assert rig.commit_offset(shard) == 0
-        await rig.start_writer()
+        await rig.start_uploader()
         await rig.settle()
         janitor = rig.janitor()
         assert (await janitor.sweep_now()).orphans == 0, "younger than the grace"
@@ -243,14 +243,14 @@ async def test_f31_data_up_but_no_manifest_then_a_crash_and_silence_is_completed
     async with TierRig(replace(RIG_LIMITS, put_timeout_ms=60_000)) as rig:
         shard = await _rig_with_shard(rig)
         rig.store.decide = lambda key: Fault.HANG_LANDED if key.endswith(f".{kind}") else Fault.NONE
-        await rig.start_writer()
+        await rig.start_uploader()
         for _ in range(100):
             rig.append(shard, 1_000)
         sealed = await rig.seal(shard)
         await eventually(lambda: any(key.endswith(f".{kind}") for key in rig.store.puts))
-        await rig.crash_writer()
+        await rig.crash_uploader()
         rig.store.decide = None
-        await rig.start_writer()
+        await rig.start_uploader()
         await rig.until(lambda: rig.is_complete(sealed))
         rig.advance(600_001)
         await rig.janitor().sweep_now()
@@ -261,15 +261,15 @@ async def test_f31_completion_reads_parts_back_that_an_earlier_life_wrote() -> N
     """F31: the digest chain is checked over the store's own headers after a restart."""
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
-        await rig.start_writer()
+        await rig.start_uploader()
         for _ in range(200):
             rig.append(shard, 1_000)
             if rig.stats.chunks_put < 2:
                 await rig.settle() if rig.rng.random() < 0.1 else None
         await rig.settle()
-        await rig.crash_writer()
+        await rig.crash_uploader()
         sealed = await rig.seal(shard)
-        await rig.start_writer()
+        await rig.start_uploader()
         await rig.until(lambda: rig.is_complete(sealed))
         assert rig.store.requests["get"] > 1
         await rig.check()
@@ -292,7 +292,7 @@ async def test_a_lost_commit_answer_is_asked_again_and_counts_once(monkeypatch: 
             return found
 
         monkeypatch.setattr(rig.meta, "commit_parts", lossy)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.append(shard)
         await rig.settle()
         assert rig.store.requests["put"] == 1
@@ -318,7 +318,7 @@ async def test_a_compare_and_set_lost_to_an_earlier_life_is_resolved_by_metadata
             return found
 
         monkeypatch.setattr(rig.meta, "commit_parts", landed_then_forgotten)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.append(shard)
         await rig.settle()
         rig.append(shard)
@@ -332,7 +332,7 @@ async def test_f86_of_two_writers_of_one_node_one_wins_and_the_other_stops() -> 
     """F86, F6: the deposed one resumes in the middle of an upload; its object stays unnamed, nothing is overwritten."""
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
-        old = await rig.start_writer()
+        old = await rig.start_uploader()
         await rig.until(lambda: old.lock.current is not None)
         rig.store.gate.clear()
         for _ in range(70):
@@ -342,7 +342,7 @@ async def test_f86_of_two_writers_of_one_node_one_wins_and_the_other_stops() -> 
         for task in old._tasks:
             task.cancel()
         rig.clock.now_ms += 1_000
-        new = await rig.start_writer()
+        new = await rig.start_uploader()
         await rig.until(lambda: new.lock.current is not None)
         assert old.lock.current is not None
         assert new.lock.current is not None and new.lock.current.epoch > old.lock.current.epoch
@@ -364,7 +364,7 @@ async def test_f8_a_lock_lost_in_the_middle_of_an_upload_stops_it_and_is_taken_a
     """F8, F7: a clean stop; the range goes up under the next epoch, key and commit of the same one."""
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
-        writer = await rig.start_writer()
+        writer = await rig.start_uploader()
         await rig.until(lambda: writer.lock.current is not None)
         rig.store.gate.clear()
         for _ in range(70):
@@ -390,15 +390,15 @@ async def test_f38_retention_that_hits_a_segment_being_uploaded_cancels_the_uplo
     """F38: the put is given up, the budget is free again, what landed goes with the folder."""
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.store.gate.clear()
         for _ in range(70):
             rig.append(shard, 1_000)
         await eventually(lambda: len(rig.store.puts) == 1)
         sealed = await rig.seal(shard)
         await rig.meta.advance_log_start(shard.key, 70)
-        await eventually(lambda: rig.writer.status().uploader.tasks == 0)
-        assert rig.writer.status().uploader.bytes_in_flight == 0
+        await eventually(lambda: rig.uploader.status().uploader.tasks == 0)
+        assert rig.uploader.status().uploader.bytes_in_flight == 0
         rig.store.gate.set()
         rig.append(shard)
         await rig.settle()
@@ -413,7 +413,7 @@ async def test_a_deleted_segment_does_not_spoil_its_neighbours_in_a_bundle() -> 
         topic = await rig.create_topic("gone", shards=1)
         other = await rig.create_topic("stays", shards=3)
         doomed = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.store.gate.clear()
         for shard in rig.shards.all():
             rig.append(shard)
@@ -432,15 +432,15 @@ async def test_a_digest_that_differs_from_the_seal_record_stops_the_segment_and_
     async with TierRig() as rig:
         topic = await rig.create_topic(shards=2)
         bad, good = rig.shard(topic, 0), rig.shard(topic, 1)
-        await rig.start_writer()
+        await rig.start_uploader()
         for shard in (bad, good):
             for _ in range(80):
                 rig.append(shard, 1_000)
         wrong = await rig.seal(bad, digest=bytes(15) + b"\x01")
         right = await rig.seal(good)
         await rig.until(lambda: rig.is_complete(right))
-        await rig.until(lambda: rig.writer.status().uploader.held)
-        ((key, reason),) = rig.writer.status().uploader.held
+        await rig.until(lambda: rig.uploader.status().uploader.held)
+        ((key, reason),) = rig.uploader.status().uploader.held
         assert key == wrong.key
         assert "digest" in reason and "stratalog verify" in reason
         since = rig.clock.now_ms
@@ -455,12 +455,12 @@ async def test_a_local_copy_that_does_not_read_is_held_told_once_and_tried_again
     async with TierRig(replace(RIG_LIMITS, hold_ms=5_000)) as rig:
         topic = await rig.create_topic(shards=2)
         bad, good = rig.shard(topic, 0), rig.shard(topic, 1)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.append(bad)
         rig.append(good)
         bad.copies[bad.segments[0].key].is_damaged = True
         await rig.until(lambda: rig.is_committed(good))
-        await rig.until(lambda: rig.writer.status().uploader.held)
+        await rig.until(lambda: rig.uploader.status().uploader.held)
         since = rig.clock.now_ms
         await rig.until(lambda: rig.clock.now_ms - since > 11_000)
         assert rig.stats.segments_held == 1, "one line for the log"
@@ -474,15 +474,15 @@ async def test_f47_a_cancellation_at_the_instant_of_completion_loses_nothing() -
     for steps in range(0, 60, 3):
         async with TierRig(seed=steps) as rig:
             shard = await _rig_with_shard(rig)
-            await rig.start_writer()
-            await rig.until(lambda rig=rig: rig.writer.lock.current is not None)
+            await rig.start_uploader()
+            await rig.until(lambda rig=rig: rig.uploader.lock.current is not None)
             for _ in range(70):
                 rig.append(shard, 1_000)
             for _ in range(steps):
                 await asyncio.sleep(0)
-            await rig.writer.close()
+            await rig.uploader.close()
             rig.shards.detach_listeners()
-            await rig.start_writer()
+            await rig.start_uploader()
             await rig.settle()
             assert rig.is_committed(shard)
             await rig.check()
@@ -492,7 +492,7 @@ async def test_f79_an_unexpected_error_ends_one_upload_not_the_uploader(monkeypa
     """F79, F48: counted, logged, tried again."""
     async with TierRig(replace(RIG_LIMITS, hold_ms=500)) as rig:
         shard = await _rig_with_shard(rig)
-        await rig.start_writer()
+        await rig.start_uploader()
         read = RigShard.read_committed_range
         fails = iter([True, True])
 
@@ -517,34 +517,34 @@ async def test_a_sealed_segment_whose_file_is_lost_is_held_and_named_until_it_is
         sealed = await rig.seal(shard)
         copy = shard.copies.pop(sealed.key)
         shard.missing.add(sealed.key)
-        await rig.start_writer()
-        await rig.until(lambda: rig.writer.status().uploader.held)
-        ((key, reason),) = rig.writer.status().uploader.held
+        await rig.start_uploader()
+        await rig.until(lambda: rig.uploader.status().uploader.held)
+        ((key, reason),) = rig.uploader.status().uploader.held
         assert key == sealed.key
         assert "[0, 70) are lost here and not in the object store" in reason
         assert rig.stats.held_segments == 1
         rig.advance(3_600_000)
         await asyncio.sleep(0)
-        assert rig.writer.status().uploader.held, "it stays told"
+        assert rig.uploader.status().uploader.held, "it stays told"
         shard.missing.clear()
         shard.copies[sealed.key] = copy
         for listener in rig.shards._changed:
             listener(shard, shard.segments[0])
         await rig.until(lambda: rig.is_complete(sealed))
-        assert not rig.writer.status().uploader.held
+        assert not rig.uploader.status().uploader.held
         await rig.check()
 
 
 async def test_a_sealed_segment_that_waits_for_its_publication_is_counted() -> None:
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
-        await rig.start_writer()
+        await rig.start_uploader()
         for _ in range(70):
             rig.append(shard, 1_000)
         await rig.settle()
         rig.store.decide = lambda _: Fault.SLOW_DOWN
         sealed = await rig.seal(shard)
-        await rig.until(lambda: rig.writer.status() and rig.stats.segments_to_publish == 1)
+        await rig.until(lambda: rig.uploader.status() and rig.stats.segments_to_publish == 1)
         rig.store.decide = None
         await rig.until(lambda: rig.is_complete(sealed))
-        assert rig.writer.status() and rig.stats.segments_to_publish == 0
+        assert rig.uploader.status() and rig.stats.segments_to_publish == 0

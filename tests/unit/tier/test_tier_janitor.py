@@ -33,7 +33,7 @@ async def test_f29_the_log_start_moves_first_and_objects_go_after_the_grace() ->
     """F29: a reader that began before finds its objects until the delay has passed."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
-        await rig.start_writer()
+        await rig.start_uploader()
         first, second = await _sealed(rig, shard, 2)
         folder = rig.names.segment_prefix(first.key)
         await rig.meta.advance_log_start(shard.key, 1)
@@ -56,7 +56,7 @@ async def test_what_was_deleted_while_the_clock_was_far_ahead_goes_a_grace_after
     """Its time of deletion is years from now, and it would stay for as long."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
-        await rig.start_writer()
+        await rig.start_uploader()
         (sealed,) = await _sealed(rig, shard)
         rig.clock.now_ms += 10_000 * HOUR
         await rig.meta.advance_log_start(shard.key, 1)
@@ -77,7 +77,7 @@ async def test_f32_a_deletion_that_stops_halfway_leaves_no_manifest_that_points_
     """F32: the manifest goes first; metadata is purged only when the folder lists empty."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
-        await rig.start_writer()
+        await rig.start_uploader()
         (sealed,) = await _sealed(rig, shard)
         await rig.meta.advance_log_start(shard.key, 1)
         rig.advance(DELAY_MS)
@@ -110,7 +110,7 @@ async def test_f85_a_topic_deleted_while_it_uploads_leaves_nothing() -> None:
     async with TierRig(replace(RIG_LIMITS, put_timeout_ms=50)) as rig:
         gone = await rig.create_topic("gone", shards=3)
         stays = await rig.create_topic("stays", shards=2)
-        await rig.start_writer()
+        await rig.start_uploader()
         janitor = rig.janitor()
         doomed = [rig.shard(gone, index) for index in range(3)]
         for shard in rig.shards.all():
@@ -121,11 +121,11 @@ async def test_f85_a_topic_deleted_while_it_uploads_leaves_nothing() -> None:
         rig.store.decide = lambda _: Fault.HANG_LANDED
         for _ in range(70):
             rig.append(doomed[1], 1_000)
-        await eventually(lambda: rig.writer.status().uploader.tasks == 1)
+        await eventually(lambda: rig.uploader.status().uploader.tasks == 1)
         await rig.meta.delete_topic(gone.topic_id)
         await eventually(lambda: rig.shards.get(doomed[0].key) is None)
         rig.store.decide = None
-        await eventually(lambda: rig.writer.status().uploader.tasks == 0)
+        await eventually(lambda: rig.uploader.status().uploader.tasks == 0)
         rig.advance(DELAY_MS)
         assert await janitor.delete_once() == 4
         assert await rig.store.keys(rig.names.topic_prefix(gone.topic_id)) == []
@@ -146,7 +146,7 @@ async def test_f35_a_shared_bundle_stays_while_anybody_refers_to_it_and_a_grace_
     async with TierRig() as rig:
         topic = await rig.create_topic(shards=2)
         left, right = rig.shard(topic, 0), rig.shard(topic, 1)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.append(left)
         rig.append(right)
         await rig.settle()
@@ -174,7 +174,7 @@ async def test_an_old_bundle_with_a_dead_part_is_rewritten_within_its_age() -> N
     async with TierRig() as rig:
         stays = await rig.create_topic("stays", shards=10)
         gone = await rig.create_topic("gone")
-        await rig.start_writer()
+        await rig.start_uploader()
         for shard in rig.shards.all():
             rig.append(shard)
         await rig.settle()
@@ -200,7 +200,7 @@ async def test_the_sweep_takes_doubtful_attempts_and_leaves_what_it_must() -> No
     """In flight, young, of a newer lock, of another node, foreign, unexplained: hands off."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.store.script.append(Fault.LOST_ANSWER)
         for _ in range(70):
             rig.append(shard, 1_000)
@@ -220,7 +220,7 @@ async def test_the_sweep_takes_doubtful_attempts_and_leaves_what_it_must() -> No
         rig.advance(GRACE_MS)
         young = names.chunk(key, 0, 6, node_id=1, lock_epoch=1, attempt=3)
         await rig.store.put(young, [b"x"])
-        with rig.writer.attempts.in_flight(orphan):
+        with rig.uploader.attempts.in_flight(orphan):
             assert (await rig.janitor().sweep_now()).orphans == 0
         report = await rig.janitor().sweep_now()
         assert report.orphans == 1
@@ -235,7 +235,7 @@ async def test_the_sweep_takes_doubtful_attempts_and_leaves_what_it_must() -> No
 async def test_after_completion_everything_but_the_chosen_attempts_is_swept() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic(shards=3)
-        await rig.start_writer()
+        await rig.start_uploader()
         faults = [*[Fault.NONE] * 6, Fault.LOST_ANSWER, Fault.CUT, Fault.TAKEN, Fault.SLOW_DOWN]
         rig.store.decide = lambda _: rig.rng.choice(faults)
         sealed = []
@@ -265,7 +265,7 @@ async def test_without_an_object_store_retention_is_local_deletion() -> None:
         await rig.retention(store=None).run_once()
         await eventually(lambda: shard.log_start_offset == 1)
         rig.clock.now_ms += DELAY_MS
-        janitor = rig.janitor(store=None, writer=None)
+        janitor = rig.janitor(store=None, uploader=None)
         assert await janitor.delete_once() == 1
         assert not shard.has_local(sealed.key)
         assert await rig.deleted() == []
@@ -275,7 +275,7 @@ async def test_f45_a_folder_with_more_objects_than_one_deletion_takes_is_emptied
     """F45: over 1,000 keys; the store's seam splits them."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
-        await rig.start_writer()
+        await rig.start_uploader()
         (sealed,) = await _sealed(rig, shard)
         for attempt in range(1_200):
             await rig.store.inner.put(
@@ -290,7 +290,7 @@ async def test_f45_a_folder_with_more_objects_than_one_deletion_takes_is_emptied
 async def test_a_folder_that_is_not_answered_holds_up_no_other_shards_deletion() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic(shards=5)
-        await rig.start_writer()
+        await rig.start_uploader()
         sealed = [(await _sealed(rig, rig.shard(topic, number)))[0] for number in range(5)]
         for segment in sealed:
             await rig.meta.advance_log_start(segment.key.shard_key, 1)

@@ -18,7 +18,7 @@ async def test_f34_offsets_beyond_32_bits_go_up_merge_and_come_back() -> None:
         shard = rig.shard(await rig.create_topic())
         await rig.meta.roll_segment(shard.segments[0].key, FAR)
         await eventually(lambda: shard.segments[-1].base_offset == FAR)
-        await rig.start_writer()
+        await rig.start_uploader()
         for _ in range(40):
             rig.append(shard, 1_000, records=3)
             await rig.until(lambda: shard.segments[-1].remote.commit_offset == shard.high_watermark)
@@ -47,7 +47,7 @@ async def test_f32_uploads_go_on_after_everything_has_expired() -> None:
     """F32: nothing is left of what was uploaded, not even a manifest; the next record goes up like the first."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic(retention_ms="1000"))
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.append(shard)
         sealed = await rig.seal(shard)
         await rig.until(lambda: rig.is_complete(sealed))

@@ -31,7 +31,7 @@ async def test_a_local_copy_is_freed_once_it_is_complete_and_old_enough() -> Non
     async with TierRig() as rig:
         topic = await rig.create_topic(local_retention_ms="1000")
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         (sealed,) = await _sealed(rig, shard)
         worker = rig.retention()
         rig.clock.now_ms = sealed.seal.max_timestamp_ms + 1_000 if sealed.seal else 0
@@ -48,7 +48,7 @@ async def test_local_retention_by_bytes_frees_the_oldest_first() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic(local_retention_bytes="4500")
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         segments = await _sealed(rig, shard, 4)
         await rig.retention().run_once()
         assert [shard.has_local(segment.key) for segment in segments] == [False, True, True, True]
@@ -59,7 +59,7 @@ async def test_f37_with_cold_reads_off_the_last_readable_copy_stays() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic(local_retention_ms="0", remote_read_policy="Disable")
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         (sealed,) = await _sealed(rig, shard)
         rig.advance(HOUR)
         await rig.retention().run_once()
@@ -72,7 +72,7 @@ async def test_f37_a_remote_copy_that_is_not_whole_frees_nothing(damage: str) ->
     async with TierRig() as rig:
         topic = await rig.create_topic(local_retention_ms="0")
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         (sealed,) = await _sealed(rig, shard)
         manifest = await rig.manifest(sealed)
         chunk = manifest.parts[0].object_key
@@ -93,7 +93,7 @@ async def test_what_is_not_uploaded_waits_and_does_not_hold_up_younger_segments(
     async with TierRig() as rig:
         topic = await rig.create_topic(local_retention_ms="0")
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.append(shard)
         shard.copies[shard.segments[0].key].is_damaged = True
         behind = await rig.seal(shard)
@@ -111,7 +111,7 @@ async def test_f38_a_lost_answer_of_meta_is_no_failure_and_the_copy_goes_in_the_
     async with TierRig() as rig:
         topic = await rig.create_topic(local_retention_ms="0")
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         (sealed,) = await _sealed(rig, shard)
         forget = rig.meta.forget_local
 
@@ -158,7 +158,7 @@ async def test_retention_by_bytes_counts_all_tiers_and_leaves_at_least_the_limit
     async with TierRig() as rig:
         topic = await rig.create_topic(retention_bytes="4500", local_retention_bytes="1")
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         await _sealed(rig, shard, 4)
         worker = rig.retention()
         await worker.run_once()
@@ -204,7 +204,7 @@ async def test_above_the_hard_limit_writes_are_refused_with_numbers_until_there_
     async with TierRig() as rig:
         topic = await rig.create_topic(local_retention_ms="0")
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.store.is_away = True
         for _ in range(6):
             rig.append(shard, 2_000)
@@ -232,7 +232,7 @@ async def _cancelled(task: asyncio.Task[Any]) -> None:
 async def test_a_check_that_is_not_answered_holds_up_no_other_shard() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic(shards=12, local_retention_ms="0")
-        await rig.start_writer()
+        await rig.start_uploader()
         sealed = [(await _sealed(rig, rig.shard(topic, number)))[0] for number in range(12)]
         rig.advance(HOUR)
         hung = {rig.names.segment_prefix(segment.key) for segment in sealed[:3]}
@@ -247,7 +247,7 @@ async def test_a_check_that_is_not_answered_holds_up_no_other_shard() -> None:
 async def test_a_store_that_answers_nothing_does_not_keep_old_data_from_ending() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic(shards=12, retention_ms=str(2 * HOUR), local_retention_ms="0")
-        await rig.start_writer()
+        await rig.start_uploader()
         for number in range(12):
             await _sealed(rig, rig.shard(topic, number))
         rig.store.hangs = lambda _: True
@@ -267,7 +267,7 @@ async def test_segments_whose_checks_are_not_answered_leave_their_places_to_othe
     """More than are looked at at a time: they wait ever longer, and a round in which nothing answers ends early."""
     async with TierRig() as rig:
         topic = await rig.create_topic(shards=20, local_retention_ms="0")
-        await rig.start_writer()
+        await rig.start_uploader()
         sealed = [(await _sealed(rig, rig.shard(topic, number)))[0] for number in range(20)]
         rig.advance(HOUR)
         hung = {rig.names.segment_prefix(segment.key) for segment in sealed[:10]}

@@ -16,7 +16,7 @@ async def test_a_shard_with_a_chunk_of_unsent_bytes_sends_a_chunk_at_once() -> N
     async with TierRig() as rig:
         topic = await rig.create_topic()
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         for _ in range(70):
             rig.append(shard, 1_000)
         await rig.until(lambda: rig.stats.chunks_put == 1)
@@ -29,14 +29,14 @@ async def test_f76_a_lone_record_on_a_quiet_shard_goes_by_the_time_limit() -> No
     async with TierRig() as rig:
         topic = await rig.create_topic()
         shard = rig.shard(topic)
-        await rig.start_writer()
-        await rig.until(lambda: rig.writer.lock.current is not None)
+        await rig.start_uploader()
+        await rig.until(lambda: rig.uploader.lock.current is not None)
         rig.append(shard)
         rig.advance(1)
-        await rig.until(lambda: rig.writer.status().uploader.unsent_bytes > 0)
+        await rig.until(lambda: rig.uploader.status().uploader.unsent_bytes > 0)
         since = rig.clock.now_ms
         # Until it begins: how far the clock is moved while it is under way depends on the machine.
-        await rig.until(lambda: rig.writer.status().uploader.tasks or rig.is_committed(shard))
+        await rig.until(lambda: rig.uploader.status().uploader.tasks or rig.is_committed(shard))
         assert rig.clock.now_ms - since <= rig.limits.interval_ms + 200
         await rig.until(lambda: rig.is_committed(shard))
         assert rig.store.requests["put"] == 1
@@ -48,7 +48,7 @@ async def test_f75_a_record_larger_than_a_chunk_and_the_whole_budget_is_uploaded
     async with TierRig() as rig:
         topic = await rig.create_topic()
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.append(shard, 3 * rig.limits.in_flight_bytes)
         rig.append(shard, 100)
         await rig.settle()
@@ -60,7 +60,7 @@ async def test_many_batches_larger_than_the_budget_go_one_after_another() -> Non
     """A batch larger than a chunk is found out before it is read: it waits until nothing else is in flight."""
     async with TierRig() as rig:
         await rig.create_topic(shards=8)
-        await rig.start_writer()
+        await rig.start_uploader()
         batch_bytes = 2 * rig.limits.in_flight_bytes
         for shard in rig.shards.all():
             rig.append(shard, batch_bytes)
@@ -76,7 +76,7 @@ async def test_nothing_above_the_high_watermark_or_the_last_stable_offset_goes_u
     async with TierRig() as rig:
         topic = await rig.create_topic()
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         first_open = 0
         for number in range(6):
             offset = rig.append(shard, 200)
@@ -103,7 +103,7 @@ async def test_quiet_shards_share_bundles() -> None:
     limits = replace(RIG_LIMITS, bundle_bytes=1 << 20, in_flight_bytes=2 << 20)
     async with TierRig(limits) as rig:
         topic = await rig.create_topic(shards=200)
-        await rig.start_writer()
+        await rig.start_uploader()
         for index in range(200):
             rig.append(rig.shard(topic, index))
         await rig.settle()
@@ -117,7 +117,7 @@ async def test_a_sealed_segment_is_completed_with_index_and_manifest() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic()
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         for _ in range(300):
             rig.append(shard, 1_000)
         sealed = await rig.seal(shard)
@@ -133,7 +133,7 @@ async def test_bundle_parts_are_taken_home_before_a_segment_is_complete() -> Non
     async with TierRig() as rig:
         topic = await rig.create_topic()
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         for _ in range(5):
             rig.append(shard)
             await rig.settle()
@@ -148,7 +148,7 @@ async def test_bundle_parts_are_taken_home_from_the_store_when_the_local_copy_is
     async with TierRig() as rig:
         topic = await rig.create_topic()
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         for _ in range(3):
             rig.append(shard)
             await rig.settle()
@@ -166,7 +166,7 @@ async def test_small_parts_merge_so_that_a_quiet_segment_has_few() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic()
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         for _ in range(100):
             rig.append(shard)
             await rig.settle()
@@ -181,7 +181,7 @@ async def test_an_empty_sealed_segment_is_completed() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic()
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.append(shard)
         sealed = await rig.seal(shard)
         empty = await rig.seal(shard)
@@ -193,7 +193,7 @@ async def test_an_empty_sealed_segment_is_completed() -> None:
 async def test_segments_go_up_in_parallel_but_each_in_order() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic(shards=6)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.store.gate.clear()
         for index in range(6):
             for _ in range(300):
@@ -211,7 +211,7 @@ async def test_a_topic_without_remote_storage_stays_here_and_goes_up_when_it_is_
     async with TierRig() as rig:
         topic = await rig.create_topic(remote_storage_enable="false")
         shard = rig.shard(topic)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.append(shard)
         await rig.settle()
         assert rig.store.requests["put"] == 0
@@ -223,11 +223,11 @@ async def test_a_topic_without_remote_storage_stays_here_and_goes_up_when_it_is_
 async def test_flush_now_says_what_is_left_when_it_takes_too_long() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic()
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.store.is_away = True
         rig.append(rig.shard(topic))
         with pytest.raises(Unavailable, match="1 segments are not in the object store"):
-            await rig.writer.flush_now(100)
+            await rig.uploader.flush_now(100)
 
 
 async def test_a_shard_whose_first_segment_gets_its_file_with_the_first_record_is_uploaded() -> None:
@@ -235,8 +235,8 @@ async def test_a_shard_whose_first_segment_gets_its_file_with_the_first_record_i
     async with TierRig() as rig:
         topic = await rig.create_topic()
         shard = rig.shard(topic)
-        await rig.start_writer()
-        await rig.until(lambda: rig.writer.status().uploader.segments == 1)
+        await rig.start_uploader()
+        await rig.until(lambda: rig.uploader.status().uploader.segments == 1)
         assert not shard.has_local(shard.segments[0].key)
         rig.append(shard)
         await rig.settle()
@@ -249,16 +249,16 @@ async def test_data_that_comes_while_the_answers_of_a_large_bundle_are_taken_in_
     async with TierRig(limits) as rig:
         topic = await rig.create_topic(shards=1_300)
         first = rig.shard(topic, 0)
-        await rig.start_writer()
-        await rig.until(lambda: rig.writer.lock.current is not None)
+        await rig.start_uploader()
+        await rig.until(lambda: rig.uploader.lock.current is not None)
         for shard in rig.shards.all():
             rig.append(shard)
         again = False
-        flushing = asyncio.create_task(rig.writer.flush_now(5_000))
+        flushing = asyncio.create_task(rig.uploader.flush_now(5_000))
         while not flushing.done():
             await asyncio.sleep(0)
             if not again and rig.stats.parts_committed > 500:
-                assert rig.writer.status().uploader.tasks == 1, "the upload is not over yet"
+                assert rig.uploader.status().uploader.tasks == 1, "the upload is not over yet"
                 rig.append(first)
                 again = True
         await flushing

@@ -30,8 +30,8 @@ async def test_a_small_sealed_segment_costs_half_the_requests_it_did() -> None:
     count = 20
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic(local_retention_ms="1"))
-        await rig.start_writer()
-        await rig.until(lambda: rig.writer.status().lock_epoch)
+        await rig.start_uploader()
+        await rig.until(lambda: rig.uploader.status().lock_epoch)
         rig.store.requests.clear()
         segments = await _sealed(rig, shard, count)
         await rig.until(lambda: rig.is_complete(*segments))
@@ -57,7 +57,7 @@ async def test_deleted_segments_behind_much_else_are_found_one_by_one(monkeypatc
     monkeypatch.setattr("stratalog_node.tier.janitor._OBJECTS_PER_SEGMENT", 1)
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
-        await rig.start_writer()
+        await rig.start_uploader()
         segments = await _sealed(rig, shard, 4)
         await rig.until(lambda: rig.is_complete(*segments))
         for number in range(20):
@@ -76,7 +76,7 @@ async def test_a_sweep_of_clean_folders_reads_nothing_but_listings(count: int, m
     """Metadata was read again per thousand folders, and a manifest per complete segment."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
-        await rig.start_writer()
+        await rig.start_uploader()
         segments = await _sealed(rig, shard, count)
         for _ in range(70):
             rig.append(shard, 1_000)
@@ -106,11 +106,11 @@ async def test_a_moved_high_watermark_is_counted_only_where_it_moved(monkeypatch
     async with TierRig(replace(RIG_LIMITS, put_timeout_ms=600_000)) as rig:
         shard = rig.shard(await rig.create_topic())
         rig.store.gate.clear()
-        await rig.start_writer()
-        await rig.until(lambda: rig.writer.status().lock_epoch)
+        await rig.start_uploader()
+        await rig.until(lambda: rig.uploader.status().lock_epoch)
         segments = await _sealed(rig, shard, behind)
         rig.append(shard)
-        await rig.until(lambda: rig.writer.status().uploader.unsent_segments == behind + 1)
+        await rig.until(lambda: rig.uploader.status().uploader.unsent_segments == behind + 1)
         counted = Counter[SegmentKey]()
         size_below = shard.size_below_high_watermark
 
@@ -119,15 +119,15 @@ async def test_a_moved_high_watermark_is_counted_only_where_it_moved(monkeypatch
             return size_below(segment, from_offset)
 
         monkeypatch.setattr(shard, "size_below_high_watermark", counting)
-        before = rig.writer.status().uploader.unsent_bytes
+        before = rig.uploader.status().uploader.unsent_bytes
         for _ in range(10):
-            size = rig.writer.status().uploader.unsent_bytes
+            size = rig.uploader.status().uploader.unsent_bytes
             rig.append(shard)
-            await eventually(lambda size=size: rig.writer.status().uploader.unsent_bytes > size)
+            await eventually(lambda size=size: rig.uploader.status().uploader.unsent_bytes > size)
         assert sum(counted[segment.key] for segment in segments) == 0
         assert 0 < counted[shard.segments[-1].key] <= 20
         monkeypatch.undo()
-        assert rig.writer.status().uploader.unsent_bytes > before
+        assert rig.uploader.status().uploader.unsent_bytes > before
         rig.store.gate.set()
         await rig.until(lambda: rig.is_complete(*segments))
         await rig.settle()
@@ -138,7 +138,7 @@ async def test_what_a_roll_ends_and_what_a_transaction_held_back_is_still_counte
     """The high watermark passes a segment's end and goes on in the next one, in one move."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.append(shard)
         await rig.settle()
         shard.open_transaction = shard.high_watermark

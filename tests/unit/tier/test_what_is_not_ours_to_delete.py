@@ -34,7 +34,7 @@ async def test_foreign_keys_in_a_deleted_segments_folder_stay_and_hold_up_nothin
     """Whatever they are called; a name with a space, which no store of ours would take, blocked the purge."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
-        await rig.start_writer()
+        await rig.start_uploader()
         first, second = await _sealed(rig, shard, 2)
         folder = rig.names.segment_prefix(first.key)
         foreign = [f"{folder}my notes (1).txt", f"{folder}readme"]
@@ -56,7 +56,7 @@ async def test_a_segment_deleted_while_a_sweep_reads_metadata_keeps_its_grace(
     """Whichever reading it falls before. Chunks must not go before their manifest."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
-        await rig.start_writer()
+        await rig.start_uploader()
         (sealed,) = await _sealed(rig, shard)
         attempt = rig.names.chunk(sealed.key, 0, 1, node_id=NODE_ID, lock_epoch=1, attempt=9)
         await rig.store.put(attempt, [b"x"])  # so that the folder is looked at
@@ -81,7 +81,7 @@ async def test_a_late_put_of_a_purged_topic_is_swept_after_a_restart_too() -> No
         gone = await rig.create_topic("gone")
         stays = rig.shard(await rig.create_topic("stays"))
         doomed = rig.shard(gone)
-        await rig.start_writer()
+        await rig.start_uploader()
         rig.append(doomed)
         rig.append(stays)
         await rig.settle()
@@ -90,11 +90,11 @@ async def test_a_late_put_of_a_purged_topic_is_swept_after_a_restart_too() -> No
         await eventually(lambda: rig.shards.get(doomed.key) is None)
         rig.advance(DELAY_MS)
         assert await rig.janitor().delete_once() == 1
-        await rig.crash_writer()
+        await rig.crash_uploader()
         late = rig.names.chunk(key, 0, 5, node_id=NODE_ID, lock_epoch=1, attempt=7)
         await rig.store.put(late, [b"x"])
-        await rig.start_writer()
-        await rig.until(lambda: rig.writer.status().lock_epoch == 2)
+        await rig.start_uploader()
+        await rig.until(lambda: rig.uploader.status().lock_epoch == 2)
         for _ in range(4):
             rig.advance(LONG_MS * 25)
             report = await rig.janitor().sweep_now()
@@ -107,7 +107,7 @@ async def test_a_late_put_of_a_purged_topic_is_swept_after_a_restart_too() -> No
 async def test_a_late_put_of_a_purged_segment_of_a_living_topic_is_swept() -> None:
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
-        await rig.start_writer()
+        await rig.start_uploader()
         (sealed,) = await _sealed(rig, shard)
         await _deleted(rig, shard, 1)
         rig.advance(DELAY_MS)

@@ -28,7 +28,7 @@ if _fallocate is not None:
     _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
-class RoomAhead:
+class Preallocation:
     """The room of one file. Call `zeros_behind` for each append that ends beyond `end_position`."""
 
     __slots__ = ("_allocated_end", "_room_bytes", "end_position")

@@ -14,7 +14,7 @@ from stratalog.telemetry.logs import logger
 log = logger(__name__)
 
 
-class StoreTrial:
+class UploadPreflight:
     """Asks until the store passes. A store that overwrites would let two writers destroy each other's data: it must be
     changed by an operator, and that it is asked again meanwhile harms nobody. One log line per kind of trouble."""
 
@@ -29,7 +29,7 @@ class StoreTrial:
         """Since when the store has not passed; None when it has, or was not asked yet."""
 
     async def passed(self) -> None:
-        """Returns when the store has passed its trial."""
+        """Returns when the store has passed."""
         limits = self._limits
         pause_ms = limits.backoff_ms
         complained: str | None = None

@@ -17,7 +17,7 @@ _ITEMS = 32
 """About 60 us of work at 2 us a batch."""
 
 
-def giving_way(items: Iterable[T]) -> Iterator[T]:
+def yielding_gil(items: Iterable[T]) -> Iterator[T]:
     """The same items; for use on a thread, never on the loop."""
     for number, item in enumerate(items):
         if number % _ITEMS == _ITEMS - 1:
