@@ -41,6 +41,11 @@ class Duplicate:
     end_offset: int
 
 
+def is_before(sequence: int, other: int) -> bool:
+    """Whether `sequence` comes before `other`, over the wrap at 2147483647 too."""
+    return 0 < (other - sequence) % _SEQUENCES < _SEQUENCES // 2
+
+
 def sequence_after(sequence: int, count: int) -> int:
     """The sequence number `count` after `sequence`; 2147483647 is followed by 0."""
     return (sequence + count) % _SEQUENCES
@@ -97,8 +102,9 @@ class ProducerTable:
         newest = entry.batches[-1].last_sequence
         if first_sequence == (newest + 1) % _SEQUENCES:
             return None
-        if (newest - last_sequence) % _SEQUENCES < _SEQUENCES // 2:
+        if len(entry.batches) == KEPT_BATCHES and not is_before(newest, last_sequence):
             return Refusal.DUPLICATE_FORGOTTEN
+        # With fewer batches than are kept it never appended an older one: clients take "duplicate" for success.
         return Refusal.OUT_OF_ORDER
 
     def record(

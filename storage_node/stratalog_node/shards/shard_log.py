@@ -45,6 +45,7 @@ from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.lookup_seam import FoundOffset
 from stratalog_node.shards.new_segment import open_new
+from stratalog_node.shards.owed import SEQUENCE_ERRORS, OwedBatches
 from stratalog_node.shards.seam import LogRange
 from stratalog_node.shards.stopped import Stop, StopCause
 from stratalog_node.shards.waiting import Waiting, WaitingLines
@@ -52,12 +53,6 @@ from stratalog_node.shards.waiting import Waiting, WaitingLines
 if TYPE_CHECKING:
     from stratalog_node.shards.node_shards import NodeShards
     from stratalog_node.shards.rules import ShardRules
-
-_REFUSALS = {
-    Refusal.OUT_OF_ORDER: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    Refusal.DUPLICATE_FORGOTTEN: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-    Refusal.STALE_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
-}
 
 
 class FetchWaiter(Protocol):
@@ -72,6 +67,7 @@ class ShardLog:
 
     __slots__ = (
         "_is_dirty",
+        "_owed",
         "_pending",
         "_waiting",
         "active",
@@ -115,6 +111,7 @@ class ShardLog:
         self.waiters: set[FetchWaiter] = set()
         self._pending: list[OfferedBatch] = []
         self._is_dirty = False
+        self._owed: OwedBatches | None = None
         self._waiting = WaitingLines()
 
     # What others ask ------------------------------------------------------------------------------------------------
@@ -184,9 +181,13 @@ class ShardLog:
         batches, self._pending = self._pending, []
         refusal = self.refusal or self.node.refusal
         if refusal is not None:
-            for batch in batches:
-                self._refuse(batch, refusal[0], refusal[1])
+            self._refuse_all(batches, refusal[0], refusal[1])
             return
+        if self._owed:
+            batches, early = self._owed.sort_out(batches, self.active.leader.producers if self.active else None, now_ms)
+            self._refuse_all(early, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the batch before it was refused")
+            if not batches:
+                return
         if (self.active is None or self.active.leader.is_tail_doubted) and not self.node.may_open(batches):
             self._defer(batches)
             return
@@ -194,15 +195,13 @@ class ShardLog:
             try:
                 self.active = self._open_first()
             except (DiskFull, Unavailable) as error:
-                for batch in batches:
-                    self._refuse(batch, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+                self._refuse_all(batches, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
                 return
         try:
             self._step(self.active, BatchesReceived(batches), now_ms)
         except Exception as fault:
             # Some may be in the log: nobody knows. A second answer to those that have one changes nothing.
-            for batch in batches:
-                self._refuse(batch, ErrorCode.REQUEST_TIMED_OUT, f"a fault in the node, see its log: {fault}")
+            self._refuse_all(batches, ErrorCode.REQUEST_TIMED_OUT, f"a fault in the node, see its log: {fault}")
             raise
 
     def _defer(self, batches: list[OfferedBatch]) -> None:
@@ -225,8 +224,7 @@ class ShardLog:
         """The write failed, and with it the roll that would have followed: its batches are refused too."""
         for effect in effects:
             if isinstance(effect, RollSegment):
-                for batch in effect.remaining:
-                    self._refuse(batch, ErrorCode.KAFKA_STORAGE_ERROR, "the write before this one failed")
+                self._refuse_all(effect.remaining, ErrorCode.KAFKA_STORAGE_ERROR, "the write before this one failed")
 
     def _perform(self, active: ActiveSegment, effect: LeaderEffect, now_ms: int) -> bool:
         match effect:
@@ -237,7 +235,7 @@ class ShardLog:
             case RepeatAnswer(batch, duplicate):
                 self._wait_for(Waiting(duplicate.end_offset, duplicate.base_offset, batch))
             case RefuseBatch(batch, reason):
-                code = _REFUSALS[reason] if isinstance(reason, Refusal) else ErrorCode.NOT_ENOUGH_REPLICAS
+                code = SEQUENCE_ERRORS[reason] if isinstance(reason, Refusal) else ErrorCode.NOT_ENOUGH_REPLICAS
                 message = reason.value if isinstance(reason, Refusal) else reason
                 self._refuse(batch, code, message)
             case RollSegment(end_offset, remaining):
@@ -256,10 +254,8 @@ class ShardLog:
         except (Unavailable, OutcomeUnknown) as error:
             self._step(active, PersistFailed(), now_ms)
             self.node.write_failed(self, error)
-            is_unknown = isinstance(error, OutcomeUnknown)
-            code = ErrorCode.REQUEST_TIMED_OUT if is_unknown else ErrorCode.KAFKA_STORAGE_ERROR
-            for batch in effect.batches:
-                self._refuse(batch, code, str(error))
+            code = ErrorCode.REQUEST_TIMED_OUT if isinstance(error, OutcomeUnknown) else ErrorCode.KAFKA_STORAGE_ERROR
+            self._refuse_all(effect.batches, code, str(error))
             self._fail_waiting_above(active.leader.end_offset, str(error))
             return False
         stats = self.node.stats
@@ -331,7 +327,14 @@ class ShardLog:
             # In the log but not committed yet: a repetition is not acknowledged before its original (F54).
             self._waiting.insert(waiting)
 
+    def _refuse_all(self, batches: list[OfferedBatch], code: int, message: str) -> None:
+        for batch in batches:
+            self._refuse(batch, code, message)
+
     def _refuse(self, batch: OfferedBatch, code: int, message: str) -> None:
+        if batch.producer_id >= 0 and code not in SEQUENCE_ERRORS.values():
+            self._owed = self._owed or OwedBatches()
+            self._owed.refused(batch, self.node.now_ms)
         batch.request.settle(batch.place, code, -1, -1, self.log_start_offset, message)
 
     def _fail_waiting_above(self, end_offset: int, message: str) -> None:
@@ -349,8 +352,7 @@ class ShardLog:
         self._stop(Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.FAULT))
         self._is_dirty = False
         batches, self._pending = self._pending, []
-        for batch in batches:
-            self._refuse(batch, ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        self._refuse_all(batches, ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
     def stop_leading(self, reason: str) -> None:
         """Another node leads, or the topic is gone."""
@@ -385,8 +387,7 @@ class ShardLog:
         except (DiskFull, Unavailable) as error:
             old.leader.is_ended = False
             self.node.write_failed(self, error)
-            for batch in remaining:
-                self._refuse(batch, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            self._refuse_all(remaining, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
             return
         old.producers_at_end = old.leader.producers.snapshot()
         if old.producers_at_end:

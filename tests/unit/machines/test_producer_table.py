@@ -34,6 +34,13 @@ def test_only_the_last_five_batches_are_answered_with_their_offsets() -> None:
     assert table.judge(1, 0, KEPT_BATCHES + 3, 1) is Refusal.OUT_OF_ORDER
 
 
+def test_what_comes_before_all_that_a_producer_ever_appended_is_out_of_order() -> None:
+    table = ProducerTable()
+    for number in range(1, KEPT_BATCHES):
+        table.record(1, 0, number, 1, 100 + number, 0)
+    assert table.judge(1, 0, 0, 1) is Refusal.OUT_OF_ORDER, "clients take a duplicate for success"
+
+
 def test_an_expired_producer_may_begin_anywhere() -> None:
     table = ProducerTable()
     table.record(1, 0, 0, 1, 0, 1_000)

@@ -1,0 +1,86 @@
+"""Of which idempotent producers a batch was refused just now, that has to come again before those sent behind it.
+
+A producer that a shard does not remember may begin with any sequence, so that one that was forgotten goes on. Were its
+first batch refused for a moment (no room on the disk, a log being healed) and the next one taken, that one would be its
+beginning, and the first could never be appended any more.
+Bounded in number and in time: a client that never repeats what was refused is not held up for long.
+Source: KAFKA-14312, KAFKA-15591; KAFKA-14920 mends it there in the same way, for transactions.
+"""
+
+from __future__ import annotations
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.producer_table import ProducerTable, Refusal, is_before
+from stratalog.machines.segment_leader import OfferedBatch
+
+SEQUENCE_ERRORS = {
+    Refusal.OUT_OF_ORDER: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    Refusal.DUPLICATE_FORGOTTEN: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+    Refusal.STALE_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
+}
+"""What clients are answered for a batch that is not their producer's next one. Such a batch is owed by nobody."""
+
+_MOST = 1_000
+"""Producers of one shard. Above that the one refused longest ago is forgotten."""
+_LASTS_MS = 60_000
+"""Longer than requests stay on their way. A repetition that is refused too begins it anew."""
+
+
+class OwedBatches:
+    """Lives on the event loop. Cost: nothing for shards that refuse nothing; at most about 300 bytes per producer."""
+
+    __slots__ = ("_newest_ms", "_owed")
+
+    def __init__(self) -> None:
+        self._owed: dict[int, tuple[int, int, int]] = {}
+        """Producer id -> its epoch, the first sequence that was refused, and when. Refused longest ago first."""
+        self._newest_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._owed)
+
+    def refused(self, batch: OfferedBatch, now_ms: int) -> None:
+        """A batch of an idempotent producer is not in the log, or nobody knows, and it may be repeated."""
+        self._newest_ms = now_ms
+        known = self._owed.get(batch.producer_id)
+        if known is not None:
+            epoch, sequence, _ = known
+            if batch.producer_epoch < epoch:
+                return
+            if batch.producer_epoch == epoch and is_before(sequence, batch.base_sequence):
+                return
+            del self._owed[batch.producer_id]
+        elif len(self._owed) >= _MOST:
+            del self._owed[next(iter(self._owed))]
+        self._owed[batch.producer_id] = batch.producer_epoch, batch.base_sequence, now_ms
+
+    def sort_out(
+        self, batches: list[OfferedBatch], table: ProducerTable | None, now_ms: int
+    ) -> tuple[list[OfferedBatch], list[OfferedBatch]]:
+        """Those that may be appended now, and those before which another must come.
+
+        Producers that `table` knows are left to it: it lets nothing in after a gap.
+        """
+        if not 0 <= now_ms - self._newest_ms < _LASTS_MS:
+            self._owed.clear()
+            return batches, []
+        due: list[OfferedBatch] = []
+        early: list[OfferedBatch] = []
+        for batch in batches:
+            is_unknown = batch.producer_id >= 0 and (table is None or table.get(batch.producer_id) is None)
+            (early if is_unknown and self._is_too_early(batch, now_ms) else due).append(batch)
+        return due, early
+
+    def _is_too_early(self, batch: OfferedBatch, now_ms: int) -> bool:
+        """Whether another batch of its producer must come first. That one, when it comes, is owed no more."""
+        known = self._owed.get(batch.producer_id)
+        if known is None:
+            return False
+        epoch, sequence, since_ms = known
+        if batch.producer_epoch < epoch:
+            return False
+        is_forgotten = not 0 <= now_ms - since_ms < _LASTS_MS
+        if not is_forgotten and batch.producer_epoch == epoch and batch.base_sequence != sequence:
+            return is_before(sequence, batch.base_sequence)
+        del self._owed[batch.producer_id]
+        return False

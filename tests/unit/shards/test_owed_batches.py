@@ -1,0 +1,137 @@
+"""A refused first batch of an idempotent producer: what it sent behind it waits, and nothing of it is lost in silence.
+
+A producer that the shard does not know may begin with any sequence. Clients have five batches under way and take
+"duplicate" for success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.errors import DiskFull
+from stratalog_node.disk.files import SegmentFile
+from stratalog_node.shards import owed
+from support.shard_rig import ShardRig
+
+
+def batch(sequence: int, number: int = 7, epoch: int = 0) -> dict[str, Any]:
+    return {"producer_id": number, "producer_epoch": epoch, "base_sequence": sequence}
+
+
+@contextmanager
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def refuse(*_: object) -> None:
+        raise DiskFull("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SegmentFile, "append", refuse)
+        yield
+
+
+@pytest.mark.parametrize("cause", ["the disk", "the node", "its first file"])
+async def test_what_was_sent_behind_a_refused_first_batch_waits_until_that_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        if cause == "the disk":
+            await rig.acknowledged(shard, b"of another")
+            with full_disk(monkeypatch):
+                first = rig.append(shard, b"a", **batch(0))
+        elif cause == "the node":
+            rig.shards.refusal = (ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+            first = rig.append(shard, b"a", **batch(0))
+            rig.shards.refusal = None
+        else:
+            with monkeypatch.context() as patch:
+                patch.setattr(rig.shards.descriptors, "most", 0)
+                first = rig.append(shard, b"a", **batch(0))
+        assert first.error is ErrorCode.KAFKA_STORAGE_ERROR
+        behind = rig.append(shard, b"b", **batch(1))
+        assert behind.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "clients repeat it behind the first"
+        for sequence, value in enumerate([b"a", b"b"]):
+            await rig.acknowledged(shard, value, **batch(sequence))
+        assert (await rig.read_values(shard))[-2:] == [b"a", b"b"]
+
+
+async def test_a_batch_that_was_never_appended_is_no_duplicate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        with full_disk(monkeypatch):
+            rig.append(shard, b"a", **batch(0))
+        rig.clock.now_ms += owed._LASTS_MS
+        await rig.acknowledged(shard, b"b", **batch(1))
+        assert not shard._owed, "its memory is given back"
+        assert rig.append(shard, b"a", **batch(0)).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        await rig.acknowledged(shard, b"c", **batch(2))
+
+
+async def test_what_is_refused_again_and_again_is_waited_for_as_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        with full_disk(monkeypatch):
+            for _ in range(3):
+                for sequence in (0, 1):
+                    rig.append(shard, b"a", **batch(sequence))
+                rig.clock.now_ms += owed._LASTS_MS - 1
+        assert rig.append(shard, b"b", **batch(1)).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        await rig.acknowledged(shard, b"a", **batch(0))
+
+
+async def test_what_comes_again_under_an_earlier_sequence_and_is_refused_again_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        with full_disk(monkeypatch):
+            for sequence in (1, 0):
+                rig.append(shard, b"a", **batch(sequence))
+        assert rig.append(shard, b"b", **batch(1)).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        for sequence in (0, 1):
+            await rig.acknowledged(shard, b"a", **batch(sequence))
+
+
+async def test_a_producer_that_the_log_knows_is_held_up_by_nothing_but_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients number anew what stood behind a batch that they gave up."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        with full_disk(monkeypatch):
+            rig.append(shard, b"a", **batch(1))
+        await rig.acknowledged(shard, b"a", b"b", b"c", **batch(0))
+        await rig.acknowledged(shard, b"d", **batch(3))
+
+
+async def test_a_newer_epoch_and_other_producers_are_not_held_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        with full_disk(monkeypatch):
+            rig.append(shard, b"a", **batch(5))
+        await rig.acknowledged(shard, b"x", **batch(8, number=8))
+        await rig.acknowledged(shard, b"y", **batch(6, epoch=1))
+        await rig.acknowledged(shard, b"z", **batch(7, epoch=1))
+
+
+async def test_of_very_many_refused_producers_the_last_ones_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        with full_disk(monkeypatch):
+            for number in range(owed._MOST + 10):
+                rig.append(shard, b"a", **batch(0, number=number))
+        assert shard._owed is not None and len(shard._owed) == owed._MOST
+        assert rig.append(shard, b"b", **batch(1, number=owed._MOST + 9)).error is (
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        )
