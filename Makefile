@@ -45,10 +45,11 @@ test: $(READY) kcat s3  ## Every test that fits in minutes, with real clients, c
 	@$(PY) -m pytest $(ARGS)
 
 .PHONY: lint
-lint: $(READY)  ## ruff, import contracts, mypy
+lint: $(READY)  ## ruff, import contracts and circles, mypy
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/lint-imports --no-logo
+	@$(PY) -m pytest -q --no-header tests/unit/house/test_house_imports.py
 	@$(VENV)/bin/mypy
 
 .PHONY: format

@@ -1,0 +1,96 @@
+"""Walls that no import may cross, be it inside a function or for the type checker alone. `make lint` runs this file.
+
+import-linter keeps the layers of packages (pyproject.toml); here are the circles between files, and Kafka's place.
+Each list of what is not yet as it should be only shrinks: an entry that is no longer needed fails too.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from support.import_graph import circles, graph_of, one_way_round, product_graph
+
+CIRCULAR: frozenset[str] = frozenset(
+    f"{package}.{name}"
+    for package, names in {
+        "stratalog.settings": "process relations topic",
+        "stratalog.telemetry": "door door_visit",
+        "stratalog_node.disk": "descriptors files",
+        "stratalog_node.serve": "connection context control control_state fetch produce registry server untaken",
+        "stratalog_node.shards": "flusher missing_files new_segment node_shards ranges reading sealing shard_log",
+    }.items()
+    for name in names.split()
+)
+"""Modules that are still in a circle."""
+
+SPEAKS_KAFKA = ("stratalog.kafka", "stratalog_node.serve", "stratalog_node.node")
+"""What may know the protocol: who encodes it, who answers in it, who puts the node together."""
+
+KAFKA_ELSEWHERE: dict[str, str] = {
+    "stratalog_node.groups.forgetting": "which topics a group's members subscribe to is in their own bytes",
+    "stratalog_node.shards.healing": "settles with an error code",
+    "stratalog_node.shards.node_shards": "settles with an error code",
+    "stratalog_node.shards.owed": "settles with an error code",
+    "stratalog_node.shards.recovery": "settles with an error code",
+    "stratalog_node.shards.shard_log": "settles with an error code",
+    "stratalog_node.shards.space": "settles with an error code",
+    "stratalog_node.shards.stopped": "settles with an error code",
+}
+"""Module that imports some of it all the same, and why."""
+
+
+def test_no_module_of_the_product_is_in_an_import_circle() -> None:
+    graph = product_graph()
+    found = circles(graph)
+    new = [" -> ".join(one_way_round(graph, circle)) for circle in found if set(circle) - CIRCULAR]
+    assert not new, f"take apart what both sides need, or hand it in: {new}"
+    left = CIRCULAR - {module for circle in found for module in circle}
+    assert not left, f"in no circle any more, take it out of CIRCULAR: {sorted(left)}"
+
+
+def test_below_the_requests_nobody_knows_the_protocol() -> None:
+    """What a shard, a tier or a disk has to say it says in words of its own; `serve` makes Kafka's codes of them."""
+    strangers = {
+        module
+        for module, imported in product_graph().items()
+        if not _is_in(module, SPEAKS_KAFKA) and any(_is_in(other, ("stratalog.kafka",)) for other in imported)
+    }
+    new = strangers - set(KAFKA_ELSEWHERE)
+    assert not new, f"an outcome of the domain is wanted here, not the protocol: {sorted(new)}"
+    left = set(KAFKA_ELSEWHERE) - strangers
+    assert not left, f"does without, take it out of KAFKA_ELSEWHERE: {sorted(left)}"
+
+
+def _is_in(module: str, packages: tuple[str, ...]) -> bool:
+    return f"{module}.".startswith(tuple(f"{package}." for package in packages))
+
+
+@pytest.mark.parametrize(
+    "closing",
+    [
+        "import a.one",
+        "import a.one as x",
+        "from a import one",
+        "from a.one import X",
+        "from . import one",
+        "from .one import X",
+        "def f():\n    from a.one import X",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from a.one import X",
+    ],
+)
+def test_the_check_itself_sees_a_circle_however_it_is_closed(closing: str) -> None:
+    graph = graph_of(
+        {"a.__init__": "", "a.one": "from a.two import Y", "a.two": "from a import three", "a.three": closing}
+    )
+    assert circles(graph) == [["a.one", "a.three", "a.two"]]
+    assert one_way_round(graph, ["a.one", "a.three", "a.two"]) == ["a.one", "a.two", "a.three", "a.one"]
+
+
+def test_a_package_and_its_module_can_make_a_circle_and_two_circles_are_told_apart() -> None:
+    through_package = {"a.__init__": "from a.one import X", "a.one": "from a import Y"}
+    other = {"b.one": "import b.two, struct", "b.two": "import b.one", "b.three": "import b.one"}
+    assert circles(graph_of(through_package | other)) == [["a", "a.one"], ["b.one", "b.two"]]
+
+
+def test_the_check_lets_a_chain_pass() -> None:
+    assert not circles(graph_of({"a": "import b, c", "b": "from c import X", "c": "import struct"}))
