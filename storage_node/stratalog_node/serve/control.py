@@ -1,8 +1,9 @@
 """Control requests, that is all but Produce and Fetch: taken as bytes, decoded at their turn, answered in order.
 
 A request waits in the bytes it came in, which count against its connection (`Connection.hold`): decoded it is up to
-fifty times as large, and only the one that a connection's turn has come to is decoded. Of large ones few are worked
-on at a time, for the whole node, and a thread decodes them, as it encodes large answers: the loop goes on meanwhile.
+fifty times as large, and only the one that a connection's turn has come to is decoded. Of large ones, and of those
+that ask for all there is, few are worked on at a time, for the whole node, and none that is answered from memory while
+clients have too many answers to take. A thread decodes large ones, as it encodes large answers: the loop goes on.
 Lives on the event loop.
 """
 
@@ -34,6 +35,9 @@ LARGE_AT_ONCE = 2
 _ANSWERED_HERE = frozenset({3, 9, 10, 15, 16, 23, 32, 35})
 """Questions that this node answers from its memory. All others may wait for a disk, a store, the meta service or other
 members, and nobody waits for them: they take their turn for decoding only."""
+_METADATA, _OFFSET_FETCH, _LIST_GROUPS, _DESCRIBE_LOG_DIRS = 3, 9, 16, 35
+_GROUPS_SINCE = 8
+"""OffsetFetch: several groups, each with its own topics."""
 
 
 class ControlDesk:
@@ -44,6 +48,22 @@ class ControlDesk:
         self.services = services
         self.large = asyncio.Semaphore(LARGE_AT_ONCE)
         self.untaken = UntakenAnswers(services.settings.queued_max_request_bytes)
+        self._next = asyncio.Lock()
+        """Held by the one that waits for room: the others wait behind it, and are not woken in vain."""
+
+    async def begin_large(self, is_answered_here: bool) -> None:
+        """Takes a place of `large`, to be released by the caller; for an answer from memory once there is room for it,
+        in the order in which they came."""
+        if not is_answered_here:
+            await self.large.acquire()
+            return
+        async with self._next:
+            while True:
+                await self.untaken.room()
+                await self.large.acquire()
+                if not self.untaken.is_full:
+                    return
+                self.large.release()
 
     def take(self, connection: Connection, api: Api, header: RequestHeader, frame: memoryview) -> None:
         """Raises: MalformedFrame for a request above the limit of control requests."""
@@ -93,19 +113,27 @@ class _PendingControl(Answer):
         if connection.is_closed:
             return
         self.buffers = buffers
-        self._desk.untaken.hold(self, connection, sum(map(len, buffers)), server.steady_ms)
+        self._desk.untaken.hold(self, connection, sum(map(len, buffers)))
         server.stats.control_duration.observe(int((server.loop.time() - begin) * 1e6))
         connection.answer_ready()
         server.request_tick()
 
     async def _answer(self) -> list[bytes]:
-        large = self._desk.large
+        desk, key = self._desk, self._api.key
+        request = None
         if len(self._body) <= LARGE_BYTES:
-            return await self._handle(self._decode())
-        async with large:
-            request = await asyncio.to_thread(self._decode)
-            if self._api.key in _ANSWERED_HERE:
+            request = self._decode()
+            if not _asks_for_all(key, self._header.api_version, request):
                 return await self._handle(request)
+        is_answered_here = key in _ANSWERED_HERE
+        await desk.begin_large(is_answered_here)
+        try:
+            if request is None:
+                request = await asyncio.to_thread(self._decode)
+            if is_answered_here:
+                return await self._handle(request)
+        finally:
+            desk.large.release()
         return await self._handle(request)
 
     def _decode(self) -> Any:
@@ -120,6 +148,15 @@ class _PendingControl(Answer):
             response = await asyncio.to_thread(_encoded, response)
         header = self._header
         return messages.response_buffers(self._api.key, header.api_version, header.correlation_id, response)
+
+
+def _asks_for_all(key: int, version: int, request: Any) -> bool:
+    """A few bytes whose answer is as large as what the node holds."""
+    if key == _OFFSET_FETCH and version >= _GROUPS_SINCE:
+        return any(group.topics is None for group in request.groups)
+    if key in (_METADATA, _OFFSET_FETCH, _DESCRIBE_LOG_DIRS):
+        return request.topics is None or (key == _METADATA and version == 0 and not request.topics)
+    return key == _LIST_GROUPS
 
 
 def _encoded(response: Any) -> messages.EncodedBody:

@@ -2,18 +2,23 @@
 
 A connection stops being read once it has enough unsent, but the answer that a request is owed was made by then, and
 one may take tens of megabytes: a hundred clients that ask and do not read would hold gigabytes. While there is more
-than the limit, connections whose clients take nothing, or are still at an answer made long ago, are closed, the oldest
-answer's first. Clients that read are left alone, however many come at once.
+than the limit, no further large answer is begun (`room`), and connections whose clients take nothing, or are still at
+an answer made long ago, are closed, the oldest answer's first. Clients that read are left alone, however many come at
+once: patience begins with the answer, not with the request, and of the time between two looks a second counts, so that
+no client pays for time in which this node's own loop stood still.
 Lives on the event loop. Cost: a look at every answer that waits, once a second, only above the limit.
 """
 
 from __future__ import annotations
 
+import asyncio
+
 from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.connection import Connection
 
-_STILL_MS = 1_000
-_LONG_MS = 10_000
+_LOOK_MS = 1_000
+_STILL_MS = 2 * _LOOK_MS
+_LONG_MS = 10 * _LOOK_MS
 
 
 class UntakenAnswers:
@@ -21,22 +26,47 @@ class UntakenAnswers:
         self.size_bytes = 0
         self._limit_bytes = limit_bytes
         self._held: dict[Answer, tuple[Connection, int, int]] = {}
-        """Oldest first: whose it is, its size, and when it was made."""
+        """Oldest first: whose it is, its size, and when it was made, in `_patience_ms`."""
+        self._looks_ms = (0, 0)
+        """When the last two looks were. Sockets were served between each and the one after it, if only once."""
+        self._patience_ms = 0
+        """Time that counts: of a stall no more than a second does."""
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._asking = 0
 
-    def hold(self, answer: Answer, connection: Connection, size_bytes: int, now_ms: int) -> None:
+    @property
+    def is_full(self) -> bool:
+        return self.size_bytes > self._limit_bytes
+
+    async def room(self) -> None:
+        """Returns once there is room for more; another may have taken it by the time the caller runs."""
+        self._asking += 1
+        try:
+            await self._has_room.wait()
+        finally:
+            self._asking -= 1
+
+    def hold(self, answer: Answer, connection: Connection, size_bytes: int) -> None:
         """From here on until it was sent or dropped. Requires: the answer stands in the connection's line."""
-        self._held[answer] = connection, size_bytes, now_ms
+        self._held[answer] = connection, size_bytes, self._patience_ms
         self.size_bytes += size_bytes
+        if self.is_full:
+            self._has_room.clear()
         answer.release = lambda: self._let_go(answer)
 
     def shed(self, now_ms: int) -> None:
-        """Once a second. The newest answer stays, however large: without it no large one could be sent."""
-        if self.size_bytes <= self._limit_bytes:
+        """Once a second. While nobody waits for room the newest answer stays, however large it is."""
+        before_last_ms, last_ms = self._looks_ms
+        self._looks_ms = last_ms, now_ms
+        self._patience_ms += min(now_ms - last_ms, _LOOK_MS)
+        if not self.is_full:
             return
-        for connection, _, made_ms in list(self._held.values())[:-1]:
+        for connection, _, made_ms in list(self._held.values())[: None if self._asking else -1]:
             if self.size_bytes <= self._limit_bytes:
                 return
-            if now_ms - connection.last_active_ms >= _STILL_MS or now_ms - made_ms >= _LONG_MS:
+            age_ms = self._patience_ms - made_ms
+            if (age_ms >= _STILL_MS and connection.last_active_ms < before_last_ms) or age_ms >= _LONG_MS:
                 connection.close(
                     f"{self.size_bytes} bytes of answers wait for their clients (queued.max.request.bytes: "
                     f"{self._limit_bytes}), and this one does not take its own: read answers as they come",
@@ -45,3 +75,5 @@ class UntakenAnswers:
 
     def _let_go(self, answer: Answer) -> None:
         self.size_bytes -= self._held.pop(answer)[1]
+        if not self.is_full:
+            self._has_room.set()

@@ -8,7 +8,9 @@ import pytest
 
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
+from stratalog_node.slices import UNITS_PER_SLICE
 from support.control_bench import control_bench
+from support.loop_turns import Turns
 
 ALL = range(13)
 
@@ -45,6 +47,16 @@ async def test_null_asks_for_all_topics_and_an_empty_list_for_none(version: int)
         if version >= 1:
             everything = await bench.ask(3, version, topics=None)
             assert sorted(topic.name for topic in everything.topics) == ["one", "two"]
+
+
+async def test_all_topics_are_told_in_slices() -> None:
+    async with control_bench() as bench:
+        pieces = bench.services.control.metadata
+        for number in range(3 * UNITS_PER_SLICE):
+            await bench.topic(f"topic-{number}")
+        async with Turns(lambda: pieces.encoded_count) as turns:
+            told = await bench.ask(3, 9, topics=None)
+        assert len(told.topics) == 3 * UNITS_PER_SLICE and turns.most == UNITS_PER_SLICE
 
 
 @pytest.mark.parametrize("version", ALL)

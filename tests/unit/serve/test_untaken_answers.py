@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from stratalog.model.errors import Unavailable
+from stratalog_node.serve.answer import Answer
+from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.control import LARGE_AT_ONCE
 from support import kafka_oracle
 from support.serve_rig import ServeRig, WireClient
 from support.waiting import eventually
@@ -17,23 +25,29 @@ async def _ask(client: WireClient) -> None:
     await client.write(client.frame(10, 4, key_type=0, coordinator_keys=_KEYS))
 
 
+def _look(rig: ServeRig, *, after_ms: int = 1_000) -> None:
+    """After a second, as the node does; later where its loop stood still."""
+    rig.steady.now_ms += after_ms
+    rig.server._reap()
+
+
 async def test_answers_that_nobody_takes_are_bounded_for_the_whole_node(tmp_path: Path) -> None:
     async with ServeRig(tmp_path, queued_max_request_bytes=_LIMIT_BYTES) as rig:
         untaken = rig.server._control.untaken
         idle = [rig.connect(send_buffer=4096, receive_buffer=4096) for _ in range(12)]
         for client in idle:
             await _ask(client)
-            await eventually(lambda client=client: client.connection._out)
-        assert untaken.size_bytes > _LIMIT_BYTES
-        untaken.shed(rig.server.steady_ms)
+        await eventually(lambda: untaken.is_full and untaken._asking)
+        made = [connection for connection, _, _ in untaken._held.values()]
+        assert untaken.size_bytes <= _LIMIT_BYTES + LARGE_AT_ONCE * (2 << 20) and len(made) < len(idle)
+        _look(rig, after_ms=0)
+        _look(rig)
         assert not any(client.connection.is_closed for client in idle), "they may be about to read"
-        rig.steady.now_ms += 2_000
-        rig.server._reap()
-        closed = [client.connection.is_closed for client in idle]
-        assert 0 < untaken.size_bytes <= _LIMIT_BYTES
+        for _ in range(2):
+            _look(rig)
+        closed = [connection.is_closed for connection in made]
         assert closed == sorted(closed, reverse=True) and any(closed) and not closed[-1], "the oldest go, and no more"
-        last = kafka_oracle.decode_response(10, 4, await idle[-1].read_frame())
-        assert len(last.coordinators) == len(_KEYS)
+        assert 0 < untaken.size_bytes <= _LIMIT_BYTES
         for client in idle:
             client.close()
         await eventually(lambda: untaken.size_bytes == 0)
@@ -44,14 +58,109 @@ async def test_who_takes_a_little_now_and_then_is_closed_for_an_answer_of_long_a
         slow, new = (rig.connect(send_buffer=4096, receive_buffer=4096) for _ in range(2))
         await _ask(slow)
         await eventually(lambda: slow.connection._out)
-        rig.steady.now_ms += 11_000
-        rig.server._reap()
+        for _ in range(11):
+            _look(rig)
         slow.connection.last_active_ms = rig.steady.now_ms
         assert not slow.connection.is_closed, "alone it may take its time"
         await _ask(new)
-        await eventually(lambda: new.connection._out)
+        await eventually(lambda: rig.server._control.untaken._asking)
         rig.server._reap()
+        await eventually(lambda: new.connection._out)
         assert slow.connection.is_closed and not new.connection.is_closed
+
+
+async def test_nobody_is_closed_for_the_time_in_which_the_node_itself_stood_still(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path, queued_max_request_bytes=64 << 10) as rig:
+        clients = [rig.connect(send_buffer=4096, receive_buffer=4096) for _ in range(3)]
+        for client in clients:
+            await client.write(client.frame(10, 4, key_type=0, coordinator_keys=_KEYS[:1]))
+            await client.read_frame()
+        rig.steady.now_ms += 30_000  # their requests lay in the sockets meanwhile
+        for client in clients:
+            await _ask(client)
+        await eventually(lambda: rig.server._control.untaken._asking)
+        for _ in range(2):
+            _look(rig, after_ms=15_000)
+            assert not any(client.connection.is_closed for client in clients)
+        for client in clients:
+            answer = kafka_oracle.decode_response(10, 4, await client.read_frame())
+            assert len(answer.coordinators) == len(_KEYS)
+
+
+async def test_all_who_ask_for_all_topics_at_once_are_answered(tmp_path: Path) -> None:
+    """As after a restart. They are answered as fast as they read, a few at a time, and none is given up."""
+    async with ServeRig(tmp_path, queued_max_request_bytes=64 << 10) as rig:
+        for number in range(300):
+            await rig.shard_of(f"topic-with-a-rather-long-name-{number:04d}")
+        untaken = rig.server._control.untaken
+        clients = [rig.connect() for _ in range(200)]
+        for client in clients:
+            await client.write(client.frame(3, 5, topics=None, allow_auto_topic_creation=False))
+        most = 0
+        for client in clients:
+            answer = kafka_oracle.decode_response(3, 5, await client.read_frame())
+            assert len(answer.topics) == 300
+            most = max(most, untaken.size_bytes)
+            _look(rig)
+        assert most <= (64 << 10) + LARGE_AT_ONCE * (64 << 10)
+        assert not any(client.connection.is_closed for client in clients)
+
+
+async def test_of_those_who_wait_for_room_one_at_a_time_is_woken(tmp_path: Path) -> None:
+    """Thousands would run for each answer that is taken, all but one of them in vain."""
+    async with ServeRig(tmp_path, queued_max_request_bytes=64 << 10) as rig:
+        untaken = rig.server._control.untaken
+        answer, clients = Answer(), [rig.connect() for _ in range(20)]
+        untaken.hold(answer, clients[0].connection, 65 << 10)
+        for client in clients:
+            await client.write(client.frame(3, 5, topics=None, allow_auto_topic_creation=False))
+        await eventually(lambda: rig.server.stats.control_requests == len(clients) and untaken._asking)
+        assert untaken._asking == 1
+        assert answer.release is not None
+        answer.release()
+        for client in clients:
+            await client.read_frame()
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "fields"),
+    [
+        (3, 0, {"topics": []}),
+        (3, 12, {"topics": None, "allow_auto_topic_creation": False}),
+        (9, 7, {"group_id": "g", "topics": None, "require_stable": False}),
+        (9, 8, {"groups": [("g", None)], "require_stable": False}),
+        (16, 4, {"states_filter": []}),
+        (35, 4, {"topics": None}),
+    ],
+)
+async def test_few_bytes_that_ask_for_all_there_is_wait_with_the_large_ones(
+    tmp_path: Path, key: int, version: int, fields: dict[str, Any]
+) -> None:
+    begun = 0
+
+    async def handler(context: RequestContext, request: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        raise Unavailable("it was begun")
+
+    if "groups" in fields:
+        group = kafka_oracle.request_class(key).OffsetFetchRequestGroup
+        fields = fields | {
+            "groups": [group(version=version, group_id=name, topics=of) for name, of in fields["groups"]]
+        }
+    async with ServeRig(tmp_path) as rig:
+        desk = rig.server._control
+        rig.server._apis[key] = replace(rig.server._apis[key], handler=handler)
+        for _ in range(LARGE_AT_ONCE):
+            await desk.large.acquire()
+        client = rig.connect()
+        await client.write(client.frame(key, version, **fields))
+        await eventually(lambda: desk.large._waiters)
+        assert not begun
+        for _ in range(LARGE_AT_ONCE):
+            desk.large.release()
+        await eventually(lambda: begun)
+        assert not desk.large.locked()
 
 
 async def test_an_answer_larger_than_the_limit_goes_alone_and_what_was_taken_counts_no_more(tmp_path: Path) -> None:

@@ -34,14 +34,16 @@ async def handle(context: RequestContext, request: Any) -> messages.EncodedBody:
     services = context.services
     version = context.header.api_version
     pieces = services.control.metadata
+    topics: list[bytes] = []
+    slices = Slices()
     if request.topics is None or (version == 0 and not request.topics):
-        topics = [pieces.topic(services.catalog, topic, version) for topic in services.catalog.topics()]
+        for topic in list(services.catalog.topics()):
+            topics.append(pieces.topic(services.catalog, topic, version))
+            await slices.did()
     else:
         may_create = services.settings.auto_create_topics_enable and (
             version < _ALLOW_FLAG_SINCE or request.allow_auto_topic_creation
         )
-        topics = []
-        slices = Slices()
         distinct, _ = await first_of_each(request.topics, lambda asked: _key(asked, version))
         for asked in distinct.values():
             topics.append(await _one(services, version, asked, may_create))
