@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
-if TYPE_CHECKING:
-    from stratalog.telemetry.door import Door
+from stratalog.telemetry.door_limits import DoorLimits
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _HEAD_TOO_LARGE: Final = (
@@ -31,10 +30,22 @@ class _State(Enum):
     """It was answered before its body had come: aiohttp reads what follows for a moment, and closes."""
 
 
+class Keeper(Protocol):
+    """The door, as its visits know it."""
+
+    limits: DoorLimits
+
+    def left(self, visit: Visit) -> None:
+        """Its connection is closed and its request done: the place is free."""
+
+    def at_fault(self, visit: Visit, reason: str) -> None:
+        """It is about to be closed because of what its client did or left undone."""
+
+
 class Visit(asyncio.Protocol):
     """`inner` is aiohttp's protocol, which sees all but what is refused here."""
 
-    def __init__(self, door: Door, inner: asyncio.Protocol, peer_ip: str) -> None:
+    def __init__(self, door: Keeper, inner: asyncio.Protocol, peer_ip: str) -> None:
         self.inner = inner
         self.peer_ip = peer_ip
         self._door = door

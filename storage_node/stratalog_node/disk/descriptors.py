@@ -22,14 +22,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from stratalog.model.errors import Unavailable
 
-if TYPE_CHECKING:
-    from stratalog_node.disk.files import SegmentFile
-
 _LEAST_SPARE = 64
+
+
+class OpenFile(Protocol):
+    """What a sweep must know of a file; told apart by identity."""
+
+    pins: int
+    """Threads that are using its descriptor."""
+    was_used: bool
+    """Since the last sweep came by, which takes it back."""
+
+    @property
+    def must_stay_open(self) -> bool:
+        """Whether news of a failed writeback would go with its descriptor."""
+
+    def close(self) -> None: ...
 
 
 def _nobody_asks(path: Path) -> None:
@@ -54,7 +66,7 @@ class Descriptors:
         self.most = limit + max(limit // 4, _LEAST_SPARE)
         """So many are open at most, those included that wait for a flush."""
         self._sweep_above = limit
-        self._open: dict[SegmentFile, None] = {}
+        self._open: dict[OpenFile, None] = {}
 
     @property
     def open_count(self) -> int:
@@ -71,12 +83,12 @@ class Descriptors:
                     "open more files"
                 )
 
-    def opened(self, file: SegmentFile) -> None:
+    def opened(self, file: OpenFile) -> None:
         self._open[file] = None
         if len(self._open) > self._sweep_above:
             self._sweep()
 
-    def closed(self, file: SegmentFile) -> None:
+    def closed(self, file: OpenFile) -> None:
         self._open.pop(file, None)
 
     def close(self) -> None:

@@ -14,8 +14,6 @@ CIRCULAR: frozenset[str] = frozenset(
     f"{package}.{name}"
     for package, names in {
         "stratalog.settings": "process relations topic",
-        "stratalog.telemetry": "door door_visit",
-        "stratalog_node.disk": "descriptors files",
         "stratalog_node.serve": "connection context control control_state fetch produce registry server untaken",
         "stratalog_node.shards": "flusher missing_files new_segment node_shards ranges reading sealing shard_log",
     }.items()
