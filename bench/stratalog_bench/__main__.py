@@ -22,7 +22,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stratalog_bench import cells_client, cells_cold, cells_fsync, cells_requests, cells_resources, warm_memory
+from stratalog_bench import (
+    cells_client,
+    cells_cold,
+    cells_fsync,
+    cells_requests,
+    cells_resources,
+    cells_tiered,
+    warm_memory,
+)
 from stratalog_bench.context import REPOSITORY, Bench, Skipped, machine
 from stratalog_bench.report import Outcome, as_table, write
 from stratalog_bench.rows import Row
@@ -49,6 +57,10 @@ CELLS: dict[str, Callable[[Bench], list[Row]]] = {
     "through-10GiB": cells_resources.pass_through,
     "cold-scan": cells_cold.scans,
     "cold-beside-hot": cells_cold.hot_beside_cold,
+    **{f"tiered-{size >> 10}KiB": partial(cells_tiered.produce, batch=size) for size in cells_tiered.LINGERS},
+    **{f"tiered-s3-{size >> 10}KiB": partial(cells_tiered.produce_s3, batch=size) for size in cells_tiered.LINGERS},
+    "tiered-calm": cells_tiered.calm_after_load,
+    "tiered-scan": cells_tiered.scan,
 }
 
 

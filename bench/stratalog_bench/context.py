@@ -95,17 +95,12 @@ class Bench:
         log = self.folder / f"{data.name}.{time.monotonic_ns()}.log"
         server = start("stratalog", command, address=f"127.0.0.1:{port}", log=log, ready="ready")
         server.directory = data
-        return self._keep(server)
+        return self.keep(server)
 
-    def start_kafka(self, **settings: str) -> Server:
-        return self._keep(kafka_peer.run(self.kafka_jars, *self.prepared_kafka(**settings)))
-
-    def prepared_kafka(self, **settings: str) -> tuple[Path, int]:
+    def start_kafka(self, settings: Mapping[str, str] | None = None) -> Server:
         directory = self.new_folder("kafka")
-        return directory, kafka_peer.prepare(self.kafka_jars, directory, settings)
-
-    def restart_kafka(self, directory: Path, port: int) -> Server:
-        return self._keep(kafka_peer.run(self.kafka_jars, directory, port))
+        port = kafka_peer.prepare(self.kafka_jars, directory, dict(settings or {}))
+        return self.keep(kafka_peer.run(self.kafka_jars, directory, port))
 
     @cached_property
     def kafka_jars(self) -> Path:
@@ -122,9 +117,10 @@ class Bench:
         if files:
             command += ["--files", str(files), "--dir", str(self.new_folder("files"))]
         log = self.folder / f"tcp-{port}.log"
-        return self._keep(start("tcp", command, address=f"127.0.0.1:{port}", log=log, ready="ready"))
+        return self.keep(start("tcp", command, address=f"127.0.0.1:{port}", log=log, ready="ready"))
 
-    def _keep(self, server: Server) -> Server:
+    def keep(self, server: Server) -> Server:
+        """A server that somebody started: it ends with this run."""
         self._servers.append(server)
         return server
 
@@ -137,10 +133,10 @@ class Bench:
     def kafka(self) -> Server:
         """The Kafka that most cells share, warmed up: a JVM speeds up for as long as it compiles."""
         server = self.start_kafka()
-        with_topic(self, server, 6, "warm-up", lambda topic: self._warm(server, topic))
+        with_topic(self, server, 6, "warm-up", lambda topic: self.warm_up(server, topic))
         return server
 
-    def _warm(self, server: Server, topic: str) -> dict[str, Any]:
+    def warm_up(self, server: Server, topic: str) -> dict[str, Any]:
         for size, seconds in ((16384, 12.0), (1024, 8.0)):
             self.load.run(
                 "raw-produce",

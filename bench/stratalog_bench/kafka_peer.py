@@ -15,6 +15,7 @@ from pathlib import Path
 from stratalog_bench.processes import Server, free_port, start
 
 VERSION = "4.3.1"
+COMPLETE = ".complete-with-tiered-storage"
 JVM = (
     *("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true"),
@@ -39,7 +40,7 @@ def missing() -> str | None:
 def install(peers: Path, cache: Path) -> Path:
     """The folder with Kafka's jars. Cost: one download of about 150 MB the first time."""
     jars = cache / f"kafka-{VERSION}"
-    if (jars / ".complete").exists():
+    if (jars / COMPLETE).exists():
         return jars
     # Maven writes beside the pom: work on a copy, so that the checkout stays as it is.
     pom = cache / "pom" / "pom.xml"
@@ -49,7 +50,7 @@ def install(peers: Path, cache: Path) -> Path:
     subprocess.run([*command, f"-DoutputDirectory={jars}"], check=True, timeout=900)
     if not (jars / f"kafka_2.13-{VERSION}.jar").exists():
         raise FileNotFoundError(f"Maven left no kafka_2.13-{VERSION}.jar in {jars}")
-    (jars / ".complete").touch()
+    (jars / COMPLETE).touch()
     return jars
 
 

@@ -1,0 +1,114 @@
+"""The servers of the tiered cells: a node with a bucket, and Kafka with its tiered storage switched on.
+
+Kafka's remote tier is LocalTieredStorage of its own test jars: a directory, as the node's bucket is one. Each server's
+remote folder is known, so that a cell can see what lies there and wait until what it wrote is gone again.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stratalog_bench.context import REPOSITORY, Bench, Skipped
+from stratalog_bench.processes import Server, free_port, start
+
+NODE_SETTINGS = ("remote.upload.interval.ms=1000", "log.retention.check.interval.ms=300")
+KAFKA_SETTINGS = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+    "remote.log.storage.manager.impl.prefix": "rsm.config.",
+    "rsm.config.delete.on.close": "false",
+    "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+    "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+    "rlmm.config.remote.log.metadata.topic.num.partitions": "5",
+    # What is ready goes up at once, as with the node: the default looks every 30 s.
+    "remote.log.manager.task.interval.ms": "300",
+    "log.retention.check.interval.ms": "300",
+    "log.initial.task.delay.ms": "300",
+}
+_SETTLED_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Tiered:
+    """A server and the folder that is its remote tier. `beside` are helpers of its own, which are not measured."""
+
+    server: Server
+    remote: Path
+    beside: tuple[Server, ...] = field(default=())
+
+    def remote_mib(self) -> float:
+        return _size_bytes(self.remote) / (1 << 20)
+
+    def settle(self, patience_s: float = 60) -> None:
+        """Waits until what a deleted topic left is gone from the disk and from the remote tier."""
+        deadline = time.monotonic() + patience_s
+        while _size_bytes(self.server.directory) + _size_bytes(self.remote) > _SETTLED_BYTES:
+            if time.monotonic() > deadline:
+                return  # the next run is burdened; its range will show it
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        for server in (self.server, *self.beside):
+            server.stop()
+
+
+def node_on_directory(bench: Bench, *settings: str) -> Tiered:
+    if not bench.has_node():
+        raise Skipped("the node is not here")
+    bucket = bench.new_folder("bucket")
+    bucket.mkdir()
+    return Tiered(bench.start_node(*NODE_SETTINGS, *settings, bucket=bucket.as_uri()), bucket)
+
+
+def node_on_s3(bench: Bench, *settings: str) -> Tiered:
+    """A node whose bucket is served by versitygw, a real S3 server over a folder."""
+    if not bench.has_node():
+        raise Skipped("the node is not here")
+    built = subprocess.run([REPOSITORY / "tools" / "versitygw.sh"], capture_output=True, text=True, check=False)
+    if built.returncode:
+        raise Skipped("versitygw cannot be built here: " + built.stderr.strip()[-200:])
+    folder, port = bench.new_folder("s3"), free_port()
+    bucket = folder / "buckets" / "bench"
+    bucket.mkdir(parents=True)
+    command = [
+        *(built.stdout.strip(), "--access", "bench", "--secret", "benchbench", "--keep-alive", "--quiet"),
+        *("--port", f"127.0.0.1:{port}", "posix", str(bucket.parent)),
+    ]
+    gateway = bench.keep(start("versitygw", command, address=f"127.0.0.1:{port}", log=folder / "s3.log", ready=""))
+    _await_port(port)
+    credentials = "access_key_id=bench&secret_access_key=benchbench&region=us-east-1"
+    url = f"s3://bench/cluster?endpoint=http://127.0.0.1:{port}&{credentials}"
+    return Tiered(bench.start_node(*NODE_SETTINGS, *settings, bucket=url), bucket, (gateway,))
+
+
+def kafka_on_directory(bench: Bench) -> Tiered:
+    remote = bench.new_folder("kafka-remote")
+    remote.mkdir()
+    return Tiered(bench.start_kafka(KAFKA_SETTINGS | {"rsm.config.dir": str(remote)}), remote)
+
+
+def _await_port(port: int, patience_s: float = 30) -> None:
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise Skipped(f"versitygw does not listen on port {port}")
+
+
+def _size_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue  # deleted while we walked
+        if not path.is_dir():
+            # Blocks, not lengths: Kafka's index files are long and empty.
+            total += status.st_blocks * 512
+    return total
