@@ -422,9 +422,9 @@ class Connection:
         self._parked.append(answer)
 
     def hold(self, answer: Answer, size_bytes: int) -> None:
-        """This answer holds so many bytes until it is sent."""
+        """This answer holds so many bytes from now on, until it is sent."""
+        self._held_bytes += size_bytes - answer.held_bytes
         answer.held_bytes = size_bytes
-        self._held_bytes += size_bytes
 
     def wake_parked(self) -> None:
         """Room was made: the next one may go on, the first in line before all others."""

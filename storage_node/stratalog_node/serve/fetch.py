@@ -4,6 +4,10 @@ Sizes follow KIP-74: partitions in request order, the first non-empty one gets a
 limits. Who waits is told by the high watermark (a seal, a deletion), never by polling, and counts what came instead of
 reading it (`serve/fetch_count.py`); the only timer is the client's own `max_wait_ms`. Fetch sessions are refused
 (session id 0): clients then send full lists.
+
+All fetches together look at so many partitions in a turn of the loop (`KafkaServer.may_look`), whatever thousands of
+connections ask in it or wait for: the others look in the next turns, in the order in which they were told. A request
+waits for its first look in the bytes it came in, which count against its connection; a large one always does.
 Source: docs/kafka.md "Fetch".
 """
 
@@ -14,7 +18,15 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.kafka.fetch import FetchedPartition, PartitionFetch, decode_fetch, distinct, encode_fetch_response
+from stratalog.kafka.errors import MalformedFrame
+from stratalog.kafka.fetch import (
+    FetchedPartition,
+    FetchRequest,
+    PartitionFetch,
+    decode_fetch,
+    distinct,
+    encode_fetch_response,
+)
 from stratalog.kafka.frames import RequestHeader
 from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
 from stratalog.telemetry.logs import logger
@@ -38,6 +50,15 @@ _NAMED_AGAIN = 100_000
 _SLOW_READ_S = 5.0
 """How long a fetch may wait for disk or object store beyond the client's own patience."""
 
+_LARGE_BYTES = 16 << 10
+"""A request above it never looks at once. Up to that, some five hundred partitions, decoding takes half a ms."""
+_PARTITION_BYTES = 300
+"""What a partition takes of a decoded fetch that was kept."""
+_OF_ITSELF = 4
+"""A fetch costs as much as so many of its partitions, without them."""
+_FRAME_BYTES = 32
+"""A partition of the frame, for what a look costs; one with a long name counts as several."""
+
 _Records = tuple[Read | None, int]
 
 
@@ -48,6 +69,7 @@ class PendingFetch(Parkable):
         "_connection",
         "_counted_bytes",
         "_enough_bytes",
+        "_frame",
         "_header",
         "_is_done",
         "_is_overdue",
@@ -60,6 +82,7 @@ class PendingFetch(Parkable):
         "_task",
         "_timer",
         "_waits_on",
+        "weight",
     )
 
     def __init__(
@@ -67,7 +90,6 @@ class PendingFetch(Parkable):
         server: KafkaServer,
         connection: Connection,
         header: RequestHeader,
-        frame: memoryview,
         reader: ShardReader,
         shard_of: Callable[[str, int], ShardLog | None],
     ) -> None:
@@ -75,8 +97,6 @@ class PendingFetch(Parkable):
         self._server = server
         self._connection = connection
         self._header = header
-        most = server.shard_count + _NAMED_IN_VAIN
-        self._request = decode_fetch(frame, header.body_position, header.api_version, most + _NAMED_AGAIN)
         self._reader = reader
         self._shard_of = shard_of
         self._timer: asyncio.TimerHandle | None = None
@@ -85,22 +105,49 @@ class PendingFetch(Parkable):
         self._is_overdue = False
         self._is_parked = False
         self._is_done = False
-        self._request.topics = distinct(self._request.topics, most)
-        self._enough_bytes = min(self._request.min_bytes, self._request.max_bytes, server.limits.fetch_max_bytes)
-        """What is worth an answer: no more than one may hold."""
         self._waits_on: dict[ShardLog, PartitionCount | None] = {}
         """Its shards while it waits: those that tell it when they move."""
         self._counted_bytes = 0
+        self._frame: bytes | None = None
+        """What waits to be decoded."""
+        self._request: FetchRequest | None = None
+        self._enough_bytes = 0
+        """What is worth an answer: no more than one may hold."""
+        self.weight = _OF_ITSELF
+        """What a look costs, in partitions."""
         self.release = self._abandon
 
-    # Waiting --------------------------------------------------------------------------------------------------------
-    def start(self) -> None:
-        if self._request.session_id != 0:
-            self._finish([], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    def start(self, frame: memoryview) -> None:
+        """Look now if that may be, or keep the frame until then. Raises: MalformedFrame."""
+        size = len(frame)
+        self.weight = weight = _OF_ITSELF + size // _FRAME_BYTES
+        if size <= _LARGE_BYTES and self._server.may_look(weight):
+            self.attempt(frame)
         else:
-            self._is_overdue = self._request.max_wait_ms <= 0
-            self.attempt()
+            self._keep(frame)
+            self._look_soon()
 
+    def _keep(self, frame: memoryview) -> None:
+        self._frame = bytes(frame)
+        self._connection.hold(self, len(frame))
+
+    def _decode(self, frame: memoryview) -> FetchRequest:
+        """Raises: MalformedFrame."""
+        server, header = self._server, self._header
+        most = server.shard_count + _NAMED_IN_VAIN
+        request = decode_fetch(frame, header.body_position, header.api_version, most + _NAMED_AGAIN)
+        request.topics = distinct(request.topics, most)
+        self._request = request
+        self._enough_bytes = min(request.min_bytes, request.max_bytes, server.limits.fetch_max_bytes)
+        self._is_overdue = request.max_wait_ms <= 0
+        if self._frame is not None:
+            self._frame = None
+            partitions = sum(len(partitions) for _, partitions in request.topics)
+            self.weight = _OF_ITSELF + partitions
+            self._connection.hold(self, partitions * _PARTITION_BYTES)
+        return request
+
+    # Waiting --------------------------------------------------------------------------------------------------------
     def wake(self, shard: ShardLog) -> None:
         """A shard moved: look again at the end of this turn, if that may be enough."""
         count = self._waits_on.get(shard)
@@ -133,12 +180,16 @@ class PendingFetch(Parkable):
     def _expire(self) -> None:
         self._timer = None
         self._is_overdue = True
-        if not self._is_done and self._task is None:
-            try:
-                self.attempt()
-            except Exception as error:
-                self.fail(error)
-            self._server.request_tick()
+        if self._is_done or self._task is not None:
+            return
+        if not self._server.may_look(self.weight):
+            self._look_soon()
+            return
+        try:
+            self.attempt()
+        except Exception as error:
+            self.fail(error)
+        self._server.request_tick()
 
     def _abandon(self) -> None:
         """The connection is gone."""
@@ -157,12 +208,18 @@ class PendingFetch(Parkable):
             self._connection.waiting_fetches -= 1
 
     # Looking --------------------------------------------------------------------------------------------------------
-    def attempt(self) -> None:
-        """Gather what is there; answer, or wait: for more, or for room in the connection."""
+    def attempt(self, frame: memoryview | None = None) -> None:
+        """Gather what is there; answer, or wait: for more, or for room in the connection. `frame`: the request, where
+        it was not kept. Raises: MalformedFrame."""
         if not self._connection.has_room_for(self, is_waiting=bool(self._waits_on)):
+            if frame is not None:
+                self._keep(frame)
             self._park()
             return
-        request = self._request
+        request = self._request or self._decode(memoryview(self._frame or b"") if frame is None else frame)
+        if request.session_id != 0:
+            self._finish([], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return
         left = self._reader.room_bytes(min(request.max_bytes, self._server.limits.fetch_max_bytes))
         total = 0
         has_error = False
@@ -247,6 +304,7 @@ class PendingFetch(Parkable):
         self._waits_on = counts
         self._counted_bytes = total
         if self._timer is None:
+            assert self._request is not None
             self._timer = self._server.loop.call_later(self._request.max_wait_ms / 1000, self._expire)
 
     def _refusal(self, name: str, shard: ShardLog | None, wanted: PartitionFetch) -> int:
@@ -272,6 +330,9 @@ class PendingFetch(Parkable):
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
+        if isinstance(error, MalformedFrame):
+            self._connection.close(str(error), is_fault=True)
+            return
         log.error("fetch failed", client=self._header.client_id, error=str(error), exc_info=error)
         self._connection.close(f"Fetch failed: {error}")
 
@@ -289,6 +350,7 @@ class PendingFetch(Parkable):
 
         `is_slow_first`: the first one stands before all hot ones in the request, and gets its batch whatever they took.
         """
+        assert self._request is not None
         wants = [(shard, wanted) for _, shard, wanted in slow]
         slow_reads = SlowReads(self._reader, wants, left, self._enough_bytes - total)
         tasks = slow_reads.tasks

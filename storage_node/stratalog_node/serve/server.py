@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,8 @@ _REAP_S = 1.0
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_RETRY_S = 0.5
 _TELL_EVERY_MS = 10_000
+_LOOKS_PER_TURN = 2_000
+"""So many partitions may fetches look at in a turn, whoever woke them: 5 to 15 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,8 @@ class KafkaServer:
         self._retired: list[Buffer] = []
         self._resting: list[Connection] = []
         self._unread: list[Connection] = []
-        self._looking_again: list[PendingFetch] = []
+        self._looking_again: deque[PendingFetch] = deque()
+        self._looks_left = _LOOKS_PER_TURN
         self._this_turn: list[tuple[PendingProduce | PendingSingle, int, Sequence[TopicRecords]]] = []
         self._reaper: asyncio.TimerHandle | None = None
         self._told_refused_ms = self.steady_ms - _TELL_EVERY_MS
@@ -238,9 +242,9 @@ class KafkaServer:
         if api.key == _PRODUCE:
             self._produce.handle(connection, header, frame)
         elif api.key == _FETCH:
-            fetch = PendingFetch(self, connection, header, frame, self._reader, self._shards.by_name)
+            fetch = PendingFetch(self, connection, header, self._reader, self._shards.by_name)
             connection.expect_answer(fetch)
-            fetch.start()
+            fetch.start(frame)
         else:
             self._control.take(connection, api, header, frame)
 
@@ -283,13 +287,9 @@ class KafkaServer:
         self.steady_ms = self._monotonic_ms()
         self._shards.tick()
         self.turn += 1
-        while self._looking_again:
-            fetches, self._looking_again = self._looking_again, []
-            for fetch in fetches:
-                try:
-                    fetch.look_again()
-                except Exception as error:  # one fetch's fault must not take the turn of all others (F48)
-                    fetch.fail(error)
+        self._looks_left = _LOOKS_PER_TURN
+        if self._looking_again:
+            self._look_again()
         if self._this_turn:
             for pending, timeout_ms, topics in self._this_turn:
                 if not pending.is_finished:
@@ -315,6 +315,27 @@ class KafkaServer:
     def to_send(self, connection: Connection) -> None:
         self._to_send.append(connection)
         self.request_tick()
+
+    def may_look(self, weight: int) -> bool:
+        """Whether a fetch may look at so many partitions now, which are then taken off the turn's: not once they are
+        used up, and not past others that wait for theirs."""
+        if self._looks_left <= 0 or self._looking_again:
+            return False
+        self._looks_left -= weight
+        return True
+
+    def _look_again(self) -> None:
+        fetches = self._looking_again
+        while fetches and self._looks_left > 0:
+            fetch = fetches.popleft()
+            weight = fetch.weight  # a look may decode the request, which names less than its bytes let fear
+            try:
+                fetch.look_again()
+            except Exception as error:  # one fetch's fault must not take the turn of all others (F48)
+                fetch.fail(error)
+            self._looks_left -= weight
+        if fetches:
+            self.request_tick()
 
     def to_look_again(self, fetch: PendingFetch) -> None:
         self._looking_again.append(fetch)

@@ -26,9 +26,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     counts = {"looks": 0, "reads": 0}
     attempt, read_hot = PendingFetch.attempt, ShardReader.read_hot
 
-    def counted_attempt(fetch: PendingFetch) -> None:
+    def counted_attempt(fetch: PendingFetch, *frame: memoryview) -> None:
         counts["looks"] += 1
-        attempt(fetch)
+        attempt(fetch, *frame)
 
     def counted_read(reader: ShardReader, *args: Any, **more: Any) -> Any:
         counts["reads"] += 1
