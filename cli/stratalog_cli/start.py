@@ -87,11 +87,11 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
             await node.start()
             running.push_async_callback(node.close)
             _collect_less_often()
-            from stratalog_cli.sidecars import Sidecars
+            from stratalog_cli.process_services import ProcessServices
 
-            sidecars = Sidecars(node, meta, settings, data)
-            admin = await sidecars.start()
-            running.push_async_callback(sidecars.close)
+            services = ProcessServices(node, meta, settings, data)
+            admin = await services.start()
+            running.push_async_callback(services.close)
         except StratalogError as error:
             say_error(f"cannot start: {error}")
             return 3

@@ -27,7 +27,7 @@ from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.context import ConnectionInfo, NodeServices, RequestContext
 from stratalog_node.serve.registry import Api, Registry
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.lookup_seam import DiskUsage, FoundOffset
+from stratalog_node.shards.shard_lookup import DiskUsage, FoundOffset
 from stratalog_node.topic_changes import TopicChanges
 from support.kafka_oracle import decode_response, frame_of, request_class
 from support.waiting import eventually

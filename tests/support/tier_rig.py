@@ -29,7 +29,7 @@ from stratalog.settings.topic import TopicSettings
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.seam import LogRange
+from stratalog_node.shards.shard_view import LogRange
 from stratalog_node.tier.janitor import Janitor, JanitorSchedule
 from stratalog_node.tier.retention import RetentionSchedule, RetentionWorker
 from stratalog_node.tier.stats import TierStats

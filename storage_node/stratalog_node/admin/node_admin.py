@@ -50,7 +50,7 @@ from stratalog_node.admin.describe import (
 from stratalog_node.admin.locate import locate
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.admin.verify import verify
-from stratalog_node.shards.seam import ShardView
+from stratalog_node.shards.shard_view import ShardView
 from stratalog_node.shards.stopped import Stop
 from stratalog_node.slices import Slices
 

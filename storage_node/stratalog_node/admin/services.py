@@ -15,7 +15,7 @@ from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.seam import ShardView
+from stratalog_node.shards.shard_view import ShardView
 from stratalog_node.shards.stopped import Stop
 from stratalog_node.topic_changes import TopicChanges
 

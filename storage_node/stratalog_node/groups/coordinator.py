@@ -54,7 +54,7 @@ from stratalog_node.groups.requests import (
 )
 from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.stats import GroupStats
-from stratalog_node.shards.seam import ShardView
+from stratalog_node.shards.shard_view import ShardView
 from stratalog_node.slices import in_slices
 
 _log = logger(__name__)

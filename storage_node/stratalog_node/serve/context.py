@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stratalog.settings.process import ProcessSettings
     from stratalog_node.groups.coordinator import GroupCoordinator
     from stratalog_node.shards.catalog import Catalog
-    from stratalog_node.shards.seam import Shards
+    from stratalog_node.shards.shard_view import Shards
     from stratalog_node.topic_changes import TopicChanges
 
 

@@ -36,12 +36,12 @@ from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.lookup_seam import DiskUsage
 from stratalog_node.shards.missing_files import look_for
 from stratalog_node.shards.rules import ShardRules
 from stratalog_node.shards.sealed_points import SealedPoints
-from stratalog_node.shards.seam import ShardView
 from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.shard_lookup import DiskUsage
+from stratalog_node.shards.shard_view import ShardView
 from stratalog_node.shards.stats import ShardStats
 from stratalog_node.shards.stopped import Stop, StopCause
 

@@ -1,5 +1,5 @@
-"""Ranges and look-ups of one shard for the tier, the groups and the control requests (shards/seam.py,
-shards/lookup_seam.py).
+"""Ranges and look-ups of one shard for the tier, the groups and the control requests (shards/shard_view.py,
+shards/shard_lookup.py).
 
 Nothing here is on the hot path. File reads run on the disk threads, object reads through the cold reader.
 """
@@ -17,10 +17,10 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.local_copy import Extent, LocalCopy
-from stratalog_node.shards.lookup_seam import FoundOffset
 from stratalog_node.shards.missing_files import copy_gone
 from stratalog_node.shards.sealed import SealedCopy
-from stratalog_node.shards.seam import LogRange
+from stratalog_node.shards.shard_lookup import FoundOffset
+from stratalog_node.shards.shard_view import LogRange
 from stratalog_node.shards.time_look import TimeLook
 
 if TYPE_CHECKING:

@@ -43,10 +43,10 @@ from stratalog.model.topic import Topic
 from stratalog_node.shards import ranges
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.local_copy import LocalCopy
-from stratalog_node.shards.lookup_seam import FoundOffset
 from stratalog_node.shards.new_segment import open_new
 from stratalog_node.shards.owed import SEQUENCE_ERRORS, OwedBatches
-from stratalog_node.shards.seam import LogRange
+from stratalog_node.shards.shard_lookup import FoundOffset
+from stratalog_node.shards.shard_view import LogRange
 from stratalog_node.shards.stopped import Stop, StopCause
 from stratalog_node.shards.waiting import Waiting, WaitingLines
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
-from stratalog_node.shards.seam import Shards
+from stratalog_node.shards.shard_view import Shards
 
 
 class FlushGoal:

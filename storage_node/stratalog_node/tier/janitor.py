@@ -27,7 +27,7 @@ from stratalog.model.segment import Segment, SegmentState
 from stratalog.objects.store import ObjectInfo, ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.seam import Shards
+from stratalog_node.shards.shard_view import Shards
 from stratalog_node.tier.bundle_keeper import BundleKeeper
 from stratalog_node.tier.deletion_alarm import DeletionAlarm
 from stratalog_node.tier.orphan_sweep import OrphanSweep, SweepReport

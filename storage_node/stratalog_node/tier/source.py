@@ -19,7 +19,7 @@ from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart
 from stratalog.objects.store import ObjectStore
-from stratalog_node.shards.seam import Shards, ShardView
+from stratalog_node.shards.shard_view import Shards, ShardView
 from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.ledger import PartLedger
 

@@ -56,7 +56,7 @@ from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentSta
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.seam import Shards, ShardView
+from stratalog_node.shards.shard_view import Shards, ShardView
 from stratalog_node.tier.attempts import Attempts
 from stratalog_node.tier.claim import ClaimOwner, EpochClaim, Forked
 from stratalog_node.tier.committer import Committer, MetaAway

@@ -12,7 +12,7 @@ import pytest
 
 from stratalog.model.errors import Unavailable
 from stratalog.settings.process import ProcessSettings
-from stratalog_cli.sidecars import Sidecars
+from stratalog_cli.process_services import ProcessServices
 from stratalog_meta.service import MetaService, open_service
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.node import Listen, StorageNode, wall_ms
@@ -67,7 +67,7 @@ async def test_a_first_start_that_ended_between_the_metadata_and_node_json_goes_
     await asyncio.to_thread(node.stop)
 
 
-async def test_sidecars_that_cannot_all_start_leave_nothing_behind(tmp_path: Path, taken: str) -> None:
+async def test_process_services_that_cannot_all_start_leave_nothing_behind(tmp_path: Path, taken: str) -> None:
     meta = MetaService(MemoryStore(), wall_ms)
     await meta.start()
     settings = ProcessSettings(metrics_listen=taken, meta_listen="127.0.0.1:0", offsets_topic_num_partitions=1)
@@ -75,7 +75,7 @@ async def test_sidecars_that_cannot_all_start_leave_nothing_behind(tmp_path: Pat
     await node.start()
     before = held()
     with pytest.raises(Unavailable, match=r"metrics\.listen"):
-        await Sidecars(node, meta, settings, tmp_path).start()
+        await ProcessServices(node, meta, settings, tmp_path).start()
     await eventually(lambda: held() <= before)
     await node.close()
     await meta.close()

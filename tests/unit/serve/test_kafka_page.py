@@ -1,13 +1,13 @@
-"""docs/kafka.md says what the registry and the list of omissions say."""
+"""docs/kafka.md says what the registry and the list of what is unsupported say."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from stratalog_node.serve.api import control_apis
-from stratalog_node.serve.left_out import LEFT_OUT
 from stratalog_node.serve.registry import Api, Registry
 from stratalog_node.serve.server import data_apis
+from stratalog_node.serve.unsupported import UNSUPPORTED
 
 
 def registry() -> Registry:
@@ -36,17 +36,17 @@ def test_the_page_lists_exactly_the_keys_and_versions_of_the_registry(repository
     assert [cells[:4] for cells in table(repository, "1. Keys and versions")] == [row(api) for api in registry().all()]
 
 
-def test_the_page_lists_exactly_what_is_left_out(repository: Path) -> None:
+def test_the_page_lists_exactly_what_is_unsupported(repository: Path) -> None:
     told = [(cells[0], cells[1], cells[2]) for cells in table(repository, "5. Left out")]
-    assert told == [(one.feature, ", ".join(map(str, one.keys)), one.reason) for one in LEFT_OUT]
+    assert told == [(one.feature, ", ".join(map(str, one.keys)), one.reason) for one in UNSUPPORTED]
 
 
-def test_what_is_left_out_is_not_served() -> None:
+def test_what_is_unsupported_is_not_served() -> None:
     served = {api.key for api in registry().all()}
-    for one in LEFT_OUT:
+    for one in UNSUPPORTED:
         assert not served & set(one.keys), one.feature
 
 
-def test_no_key_is_left_out_twice() -> None:
-    keys = [key for one in LEFT_OUT for key in one.keys]
+def test_no_key_is_unsupported_twice() -> None:
+    keys = [key for one in UNSUPPORTED for key in one.keys]
     assert len(keys) == len(set(keys))

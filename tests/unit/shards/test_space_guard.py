@@ -9,7 +9,7 @@ import pytest
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.retention import DiskPressure, disk_pressure
 from stratalog.model.errors import DiskFull
-from stratalog_node.shards.lookup_seam import DiskUsage
+from stratalog_node.shards.shard_lookup import DiskUsage
 from stratalog_node.shards.space import SpaceGuard
 from support.shard_rig import ShardRig
 

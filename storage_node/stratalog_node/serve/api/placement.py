@@ -14,7 +14,7 @@ from stratalog.model.ids import ShardKey
 
 if TYPE_CHECKING:
     from stratalog_node.serve.context import NodeServices
-    from stratalog_node.shards.lookup_seam import ShardLookup
+    from stratalog_node.shards.shard_lookup import ShardLookup
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 ANY_EPOCH = -1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stratalog_meta.api.server import MetaServer
 
 
-class Sidecars:
+class ProcessServices:
     def __init__(self, node: StorageNode, meta: MetaService, settings: ProcessSettings, data: Path) -> None:
         self._meta = meta
         self._settings = settings

@@ -1,4 +1,4 @@
-"""What the control requests ask of a shard beyond `shards/seam.py`: offsets by time, epochs, sizes, trimming.
+"""What the control requests ask of a shard beyond `shards/shard_view.py`: offsets by time, epochs, sizes, trimming.
 
 Threads: called on the node's event loop; whatever reads files or objects goes to the disk threads inside.
 Raises: Unavailable while the shard cannot know yet (metadata loading, HW unknown after a leader change), never a wrong
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from stratalog_node.shards.seam import Shards, ShardView
+from stratalog_node.shards.shard_view import Shards, ShardView
 
 
 class FoundOffset(NamedTuple):

@@ -1,4 +1,4 @@
-"""What of the Kafka protocol this node knowingly leaves out, and why. Beside the registry: both are read together.
+"""What of the Kafka protocol this node does not support, knowingly, and why. Beside the registry: read both together.
 
 Invariant: no API key here is in the registry (a test checks). What is absent is not advertised, so that clients see a
 plain "unsupported" instead of an error in the middle of their work (trap 4 of docs/kafka.md).
@@ -9,97 +9,97 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class LeftOut(NamedTuple):
+class Unsupported(NamedTuple):
     feature: str
     keys: tuple[int, ...]
     """API keys that are absent for it; empty where only versions or behaviours are."""
     reason: str
 
 
-LEFT_OUT: tuple[LeftOut, ...] = (
-    LeftOut(
+UNSUPPORTED: tuple[Unsupported, ...] = (
+    Unsupported(
         "Transactions",
         (24, 25, 26, 28, 61, 65, 66),
         "Not built yet: they need a coordinator, markers and a last stable offset that lags. InitProducerId refuses a "
         "transactional id (35), FindCoordinator answers 53 for its type. Idempotent producers work in full.",
     ),
-    LeftOut(
+    Unsupported(
         "Authentication",
         (17, 36, 50, 51),
         "Not built yet. Keep the listener inside a private network.",
     ),
-    LeftOut(
+    Unsupported(
         "Authorization",
         (29, 30, 31),
         "ACLs only help once clients prove who they are. Authorized operations are never told.",
     ),
-    LeftOut(
+    Unsupported(
         "Produce from version 12, Fetch from version 13",
         (),
         "12 means transactions v2, 13 topic ids in place of names; clients take the versions below.",
     ),
-    LeftOut(
+    Unsupported(
         "Old message formats",
         (),
         "Produce 0-2 and Fetch 0-3 carry magic 0 and 1, which Kafka 4 dropped too. Produce is advertised from 0 all "
         "the same (trap 1).",
     ),
-    LeftOut(
+    Unsupported(
         "Consumer groups of KIP-848, share groups, streams groups",
         (68, 69, 76, 77, 78, 79, 88, 89),
         "Opt-in in every client, and a client that opts in gets a plain UnsupportedVersion. Classic groups are served.",
     ),
-    LeftOut(
+    Unsupported(
         "Fetch sessions",
         (),
         "Refused with session id 0: clients then send full lists, which is cheap up to hundreds of partitions.",
     ),
-    LeftOut(
+    Unsupported(
         "Reading from followers (KIP-392)",
         (),
         "Optional for clients; preferred_read_replica is always -1.",
     ),
-    LeftOut(
+    Unsupported(
         "Compaction by key",
         (),
         "Sealed segments are immutable here, so cleanup.policy=compact is refused (40) rather than ignored.",
     ),
-    LeftOut(
+    Unsupported(
         "Compression by the server",
         (),
         "compression.type other than producer would open every batch on the hot path: refused (40).",
     ),
-    LeftOut(
+    Unsupported(
         "Replica assignment, reassignment and leader election by clients",
         (34, 43, 45, 46),
         "Segments are placed by the meta service, a leader is never replaced, and sealed data does not move.",
     ),
-    LeftOut(
+    Unsupported(
         "Quotas",
         (48, 49),
         "No throttling: throttle_time_ms is 0 everywhere.",
     ),
-    LeftOut(
+    Unsupported(
         "Delegation tokens",
         (38, 39, 40, 41),
         "They stand on authentication.",
     ),
-    LeftOut(
+    Unsupported(
         "Client telemetry",
         (71, 72),
         "Advertised, it makes clients push their metrics here.",
     ),
-    LeftOut(
+    Unsupported(
         "Metadata by page",
         (75,),
         "Clients fall back to Metadata, whose answer is kept encoded.",
     ),
-    LeftOut(
+    Unsupported(
         "Controller and quorum APIs, feature upgrades",
         (55, 57, 74),
         "There is no KRaft quorum; the meta service has its own HTTP interface.",
     ),
-    LeftOut(
+    Unsupported(
         "Dynamic settings of a node",
         (),
         "A node's settings are fixed at its start: describing them works, altering them is refused (42).",
