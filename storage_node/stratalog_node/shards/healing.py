@@ -5,8 +5,10 @@ say so. Until the file is whole again the shard refuses with a retriable error; 
 written where they were, so what lies behind a damaged place stays; they are checked against the digest chain of the
 parts, and flushed, before the shard is read anew.
 Offsets below the log start are not missed: the log goes on behind it, in a new segment.
-Offsets that are nowhere stop the shard, which names them; with `uncleanSeal=allow` on the topic they are given up, and
-a batch without records takes their place, so that the log has no gap.
+Offsets that are nowhere stop the shard, which names them. With `uncleanSeal=allow` on the topic just they are given up
+(`shards/giving_up.py`): a batch without records takes their place, so that the log has no gap, and what the object
+store has behind them comes back. The checkpoint, which may be all that knows of them, is revoked once that is flushed:
+until then the next start heals again, afterwards the file refutes it.
 Lives on the event loop; files are written on the background threads. A store that is away holds up these shards only.
 """
 
@@ -14,19 +16,17 @@ from __future__ import annotations
 
 import asyncio
 
-from stratalog.formats.records import encode_empty_batches
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, encode_segment_header
+from stratalog.formats.segment_file import encode_segment_header
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.errors import Rejected, StratalogError
+from stratalog.model.errors import Rejected, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
-from stratalog_node.disk.files import FlushLost, SegmentFile, write_durably
-from stratalog_node.disk.layout import GIVEN_UP_SUFFIX
-from stratalog_node.disk.segment_scan import SegmentScan
+from stratalog_node.disk.files import FlushLost, SegmentFile
 from stratalog_node.shards.catalog_wait import catalog_shows
+from stratalog_node.shards.giving_up import GivingUp, joined
 from stratalog_node.shards.new_segment import identity_of
 from stratalog_node.shards.node_shards import NodeShards
 from stratalog_node.shards.recovery import MissingTail, Recovery
@@ -39,10 +39,6 @@ log = logger(__name__)
 
 _AT_ONCE = 4
 _SHOWN_WITHIN_MS = 10_000
-_PIECE_BYTES = 1 << 20
-_LOOKS_AT_LOST = 6
-"""An object that is gone or damaged is asked for so often, over a second or so, before it counts as lost, and is given
-up where that is allowed: an answer may be damaged on its way, and metadata may move meanwhile."""
 
 
 class Healing:
@@ -71,19 +67,15 @@ class Healing:
 
     async def _heal(self, key: ShardKey) -> None:
         backoff = Backoff()
-        looks = 0
         while (shard := self._node.get(key)) is not None and (missing := self._recovery.unhealed.get(key)) is not None:
             try:
                 async with self._slots:
-                    await self._bring_back(shard, missing, is_last_look=looks + 1 >= _LOOKS_AT_LOST)
+                    await self._bring_back(shard, missing)
                     await self._look_again(shard)
                 continue
             except Lost as lost:
-                looks += 1
-                if lost.is_certain or looks >= _LOOKS_AT_LOST:
-                    self._stop(shard, missing, lost)
-                    return
-                shard.refusal = self._waiting(shard, missing, str(lost))
+                self._stop(shard, missing, lost)
+                return
             except (Rejected, FlushLost) as error:  # that a second flush succeeds proves nothing
                 log.error("shard cannot be healed", topic=shard.topic.name, shard=shard.key.shard, error=str(error))
                 shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, str(error), StopCause.UNREADABLE)
@@ -114,16 +106,18 @@ class Healing:
 
     def _stop(self, shard: ShardLog, missing: MissingTail, lost: Lost) -> None:
         path = self._node.layout.segment(missing.segment.key)
-        base_offset = max(lost.base_offset, self._node.catalog.log_start_offset(shard.key))
+        log_start = self._node.catalog.log_start_offset(shard.key)
+        ranges = joined(lost.ranges, log_start) or lost.ranges
+        offsets = ", ".join(f"{base_offset} to {end_offset}" for base_offset, end_offset in ranges)
         reason = (
-            f"{shard.topic.name}-{shard.key.shard}: offsets {base_offset} to {lost.end_offset} were written and "
-            f"are lost: {path} lacks them, and {lost}"
+            f"{shard.topic.name}-{shard.key.shard}: offsets {offsets} were written and are lost: {path} lacks them, "
+            f"and {lost}"
         )
         log.error("local data is lost", error=reason)
         shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.DATA_LOST)
 
     # One attempt ------------------------------------------------------------------------------------------------------
-    async def _bring_back(self, shard: ShardLog, missing: MissingTail, *, is_last_look: bool) -> None:
+    async def _bring_back(self, shard: ShardLog, missing: MissingTail) -> None:
         segment = self._node.catalog.segment(missing.segment.key)
         if segment is None:
             return  # deleted meanwhile
@@ -135,7 +129,7 @@ class Healing:
         committed_end = max(segment.remote.commit_offset, segment.base_offset)
         if committed_end == segment.base_offset and not shard.rules.gives_up_lost and not path.exists():
             # Nothing to begin with: the name stays free for a copy that somebody puts there.
-            raise Lost(missing.local_end, missing.known_end, "the object store has nothing of the segment")
+            raise Lost([(missing.local_end, missing.known_end)], "the object store has nothing of the segment")
         file = await self._open(shard, segment)
         file.pin()
         try:
@@ -144,9 +138,8 @@ class Healing:
             try:
                 lost = await refill.up_to(missing.known_end)
                 if lost is not None:
-                    if not shard.rules.gives_up_lost or not (lost.is_certain or is_last_look):
-                        raise lost
-                    await self._give_up(shard, file, refill.scan, missing.known_end)
+                    shard.refusal = self._waiting(shard, missing, str(lost))
+                    await self._give_up(shard, segment, refill, file, missing.known_end, lost)
             finally:
                 # Also what is not whole yet: the next start takes what it finds for flushed up to the checkpoint.
                 if refill.has_written:
@@ -173,31 +166,25 @@ class Healing:
         file.create(encode_segment_header(identity_of(shard, segment.key)))
         return file
 
-    async def _give_up(self, shard: ShardLog, file: SegmentFile, scan: SegmentScan, end_offset: int) -> None:
-        """Batches without records in the place of `[scan.next_offset, end_offset)`."""
-        base_offset = scan.next_offset
-        log.error(
-            "offsets given up: they are lost, and uncleanSeal=allow",
-            topic=shard.topic.name,
-            shard=shard.key.shard,
-            base_offset=base_offset,
-            end_offset=end_offset,
-        )
-        batches = encode_empty_batches(base_offset, end_offset, epoch=scan.key.epoch)
-        position = SEGMENT_HEADER_BYTES + scan.position
-        await self._recovery.revoke(scan.key)
-        await self._node.threads.background(lambda: _save_rest(file, position))
-        file.truncate(position)
-        await self._node.threads.background(lambda: file.put_back(position, batches))
-        self._node.stats.given_up_offsets += end_offset - base_offset
-
-
-def _save_rest(file: SegmentFile, position: int) -> None:
-    """Blocking: keep what lies from `position` on under another name, for a human, unless there is nothing. What an
-    attempt kept that a crash cut short is not replaced by what that attempt wrote."""
-    rest = (
-        file.read(at, min(_PIECE_BYTES, file.size_bytes - at)) for at in range(position, file.size_bytes, _PIECE_BYTES)
-    )
-    kept = file.path.with_suffix(GIVEN_UP_SUFFIX)
-    if position < file.size_bytes and not kept.exists():
-        write_durably(kept, rest)
+    async def _give_up(
+        self, shard: ShardLog, segment: Segment, refill: Refill, file: SegmentFile, end_offset: int, lost: Lost
+    ) -> None:
+        """What is lost, from where `refill` got to, if that may be. Raises: Lost when it may not, with just that named;
+        Unavailable when it is there after all."""
+        giving_up = GivingUp(self._node, self._remote, segment)
+        holes = await giving_up.find_holes(refill.scan.next_offset, end_offset)
+        if not holes or holes[0][0] != refill.scan.next_offset:
+            raise Unavailable(str(lost))
+        if not shard.rules.gives_up_lost:
+            raise Lost(holes, str(lost))
+        for base_offset, hole_end in holes:
+            log.error(
+                "offsets given up: they are lost, and uncleanSeal=allow",
+                topic=shard.topic.name,
+                shard=shard.key.shard,
+                base_offset=base_offset,
+                end_offset=hole_end,
+            )
+        await giving_up.fill(file, refill.scan, holes, end_offset)
+        await self._recovery.revoke(segment.key)
+        self._node.stats.given_up_offsets += sum(hole_end - base_offset for base_offset, hole_end in holes)

@@ -10,7 +10,8 @@ A shard of which the disk holds less than was written does not serve: `unhealed`
 store, the log start) and to the checkpoint: it is written once all below it was flushed, so offsets below it that are
 not in the file are gone from the disk. It is as old as it may be after a power cut, and says less then, never more. A
 checkpoint may be wrong itself; then its file refutes it: whole batches lead to its offset at another place
-(`shards/opening.py`). Less than that refutes nothing. What changes a file against its checkpoint has revoked it before.
+(`shards/opening.py`). Less than that refutes nothing. What changes a file against its checkpoint revokes it before the
+file is served, and once it is whole on the disk: until then the checkpoint tells what is missing.
 Unless the last stop was in order, the segment that was active takes no more
 batches: what was given in it may be lost, and no offset is given twice in an epoch.
 Runs before the node serves, and again for a shard that was healed; scans on the disk threads.

@@ -44,13 +44,11 @@ class RemoteBatches(Protocol):
 
 
 class Lost(Exception):
-    """Offsets that are neither on the disk nor in the object store."""
+    """Offsets that are neither on the disk nor in the object store: `ranges`, half-open and ascending."""
 
-    def __init__(self, base_offset: int, end_offset: int, why: str, *, is_certain: bool = True) -> None:
+    def __init__(self, ranges: list[tuple[int, int]], why: str) -> None:
         super().__init__(why)
-        self.base_offset = base_offset
-        self.end_offset = end_offset
-        self.is_certain = is_certain
+        self.ranges = ranges
 
 
 class Refill:
@@ -75,14 +73,14 @@ class Refill:
             committed_end = self._segment.remote.commit_offset
             if at >= committed_end:
                 known = max(committed_end, self._segment.base_offset)
-                return Lost(at, end_offset, f"{known} is as far as the object store has the segment")
+                return Lost([(at, end_offset)], f"{known} is as far as the object store has the segment")
             if self._remote is None:
                 why = "the object store, which has them, is not known to this node: start it with --bucket"
-                raise Lost(at, committed_end, why)
+                raise Lost([(at, committed_end)], why)
             try:
                 await self._go_on_remotely(self._remote)
             except (Corrupt, NotFound) as error:
-                return Lost(self.scan.next_offset, committed_end, str(error), is_certain=False)
+                return Lost([(self.scan.next_offset, committed_end)], str(error))
 
     async def _go_on_locally(self) -> None:
         scan, file = self.scan, self._file

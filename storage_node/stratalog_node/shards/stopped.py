@@ -31,7 +31,8 @@ _NEXT_STEPS = {
     "the node",
     StopCause.DATA_LOST: "start the node with the --bucket that has them, or put the file back while it is stopped. "
     "Only if they are nowhere any more: set uncleanSeal=allow on the topic and restart the node to give up just these "
-    "offsets; what the object store holds of the shard stays readable meanwhile",
+    "offsets: what the object store has behind them comes back, what the file has behind them is kept beside it as "
+    ".given-up; what the object store holds of the shard stays readable meanwhile",
     StopCause.HEALING: "wait: the node brings the missing offsets back from the object store and serves the shard "
     "then; if it lasts, see that the object store can be reached",
     StopCause.FAULT: "restart the node, and report the fault with the stack that its log holds",

@@ -5,19 +5,29 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.errors import NotFound, Unavailable
 from stratalog.model.segment import SegmentState
 from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
+from stratalog_node import backoff
+from stratalog_node.disk.checkpoints import Checkpoints
+from stratalog_node.disk.files import SegmentFile
+from stratalog_node.shards.refill import CommittedRange
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.stopped import StopCause
+from stratalog_node.tier.committed_ranges import CommittedRanges
 from support.faulty_store import FaultyStore
 from support.shard_rig import ShardRig
+from support.tier_rig import RIG_LIMITS
 from support.tiered_shards import TieredShardRig
 from support.waiting import eventually
 
@@ -93,10 +103,10 @@ async def test_a_rolled_segment_whose_tail_is_gone_comes_back_and_the_next_one_i
         assert shard.high_watermark == 5
 
 
-def _is_committed(rig: TieredShardRig, shard: ShardLog) -> bool:
+def _is_committed(rig: TieredShardRig, shard: ShardLog, index: int = 0, end_offset: int = 2) -> bool:
     rig.uploader.poke()
-    segment = rig.catalog.segment(shard.segments[0].key)
-    return segment is not None and segment.remote.commit_offset == 2
+    segment = rig.catalog.segment(shard.segments[index].key)
+    return segment is not None and segment.remote.commit_offset == end_offset
 
 
 async def test_a_file_that_is_gone_altogether_is_made_again(tmp_path: Path) -> None:
@@ -222,6 +232,199 @@ async def test_with_unclean_seal_a_shard_goes_on_though_objects_of_its_bucket_ar
         shard = await rig.healed(shard)
         assert await rig.read_values(shard) == [b"a"] and shard.high_watermark == 3
         assert (await rig.acknowledged(shard, b"d")).offset == 3
+
+
+LEFT = [b"a", b"b", b"e", b"f", b"i", b"j"]
+
+
+async def _parts_with_holes(
+    rig: TieredShardRig,
+    shard: ShardLog,
+    *,
+    holes: tuple[int, ...] = (1, 3),
+    tail: tuple[bytes, ...] = (),
+    size_bytes: int = 1,
+) -> list[str]:
+    """Five parts of two records each, of which the disk has half of the first, and a tail that was flushed and is gone.
+    Returns: the objects of the parts."""
+    for values in (b"ab", b"cd", b"ef", b"gh", b"ij"):
+        await acknowledged(rig, shard, values[:1], values[1:] * (1 if values == b"ij" else size_bytes))
+        await rig.uploaded()
+    segment = rig.catalog.segment(shard.segments[0].key)
+    assert segment is not None and len(segment.remote.parts) == 5
+    await acknowledged(rig, shard, *tail)
+    await rig.flusher._flush_dirty(checkpoint_all=True)
+    await rig.crash()
+    os.truncate(rig.file_of(shard), SEGMENT_HEADER_BYTES + 69)
+    objects = [part.object_key for part in segment.remote.parts]
+    await rig.store.inner.delete([objects[index] for index in holes])
+    return objects
+
+
+async def test_with_unclean_seal_just_what_is_nowhere_is_given_up(tmp_path: Path) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(uncleanSeal="allow")
+        await _parts_with_holes(rig, shard)
+        await rig.start()
+        shard = await rig.healed(shard)
+        assert await rig.read_values(shard) == LEFT
+        assert rig.shards.stats.given_up_offsets == 4 and rig.shards.stats.healed_bytes == 69 * 5
+        assert (await rig.acknowledged(shard, b"k")).offset == 10
+        await rig.restart("power_cut")
+        assert (await rig.read_values(await rig.healed(shard)))[:6] == LEFT
+
+
+async def test_with_unclean_seal_a_hole_at_the_end_is_given_up_as_well(tmp_path: Path) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(uncleanSeal="allow")
+        await _parts_with_holes(rig, shard, holes=(1, 3, 4))
+        await rig.start()
+        shard = await rig.healed(shard)
+        assert await rig.read_values(shard) == LEFT[:4] and shard.high_watermark == 10
+        assert rig.shards.stats.given_up_offsets == 6
+        assert (await rig.acknowledged(shard, b"k")).offset == 10
+
+
+async def test_objects_that_hold_something_else_are_holes(tmp_path: Path) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(uncleanSeal="allow")
+        objects = await _parts_with_holes(rig, shard)
+        await rig.store.inner.put(objects[1], [await rig.store.inner.get(objects[2])])
+        await rig.store.inner.put(objects[3], [b"x"])
+        await rig.start()
+        assert await rig.read_values(await rig.healed(shard)) == LEFT
+        assert rig.shards.stats.given_up_offsets == 4
+
+
+async def test_parts_that_do_not_go_on_from_each_other_behind_a_hole_stop_the_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(uncleanSeal="allow")
+        await _parts_with_holes(rig, shard, holes=(1,))
+        real = CommittedRanges.read
+
+        async def of_another_life(*arguments: Any) -> AsyncIterator[CommittedRange]:
+            async for found in real(*arguments):
+                yield replace(found, digest_after=bytes(16)) if found.base_offset == 6 else found
+
+        monkeypatch.setattr(CommittedRanges, "read", of_another_life)
+        await rig.start()
+        shard = rig.shard(shard)
+        await eventually(lambda: shard.refusal is not None and shard.refusal.cause is StopCause.UNREADABLE)
+        assert shard.refusal is not None and "part from 6 on does not go on from" in shard.refusal.reason
+        assert rig.shards.stats.given_up_offsets == 0
+
+
+async def test_a_store_that_goes_away_while_lost_offsets_are_looked_for_makes_no_more_of_them(tmp_path: Path) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(uncleanSeal="allow")
+        last = (await _parts_with_holes(rig, shard))[-1]
+        real, answers = rig.store.get_range, 0
+
+        async def at_times(key: str, start: int, end: int) -> bytes:
+            nonlocal answers
+            answers += key == last
+            if key == last and answers in (1, 3):
+                raise (Unavailable if answers == 1 else NotFound)("away")
+            return await real(key, start, end)
+
+        rig.store.get_range = at_times  # type: ignore[method-assign]
+        await rig.start()
+        assert await rig.read_values(await rig.healed(shard)) == LEFT
+        assert rig.shards.stats.given_up_offsets == 4 and answers > 3
+
+
+class _Killed:
+    """From the write of this number on nothing reaches the disk. What the last flush covered is kept beside."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> None:
+        self.writes_left = number - 1
+        self.is_dead = False
+        self.path = path
+        self.flushed = path.read_bytes()
+        for of, name in (
+            (SegmentFile, "put_back"),
+            (SegmentFile, "truncate"),
+            (SegmentFile, "sync"),
+            (Checkpoints, "revoke"),
+        ):
+            monkeypatch.setattr(of, name, self._counted(getattr(of, name)))
+
+    def _counted(self, real: Callable[..., None]) -> Callable[..., None]:
+        def write(*arguments: Any, **options: Any) -> None:
+            self.is_dead = self.is_dead or self.writes_left == 0
+            if self.is_dead:
+                raise Unavailable("killed")
+            self.writes_left -= 1
+            real(*arguments, **options)
+            if real.__name__ == "sync":
+                self.flushed = self.path.read_bytes()
+
+        return write
+
+
+@pytest.mark.parametrize("how", ["crash", "power_cut"])
+async def test_a_crash_between_any_two_writes_of_giving_up_leaves_what_the_next_life_begins_with(
+    tmp_path: Path, how: str
+) -> None:
+    """Offsets 10 to 12 are known to a checkpoint alone."""
+    number = 1
+    while await _is_killed_at(tmp_path / str(number), number, how):
+        number += 1
+    assert number > 9
+
+
+async def _is_killed_at(root: Path, number: int, how: str) -> bool:
+    """Whether there was a write of that number."""
+    async with TieredShardRig(root) as rig:
+        shard = await rig.shard_of(uncleanSeal="allow")
+        await _parts_with_holes(rig, shard, tail=(b"k", b"l"))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(backoff, "FIRST_S", 0.001)
+            killed = _Killed(patched, rig.file_of(shard), number)
+            await rig.start()
+            await eventually(lambda: killed.is_dead or rig.shard(shard).refusal is None)
+            await rig.crash()
+            if how == "power_cut":
+                killed.path.write_bytes(killed.flushed)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(backoff, "FIRST_S", 0.001)
+            await rig.start()
+            shard = await rig.healed(shard)
+        assert await rig.read_values(shard) == LEFT, f"killed at write {number}"
+        assert (await rig.acknowledged(shard, b"m")).offset == 12, f"killed at write {number}"
+        return killed.is_dead
+
+
+async def test_without_unclean_seal_just_what_is_nowhere_is_named(tmp_path: Path) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await _parts_with_holes(rig, shard)
+        await rig.start()
+        shard = rig.shard(shard)
+        await eventually(lambda: shard.refusal is not None and shard.refusal.cause is StopCause.DATA_LOST)
+        assert shard.refusal is not None
+        assert "offsets 2 to 4, 6 to 8 were written and are lost" in shard.refusal.reason
+        assert "uncleanSeal=allow" in shard.refusal.next_step and "behind" in shard.refusal.next_step
+
+
+async def test_a_segment_with_offsets_given_up_is_held_and_holds_up_no_uploads(tmp_path: Path) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(uncleanSeal="allow")
+        objects = await _parts_with_holes(rig, shard, size_bytes=RIG_LIMITS.chunk_bytes)
+        assert {key.rpartition(".")[2] for key in objects} == {"chunk", "bundle"}
+        await rig.start()
+        shard = await rig.healed(shard)
+        shard.ask_roll(rig.clock())
+        await acknowledged(rig, shard, b"k")
+        await rig.all_sealed()
+        await eventually(lambda: rig.uploader.status().uploader.held)
+        ((key, _reason),) = rig.uploader.status().uploader.held
+        assert key == shard.segments[0].key
+        rig.uploader.poke()
+        await eventually(lambda: _is_committed(rig, shard, -1, 11))
+        assert rig.uploader.stats.attempts_refused == 0, "the store is not taken for away"
 
 
 async def test_with_unclean_seal_nothing_is_given_up_because_the_wrong_bucket_was_named(tmp_path: Path) -> None:

@@ -1,0 +1,155 @@
+"""Finds the offsets of a segment that the object store has not got, and puts batches without records in their place.
+
+No more is given up than that: what the object store has behind such a hole is written back behind it. Whether it may be
+done is decided by the caller. A part counts as a hole once it was asked for `_LOOKS` times in vain, with pauses: an
+answer may be damaged on its way. What is asked for again is asked for in rounds, so that there are no more pauses for a
+thousand holes than for one. A store that is away, or another store, makes no holes: that is raised.
+The file ends at the first hole, for whoever scans it, until all behind it is flushed: the batch in its place is written
+last. So a crash leaves a file that is healed as if nothing had been done yet, or one that is whole.
+What was in the file from the first hole on is kept under another name, for a human.
+Requires: the file is pinned and its descriptor is open; nobody appends. Memory: one part.
+Lives on the event loop; the file is written on the background threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from functools import partial
+
+from stratalog.formats.digest import extend_digest_over
+from stratalog.formats.records import encode_empty_batches
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
+from stratalog.model.segment import Segment
+from stratalog_node.backoff import Backoff
+from stratalog_node.disk.files import SegmentFile, write_durably
+from stratalog_node.disk.layout import GIVEN_UP_SUFFIX
+from stratalog_node.disk.segment_scan import SegmentScan
+from stratalog_node.shards.node_shards import NodeShards
+from stratalog_node.shards.refill import CommittedRange, RemoteBatches
+
+_LOOKS = 6
+"""Within a second or so."""
+_PIECE_BYTES = 1 << 20
+
+Range = tuple[int, int]
+"""Offsets `[base_offset, end_offset)`."""
+
+
+class GivingUp:
+    def __init__(self, node: NodeShards, remote: RemoteBatches | None, segment: Segment) -> None:
+        """`remote` is None on a node without an object store: then the segment has no parts."""
+        self._node = node
+        self._remote = remote
+        self._segment = segment
+
+    async def find_holes(self, offset: int, end_offset: int) -> list[Range]:
+        """What the object store has not got of the offsets from the batch boundary `offset` on; ascending, apart.
+
+        Cost: each part is read once, and those that are not there `_LOOKS` times.
+        Raises: Unavailable, also when metadata moved meanwhile; Conflict.
+        """
+        committed_end = min(max(self._segment.remote.commit_offset, offset), end_offset)
+        wanted: list[Range] = [(offset, committed_end)]
+        backoff = Backoff()
+        for look in range(_LOOKS):
+            if look:
+                await backoff.pause()
+            wanted = [hole for base_offset, end in wanted for hole in await self._ask_for(base_offset, end)]
+            if not wanted:
+                break
+        now = self._node.catalog.segment(self._segment.key)
+        if now is None or now.remote != self._segment.remote:
+            raise Unavailable(f"segment {self._segment.key}: metadata moved while its parts were looked for")
+        return joined([*wanted, (committed_end, end_offset)])
+
+    async def _ask_for(self, offset: int, end_offset: int) -> list[Range]:
+        """Returns: the parts of it that could not be had, each by itself."""
+        missed: list[Range] = []
+        while offset < end_offset:
+            try:
+                async for found in self._read(offset, end_offset):
+                    offset = found.end_offset
+            except (Corrupt, NotFound):
+                # A failed read has not got beyond the part that holds `offset`.
+                parts = self._segment.remote.parts
+                part_end = next((part.end_offset for part in parts if part.end_offset > offset), end_offset)
+                missed.append((offset, min(part_end, end_offset)))
+                offset = part_end
+        return missed
+
+    async def _read(self, offset: int, end_offset: int) -> AsyncGenerator[CommittedRange]:
+        """Raises: Corrupt, NotFound, Unavailable; Conflict when parts do not go on from each other."""
+        if offset >= end_offset:
+            return
+        if self._remote is None:
+            raise NotFound("no object store is known to this node")
+        digest: bytes | None = None
+        async with aclosing(self._remote.read(self._segment, offset)) as ranges:
+            async for found in ranges:
+                is_next = found.base_offset == offset
+                if not is_next or (digest and extend_digest_over(digest, found.data) != found.digest_after):
+                    raise Conflict(
+                        f"segment {self._segment.key}: the object store's part from {found.base_offset} on does not go "
+                        f"on from what it has below {offset}: run `stratalog verify`"
+                    )
+                offset, digest = found.end_offset, found.digest_after
+                yield found
+                if offset >= end_offset:
+                    return
+        raise NotFound(f"segment {self._segment.key}: metadata name no part from {offset} on")
+
+    async def fill(self, file: SegmentFile, scan: SegmentScan, holes: list[Range], end_offset: int) -> None:
+        """Write what there is from the first of `holes` on, where `scan` ends, and batches without records between; all
+        of it is flushed.
+
+        Raises: Unavailable, also when a part is not there any more that was found before; Conflict, DiskFull,
+        FlushLost.
+        """
+        begin = position = SEGMENT_HEADER_BYTES + scan.position
+        background = self._node.threads.background
+        await background(lambda: _save_rest(file, begin))
+        file.truncate(begin)
+        position += len(first := self._empty(holes[0]))
+        try:
+            for hole, until in zip(holes, [*(base_offset for base_offset, _ in holes[1:]), end_offset], strict=True):
+                if hole is not holes[0]:
+                    batches = self._empty(hole)
+                    await background(partial(file.put_back, position, batches))
+                    position += len(batches)
+                async for found in self._read(hole[1], until):
+                    await background(partial(file.put_back, position, found.data))
+                    position += len(found.data)
+                    self._node.stats.healed_bytes += len(found.data)
+        except (Corrupt, NotFound) as error:
+            raise Unavailable(f"{error}; a moment ago it was there") from error
+        await background(lambda: file.sync(with_names=True))
+        await background(lambda: file.put_back(begin, first))
+        await background(file.sync)
+
+    def _empty(self, hole: Range) -> bytes:
+        return encode_empty_batches(*hole, epoch=self._segment.key.epoch)
+
+
+def joined(ranges: Iterable[Range], from_offset: int = 0) -> list[Range]:
+    """What of them lies from `from_offset` on; those that touch become one, empty ones none."""
+    found: list[Range] = []
+    for base_offset, end_offset in ranges:
+        base_offset = max(base_offset, from_offset)
+        if found and found[-1][1] == base_offset < end_offset:
+            found[-1] = (found[-1][0], end_offset)
+        elif base_offset < end_offset:
+            found.append((base_offset, end_offset))
+    return found
+
+
+def _save_rest(file: SegmentFile, position: int) -> None:
+    """Blocking: keep what lies from `position` on under another name, for a human, unless there is nothing. What an
+    attempt kept that a crash cut short is not replaced by what that attempt wrote."""
+    rest = (
+        file.read(at, min(_PIECE_BYTES, file.size_bytes - at)) for at in range(position, file.size_bytes, _PIECE_BYTES)
+    )
+    kept = file.path.with_suffix(GIVEN_UP_SUFFIX)
+    if position < file.size_bytes and not kept.exists():
+        write_durably(kept, rest)
