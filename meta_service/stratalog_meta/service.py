@@ -13,18 +13,19 @@ from typing import TypeVar
 from uuid import UUID
 
 from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_commands import (
+from stratalog.machines.table_records import PutHeader, TableHeader
+from stratalog.model.commands import (
     AcquireLock,
     AddShards,
     AdvanceLogStart,
     AllocateProducerIds,
     AlterTopic,
+    Command,
     CommitParts,
     CompleteRemote,
     CreateTopic,
     DeleteTopic,
     ForgetLocal,
-    PartOutcomes,
     ProposeIsr,
     PurgeSegments,
     RaiseFence,
@@ -33,10 +34,10 @@ from stratalog.machines.table_commands import (
     ReplaceParts,
     RollSegment,
     SealSegment,
-    TableCommand,
 )
-from stratalog.machines.table_records import PutHeader, TableHeader
-from stratalog.meta_api.commands import (
+from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import (
     ChangeSet,
     Lock,
     NodeInfo,
@@ -45,8 +46,6 @@ from stratalog.meta_api.commands import (
     Registration,
     Snapshot,
 )
-from stratalog.model.errors import StratalogError, Unavailable
-from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SealRecord, Segment
 from stratalog.model.topic import Shard, Topic
 from stratalog_meta.stats import MetaStats
@@ -56,8 +55,6 @@ from stratalog_meta.writer import TableWriter
 
 R = TypeVar("R")
 FIRST_PRODUCER_ID = 1
-COMMITS_PER_COMMAND = 256
-"""A bundle's commits are applied in pieces, so that the loop runs in between; one write holds them all."""
 
 
 class MetaService:
@@ -97,7 +94,13 @@ class MetaService:
             raise
         history = ChangeHistory(table.version, self._max_history_changes, self.stats)
         writer = TableWriter(
-            table, self._store, self._clock_ms, history.publish, self.stats, restart_history=history.restart
+            table,
+            self._store,
+            self._clock_ms,
+            self._new_id,
+            history.publish,
+            self.stats,
+            restart_history=history.restart,
         )
         writer.start()
         self._running = (writer, history, table.cluster_id)
@@ -129,10 +132,11 @@ class MetaService:
             raise Unavailable("the meta service has not been started yet: wait, then ask again")
         return self._running
 
-    async def _do(self, command: TableCommand, kind: type[R], *, validate_only: bool = False) -> R:
-        result = await self._parts()[0].submit(command, validate_only=validate_only)
-        assert isinstance(result, kind), f"{type(command).__name__} answers {kind.__name__}"
-        return result
+    async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
+        return await self._parts()[0].submit(command, validate_only=validate_only)
+
+    async def _do(self, command: Command[R], kind: type[R], *, validate_only: bool = False) -> R:
+        return await self.perform(command, validate_only=validate_only)
 
     # Nodes and reading ------------------------------------------------------------------------------------------
     async def read_cluster_id(self) -> str:
@@ -173,7 +177,7 @@ class MetaService:
         is_internal: bool = False,
         validate_only: bool = False,
     ) -> Topic:
-        command = CreateTopic(self._new_id(), name, shard_count, replication_factor, dict(settings), is_internal)
+        command = CreateTopic(name, shard_count, replication_factor, dict(settings), is_internal)
         return await self._do(command, Topic, validate_only=validate_only)
 
     async def delete_topic(self, topic_id: UUID) -> None:
@@ -213,13 +217,7 @@ class MetaService:
 
     # Remote copies ----------------------------------------------------------------------------------------------
     async def commit_parts(self, lock: Lock, commits: Sequence[PartCommit]) -> list[Segment | StratalogError]:
-        starts = range(0, max(1, len(commits)), COMMITS_PER_COMMAND)
-        commands = [CommitParts(lock, tuple(commits[start : start + COMMITS_PER_COMMAND])) for start in starts]
-        outcomes: list[Segment | StratalogError] = []
-        for result in await self._parts()[0].submit_all(commands):
-            assert isinstance(result, PartOutcomes), "CommitParts answers PartOutcomes"
-            outcomes.extend(result.outcomes)
-        return outcomes
+        return list(await self.perform(CommitParts(lock, tuple(commits))))
 
     async def complete_remote(
         self, lock: Lock, segment: SegmentKey, *, manifest_key: str, manifest_digest: bytes, size_bytes: int
@@ -229,7 +227,7 @@ class MetaService:
     async def replace_parts(
         self, lock: Lock, replacements: Sequence[PartReplacement]
     ) -> list[Segment | StratalogError]:
-        return list((await self._do(ReplaceParts(lock, tuple(replacements)), PartOutcomes)).outcomes)
+        return list(await self.perform(ReplaceParts(lock, tuple(replacements))))
 
     async def deleted_segments(self) -> list[Segment]:
         return await self._parts()[0].read(ShardTable.deleted_segments)
@@ -248,7 +246,8 @@ class MetaService:
         await self._parts()[0].submit(ReleaseLock(lock))
 
     async def allocate_producer_ids(self, count: int) -> range:
-        return await self._do(AllocateProducerIds(count), range)
+        block = await self.perform(AllocateProducerIds(count))
+        return range(block.first, block.end)
 
 
 def open_service(directory: Path, clock_ms: Callable[[], int], *, known_by: Path | None = None) -> MetaService:

@@ -18,13 +18,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeAlias, TypeVar
+from uuid import UUID
 
 from stratalog.machines.shard_table import Applied, ShardTable
-from stratalog.machines.table_commands import TableCommand, TableResult
 from stratalog.machines.table_records import PutHeader, TableWrite
+from stratalog.model.commands import Command
 from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet
 from stratalog.telemetry.logs import logger
@@ -41,12 +42,12 @@ _log = logger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class _Order:
+class _Order(Generic[R]):
     """A command that waits for its turn, then for its write."""
 
-    command: TableCommand
+    command: Command[R]
     validate_only: bool
-    answer: asyncio.Future[TableResult]
+    answer: asyncio.Future[R]
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +58,7 @@ class _Reading(Generic[R]):
     answer: asyncio.Future[R]
 
 
-_Request: TypeAlias = _Order | _Reading[Any]  # readers of every kind stand in one queue; each future has its own type
+_Request: TypeAlias = _Order[Any] | _Reading[Any]  # all kinds stand in one queue; each future has its own type
 
 
 @dataclass(slots=True)
@@ -66,10 +67,10 @@ class _Turn:
 
     taken: list[_Request] = field(default_factory=list)
     """All of them, those that are answered already too."""
-    applied: list[tuple[_Order, Applied]] = field(default_factory=list)
+    applied: list[tuple[_Order[Any], Applied[Any]]] = field(default_factory=list)
     refused: list[tuple[_Request, Exception]] = field(default_factory=list)
     """Readers as well: that a thing is not there may rest on what this turn writes."""
-    validated: list[tuple[_Order, TableResult]] = field(default_factory=list)
+    validated: list[tuple[_Order[Any], object]] = field(default_factory=list)
     read: list[tuple[_Reading[Any], object]] = field(default_factory=list)
     writes: list[TableWrite] = field(default_factory=list)
 
@@ -82,6 +83,7 @@ class TableWriter:
         table: ShardTable,
         store: MetaStore,
         clock_ms: Callable[[], int],
+        new_id: Callable[[], UUID],
         publish: Callable[[ChangeSet], None],
         stats: MetaStats,
         *,
@@ -91,6 +93,7 @@ class TableWriter:
         self._table = table
         self._store = store
         self._clock_ms = clock_ms
+        self._new_id = new_id
         self._publish = publish
         self._stats = stats
         self._queue: deque[_Request] = deque()
@@ -124,31 +127,13 @@ class TableWriter:
         if refusal is not None:
             raise DiskFull(refusal) if self._is_full and not self._is_closing else Unavailable(refusal)
 
-    async def submit(self, command: TableCommand, *, validate_only: bool = False) -> TableResult:
-        """Perform a command, or with `validate_only` say whether it would be."""
+    async def submit(self, command: Command[R], *, validate_only: bool = False) -> R:
+        """Perform a command, or with `validate_only` say what it would come to."""
         self._refuse_while_failed()
-        answer: asyncio.Future[TableResult] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._queue.append(_Order(command, validate_only, answer))
         self._arrived.set()
         return await answer
-
-    async def submit_all(self, commands: Sequence[TableCommand]) -> list[TableResult]:
-        """Perform commands one after another, with no other between them; each stands or falls alone.
-
-        Raises what the first refused one was refused with, once all have been answered.
-        """
-        self._refuse_while_failed()
-        loop = asyncio.get_running_loop()
-        orders = [_Order(command, False, loop.create_future()) for command in commands]
-        self._queue.extend(orders)
-        self._arrived.set()
-        outcomes = await asyncio.gather(*(order.answer for order in orders), return_exceptions=True)
-        results: list[TableResult] = []
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            results.append(outcome)
-        return results
 
     async def read(self, read: Callable[[ShardTable], R]) -> R:
         """Read the table as it is durable; waits for the write under way."""
@@ -271,9 +256,9 @@ class TableWriter:
                     turn.writes.extend(applied.writes)
         return slice_ends
 
-    async def _apply(self, command: TableCommand, now_ms: int, slice_ends: float) -> tuple[Applied, float]:
+    async def _apply(self, command: Command[R], now_ms: int, slice_ends: float) -> tuple[Applied[R], float]:
         loop = asyncio.get_running_loop()
-        with contextlib.closing(self._table.apply_in_steps(command, now_ms)) as steps:
+        with contextlib.closing(self._table.apply_in_steps(command, now_ms, self._new_id())) as steps:
             while True:
                 try:
                     next(steps)

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from stratalog.meta_api.client import MetaClient
-from stratalog.meta_api.commands import NodeInfo
 from stratalog.model.addresses import parse_address
+from stratalog.model.commands import RegisterNode
 from stratalog.model.errors import NotFound, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import NodeInfo
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
@@ -135,7 +136,9 @@ class StorageNode:
         taken.callback(listener.close)
         self.address = (self._listen.host, listener.getsockname()[1])
         advertised = self._advertised_address()
-        registration = await self.meta.register_node(NodeInfo(identity.node_id, identity.storage_id, *advertised))
+        registration = await self.meta.perform(
+            RegisterNode(NodeInfo(identity.node_id, identity.storage_id, *advertised))
+        )
         snapshot = await self.meta.snapshot()
         self.catalog.load(snapshot)
         pool = BufferPool()

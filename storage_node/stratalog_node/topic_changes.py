@@ -17,6 +17,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from stratalog.meta_api.client import MetaClient
+from stratalog.model.commands import AlterTopic
 from stratalog.model.errors import Conflict
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
@@ -59,7 +60,9 @@ class TopicChanges:
                 if is_trial:
                     return topic
                 try:
-                    return await self._meta.alter_topic(topic_id, wanted, expected=present, shard_count=shard_count)
+                    return await self._meta.perform(
+                        AlterTopic(topic_id, wanted, expected=present, shard_count=shard_count)
+                    )
                 except Conflict:
                     if attempt == _ATTEMPTS - 1:
                         raise

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer
 
+from stratalog.model.commands import CreateTopic
 from stratalog.model.group import GroupError
 from stratalog.settings.process import ProcessSettings
 from stratalog_meta.service import MetaService
@@ -29,7 +30,7 @@ async def node(tmp_path: Path) -> AsyncIterator[StorageNode]:
     await meta.start()
     node = StorageNode(SETTINGS, tmp_path / "node", Listen("127.0.0.1", 0), meta, None)
     await node.start()
-    await meta.create_topic("flights", shard_count=2, replication_factor=1, settings={})
+    await meta.perform(CreateTopic("flights", shard_count=2, replication_factor=1, settings={}))
     await eventually(lambda: node.shards.by_name("flights", 1) is not None)
     yield node
     await node.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.model.commands import AllocateProducerIds
 from stratalog_meta import open_service
 from support.meta_worlds import HandClock
 
@@ -21,6 +22,9 @@ from support.meta_worlds import HandClock
 SERVICE = """
 import asyncio, json, os, signal, sys, time
 from pathlib import Path
+from stratalog.model.commands import (
+    AcquireLock, AllocateProducerIds, CommitParts, CreateTopic, RegisterNode, RollSegment
+)
 from stratalog.model.metadata import NodeInfo, PartCommit
 from stratalog.model.segment import RemotePart
 from stratalog_meta import MetaService
@@ -42,24 +46,24 @@ def tell(*words):
     os.write(1, json.dumps(words).encode() + b"\\n")
 
 async def write_a_shard(service, name, lock):
-    topic = await service.create_topic(name, shard_count=1, replication_factor=1, settings={})
+    topic = await service.perform(CreateTopic(name, shard_count=1, replication_factor=1, settings={}))
     tell("topic", name)
     shards = {shard.key: shard for shard in (await service.snapshot()).shards}
     segment = shards[topic.topic_id, 0].segments[-1]
     for offset in range(0, 40, 10):
         part = RemotePart(f"{name}-{offset}", 0, 10, offset, offset + 10)
-        await service.commit_parts(lock, [PartCommit(segment.key, offset, part)])
+        await service.perform(CommitParts(lock, (PartCommit(segment.key, offset, part),)))
         tell("committed", name, offset + 10)
-    await service.roll_segment(segment.key, 40)
+    await service.perform(RollSegment(segment.key, 40))
     tell("rolled", name, 40)
-    ids = await service.allocate_producer_ids(3)
-    tell("ids", ids.start, ids.stop)
+    ids = await service.perform(AllocateProducerIds(3))
+    tell("ids", ids.first, ids.end)
 
 async def main():
     service = MetaService(KilledStore(Path(sys.argv[1])), lambda: int(time.time() * 1000))
     await service.start()
-    await service.register_node(NodeInfo(1, "storage", "host", 9092))
-    lock = await service.acquire_lock("tier/1", "node-1/1", 60_000)
+    await service.perform(RegisterNode(NodeInfo(1, "storage", "host", 9092)))
+    lock = await service.perform(AcquireLock("tier/1", "node-1/1", 60_000))
     turn = 0
     while True:
         turn += 1
@@ -110,7 +114,7 @@ async def check(directory: Path, told: list[list[object]]) -> int:
                 assert (first.end_offset, second.base_offset) == (offset, offset)
             case ["ids", int(), int(end)]:
                 highest = max(highest, end)
-    assert (await service.allocate_producer_ids(1)).start >= highest, "producer ids were given twice"
+    assert (await service.perform(AllocateProducerIds(1))).first >= highest, "producer ids were given twice"
     await service.close()
     return len(ids)
 

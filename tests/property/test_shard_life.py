@@ -16,10 +16,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from stratalog.model.commands import RollSegment, SealSegment
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import ShardKey
 from stratalog_node.shards import flusher, shared_journal
 from stratalog_node.shards.shard_log import ShardLog
+from support.gated_meta import Call
 from support.shard_rig import Asked, ShardRig
 from support.waiting import eventually
 
@@ -161,10 +163,10 @@ class ShardLife(RuleBasedStateMachine):
         self.run(work())
 
     # The meta service ---------------------------------------------------------------------------------------------
-    @rule(name=st.sampled_from(["roll_segment", "seal_segment"]))
-    def hold(self, name: str) -> None:
-        if name not in self.rig.meta._held:
-            self.rig.meta.hold(name)
+    @rule(kind=st.sampled_from([RollSegment, SealSegment]))
+    def hold(self, kind: Call) -> None:
+        if not self.rig.meta.is_held(kind):
+            self.rig.meta.hold(kind)
 
     @rule()
     def release_all(self) -> None:
@@ -174,9 +176,9 @@ class ShardLife(RuleBasedStateMachine):
 
         self.run(work())
 
-    @rule(name=st.sampled_from(["roll_segment", "seal_segment"]))
-    def lose_an_answer(self, name: str) -> None:
-        self.rig.meta.lose_answer(name)
+    @rule(kind=st.sampled_from([RollSegment, SealSegment]))
+    def lose_an_answer(self, kind: Call) -> None:
+        self.rig.meta.lose_answer(kind)
 
     @rule()
     def let_time_pass(self) -> None:

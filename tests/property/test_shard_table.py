@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_commands import (
+from stratalog.machines.table_records import PutHeader, TableHeader
+from stratalog.meta_api.watch_lines import EncodedLines, WatchReader, WatchWriter
+from stratalog.model.commands import (
     AcquireLock,
     AddShards,
     AdvanceLogStart,
@@ -30,8 +32,6 @@ from stratalog.machines.table_commands import (
     SealSegment,
     TableCommand,
 )
-from stratalog.machines.table_records import PutHeader, TableHeader
-from stratalog.meta_api.watch_lines import EncodedLines, WatchReader, WatchWriter
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
@@ -50,7 +50,7 @@ from stratalog.model.metadata import (
 from stratalog.model.segment import RemotePart, Segment, SegmentState
 from stratalog.model.topic import Shard, Topic
 from stratalog_meta.stores import encoding
-from support.table_stories import record_of, state_of
+from support.table_stories import NEW_ID, record_of, state_of
 
 HEADER = TableHeader("cluster", 0, 1)
 CHANCE = st.integers(0, 1_000)
@@ -125,18 +125,18 @@ class ShardTableMachine(RuleBasedStateMachine):
             else:
                 self.items[key] = value
 
-    def do(self, command: TableCommand) -> object:
+    def do(self, command: TableCommand, new_id: UUID = NEW_ID) -> object:
         """The result, or None when the command was refused."""
         before = state_of(self.table)
         try:
-            applied = self.table.apply(command, self.now_ms)
+            applied = self.table.apply(command, self.now_ms, new_id)
         except StratalogError:
             assert state_of(self.table) == before, f"refused, but not without a trace: {command}"
             return None
         after = state_of(self.table)
         self.table.undo(applied)
         assert state_of(self.table) == before, f"not undone: {command}"
-        applied = self.table.apply(command, self.now_ms)
+        applied = self.table.apply(command, self.now_ms, new_id)
         assert state_of(self.table) == after, f"not the same again: {command}"
         if applied.change_set is not None:
             self.follower.follow(applied.change_set)
@@ -172,7 +172,7 @@ class ShardTableMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from("abc"), shards=st.integers(0, 3), replicas=st.integers(1, 3))
     def create_topic(self, name: str, shards: int, replicas: int) -> None:
         self.topic_count += 1
-        self.do(CreateTopic(UUID(int=self.topic_count), name, shards, replicas, {"k": name}))
+        self.do(CreateTopic(name, shards, replicas, {"k": name}), UUID(int=self.topic_count))
 
     @rule(chance=CHANCE, shards=st.integers(1, 3), value=st.sampled_from(["", "1", "é"]))
     def add_shards_and_alter(self, chance: int, shards: int, value: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.segment import RemoteState, Segment
 from support.faulty_store import Fault
 from support.tier_rig import RIG_LIMITS, TierRig
@@ -78,7 +79,7 @@ class Story:
             case "retain":
                 heads = [segment for segment in shards[number].segments if segment.seal is not None]
                 if heads:
-                    await rig.meta.advance_log_start(shards[number].key, heads[0].seal.end_offset)
+                    await rig.meta.perform(AdvanceLogStart(shards[number].key, heads[0].seal.end_offset))
             case "sweep":
                 rig.clock.now_ms += 700_000
                 if not rig.store.is_away:

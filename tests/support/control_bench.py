@@ -14,9 +14,10 @@ from typing import Any, cast
 from stratalog.kafka import messages
 from stratalog.kafka.frames import decode_request_header
 from stratalog.machines.internal_topics import GROUP_LOG
-from stratalog.meta_api.commands import NodeInfo
+from stratalog.model.commands import AdvanceLogStart, CreateTopic, RegisterNode, RollSegment
 from stratalog.model.errors import StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import NodeInfo
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
@@ -111,7 +112,7 @@ class MemoryShard:
 
     async def delete_records_before(self, offset: int) -> int:
         self._fail()
-        shard = await self._bench.meta.advance_log_start(self.key, offset)
+        shard = await self._bench.meta.perform(AdvanceLogStart(self.key, offset))
         return shard.log_start_offset
 
 
@@ -173,14 +174,14 @@ class ControlBench:
 
     async def topic(self, name: str, shards: int = 1, **settings: str) -> Topic:
         """Make a topic and wait until the catalog shows it."""
-        topic = await self.meta.create_topic(name, shard_count=shards, replication_factor=1, settings=settings)
+        topic = await self.meta.perform(CreateTopic(name, shard_count=shards, replication_factor=1, settings=settings))
         await self.shown(lambda: self.catalog.topic_by_id(topic.topic_id) is not None)
         return topic
 
     async def group_log(self, shards: int = 2) -> Topic:
         """The topic of group offsets, as the node makes it."""
-        topic = await self.meta.create_topic(
-            GROUP_LOG, shard_count=shards, replication_factor=1, settings={}, is_internal=True
+        topic = await self.meta.perform(
+            CreateTopic(GROUP_LOG, shard_count=shards, replication_factor=1, settings={}, is_internal=True)
         )
         await self.shown(lambda: self.catalog.topic_by_id(topic.topic_id) is not None)
         return topic
@@ -194,7 +195,7 @@ class ControlBench:
         """End the active segment; the next epoch opens there."""
         active = self.catalog.active_segment(ShardKey(topic.topic_id, index))
         assert active is not None
-        new = await self.meta.roll_segment(active.key, end_offset)
+        new = await self.meta.perform(RollSegment(active.key, end_offset))
         await self.shown(lambda: self.catalog.segment(new.key) is not None)
 
     async def shown(self, condition: Callable[[], bool]) -> None:
@@ -224,7 +225,7 @@ async def control_bench(**settings: Any) -> AsyncIterator[ControlBench]:
     """A bench with one registered node; settings by attribute name."""
     meta = MetaService(MemoryStore(), clock_ms=lambda: 1_700_000_000_000)
     await meta.start()
-    await meta.register_node(NodeInfo(NODE_ID, "storage-1", "internal.example", 9092, rack="a"))
+    await meta.perform(RegisterNode(NodeInfo(NODE_ID, "storage-1", "internal.example", 9092, rack="a")))
     bench = ControlBench(meta, ProcessSettings(node_id=NODE_ID, **settings))
     bench.catalog.load(await meta.snapshot())
 

@@ -1,13 +1,22 @@
-"""The meta service behind a gate: calls by name can be held, refused, or performed with their answer lost."""
+"""The meta service behind a gate: commands by kind, and reads by name, can be held, refused, or performed with their
+answer lost."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar
 
+import pytest
+
+from stratalog.model.commands import Command
 from stratalog.model.errors import OutcomeUnknown
 from stratalog_meta.service import MetaService
+
+R = TypeVar("R")
+Call: TypeAlias = "type[Command[Any]] | str"
+"""A kind of command, or the name of a method that reads."""
 
 
 class GatedMeta:
@@ -15,49 +24,75 @@ class GatedMeta:
 
     def __init__(self, service: MetaService) -> None:
         self.service = service
-        self.calls: Counter[str] = Counter()
-        self._held: dict[str, asyncio.Event] = {}
-        self._failures: dict[str, deque[Exception]] = defaultdict(deque)
-        self._lost: Counter[str] = Counter()
+        self.calls: Counter[Call] = Counter()
+        self._held: dict[Call, asyncio.Event] = {}
+        self._failures: dict[Call, deque[Exception]] = defaultdict(deque)
+        self._lost: Counter[Call] = Counter()
 
-    def hold(self, name: str) -> None:
-        """Calls of this name wait before they are performed."""
-        self._held[name] = asyncio.Event()
+    def hold(self, call: Call) -> None:
+        """Calls of this kind wait before they are performed."""
+        self._held[call] = asyncio.Event()
 
-    def release(self, name: str) -> None:
-        self._held.pop(name).set()
+    def is_held(self, call: Call) -> bool:
+        return call in self._held
 
-    def fail(self, name: str, *errors: Exception) -> None:
+    def release(self, call: Call) -> None:
+        self._held.pop(call).set()
+
+    def fail(self, call: Call, *errors: Exception) -> None:
         """The next calls raise these instead of being performed."""
-        self._failures[name].extend(errors)
+        self._failures[call].extend(errors)
 
-    def lose_answer(self, name: str, count: int = 1) -> None:
+    def lose_answer(self, call: Call, count: int = 1) -> None:
         """The next calls are performed, but their caller never learns it."""
-        self._lost[name] += count
+        self._lost[call] += count
 
     def open_all(self) -> None:
-        for name in list(self._held):
-            self.release(name)
+        for call in list(self._held):
+            self.release(call)
         self._failures.clear()
         self._lost.clear()
+
+    async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
+        return await self._pass(type(command), lambda: self.service.perform(command, validate_only=validate_only))
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.service, name)
         if name == "watch" or not callable(method):
             return method
 
-        async def call(*args: Any, **options: Any) -> Any:
-            self.calls[name] += 1
-            gate = self._held.get(name)
-            if gate is not None:
-                await gate.wait()
-            failures = self._failures[name]
-            if failures:
-                raise failures.popleft()
-            answer = await method(*args, **options)
-            if self._lost[name]:
-                self._lost[name] -= 1
-                raise OutcomeUnknown(f"the answer to {name} was lost: read before acting again")
-            return answer
+        async def read(*args: Any, **options: Any) -> Any:
+            return await self._pass(name, lambda: method(*args, **options))
 
-        return call
+        return read
+
+    async def _pass(self, call: Call, perform: Callable[[], Awaitable[R]]) -> R:
+        self.calls[call] += 1
+        gate = self._held.get(call)
+        if gate is not None:
+            await gate.wait()
+        failures = self._failures[call]
+        if failures:
+            raise failures.popleft()
+        answer = await perform()
+        if self._lost[call]:
+            self._lost[call] -= 1
+            raise OutcomeUnknown(f"the answer to {call} was lost: read before acting again")
+        return answer
+
+
+def perform_instead(
+    patch: pytest.MonkeyPatch,
+    meta: MetaService,
+    kind: type[Command[Any]],
+    perform: Callable[[Command[Any]], Awaitable[Any]],
+) -> None:
+    """Commands of one kind come to `perform`, all others to the service."""
+    service = meta.perform
+
+    async def sorted_by_kind(command: Command[Any], *, validate_only: bool = False) -> Any:
+        if isinstance(command, kind):
+            return await perform(command)
+        return await service(command, validate_only=validate_only)
+
+    patch.setattr(meta, "perform", sorted_by_kind)

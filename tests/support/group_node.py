@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID, uuid5
 
 from stratalog.machines.age_clock import AgeClock
 from stratalog.machines.internal_topics import is_reserved, settings_to_create
-from stratalog.meta_api.commands import TopicDeleted
+from stratalog.model.commands import AdvanceLogStart, Command, CreateTopic
 from stratalog.model.errors import AlreadyExists, StratalogError
 from stratalog.model.group import MemberProtocol
 from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import TopicDeleted
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.groups.coordinator import CoordinatorLimits, GroupCoordinator
@@ -21,6 +22,7 @@ from stratalog_node.groups.placement import OFFSETS_TOPIC
 from stratalog_node.groups.requests import CommitRequest, JoinRequest, OffsetToCommit, SyncRequest
 from support.memory_shard import MemoryShard
 
+R = TypeVar("R")
 _T = TypeVar("_T")
 _NAMES = UUID("6b1d5b0e-0c1f-4f0a-9a53-000000000000")
 START_MS = 1_700_000_000_000
@@ -98,27 +100,21 @@ class GroupNode:
         return f"{prefix}-{self.member_ids}"
 
     # The meta service, as far as groups ask it ------------------------------------------------------------------
-    async def create_topic(
-        self,
-        name: str,
-        *,
-        shard_count: int,
-        replication_factor: int,
-        settings: Mapping[str, str],
-        is_internal: bool = False,
-        validate_only: bool = False,
-    ) -> Topic:
-        if name in self.topics.by_name:
-            raise AlreadyExists(f"topic {name} exists")
-        fixed = settings_to_create(name, settings, is_internal=is_internal)
-        topic = self.topics.add(name, shard_count, fixed)
-        for index in range(shard_count):
-            self.shards[ShardKey(topic.topic_id, index)] = MemoryShard(topic, index)
-        return topic
-
-    async def advance_log_start(self, shard: ShardKey, offset: int) -> None:
-        self.trims.append((shard.shard, offset))
-        self.shards[shard].trim(offset)
+    async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
+        match command:
+            case CreateTopic(name, shard_count, _, settings, is_internal):
+                if name in self.topics.by_name:
+                    raise AlreadyExists(f"topic {name} exists")
+                fixed = settings_to_create(name, settings, is_internal=is_internal)
+                topic = self.topics.add(name, shard_count, fixed)
+                for index in range(shard_count):
+                    self.shards[ShardKey(topic.topic_id, index)] = MemoryShard(topic, index)
+                return cast("R", topic)
+            case AdvanceLogStart(shard, offset):
+                self.trims.append((shard.shard, offset))
+                self.shards[shard].trim(offset)
+                return cast("R", None)  # groups do not look at the shard
+        raise AssertionError(f"groups do not ask for {command}")
 
     async def read_version(self) -> int:
         if isinstance(self.meta_version, StratalogError):

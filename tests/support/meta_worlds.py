@@ -10,6 +10,7 @@ from pathlib import Path
 from stratalog.meta_api.attempts import Patience
 from stratalog.meta_api.client import MetaClient
 from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.model.commands import AcquireLock, CreateTopic, RegisterNode
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import ChangeSet, Lock, NodeInfo
 from stratalog.model.segment import RemotePart, SealRecord, Segment
@@ -53,12 +54,12 @@ class MetaWorld:
 
     async def node(self, node_id: int = 1, rack: str | None = None) -> NodeInfo:
         node = NodeInfo(node_id, f"storage-{node_id}", "127.0.0.1", 9092 + node_id, rack)
-        await self.client.register_node(node)
+        await self.client.perform(RegisterNode(node))
         return node
 
     async def topic(self, name: str = "orders", shard_count: int = 1, replication_factor: int = 1) -> Topic:
-        return await self.client.create_topic(
-            name, shard_count=shard_count, replication_factor=replication_factor, settings={}
+        return await self.client.perform(
+            CreateTopic(name, shard_count=shard_count, replication_factor=replication_factor, settings={})
         )
 
     async def active(self, topic: Topic, shard: int = 0) -> Segment:
@@ -74,7 +75,7 @@ class MetaWorld:
         return await self.active(await self.topic(name, shard_count))
 
     async def lock(self) -> Lock:
-        return await self.client.acquire_lock("tier/1", "node-1/1", 60_000)
+        return await self.client.perform(AcquireLock("tier/1", "node-1/1", 60_000))
 
 
 def make_store(kind: str, directory: Path) -> MetaStore:

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, Self
 from stratalog.formats.record_batch import walk
 from stratalog.formats.records import NEXT_OFFSET, Record, decode_records, encode_batch
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.meta_api.commands import NodeInfo
+from stratalog.model.commands import CreateTopic, RegisterNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import NodeInfo
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
@@ -149,7 +150,7 @@ class ShardRig:
         assert not self._is_alive
         self.lives += 1
         make_directories(self.layout.segments, self.layout.journal, self.layout.checkpoints)
-        registration = await self.meta.service.register_node(NodeInfo(NODE_ID, "disk-1", "localhost", 9092))
+        registration = await self.meta.service.perform(RegisterNode(NodeInfo(NODE_ID, "disk-1", "localhost", 9092)))
         snapshot = await self.meta.service.snapshot()
         self.catalog = Catalog(lambda overrides: TopicSettings.resolve(self.settings, overrides))
         self.catalog.load(snapshot)
@@ -277,7 +278,9 @@ class ShardRig:
     # Topics and shards ----------------------------------------------------------------------------------------------
     async def create_topic(self, name: str = "flights", shards: int = 1, **settings: Any) -> Topic:
         overrides = {key.replace("_", "."): str(value) for key, value in settings.items()}
-        topic = await self.meta.service.create_topic(name, shard_count=shards, replication_factor=1, settings=overrides)
+        topic = await self.meta.service.perform(
+            CreateTopic(name, shard_count=shards, replication_factor=1, settings=overrides)
+        )
         await eventually(lambda: self.shards.get(ShardKey(topic.topic_id, shards - 1)) is not None)
         return topic
 

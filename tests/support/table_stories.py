@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
 from uuid import UUID
 
 from stratalog.machines.shard_table import Applied, ShardTable
-from stratalog.machines.table_commands import (
+from stratalog.machines.table_records import TableHeader
+from stratalog.model.commands import (
     AcquireLock,
+    Command,
     CommitParts,
     CompleteRemote,
     CreateTopic,
-    PartOutcomes,
     RegisterNode,
     RollSegment,
     SealSegment,
-    TableCommand,
 )
-from stratalog.machines.table_records import TableHeader
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock, NodeInfo, PartCommit
 from stratalog.model.segment import RemotePart, SealRecord, Segment
 from stratalog.model.topic import Topic
 
+R = TypeVar("R")
 CLUSTER_ID = "cluster-1"
+NEW_ID = UUID(int=99)
 
 
 class TableStory:
@@ -35,50 +37,38 @@ class TableStory:
         for node_id in range(1, nodes + 1):
             self.do(RegisterNode(NodeInfo(node_id, f"storage-{node_id}", "host", 9092)))
 
-    def do(self, command: TableCommand) -> Applied:
-        applied = self.table.apply(command, self.now_ms)
+    def do(self, command: Command[R], new_id: UUID = NEW_ID) -> Applied[R]:
+        applied = self.table.apply(command, self.now_ms, new_id)
         self.table.check_invariants()
         return applied
 
     def topic(self, name: str = "orders", shards: int = 1, replicas: int = 1) -> Topic:
         self._next_topic += 1
-        topic_id = UUID(int=self._next_topic)
-        result = self.do(CreateTopic(topic_id, name, shards, replicas, {})).result
-        assert isinstance(result, Topic)
-        return result
+        return self.do(CreateTopic(name, shards, replicas, {}), UUID(int=self._next_topic)).result
 
     def active(self, topic: Topic, shard: int = 0) -> Segment:
         return self.table.shard(ShardKey(topic.topic_id, shard)).segments[-1]
 
     def roll(self, segment: SegmentKey, end_offset: int) -> Segment:
-        result = self.do(RollSegment(segment, end_offset)).result
-        assert isinstance(result, Segment)
-        return result
+        return self.do(RollSegment(segment, end_offset)).result
 
     def seal(self, segment: SegmentKey) -> Segment:
         """Seal with a record that says what the table says."""
         known = self.table.segment(segment)
         assert known.end_offset is not None
-        result = self.do(SealSegment(segment, record_of(segment, known.end_offset))).result
-        assert isinstance(result, Segment)
-        return result
+        return self.do(SealSegment(segment, record_of(segment, known.end_offset))).result
 
     def lock(self, name: str = "tier/1", holder: str = "node-1/1") -> Lock:
-        result = self.do(AcquireLock(name, holder, 10_000)).result
-        assert isinstance(result, Lock)
-        return result
+        return self.do(AcquireLock(name, holder, 10_000)).result
 
     def commit(self, lock: Lock, segment: SegmentKey, base_offset: int, end_offset: int) -> object:
         """The outcome of one commit: a segment, or the refusal as a value."""
         piece = RemotePart(f"chunk-{base_offset}-{end_offset}", 0, 10, base_offset, end_offset)
-        result = self.do(CommitParts(lock, (PartCommit(segment, base_offset, piece),))).result
-        assert isinstance(result, PartOutcomes)
-        return result.outcomes[0]
+        (outcome,) = self.do(CommitParts(lock, (PartCommit(segment, base_offset, piece),))).result
+        return outcome
 
     def complete(self, lock: Lock, segment: SegmentKey) -> Segment:
-        result = self.do(CompleteRemote(lock, segment, "manifest", b"digest", 10)).result
-        assert isinstance(result, Segment)
-        return result
+        return self.do(CompleteRemote(lock, segment, "manifest", b"digest", 10)).result
 
     def segment(self, key: SegmentKey) -> Segment:
         return self.table.segment(key)

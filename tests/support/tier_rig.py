@@ -16,10 +16,11 @@ from stratalog.formats.part import check_part
 from stratalog.formats.record_batch import check_batch
 from stratalog.formats.records import Record, encode_batch
 from stratalog.machines.upload_events import UploadLimits
-from stratalog.meta_api.commands import Change, NodeInfo, SegmentChanged, ShardChanged, TopicDeleted
 from stratalog.model.batch import BatchHeader
+from stratalog.model.commands import CreateTopic, RegisterNode, RollSegment, SealSegment
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import Change, NodeInfo, SegmentChanged, ShardChanged, TopicDeleted
 from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment, SegmentState
 from stratalog.model.topic import Topic
 from stratalog.objects.obstore_store import open_memory
@@ -232,7 +233,7 @@ class TierRig:
         await self.meta.start()
         self.cluster_id = self.meta.cluster_id
         self.names = ObjectNames("", self.cluster_id)
-        await self.meta.register_node(NodeInfo(NODE_ID, "disk-1", "localhost", 9092))
+        await self.meta.perform(RegisterNode(NodeInfo(NODE_ID, "disk-1", "localhost", 9092)))
         snapshot = await self.meta.snapshot()
         self.catalog.load(snapshot)
         for shard in snapshot.shards:
@@ -328,7 +329,7 @@ class TierRig:
     # Data -----------------------------------------------------------------------------------------------------------
     async def create_topic(self, name: str = "flights", shards: int = 1, **settings: str) -> Topic:
         overrides = {key.replace("_", "."): value for key, value in settings.items()}
-        topic = await self.meta.create_topic(name, shard_count=shards, replication_factor=1, settings=overrides)
+        topic = await self.meta.perform(CreateTopic(name, shard_count=shards, replication_factor=1, settings=overrides))
         last = ShardKey(topic.topic_id, shards - 1)
         while self.shards.get(last) is None:
             await asyncio.sleep(0)
@@ -372,7 +373,7 @@ class TierRig:
         """The active segment ends and the next opens; returns the one that ended, not sealed yet."""
         active = shard.segments[-1]
         copy = shard.copies.setdefault(active.key, RigCopy(active.key))
-        opened = await self.meta.roll_segment(active.key, copy.end_offset)
+        opened = await self.meta.perform(RollSegment(active.key, copy.end_offset))
         shard.copies[opened.key] = RigCopy(opened.key)
         while self.catalog.segment(opened.key) is None:
             await asyncio.sleep(0)
@@ -395,7 +396,7 @@ class TierRig:
             replicas=(NODE_ID,),
             sealed_ms=self.clock.now_ms,
         )
-        sealed = await self.meta.seal_segment(segment.key, replace(record, **changes))
+        sealed = await self.meta.perform(SealSegment(segment.key, replace(record, **changes)))
         while (known := self.catalog.segment(segment.key)) is not None and known.seal is None:
             await asyncio.sleep(0)
         return sealed

@@ -4,8 +4,8 @@
 What it did is in the answer: the result, the change set for watchers, the writes for the store. Until the store has
 synced them the caller can `undo`, newest first, so memory never shows readers what a restart would not find.
 
-The caller must bring ids and time (`now_ms` may stand still, never mislead locks by going back far), and must read only
-between transactions it keeps.
+The caller must bring time (`now_ms` may stand still, never mislead locks by going back far) and, with each command, an
+id that was never given before, and must read only between transactions it keeps.
 Invariants: `check_invariants`.
 Cost: O(1) per record changed; `snapshot` shares all records and rebuilds only shards that changed since the last one.
 Source: docs/design.md section 3; docs/meta.md has the table of transitions.
@@ -15,16 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, Generic, TypeVar, assert_never, cast
 from uuid import UUID
 
 from stratalog.machines import table_locks, table_remote, table_segments, table_topics
-from stratalog.machines.table_commands import (
+from stratalog.machines.table_invariants import check_invariants
+from stratalog.machines.table_load import load_state
+from stratalog.machines.table_records import StoredRecord, TableHeader, TableWrite
+from stratalog.machines.table_state import Steps, TableState, TableTransaction
+from stratalog.model.commands import (
     AcquireLock,
     AddShards,
     AdvanceLogStart,
     AllocateProducerIds,
     AlterTopic,
+    Command,
     CommitParts,
     CompleteRemote,
     CreateTopic,
@@ -41,21 +46,19 @@ from stratalog.machines.table_commands import (
     TableCommand,
     TableResult,
 )
-from stratalog.machines.table_invariants import check_invariants
-from stratalog.machines.table_load import load_state
-from stratalog.machines.table_records import StoredRecord, TableHeader, TableWrite
-from stratalog.machines.table_state import Steps, TableState, TableTransaction
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Snapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
+R = TypeVar("R")
+
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Generic[R]):
     """What one command did. `change_set` is None when readers cannot see it (locks, ids, a repetition)."""
 
-    result: TableResult
+    result: R
     change_set: ChangeSet | None
     writes: tuple[TableWrite, ...]
     transaction: TableTransaction
@@ -81,22 +84,23 @@ class ShardTable:
         return None if state is None else cls(state)
 
     # Changing ---------------------------------------------------------------------------------------------------
-    def apply(self, command: TableCommand, now_ms: int) -> Applied:
+    def apply(self, command: Command[R], now_ms: int, new_id: UUID) -> Applied[R]:
         """Perform a command, or raise with nothing changed."""
-        steps = self.apply_in_steps(command, now_ms)
+        steps = self.apply_in_steps(command, now_ms, new_id)
         while True:
             try:
                 next(steps)
             except StopIteration as done:
-                applied: Applied = done.value
+                applied: Applied[R] = done.value
                 return applied
 
-    def apply_in_steps(self, command: TableCommand, now_ms: int) -> Steps[Applied]:
+    def apply_in_steps(self, command: Command[R], now_ms: int, new_id: UUID) -> Steps[Applied[R]]:
         """The same in steps, for commands that change thousands of records: nothing else may be read or applied
         between two of them. One that is given up midway (`close`) has changed nothing."""
-        transaction = TableTransaction(self._state, now_ms)
+        transaction = TableTransaction(self._state, now_ms, new_id)
         try:
-            result = yield from _dispatch(transaction, command)
+            # There are no other commands than these, and each is answered as it says itself.
+            result = cast("R", (yield from _dispatch(transaction, cast("TableCommand", command))))
         except BaseException:
             transaction.undo()
             raise
@@ -107,7 +111,7 @@ class ShardTable:
             self._snapshot = None
         return Applied(result, change_set, tuple(transaction.writes), transaction)
 
-    def undo(self, applied: Applied) -> None:
+    def undo(self, applied: Applied[Any]) -> None:
         """Take back the newest command that was not taken back yet."""
         applied.transaction.undo()
         self._snapshot = None
@@ -190,11 +194,11 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
             yield from table_segments.purge_segments(tx, command)
             return None
         case CommitParts():
-            return table_remote.commit_parts(tx, command)
+            return (yield from table_remote.commit_parts(tx, command))
         case CompleteRemote():
             return table_remote.complete_remote(tx, command)
         case ReplaceParts():
-            return table_remote.replace_parts(tx, command)
+            return (yield from table_remote.replace_parts(tx, command))
         case AcquireLock():
             return table_locks.acquire_lock(tx, command)
         case ReleaseLock():

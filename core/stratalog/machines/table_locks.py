@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from stratalog.machines.table_bounds import MAX_LEASE_MS, MAX_LOCKS, MAX_NAME_CHARACTERS
-from stratalog.machines.table_commands import AcquireLock, AllocateProducerIds, ReleaseLock
 from stratalog.machines.table_state import TableTransaction
+from stratalog.model.commands import AcquireLock, AllocateProducerIds, ProducerIdBlock, ReleaseLock
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, LimitExceeded
 from stratalog.model.metadata import Lock
 
@@ -106,7 +106,7 @@ def check_lock(tx: TableTransaction, lock: Lock) -> None:
         )
 
 
-def allocate_producer_ids(tx: TableTransaction, command: AllocateProducerIds) -> range:
+def allocate_producer_ids(tx: TableTransaction, command: AllocateProducerIds) -> ProducerIdBlock:
     """A block of ids never given before."""
     if not 0 < command.count <= MAX_PRODUCER_IDS_PER_BLOCK:
         raise InvalidRequest(
@@ -117,4 +117,4 @@ def allocate_producer_ids(tx: TableTransaction, command: AllocateProducerIds) ->
     if end > MAX_PRODUCER_ID:
         raise LimitExceeded(f"producer ids are used up: {header.next_producer_id} of {MAX_PRODUCER_ID} were given")
     tx.put_header(replace(header, next_producer_id=end))
-    return range(header.next_producer_id, end)
+    return ProducerIdBlock(header.next_producer_id, end)

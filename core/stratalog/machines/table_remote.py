@@ -12,9 +12,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from stratalog.machines.table_bounds import INT64_MAX, MAX_DIGEST_BYTES, is_object_key, is_part_in_bounds
-from stratalog.machines.table_commands import CommitParts, CompleteRemote, PartOutcomes, ReplaceParts
 from stratalog.machines.table_locks import check_lock
-from stratalog.machines.table_state import TableTransaction, describe_segment
+from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, describe_segment
+from stratalog.model.commands import CommitParts, CompleteRemote, PartOutcomes, ReplaceParts
 from stratalog.model.errors import Conflict, InvalidRequest, Rejected, StratalogError
 from stratalog.model.ids import MAX_OFFSET, SegmentKey
 from stratalog.model.metadata import PartCommit, PartReplacement
@@ -24,16 +24,18 @@ from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, Segment
 NO_COMMIT = RemoteCopy().commit_offset
 
 
-def commit_parts(tx: TableTransaction, command: CommitParts) -> PartOutcomes:
+def commit_parts(tx: TableTransaction, command: CommitParts) -> Steps[PartOutcomes]:
     """Move commit offsets, each by its own compare-and-set. A commit that is there already is answered as done."""
     check_lock(tx, command.lock)
     outcomes: list[Segment | StratalogError] = []
-    for commit in command.commits:
+    for number, commit in enumerate(command.commits, 1):
+        if number % RECORDS_PER_STEP == 0:
+            yield
         try:
             outcomes.append(_commit_part(tx, commit))
         except Rejected as refusal:
             outcomes.append(refusal)
-    return PartOutcomes(tuple(outcomes))
+    return tuple(outcomes)
 
 
 def _commit_part(tx: TableTransaction, commit: PartCommit) -> Segment:
@@ -114,16 +116,18 @@ def complete_remote(tx: TableTransaction, command: CompleteRemote) -> Segment:
     return changed
 
 
-def replace_parts(tx: TableTransaction, command: ReplaceParts) -> PartOutcomes:
+def replace_parts(tx: TableTransaction, command: ReplaceParts) -> Steps[PartOutcomes]:
     """Point committed parts at other objects with the same offsets (bundle compaction)."""
     check_lock(tx, command.lock)
     outcomes: list[Segment | StratalogError] = []
-    for replacement in command.replacements:
+    for number, replacement in enumerate(command.replacements, 1):
+        if number % RECORDS_PER_STEP == 0:
+            yield
         try:
             outcomes.append(_replace_parts(tx, replacement))
         except Rejected as refusal:
             outcomes.append(refusal)
-    return PartOutcomes(tuple(outcomes))
+    return tuple(outcomes)
 
 
 def _replace_parts(tx: TableTransaction, replacement: PartReplacement) -> Segment:

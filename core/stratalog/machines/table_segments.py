@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stratalog.machines.table_bounds import INT64_MAX, is_seal_in_bounds
-from stratalog.machines.table_commands import (
+from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, describe_segment
+from stratalog.model.commands import (
     ForgetLocal,
     ProposeIsr,
     PurgeSegments,
@@ -16,7 +17,6 @@ from stratalog.machines.table_commands import (
     RollSegment,
     SealSegment,
 )
-from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, describe_segment
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.ids import MAX_OFFSET, SegmentKey
 from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState

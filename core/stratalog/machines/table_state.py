@@ -146,11 +146,13 @@ class TableTransaction:
     Requires: transactions are undone in the opposite order of their making.
     """
 
-    __slots__ = ("_header_before", "_undo", "changes", "now_ms", "state", "writes")
+    __slots__ = ("_header_before", "_undo", "changes", "new_id", "now_ms", "state", "writes")
 
-    def __init__(self, state: TableState, now_ms: int) -> None:
+    def __init__(self, state: TableState, now_ms: int, new_id: UUID) -> None:
+        """`new_id` was never given before: what the command makes is called so."""
         self.state = state
         self.now_ms = now_ms
+        self.new_id = new_id
         self.changes: list[Change] = []
         self.writes: list[TableWrite] = []
         self._header_before = state.header

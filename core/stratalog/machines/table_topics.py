@@ -13,7 +13,10 @@ from typing import Final
 from stratalog.machines.internal_topics import refuse_internal, settings_to_create
 from stratalog.machines.placement import place
 from stratalog.machines.table_bounds import check_names
-from stratalog.machines.table_commands import (
+from stratalog.machines.table_locks import end_leases
+from stratalog.machines.table_records import NodeEntry
+from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction
+from stratalog.model.commands import (
     AddShards,
     AdvanceLogStart,
     AlterTopic,
@@ -21,9 +24,6 @@ from stratalog.machines.table_commands import (
     DeleteTopic,
     RegisterNode,
 )
-from stratalog.machines.table_locks import end_leases
-from stratalog.machines.table_records import NodeEntry
-from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction
 from stratalog.model.errors import AlreadyExists, Conflict, InvalidRequest, LimitExceeded
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
 from stratalog.model.metadata import Registration, life_name
@@ -65,8 +65,8 @@ def create_topic(tx: TableTransaction, command: CreateTopic) -> Steps[Topic]:
         )
     if name in tx.state.topic_ids:
         raise AlreadyExists(f"topic {name!r} exists already (id {tx.state.topic_ids[name]}): use it or delete it first")
-    if command.topic_id in tx.state.topics:
-        raise AlreadyExists(f"topic id {command.topic_id} is taken already: make the topic under a new id")
+    if tx.new_id in tx.state.topics:
+        raise AlreadyExists(f"topic id {tx.new_id} is taken already: make the topic under a new id")
     if command.replication_factor < 1:
         raise InvalidRequest(f"topic {name!r}: replication factor {command.replication_factor} must be at least 1")
     _check_shard_count(name, command.shard_count)
@@ -74,7 +74,7 @@ def create_topic(tx: TableTransaction, command: CreateTopic) -> Steps[Topic]:
     _check_settings(name, settings)
     topic = Topic(
         name,
-        command.topic_id,
+        tx.new_id,
         command.shard_count,
         command.replication_factor,
         dict(settings),

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from pydantic import BaseModel, ValidationError
 
 from stratalog.meta_api import bodies, codec
 from stratalog.meta_api.attempts import Patience, Repeat
-from stratalog.meta_api.commands import (
+from stratalog.meta_api.problems import from_problem
+from stratalog.meta_api.streams import SnapshotReader
+from stratalog.meta_api.transport import Transport
+from stratalog.meta_api.watch_lines import WatchReader
+from stratalog.model import commands
+from stratalog.model.commands import Command
+from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import (
     ChangeSet,
     Lock,
     NodeInfo,
@@ -24,16 +32,11 @@ from stratalog.meta_api.commands import (
     Registration,
     Snapshot,
 )
-from stratalog.meta_api.problems import from_problem
-from stratalog.meta_api.streams import SnapshotReader
-from stratalog.meta_api.transport import Transport
-from stratalog.meta_api.watch_lines import WatchReader
-from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
-from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SealRecord, Segment
 from stratalog.model.topic import Shard, Topic
 
 A = TypeVar("A", bound=BaseModel)
+R = TypeVar("R")
 
 
 class HttpMetaClient:
@@ -55,6 +58,63 @@ class HttpMetaClient:
             raise kind(
                 f"{method} {path}: the answer cannot be read ({error.errors()[0]['msg']}): read again"
             ) from error
+
+    async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
+        return cast("R", await self._perform(command, validate_only))
+
+    async def _perform(self, command: Command[Any], validate_only: bool) -> object:
+        match command:
+            case commands.RegisterNode(node):
+                return await self.register_node(node)
+            case commands.ForgetLocal(segments, node_id):
+                await self.forget_local(segments, node_id)
+                return None
+            case commands.CreateTopic():
+                return await self.create_topic(
+                    command.name,
+                    shard_count=command.shard_count,
+                    replication_factor=command.replication_factor,
+                    settings=command.settings,
+                    is_internal=command.is_internal,
+                    validate_only=validate_only,
+                )
+            case commands.DeleteTopic(topic_id):
+                await self.delete_topic(topic_id)
+                return None
+            case commands.AddShards(topic_id, shard_count):
+                return await self.add_shards(topic_id, shard_count)
+            case commands.AlterTopic(topic_id, settings, expected, more):
+                return await self.alter_topic(topic_id, settings, expected=expected, shard_count=more)
+            case commands.AdvanceLogStart(shard, offset):
+                return await self.advance_log_start(shard, offset)
+            case commands.RollSegment(segment, end_offset):
+                return await self.roll_segment(segment, end_offset)
+            case commands.SealSegment(segment, record):
+                return await self.seal_segment(segment, record)
+            case commands.ProposeIsr(segment, isr, version):
+                return await self.propose_isr(segment, isr, version)
+            case commands.RaiseFence(segment, fence):
+                return await self.raise_fence(segment, fence)
+            case commands.PurgeSegments(segments):
+                await self.purge_segments(segments)
+                return None
+            case commands.CommitParts(lock, commits):
+                return tuple(await self.commit_parts(lock, commits))
+            case commands.ReplaceParts(lock, replacements):
+                return tuple(await self.replace_parts(lock, replacements))
+            case commands.CompleteRemote(lock, segment, key, digest, size):
+                return await self.complete_remote(
+                    lock, segment, manifest_key=key, manifest_digest=digest, size_bytes=size
+                )
+            case commands.AcquireLock(name, holder, ttl_ms, lasting):
+                return await self.acquire_lock(name, holder, ttl_ms, lasting)
+            case commands.ReleaseLock(lock):
+                await self.release_lock(lock)
+                return None
+            case commands.AllocateProducerIds(count):
+                ids = await self.allocate_producer_ids(count)
+                return commands.ProducerIdBlock(ids.start, ids.stop)
+        raise AssertionError(f"no such command: {command}")
 
     # Nodes and reading ------------------------------------------------------------------------------------------
     async def read_cluster_id(self) -> str:

@@ -31,6 +31,8 @@ from stratalog.admin_api.models import (
 )
 from stratalog.admin_api.next_steps import GIVE_BUCKET
 from stratalog.admin_api.wording import counted, human_duration
+from stratalog.model import commands
+from stratalog.model.commands import DeleteTopic
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog.model.segment import Segment
 from stratalog.settings.topic import TopicSettings
@@ -155,11 +157,13 @@ class NodeAdmin:
         """Raises: InvalidRequest, AlreadyExists, Unavailable, OutcomeUnknown."""
         services = self._services
         TopicSettings.validate_overrides(request.settings, services.settings)
-        topic = await services.meta.create_topic(
-            request.name,
-            shard_count=request.shards or services.settings.num_partitions,
-            replication_factor=request.replication_factor or services.settings.default_replication_factor,
-            settings=request.settings,
+        topic = await services.meta.perform(
+            commands.CreateTopic(
+                request.name,
+                shard_count=request.shards or services.settings.num_partitions,
+                replication_factor=request.replication_factor or services.settings.default_replication_factor,
+                settings=request.settings,
+            ),
             validate_only=request.validate_only,
         )
         return await topic_info(services, topic, Slices(self._turns))
@@ -179,7 +183,7 @@ class NodeAdmin:
         return await topic_info(services, topic, Slices(self._turns))
 
     async def delete_topic(self, name: str) -> None:
-        await self._services.meta.delete_topic(self._services.topic(name).topic_id)
+        await self._services.meta.perform(DeleteTopic(self._services.topic(name).topic_id))
 
     # Segments ---------------------------------------------------------------------------------------------------
     async def segments(self, topic_name: str | None, shard: int | None) -> AsyncIterator[SegmentInfo]:

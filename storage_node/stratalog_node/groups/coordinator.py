@@ -27,9 +27,9 @@ from stratalog.machines.group_events import (
     MemberSynced,
     SyncAnswer,
 )
-from stratalog.meta_api.commands import Change, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
 from stratalog.model.group import GroupError
 from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.groups.attention import Attention

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from stratalog.machines.group import Group
 from stratalog.machines.group_events import GroupLimits
+from stratalog.meta_api.client import CommandTaker
+from stratalog.model.commands import AdvanceLogStart, CreateTopic
 from stratalog.model.errors import AlreadyExists, Corrupt, Fenced, StratalogError
 from stratalog.model.group import CommittedOffset, GroupError
 from stratalog.model.ids import ShardKey
-from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
@@ -43,21 +44,8 @@ _LONGEST_GROUP_ID = 4_096
 """In UTF-8 bytes: what the group log, the caches of names and the search for a group's place can bear many of."""
 
 
-class GroupMeta(Protocol):
+class GroupMeta(CommandTaker, Protocol):
     """What groups ask of the meta service; `MetaClient` is one."""
-
-    async def create_topic(
-        self,
-        name: str,
-        *,
-        shard_count: int,
-        replication_factor: int,
-        settings: Mapping[str, str],
-        is_internal: bool = False,
-        validate_only: bool = False,
-    ) -> Topic: ...
-
-    async def advance_log_start(self, shard: ShardKey, offset: int) -> object: ...
 
     async def read_version(self) -> int: ...
 
@@ -140,12 +128,14 @@ class GroupHosting:
         try:
             settings = self._settings
             with contextlib.suppress(AlreadyExists):
-                await self._meta.create_topic(
-                    OFFSETS_TOPIC,
-                    shard_count=settings.offsets_topic_num_partitions,
-                    replication_factor=settings.default_replication_factor,
-                    settings={},
-                    is_internal=True,
+                await self._meta.perform(
+                    CreateTopic(
+                        OFFSETS_TOPIC,
+                        shard_count=settings.offsets_topic_num_partitions,
+                        replication_factor=settings.default_replication_factor,
+                        settings={},
+                        is_internal=True,
+                    )
                 )
             # Whoever asked goes on to JoinGroup: a moment here saves it a round of NOT_COORDINATOR.
             if await catalog_shows(self._has_adopted, int(_OPENING_TIMEOUT_S * 1000)) and self._loads:
@@ -312,7 +302,7 @@ class GroupHosting:
         async def trim(index: int, offset: int) -> None:
             # The snapshot first: a power cut may take what is not flushed, and what is trimmed stays trimmed.
             await view.make_durable()
-            await self._meta.advance_log_start(ShardKey(topic_id, index), offset)
+            await self._meta.perform(AdvanceLogStart(ShardKey(topic_id, index), offset))
 
         return GroupLog(
             shard.index,

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from stratalog.model.commands import AllocateProducerIds
 from stratalog_node.serve.metadata_pieces import MetadataPieces
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ class ProducerIds:
         async with self._lock:
             producer_id = next(self._block, None)
             if producer_id is None:
-                self._block = iter(await meta.allocate_producer_ids(PRODUCER_ID_BLOCK))
+                block = await meta.perform(AllocateProducerIds(PRODUCER_ID_BLOCK))
+                self._block = iter(range(block.first, block.end))
                 producer_id = next(self._block)
             return producer_id
 

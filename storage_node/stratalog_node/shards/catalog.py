@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from stratalog.meta_api.commands import (
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.in_order import find, place_of
+from stratalog.model.metadata import (
     Change,
     ChangeSet,
     NodeChanged,
@@ -24,8 +26,6 @@ from stratalog.meta_api.commands import (
     TopicChanged,
     TopicDeleted,
 )
-from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.in_order import find, place_of
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.model.topic import Topic
 from stratalog.settings.topic import TopicSettings

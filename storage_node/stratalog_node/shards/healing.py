@@ -19,6 +19,7 @@ import asyncio
 from stratalog.formats.segment_file import encode_segment_header
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.meta_api.client import MetaClient
+from stratalog.model.commands import AdvanceLogStart, RollSegment
 from stratalog.model.errors import Rejected, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment, SegmentState
@@ -151,8 +152,8 @@ class Healing:
     async def _go_on_behind(self, shard: ShardLog, segment: Segment, log_start: int, missing: MissingTail) -> None:
         """All that is missing was deleted: end the segment at the log start, and with it its life."""
         if segment.state is SegmentState.ACTIVE:
-            await self._meta.roll_segment(segment.key, log_start)
-        await self._meta.advance_log_start(shard.key, log_start)
+            await self._meta.perform(RollSegment(segment.key, log_start))
+        await self._meta.perform(AdvanceLogStart(shard.key, log_start))
         while not await catalog_shows(lambda: self._node.catalog.segment(segment.key) is None, _SHOWN_WITHIN_MS):
             log.warning("a segment that was ended and deleted is still in the catalog", segment=str(segment.key))
         shard.inherited = missing.producers

@@ -16,15 +16,15 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.segment_leader import OfferedBatch, ProposeIsr
 from stratalog.meta_api.client import MetaClient
-from stratalog.meta_api.commands import (
+from stratalog.model.errors import DiskFull, Fenced, OutcomeUnknown, StratalogError, Unavailable
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import (
     Change,
     SegmentChanged,
     ShardChanged,
     TopicChanged,
     TopicDeleted,
 )
-from stratalog.model.errors import DiskFull, Fenced, OutcomeUnknown, StratalogError, Unavailable
-from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Topic

@@ -19,6 +19,8 @@ from stratalog.formats.index_block import IndexBlock, encode_index_block
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.segment_leader import FenceRaised, IsrCommitted, OpeningConfirmed, ProposeIsr
 from stratalog.meta_api.client import MetaClient
+from stratalog.model import commands
+from stratalog.model.commands import AdvanceLogStart, RollSegment, SealSegment
 from stratalog.model.errors import Conflict, Corrupt, Fenced, NotFound, Rejected, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import SealRecord
@@ -148,7 +150,7 @@ class Sealing:
         if ended.old.leader.end_offset > key.base_offset or ended.shard.log_start_offset < key.base_offset:
             return False
         try:
-            await self._meta.advance_log_start(key.shard_key, key.base_offset)
+            await self._meta.perform(AdvanceLogStart(key.shard_key, key.base_offset))
             return True
         except StratalogError as error:
             log.warning("segment without records stays", segment=str(key), error=str(error))
@@ -160,7 +162,7 @@ class Sealing:
         backoff = Backoff()
         while True:
             try:
-                await self._meta.roll_segment(old.key, old.leader.end_offset)
+                await self._meta.perform(RollSegment(old.key, old.leader.end_offset))
                 return True
             except (Fenced, Conflict, NotFound, Rejected) as error:
                 log.warning("roll refused: this node leads the shard no more", segment=str(old.key), error=str(error))
@@ -176,7 +178,7 @@ class Sealing:
 
     async def _propose_isr(self, shard: ShardLog, active: ActiveSegment, effect: ProposeIsr) -> None:
         try:
-            segment = await self._meta.propose_isr(active.key, effect.isr, effect.version)
+            segment = await self._meta.perform(commands.ProposeIsr(active.key, tuple(effect.isr), effect.version))
         except Fenced:
             shard.confirmed(active, FenceRaised(active.key.epoch), self._node.clock_ms())
         except StratalogError as error:
@@ -225,7 +227,7 @@ class Sealing:
                     async with self._slots:
                         block = await self._node.threads.seal_file(old.file, lambda: self._make_seal(old))
                 # The same record each time: after a lost answer another one (another time) would be a conflict.
-                await self._meta.seal_segment(old.key, block.seal)
+                await self._meta.perform(SealSegment(old.key, block.seal))
                 break
             except FlushLost as error:
                 self._node.stats.seal_failures += 1

@@ -1,8 +1,7 @@
 """One shard on this node: takes batches, writes them once per loop turn, tells who waits, serves ranges.
 
 The shell around `SegmentLeader`: it performs effects and holds no decision about offsets, acknowledgement or rolling.
-Lives on the event loop; rolls are confirmed and segments sealed by `shards/sealing.py`, reads off the loop by
-`shards/reading.py`.
+Lives on the event loop; `shards/sealing.py` confirms rolls and seals, `shards/reading.py` reads off the loop.
 
 Invariant: a batch's payload is used before `flush_pending` returns (it is a view of a receive buffer).
 Memory: an idle shard without data is this object and an empty leader; its file is made by its first append.
@@ -34,6 +33,7 @@ from stratalog.machines.segment_leader import (
     StopLeading,
     TimePassed,
 )
+from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.errors import DiskFull, OutcomeUnknown, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.in_order import find
@@ -493,7 +493,7 @@ class ShardLog:
         return ranges.local_size_bytes(self)
 
     async def delete_records_before(self, offset: int) -> int:
-        shard = await self.node.meta.advance_log_start(self.key, min(offset, self.high_watermark))
+        shard = await self.node.meta.perform(AdvanceLogStart(self.key, min(offset, self.high_watermark)))
         if shard.log_start_offset > self.log_start_offset:
             self.log_start_offset = shard.log_start_offset
             self.wake_waiters()

@@ -28,9 +28,9 @@ from stratalog.machines.bundles import (
     plan_bundles,
 )
 from stratalog.meta_api.client import MetaClient
-from stratalog.meta_api.commands import Lock
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import Lock
 from stratalog.model.segment import RemotePart, RemoteState, SegmentState
 from stratalog.objects.store import ObjectInfo, ObjectStore
 from stratalog.telemetry.logs import logger

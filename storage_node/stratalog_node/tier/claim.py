@@ -18,7 +18,6 @@ from stratalog.formats.object_names import ClaimName, ObjectNames
 from stratalog.machines.claims import NEXT_STEP, ClaimForked, ClaimHeld, PutClaim, ReadClaim, name_ending, next_step
 from stratalog.machines.table_locks import MAX_LASTING_HOLDERS
 from stratalog.machines.upload_events import UploadLimits
-from stratalog.meta_api.commands import Lock
 from stratalog.model.errors import (
     AlreadyExists,
     Conflict,
@@ -29,6 +28,7 @@ from stratalog.model.errors import (
     StratalogError,
     Unavailable,
 )
+from stratalog.model.metadata import Lock
 from stratalog.objects.store import ObjectStore
 from stratalog_node.tier import wrong_store
 from stratalog_node.tier.stats import TierStats

@@ -15,9 +15,10 @@ from typing import TypeVar
 
 from stratalog.machines.upload_events import Gone, Moved, PieceOutcome, Unreadable, UploadLimits
 from stratalog.meta_api.client import MetaClient
-from stratalog.meta_api.commands import Lock, PartCommit, PartReplacement
+from stratalog.model.commands import CommitParts, ReplaceParts
 from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import Lock, PartCommit, PartReplacement
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
 from stratalog_node.tier.stats import TierStats
 
@@ -57,10 +58,10 @@ class Committer:
         moves = [change for change in changes if isinstance(change, PartReplacement)]
         answers: dict[SegmentKey, Segment | StratalogError] = {}
         for some_appends in _slices(appends):
-            found = await self.insist(partial(self._meta.commit_parts, lock, some_appends))
+            found = await self.insist(partial(self._meta.perform, CommitParts(lock, some_appends)))
             answers.update(zip((commit.segment for commit in some_appends), found, strict=True))
         for some_moves in _slices(moves):
-            found = await self.insist(partial(self._meta.replace_parts, lock, some_moves))
+            found = await self.insist(partial(self._meta.perform, ReplaceParts(lock, some_moves)))
             answers.update(zip((move.segment for move in some_moves), found, strict=True))
         refused = {key for key, answer in answers.items() if not isinstance(answer, Segment)}
         self._stats.commits_lost += len(refused)
@@ -124,5 +125,5 @@ def _is_unchanged(change: Change, segment: Segment) -> bool:
     return all(part in present for part in change.old)
 
 
-def _slices(changes: Sequence[R]) -> list[Sequence[R]]:
-    return [changes[start : start + COMMIT_SLICE] for start in range(0, len(changes), COMMIT_SLICE)]
+def _slices(changes: Sequence[R]) -> list[tuple[R, ...]]:
+    return [tuple(changes[start : start + COMMIT_SLICE]) for start in range(0, len(changes), COMMIT_SLICE)]

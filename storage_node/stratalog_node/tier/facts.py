@@ -10,9 +10,9 @@ from uuid import UUID
 
 from stratalog.machines.orphans import is_part_explained
 from stratalog.meta_api.client import MetaClient
-from stratalog.meta_api.commands import Snapshot
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.in_order import find
+from stratalog.model.metadata import Snapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard
 

@@ -20,9 +20,10 @@ from functools import partial
 from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.machines.bundles import BundleLimits
 from stratalog.meta_api.client import MetaClient
-from stratalog.meta_api.commands import Change, SegmentChanged, TopicDeleted
+from stratalog.model.commands import ForgetLocal, PurgeSegments
 from stratalog.model.errors import NotFound
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import Change, SegmentChanged, TopicDeleted
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.objects.store import ObjectInfo, ObjectStore
 from stratalog.telemetry.logs import logger
@@ -195,7 +196,7 @@ class Janitor:
                     gone = await self._empty_folders(self._store, self._uploader, gone)
             if gone:
                 async with asyncio.timeout(self._schedule.call_timeout_ms / 1_000):
-                    await self._meta.purge_segments(gone)
+                    await self._meta.perform(PurgeSegments(tuple(gone)))
         except Exception as error:
             self._rounds.complain(error)
             return 0
@@ -206,12 +207,12 @@ class Janitor:
         """Free the local copies. Returns those that metadata still knows."""
         known = list(segments)
         try:
-            await self._meta.forget_local([segment.key for segment in segments], self._node_id)
+            await self._meta.perform(ForgetLocal(tuple([segment.key for segment in segments]), self._node_id))
         except NotFound:
             known = []  # purged meanwhile, one or all of them
             for segment in segments:
                 with suppress(NotFound):
-                    await self._meta.forget_local([segment.key], self._node_id)
+                    await self._meta.perform(ForgetLocal((segment.key,), self._node_id))
                     known.append(segment)
         for segment in known:
             await self._free_deleted(segment.key)

@@ -12,8 +12,9 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from stratalog.meta_api.client import MetaClient
-from stratalog.meta_api.commands import Lock
+from stratalog.model.commands import AcquireLock, ReleaseLock
 from stratalog.model.errors import Conflict, StratalogError
+from stratalog.model.metadata import Lock
 from stratalog.telemetry.logs import logger
 from stratalog_node.tier.claim import Forked
 
@@ -29,7 +30,7 @@ def tier_lock_name(node_id: int) -> str:
 
 
 class TierLock:
-    """`before_asking` says which earlier holders must stay remembered (see `MetaClient.acquire_lock`); while it raises,
+    """`before_asking` says which earlier holders must stay remembered (see `AcquireLock.lasting`); while it raises,
     no epoch is spent. `on_gained` is awaited before the lock counts as held; if it raises, it is tried again later."""
 
     def __init__(
@@ -90,7 +91,7 @@ class TierLock:
             return
         try:
             async with asyncio.timeout(self._call_timeout_s):
-                await self._meta.release_lock(held)
+                await self._meta.perform(ReleaseLock(held))
         except (StratalogError, TimeoutError) as error:
             log.info("write lock not given back, its lease will end by itself", lock=self._name, error=str(error))
 
@@ -98,7 +99,7 @@ class TierLock:
         try:
             lasting = await self._before_asking() if self.current is None else ()
             async with asyncio.timeout(self._call_timeout_s):
-                lock = await self._meta.acquire_lock(self._name, self._holder, self._ttl_ms, lasting)
+                lock = await self._meta.perform(AcquireLock(self._name, self._holder, self._ttl_ms, tuple(lasting)))
             if self.current is not None and self.current.epoch != lock.epoch:
                 self._let_go(f"epoch {self.current.epoch} gave way to {lock.epoch}")
             if self.current is None:

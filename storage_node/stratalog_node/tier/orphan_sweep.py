@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from stratalog.formats.object_names import SegmentObject, SegmentObjectName
 from stratalog.machines.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, judge
 from stratalog.meta_api.client import MetaClient
-from stratalog.meta_api.commands import Lock
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import Lock
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects.probe import PROBE_PREFIX
 from stratalog.objects.store import ObjectStore

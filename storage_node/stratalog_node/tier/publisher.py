@@ -17,9 +17,10 @@ from stratalog.formats.manifest import Manifest, encode_manifest, manifest_diges
 from stratalog.formats.part import PartIndex
 from stratalog.machines.upload_events import Gone, Moved, PieceOutcome, Publish, Unreadable, UploadLimits
 from stratalog.meta_api.client import MetaClient
-from stratalog.meta_api.commands import Lock
+from stratalog.model.commands import CompleteRemote
 from stratalog.model.errors import Conflict, Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import Lock
 from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment, SegmentIdentity, SegmentState
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
@@ -116,8 +117,10 @@ class Publisher:
             size_bytes = manifest.total_bytes + len(block) + len(body)
             try:
                 await self._committer.insist(
-                    lambda: self._meta.complete_remote(
-                        lock, key, manifest_key=manifest_key, manifest_digest=digest, size_bytes=size_bytes
+                    lambda: self._meta.perform(
+                        CompleteRemote(
+                            lock, key, manifest_key=manifest_key, manifest_digest=digest, size_bytes=size_bytes
+                        )
                     )
                 )
             except (Conflict, NotFound) as refusal:

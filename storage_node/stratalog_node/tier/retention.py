@@ -26,6 +26,7 @@ from stratalog.machines.retention import (
     local_copies_to_free,
 )
 from stratalog.meta_api.client import MetaClient
+from stratalog.model.commands import AdvanceLogStart, ForgetLocal
 from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment, SegmentState
@@ -161,7 +162,7 @@ class RetentionWorker:
             move = expired(view.segments, self._active_bytes(view), limits, self._clock_ms())
             if move is not None and move.offset > view.log_start_offset:
                 async with self._deadline():
-                    await self._meta.advance_log_start(view.key, move.offset)
+                    await self._meta.perform(AdvanceLogStart(view.key, move.offset))
                 self._stats.log_starts_moved += 1
                 log.info(
                     "retention moves the log start",
@@ -200,7 +201,7 @@ class RetentionWorker:
             return
         try:
             async with self._deadline():
-                await self._meta.forget_local([freeing.key], self._node_id)
+                await self._meta.perform(ForgetLocal((freeing.key,), self._node_id))
         except (Conflict, NotFound):
             return  # metadata moved on: the next round sees it
         await self._shards.free_local(view, freeing.key)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from stratalog.formats.bundle import BundleHeader
 from stratalog.machines.bundles import run_starts
 from stratalog.machines.upload_events import Gone, NothingThere, Piece, PieceOutcome, TooLarge, Unreadable, UploadLimits
-from stratalog.meta_api.commands import Lock, PartCommit, PartReplacement
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
+from stratalog.model.metadata import Lock, PartCommit, PartReplacement
 from stratalog.model.segment import RemotePart
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger

@@ -49,9 +49,9 @@ from stratalog.machines.upload_events import (
 from stratalog.machines.upload_state import UploaderStatus, uploads
 from stratalog.machines.uploader import Uploader
 from stratalog.meta_api.client import MetaClient
-from stratalog.meta_api.commands import Change, Lock, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
 from stratalog.model.errors import Fenced, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import Change, Lock, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger

@@ -14,8 +14,9 @@ import aiohttp
 import pytest
 
 from stratalog.admin_api.models import VerifySegment
-from stratalog.meta_api.commands import NodeInfo, PartCommit
+from stratalog.model.commands import AcquireLock, CommitParts, CreateTopic, RegisterNode, RollSegment, SealSegment
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import NodeInfo, PartCommit
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
@@ -154,17 +155,17 @@ async def pages_of(meta: MetaService, directory: Path) -> AsyncIterator[Pages]:
 async def new_meta() -> AsyncIterator[MetaService]:
     meta = MetaService(MemoryStore(), HandClock())
     await meta.start()
-    await meta.register_node(NodeInfo(1, "disk", "localhost", 1))
+    await meta.perform(RegisterNode(NodeInfo(1, "disk", "localhost", 1)))
     yield meta
     await meta.close()
 
 
 async def one_long_shard(meta: MetaService) -> Topic:
-    topic = await meta.create_topic("orders", shard_count=1, replication_factor=1, settings={})
+    topic = await meta.perform(CreateTopic("orders", shard_count=1, replication_factor=1, settings={}))
     segment = (await meta.shard(ShardKey(topic.topic_id, 0))).segments[-1]
     for offset in range(1, SEGMENTS + 1):
-        following = await meta.roll_segment(segment.key, offset)
-        await meta.seal_segment(segment.key, seal_record(segment.key, offset))
+        following = await meta.perform(RollSegment(segment.key, offset))
+        await meta.perform(SealSegment(segment.key, seal_record(segment.key, offset)))
         segment = following
     return topic
 
@@ -184,7 +185,7 @@ async def test_no_page_looks_at_more_than_a_slice_of_a_long_shard_in_one_turn(tm
 
 async def test_no_page_looks_at_more_than_a_slice_of_many_shards_in_one_turn(tmp_path: Path) -> None:
     async with new_meta() as meta:
-        await meta.create_topic("wide", shard_count=SEGMENTS, replication_factor=1, settings={})
+        await meta.perform(CreateTopic("wide", shard_count=SEGMENTS, replication_factor=1, settings={}))
         async with pages_of(meta, tmp_path) as pages:
             for path in ("/v1/status", "/v1/topics", "/v1/topics/wide", "/v1/segments", "/"):
                 async with pages.http.get(path) as answer:
@@ -227,7 +228,7 @@ async def test_many_verifications_at_a_time_read_two_segments_at_a_time(
 
     monkeypatch.setattr(verify_module, "_check", counted)
     async with new_meta() as meta:
-        await meta.create_topic("wide", shard_count=20, replication_factor=1, settings={})
+        await meta.perform(CreateTopic("wide", shard_count=20, replication_factor=1, settings={}))
         async with pages_of(meta, tmp_path) as pages:
 
             async def verify() -> None:
@@ -241,7 +242,7 @@ async def test_many_verifications_at_a_time_read_two_segments_at_a_time(
 async def test_all_segments_are_listed_once_in_order_though_they_come_in_pieces(tmp_path: Path) -> None:
     async with new_meta() as meta:
         await one_long_shard(meta)
-        await meta.create_topic("more", shard_count=2, replication_factor=1, settings={})
+        await meta.perform(CreateTopic("more", shard_count=2, replication_factor=1, settings={}))
         async with pages_of(meta, tmp_path) as pages:
             listed = await pages.json("/v1/segments")
             assert [(one["topic"], one["shard"], one["epoch"]) for one in listed] == [
@@ -265,11 +266,11 @@ async def test_lists_of_nothing_are_lists(tmp_path: Path) -> None:
 
 async def test_of_a_segment_with_thousands_of_parts_the_first_places_are_listed(tmp_path: Path) -> None:
     async with new_meta() as meta:
-        topic = await meta.create_topic("quiet", shard_count=1, replication_factor=1, settings={})
+        topic = await meta.perform(CreateTopic("quiet", shard_count=1, replication_factor=1, settings={}))
         segment = (await meta.shard(ShardKey(topic.topic_id, 0))).segments[-1]
-        lock = await meta.acquire_lock("tier/1", "node-1/1", 1_000)
+        lock = await meta.perform(AcquireLock("tier/1", "node-1/1", 1_000))
         for offset in range(500):
-            await meta.commit_parts(lock, [PartCommit(segment.key, offset or -1, part(offset, offset + 1))])
+            await meta.perform(CommitParts(lock, (PartCommit(segment.key, offset or -1, part(offset, offset + 1)),)))
         async with pages_of(meta, tmp_path) as pages:
             (listed,) = await pages.json("/v1/segments")
             assert (len(listed["places"]), listed["more_places"]) == (MAX_PLACES, 500 - MAX_PLACES)
@@ -279,7 +280,7 @@ async def test_of_a_segment_with_thousands_of_parts_the_first_places_are_listed(
 async def test_the_status_page_shows_the_first_topics_and_says_how_many_more_there_are(tmp_path: Path) -> None:
     async with new_meta() as meta:
         for number in range(TOPICS_SHOWN + 10):
-            await meta.create_topic(f"t{number:04}", shard_count=1, replication_factor=1, settings={})
+            await meta.perform(CreateTopic(f"t{number:04}", shard_count=1, replication_factor=1, settings={}))
         async with pages_of(meta, tmp_path) as pages, pages.http.get("/") as answer:
             page = await answer.text()
         assert f"t{TOPICS_SHOWN - 1:04}" in page and f"t{TOPICS_SHOWN:04}" not in page and "10 more" in page

@@ -6,6 +6,7 @@ import pytest
 
 from stratalog.formats.group_log import GroupEntry, encode_entry
 from stratalog.formats.records import NEXT_OFFSET, Record, encode_batch
+from stratalog.model.commands import CreateTopic
 from stratalog.model.errors import Unavailable
 from stratalog.model.group import GroupError
 from stratalog_node.groups.coordinator import CoordinatorLimits
@@ -187,7 +188,9 @@ async def test_each_shard_has_its_own_log() -> None:
 
 async def test_a_node_that_lost_a_race_for_the_topic_uses_the_one_that_is_there() -> None:
     node = GroupNode()
-    await node.create_topic("__consumer_offsets", shard_count=3, replication_factor=1, settings={}, is_internal=True)
+    await node.perform(
+        CreateTopic("__consumer_offsets", shard_count=3, replication_factor=1, settings={}, is_internal=True)
+    )
     await node.groups.start()
     await eventually(lambda: node.groups.stats.shards_loaded == 3)
     await node.groups.ensure_ready()

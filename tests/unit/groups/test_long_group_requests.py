@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from stratalog.machines.group_events import LeavingMember
-from stratalog.meta_api.commands import TopicDeleted
 from stratalog.model.group import GroupError
+from stratalog.model.metadata import TopicDeleted
 from stratalog.model.topic import Topic
 from stratalog_node.groups.requests import CommitRequest, OffsetToCommit, TopicShard
 from stratalog_node.serve.api import p09_offset_fetch, p15_describe_groups

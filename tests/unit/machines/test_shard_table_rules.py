@@ -9,7 +9,16 @@ import pytest
 
 from stratalog.machines.internal_topics import FIXED_SETTINGS, GROUP_LOG
 from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_commands import (
+from stratalog.machines.table_records import (
+    DropPart,
+    PutHeader,
+    PutPart,
+    PutSeal,
+    PutSegmentHead,
+    ShardRow,
+    TableHeader,
+)
+from stratalog.model.commands import (
     AcquireLock,
     AddShards,
     AdvanceLogStart,
@@ -20,7 +29,7 @@ from stratalog.machines.table_commands import (
     CreateTopic,
     DeleteTopic,
     ForgetLocal,
-    PartOutcomes,
+    ProducerIdBlock,
     ProposeIsr,
     PurgeSegments,
     RegisterNode,
@@ -28,15 +37,6 @@ from stratalog.machines.table_commands import (
     ReplaceParts,
     RollSegment,
     SealSegment,
-)
-from stratalog.machines.table_records import (
-    DropPart,
-    PutHeader,
-    PutPart,
-    PutSeal,
-    PutSegmentHead,
-    ShardRow,
-    TableHeader,
 )
 from stratalog.model.errors import (
     AlreadyExists,
@@ -59,7 +59,7 @@ from stratalog.model.metadata import (
 )
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
 from stratalog.model.topic import Topic
-from support.table_stories import CLUSTER_ID, TableStory, record_of, state_of
+from support.table_stories import CLUSTER_ID, NEW_ID, TableStory, record_of, state_of
 
 
 # Topics of the service's own -------------------------------------------------------------------------------------
@@ -74,15 +74,15 @@ def test_a_reserved_name_makes_an_internal_topic_with_fixed_settings_and_no_othe
         ("orders", {}, True),
     ):
         with pytest.raises(Reserved):
-            story.do(CreateTopic(UUID(int=9), name, 1, 1, settings, is_internal))
-    made = story.do(CreateTopic(UUID(int=9), GROUP_LOG, 1, 1, {}, True)).result
+            story.do(CreateTopic(name, 1, 1, settings, is_internal))
+    made = story.do(CreateTopic(GROUP_LOG, 1, 1, {}, True)).result
     assert isinstance(made, Topic) and made.is_internal and made.settings == FIXED_SETTINGS[GROUP_LOG]
     assert not story.topic("__others").is_internal
 
 
 def test_nobody_changes_or_deletes_an_internal_topic() -> None:
     story = TableStory()
-    made = story.do(CreateTopic(UUID(int=9), GROUP_LOG, 2, 1, {}, True)).result
+    made = story.do(CreateTopic(GROUP_LOG, 2, 1, {}, True), UUID(int=9)).result
     before = state_of(story.table)
     for command in (
         AlterTopic(UUID(int=9), {"segment.bytes": "1000"}),
@@ -288,8 +288,7 @@ def test_a_commit_moves_the_commit_offset_by_compare_and_set(
     story.roll(key, 10)
     piece = RemotePart(f"chunk-{base}-{end}", 0, 10, base, end)
     result = story.do(CommitParts(lock, (PartCommit(key, expected, piece),))).result
-    assert isinstance(result, PartOutcomes)
-    (outcome,) = result.outcomes
+    (outcome,) = result
     assert isinstance(outcome, Segment) if kind is None else type(outcome) is kind
 
 
@@ -299,7 +298,7 @@ def test_a_part_must_be_somewhere(change: dict[str, object]) -> None:
     key = story.active(story.topic()).key
     piece = replace(RemotePart("chunk", 0, 10, 0, 5), **change)  # type: ignore[arg-type]
     result = story.do(CommitParts(story.lock(), (PartCommit(key, -1, piece),))).result
-    assert isinstance(result, PartOutcomes) and isinstance(result.outcomes[0], InvalidRequest)
+    assert isinstance(result[0], InvalidRequest)
 
 
 def test_two_commits_of_one_segment_in_one_transaction_follow_each_other() -> None:
@@ -327,7 +326,7 @@ def test_replaced_parts_must_cover_the_same_offsets_without_a_gap(new: tuple[Rem
     story.commit(lock, key, 0, 5)
     old = tuple(story.segment(key).remote.parts)
     result = story.do(ReplaceParts(lock, (PartReplacement(key, old, new),))).result
-    assert isinstance(result, PartOutcomes) and isinstance(result.outcomes[0], InvalidRequest)
+    assert isinstance(result[0], InvalidRequest)
     assert tuple(story.segment(key).remote.parts) == old
 
 
@@ -412,9 +411,9 @@ def test_a_lock_needs_names(command: AcquireLock) -> None:
 
 def test_producer_ids_end_before_they_overflow() -> None:
     table = ShardTable.empty(TableHeader(CLUSTER_ID, 0, MAX_OFFSET - 1))
-    assert table.apply(AllocateProducerIds(1), 0).result == range(MAX_OFFSET - 1, MAX_OFFSET)
+    assert table.apply(AllocateProducerIds(1), 0, NEW_ID).result == ProducerIdBlock(MAX_OFFSET - 1, MAX_OFFSET)
     with pytest.raises(LimitExceeded):
-        table.apply(AllocateProducerIds(1), 0)
+        table.apply(AllocateProducerIds(1), 0, NEW_ID)
 
 
 # Topics and nodes -----------------------------------------------------------------------------------------------
@@ -422,7 +421,7 @@ def test_a_topic_id_is_used_once() -> None:
     story = TableStory()
     topic = story.topic("a")
     with pytest.raises(AlreadyExists):
-        story.do(CreateTopic(topic.topic_id, "b", 1, 1, {}))
+        story.do(CreateTopic("b", 1, 1, {}), topic.topic_id)
 
 
 def test_settings_change_only_when_they_are_still_what_the_caller_read() -> None:
@@ -545,7 +544,7 @@ def test_commands_are_undone_newest_first_until_nothing_is_left_of_them() -> Non
         story.do(CommitParts(lock, (PartCommit(first.key, 5, RemotePart("x", 0, 1, 5, 10)),))),
         story.do(RollSegment(first.key, 10)),
         story.do(SealSegment(first.key, record_of(first.key, 10))),
-        story.do(CreateTopic(UUID(int=50), "other", 3, 1, {})),
+        story.do(CreateTopic("other", 3, 1, {})),
         story.do(AdvanceLogStart(first.key.shard_key, 10)),
         story.do(PurgeSegments((first.key,))),
         story.do(DeleteTopic(first.key.topic_id)),

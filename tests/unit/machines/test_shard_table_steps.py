@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from stratalog.machines.shard_table import Applied, ShardTable
-from stratalog.machines.table_commands import (
+from stratalog.machines.table_records import TableHeader
+from stratalog.machines.table_state import RECORDS_PER_STEP
+from stratalog.model.commands import (
     AddShards,
     AdvanceLogStart,
     CreateTopic,
@@ -17,8 +20,6 @@ from stratalog.machines.table_commands import (
     RollSegment,
     TableCommand,
 )
-from stratalog.machines.table_records import TableHeader
-from stratalog.machines.table_state import RECORDS_PER_STEP
 from stratalog.model.errors import Conflict
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import NodeInfo
@@ -32,15 +33,15 @@ COUNT = 2_000
 def table() -> ShardTable:
     """A topic of one shard with `COUNT` segments that ended and an active one."""
     table = ShardTable.empty(TableHeader("cluster", 0, 1))
-    table.apply(RegisterNode(NodeInfo(1, "disk", "localhost", 1)), 1)
-    table.apply(CreateTopic(TOPIC, "long", 1, 1, {}), 1)
+    table.apply(RegisterNode(NodeInfo(1, "disk", "localhost", 1)), 1, TOPIC)
+    table.apply(CreateTopic("long", 1, 1, {}), 1, TOPIC)
     for epoch in range(COUNT):
-        table.apply(RollSegment(SegmentKey(TOPIC, 0, epoch, epoch), epoch + 1), 1)
+        table.apply(RollSegment(SegmentKey(TOPIC, 0, epoch, epoch), epoch + 1), 1, OTHER)
     return table
 
 
-def steps_of(table: ShardTable, command: TableCommand) -> tuple[int, Applied]:
-    steps = table.apply_in_steps(command, 2)
+def steps_of(table: ShardTable, command: TableCommand) -> tuple[int, Applied[Any]]:
+    steps = table.apply_in_steps(command, 2, OTHER)
     count = 0
     while True:
         try:
@@ -56,12 +57,12 @@ def test_large_commands_go_in_steps_and_small_ones_in_one(table: ShardTable) -> 
     for command in (
         deletion,
         PurgeSegments(gone),
-        CreateTopic(OTHER, "wide", COUNT, 1, {}),
+        CreateTopic("wide", COUNT, 1, {}),
         AddShards(OTHER, 2 * COUNT),
         DeleteTopic(OTHER),
     ):
         assert steps_of(table, command)[0] >= COUNT // RECORDS_PER_STEP, command
-    for command in (deletion, CreateTopic(OTHER, "small", 100, 1, {}), DeleteTopic(OTHER)):
+    for command in (deletion, CreateTopic("small", 100, 1, {}), DeleteTopic(OTHER)):
         assert steps_of(table, command)[0] == 0, command
     table.check_invariants()
 
@@ -70,10 +71,10 @@ def test_a_command_given_up_between_two_steps_leaves_no_trace(table: ShardTable)
     before = state_of(table)
     for command in (
         AdvanceLogStart(ShardKey(TOPIC, 0), COUNT),
-        CreateTopic(OTHER, "wide", COUNT, 1, {}),
+        CreateTopic("wide", COUNT, 1, {}),
         DeleteTopic(TOPIC),
     ):
-        steps = table.apply_in_steps(command, 2)
+        steps = table.apply_in_steps(command, 2, OTHER)
         for _ in range(3):
             next(steps)
         steps.close()
@@ -82,7 +83,7 @@ def test_a_command_given_up_between_two_steps_leaves_no_trace(table: ShardTable)
 
 
 def test_a_command_refused_after_some_steps_leaves_no_trace(table: ShardTable) -> None:
-    table.apply(AdvanceLogStart(ShardKey(TOPIC, 0), COUNT - 1), 2)
+    table.apply(AdvanceLogStart(ShardKey(TOPIC, 0), COUNT - 1), 2, OTHER)
     before = state_of(table)
     keys = tuple(SegmentKey(TOPIC, 0, epoch, epoch) for epoch in range(COUNT))
     with pytest.raises(Conflict):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.table_commands import (
+from stratalog.model.commands import (
     AdvanceLogStart,
     CompleteRemote,
     DeleteTopic,

@@ -11,9 +11,18 @@ from pathlib import Path
 import pytest
 
 from stratalog.meta_api.attempts import Patience
-from stratalog.meta_api.commands import NodeInfo
 from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.model.commands import (
+    AddShards,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    ProposeIsr,
+    RegisterNode,
+    RollSegment,
+)
 from stratalog.model.errors import AlreadyExists, NotFound, OutcomeUnknown, Unavailable
+from stratalog.model.metadata import NodeInfo
 from stratalog_meta.api.server import MetaServer
 from support.fault_proxy import BlackHole, CutBody, FaultProxy, Latency, LostAnswer, Reset, Rule, ServerError
 from support.meta_worlds import IMPATIENT, MetaWorld, collect, running
@@ -41,7 +50,7 @@ async def behind_faults(
 
 
 async def make_topic(client: HttpMetaClient, name: str = "orders") -> object:
-    return await client.create_topic(name, shard_count=1, replication_factor=1, settings={})
+    return await client.perform(CreateTopic(name, shard_count=1, replication_factor=1, settings={}))
 
 
 async def test_nobody_there_is_unavailable_for_reads_and_changes_alike() -> None:
@@ -63,10 +72,10 @@ async def test_a_change_that_must_not_be_doubled_is_never_sent_again_when_its_an
         topic_id = kept.key.topic_id
         changes = {
             "create": lambda: make_topic(client, "new"),
-            "add shards": lambda: client.add_shards(topic_id, 2),
-            "alter": lambda: client.alter_topic(topic_id, {"a": "1"}),
-            "isr": lambda: client.propose_isr(kept.key, (1,), 0),
-            "delete": lambda: client.delete_topic(topic_id),
+            "add shards": lambda: client.perform(AddShards(topic_id, 2)),
+            "alter": lambda: client.perform(AlterTopic(topic_id, {"a": "1"})),
+            "isr": lambda: client.perform(ProposeIsr(kept.key, (1,), 0)),
+            "delete": lambda: client.perform(DeleteTopic(topic_id)),
         }
         for name, change in changes.items():
             rule = proxy.add(Rule(LostAnswer()))
@@ -83,7 +92,7 @@ async def test_a_change_that_may_be_repeated_is_sent_again_when_its_answer_was_l
     async with behind_faults(tmp_path) as (world, client, proxy):
         segment = await world.active(await world.topic())
         rule = proxy.add(Rule(LostAnswer(), target_contains="/roll", times=2))
-        rolled = await client.roll_segment(segment.key, 10)
+        rolled = await client.perform(RollSegment(segment.key, 10))
         assert rule.hits == 2 and rolled.base_offset == 10
         assert len((await world.service.snapshot()).shards[0].segments) == 2
 
@@ -93,7 +102,7 @@ async def test_a_change_that_never_gets_an_answer_ends_as_unknown(tmp_path: Path
         segment = await world.active(await world.topic())
         rule = proxy.add(Rule(BlackHole()))
         with pytest.raises(OutcomeUnknown, match="no answer within"):
-            await client.roll_segment(segment.key, 10)
+            await client.perform(RollSegment(segment.key, 10))
         assert rule.hits == HASTY.attempts
         with pytest.raises(OutcomeUnknown):
             await make_topic(client, "other")
@@ -195,7 +204,7 @@ async def test_an_answer_that_cannot_be_read_is_unknown_for_changes_and_unavaila
     async with scripted_server(Script(http_answer("200 OK", body))) as server:
         client = HttpMetaClient(f"http://127.0.0.1:{server.port}", HASTY)
         with pytest.raises(OutcomeUnknown):
-            await client.register_node(NodeInfo(1, "s", "h", 1))
+            await client.perform(RegisterNode(NodeInfo(1, "s", "h", 1)))
         with pytest.raises(Unavailable):
             await client.deleted_segments()
         with pytest.raises(Unavailable):

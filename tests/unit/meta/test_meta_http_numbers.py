@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from stratalog.meta_api import codec
+from stratalog.model.commands import RollSegment
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 from stratalog.model.segment import SealRecord
@@ -70,7 +71,7 @@ async def requests_with_numbers(world: MetaWorld) -> list[tuple[str, str, Any]]:
     active = await world.ready_topic("orders", shard_count=1)
     topic, shard = f"/v1/topics/{active.key.topic_id}", f"/v1/topics/{active.key.topic_id}/shards/0"
     lock = as_json(codec.LockJson, await world.lock())
-    following = await world.client.roll_segment(active.key, 10)
+    following = await world.client.perform(RollSegment(active.key, 10))
     old, new = f"{shard}/segments/0/0", f"{shard}/segments/1/10"
     commit = {"segment": as_json(codec.SegmentKeyJson, active.key), "expected_commit_offset": -1}
     commit["part"] = as_json(codec.RemotePartJson, part(0, 5))

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from stratalog.meta_api.streams import SnapshotReader
+from stratalog.model.commands import AdvanceLogStart, CommitParts, RollSegment
 from stratalog.model.errors import Unavailable
 from stratalog.telemetry.door_limits import DoorLimits
 from stratalog_meta import MetaService
@@ -228,14 +229,14 @@ async def test_a_silent_watch_says_that_it_lives(http: aiohttp.ClientSession, wo
 async def test_a_watch_of_a_part_costs_the_same_whether_there_are_few_or_many(
     http: aiohttp.ClientSession, world: MetaWorld
 ) -> None:
-    from stratalog.meta_api.commands import PartCommit
+    from stratalog.model.metadata import PartCommit
     from support.meta_worlds import part
 
     segment = await world.ready_topic()
     lock = await world.lock()
     version = (await world.client.snapshot()).version
     for offset in range(300):
-        await world.service.commit_parts(lock, [PartCommit(segment.key, offset, part(offset, offset + 1))])
+        await world.service.perform(CommitParts(lock, (PartCommit(segment.key, offset, part(offset, offset + 1)),)))
     sizes = []
     async with http.get("/v1/watch", params={"after": str(version)}) as response:
         while len(sizes) < 300:
@@ -250,8 +251,8 @@ async def test_answers_about_thousands_of_segments_come_in_pieces_and_the_loop_t
     segment = await world.ready_topic()
     key = segment.key.shard_key
     for offset in range(1, 1_501):
-        segment = await world.service.roll_segment(segment.key, offset)
-    await world.service.advance_log_start(key, 500)
+        segment = await world.service.perform(RollSegment(segment.key, offset))
+    await world.service.perform(AdvanceLogStart(key, 500))
     for path, name, count in (
         (f"/v1/topics/{key.topic_id}/shards/0", "segments", 1_001),
         ("/v1/deleted-segments", "items", 500),
@@ -270,7 +271,7 @@ async def test_a_snapshot_comes_in_lines_of_bounded_size_whatever_a_shard_holds(
 ) -> None:
     segment = await world.ready_topic()
     for offset in range(1, 1_501):
-        segment = await world.service.roll_segment(segment.key, offset)
+        segment = await world.service.perform(RollSegment(segment.key, offset))
     async with http.get("/v1/snapshot") as response:
         lines = (await response.read()).splitlines()
     assert len(lines) == 1 + 1 + 1 + 6

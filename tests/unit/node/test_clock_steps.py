@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.model.commands import CreateTopic
 from stratalog.objects.opening import open_store
 from stratalog.settings.process import ProcessSettings
 from stratalog_meta.service import MetaService
@@ -54,7 +55,7 @@ class Bench:
 
     async def topic(self, **settings: str) -> ShardLog:
         overrides = {key.replace("_", "."): value for key, value in settings.items()}
-        await self.meta.create_topic("flights", shard_count=1, replication_factor=1, settings=overrides)
+        await self.meta.perform(CreateTopic("flights", shard_count=1, replication_factor=1, settings=overrides))
         await eventually(lambda: self.node.shards.by_name("flights", 0) is not None)
         return self.shard()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.model.commands import CreateTopic, RegisterNode
 from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.objects.opening import open_store
 from stratalog.settings.process import ProcessSettings
@@ -38,7 +39,7 @@ class Bench:
     async def write_first_record(self) -> None:
         node = self.node()
         await node.start()
-        await self.meta.service.create_topic("flights", shard_count=1, replication_factor=1, settings={})
+        await self.meta.service.perform(CreateTopic("flights", shard_count=1, replication_factor=1, settings={}))
         await eventually(lambda: node.shards.by_name("flights", 0) is not None)
         shard = node.shards.by_name("flights", 0)
         assert shard is not None and await shard.append([make_batch([b"kept"])]) == 0
@@ -114,12 +115,12 @@ async def test_metadata_of_another_cluster_are_refused_and_not_written_to(bench:
 
 async def test_a_start_that_is_cancelled_leaves_nothing_behind(bench: Bench) -> None:
     before = held()
-    bench.meta.hold("register_node")
+    bench.meta.hold(RegisterNode)
     starting = asyncio.create_task(bench.node().start())
-    await eventually(lambda: bench.meta.calls["register_node"] == 2)
+    await eventually(lambda: bench.meta.calls[RegisterNode] == 2)
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
-    bench.meta.release("register_node")
+    bench.meta.release(RegisterNode)
     await eventually(lambda: held() <= before)
     await bench.starts_and_has_the_record()
 

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from stratalog.meta_api.commands import NodeInfo
+from stratalog.model.commands import AlterTopic, CreateTopic, DeleteTopic, RegisterNode
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound
+from stratalog.model.metadata import NodeInfo
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
 from stratalog_meta.service import MetaService
@@ -24,7 +25,7 @@ KEYS = ["retention.ms", "segment.ms", "retention.bytes", "max.message.bytes", "s
 async def meta() -> AsyncIterator[GatedMeta]:
     service = MetaService(MemoryStore(), lambda: 0)
     await service.start()
-    await service.register_node(NodeInfo(1, "disk-1", "localhost", 9092))
+    await service.perform(RegisterNode(NodeInfo(1, "disk-1", "localhost", 9092)))
     yield GatedMeta(service)
     await service.close()
 
@@ -35,7 +36,7 @@ def through(meta: GatedMeta) -> TopicChanges:
 
 
 async def made(meta: GatedMeta, **settings: str) -> Topic:
-    return await meta.service.create_topic("orders", shard_count=1, replication_factor=1, settings=settings)
+    return await meta.service.perform(CreateTopic("orders", shard_count=1, replication_factor=1, settings=settings))
 
 
 def setting(key: str, value: str) -> Change:
@@ -50,21 +51,21 @@ async def test_changes_of_many_keys_at_once_all_hold_and_cost_a_write_each(meta:
     node = through(meta)
     await asyncio.gather(*(node.alter(topic.topic_id, setting(key, "5000")) for key in KEYS * 20))
     assert dict((await meta.service.topic(topic.topic_id)).settings) == dict.fromkeys(KEYS, "5000")
-    assert meta.calls["alter_topic"] == len(KEYS), "none is made twice, and one that changes nothing is not written"
+    assert meta.calls[AlterTopic] == len(KEYS), "none is made twice, and one that changes nothing is not written"
     assert not node._lines
 
 
 async def test_a_change_that_another_node_overtook_is_made_again_over_what_is_there(meta: GatedMeta) -> None:
     topic = await made(meta)
     first, second = through(meta), through(meta)
-    meta.hold("alter_topic")
+    meta.hold(AlterTopic)
     asked = [
         asyncio.ensure_future(node.alter(topic.topic_id, setting(key, "5000")))
         for node, key in ((first, "retention.ms"), (second, "segment.ms"))
     ]
-    while meta.calls["alter_topic"] < 2:
+    while meta.calls[AlterTopic] < 2:
         await asyncio.sleep(0)
-    meta.release("alter_topic")
+    meta.release(AlterTopic)
     await asyncio.gather(*asked)
     assert dict((await meta.service.topic(topic.topic_id)).settings) == {"retention.ms": "5000", "segment.ms": "5000"}
 
@@ -99,17 +100,17 @@ async def test_a_trial_judges_and_writes_nothing(meta: GatedMeta) -> None:
     assert await node.alter(topic.topic_id, setting("retention.ms", "5000"), is_trial=True) == topic
     with pytest.raises(InvalidRequest):
         await node.alter(topic.topic_id, setting("retention.ms", "soon"), is_trial=True)
-    assert meta.calls["alter_topic"] == 0
+    assert meta.calls[AlterTopic] == 0
 
 
 async def test_a_topic_that_others_change_without_end_or_that_is_gone_is_told_of(meta: GatedMeta) -> None:
     topic = await made(meta)
     node = through(meta)
-    meta.fail("alter_topic", *(Conflict("changed since it was read") for _ in range(1000)))
+    meta.fail(AlterTopic, *(Conflict("changed since it was read") for _ in range(1000)))
     with pytest.raises(Conflict):
         await node.alter(topic.topic_id, setting("retention.ms", "5000"))
-    assert meta.calls["alter_topic"] < 1000
+    assert meta.calls[AlterTopic] < 1000
     meta.open_all()
-    await meta.service.delete_topic(topic.topic_id)
+    await meta.service.perform(DeleteTopic(topic.topic_id))
     with pytest.raises(NotFound):
         await node.alter(topic.topic_id, setting("retention.ms", "5000"))

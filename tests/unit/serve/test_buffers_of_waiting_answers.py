@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.model.commands import RollSegment
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig, WireClient
 from support.shard_rig import START_MS, ShardRig
@@ -21,7 +22,7 @@ async def unconfirmed(rig: ShardRig) -> None:
     """From now on nothing is acknowledged: a roll waits for the meta service."""
     shard = await rig.shard_of(max_message_bytes=16 << 20)
     await rig.acknowledged(shard, b"first")
-    rig.meta.hold("roll_segment")
+    rig.meta.hold(RollSegment)
     assert shard.ask_roll(rig.clock())
 
 
@@ -48,7 +49,7 @@ async def test_large_requests_that_wait_for_their_answers_hold_neither_buffers_n
         finally:
             tracemalloc.stop()
         assert shard.high_watermark == 1
-        rig.meta.release("roll_segment")
+        rig.meta.release(RollSegment)
         for client in clients:
             assert (await client.produced()).error_code == 0
         await rig.nothing_is_held()
@@ -64,7 +65,7 @@ async def test_a_repeated_batch_that_waits_for_its_first_copy_holds_no_buffer(tm
         await eventually(lambda: len(shard._waiting) == len(clients))
         await eventually(lambda: rig.pool.lent_bytes == 0)
         assert [waiting.batch.payload for waiting in shard._waiting._for_all] == [None] * len(clients)
-        rig.meta.release("roll_segment")
+        rig.meta.release(RollSegment)
         for client in clients:
             assert (await client.produced()).base_offset == 1
 

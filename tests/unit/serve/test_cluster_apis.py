@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import NoReturn
 
 import pytest
 
@@ -90,10 +91,10 @@ async def test_producer_ids_are_taken_in_blocks_and_survive_many_askers() -> Non
 async def test_no_producer_id_to_be_had_is_a_retriable_error() -> None:
     async with control_bench() as bench:
 
-        async def away(_: int) -> range:
+        async def away(_: object) -> NoReturn:
             raise Unavailable("the meta service is away")
 
-        bench.meta.allocate_producer_ids = away  # type: ignore[method-assign]
+        bench.meta.perform = away  # type: ignore[method-assign, assignment]
         told = await bench.ask(22, 4, transactional_id=None, transaction_timeout_ms=1000)
         assert told.error_code == 15
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from stratalog.model.commands import RollSegment
 from stratalog_node.serve import connection as connection_module
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig, WireClient
@@ -340,7 +341,7 @@ async def test_a_frame_that_is_never_completed_is_closed_but_not_while_the_serve
         shard = await rig.shard_of()
         slow, paused = rig.connect(), rig.connect()
         await slow.write(slow.produce_frame("flights", batch_of(b"x"))[:30])
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         rig.append(shard, b"old")
         shard.ask_roll(rig.clock())
         count = connection_module._MAX_WAITING_ANSWERS + 20
@@ -352,7 +353,7 @@ async def test_a_frame_that_is_never_completed_is_closed_but_not_while_the_serve
         rig.server._reap()
         assert slow.connection.is_closed
         assert not paused.connection.is_closed
-        rig.meta.release("roll_segment")
+        rig.meta.release(RollSegment)
         await paused.write(stream[-10:])
         for _ in range(count):
             assert (await paused.produced()).error_code == 0

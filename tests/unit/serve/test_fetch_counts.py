@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stratalog.kafka.fetch import PartitionFetch, distinct
+from stratalog.model.commands import DeleteTopic
 from stratalog_node.serve import connection as connection_module
 from stratalog_node.serve import fetch as fetch_module
 from stratalog_node.serve.fetch import PendingFetch
@@ -199,7 +200,7 @@ async def test_whatever_befalls_a_shard_makes_its_waiting_fetch_look(tmp_path: P
         assert (answer.error_code, answer.log_start_offset) == (1, 2)
 
         await wait(shard.high_watermark)
-        await rig.meta.service.delete_topic(shard.key.topic_id)
+        await rig.meta.service.perform(DeleteTopic(shard.key.topic_id))
         (answer,) = await client.fetched()
         assert answer.error_code in (3, 5)
         await rig.nothing_is_held()

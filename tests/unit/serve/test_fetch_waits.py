@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.commands import CreateTopic, DeleteTopic, RollSegment
 from stratalog.model.errors import Unavailable
 from stratalog_node.serve import connection as connection_module
 from stratalog_node.serve import fetch as fetch_module
@@ -94,9 +95,9 @@ async def test_a_fetch_that_waits_for_a_deleted_topic_learns_it(tmp_path: Path, 
         await client.write(client.fetch_frame("flights", 0, max_wait_ms=60_000))
         await second.write(second.fetch_frame("other", 0, max_wait_ms=60_000))
         await eventually(lambda: shard.waiters and other.waiters)
-        await rig.meta.service.delete_topic(shard.topic.topic_id)
+        await rig.meta.service.perform(DeleteTopic(shard.topic.topic_id))
         if again:
-            await rig.meta.service.create_topic("flights", shard_count=1, replication_factor=1, settings={})
+            await rig.meta.service.perform(CreateTopic("flights", shard_count=1, replication_factor=1, settings={}))
         (found,) = await client.fetched() if not again else await _woken(rig, client)
         expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert found.error_code in ((expected,) if not again else (expected, 0))
@@ -118,7 +119,7 @@ async def test_nothing_above_the_high_watermark_is_read(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         shard = await rig.shard_of()
         fill(rig, shard, 1)
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         shard.ask_roll(rig.clock())
         rig.append(shard, b"not committed")
         client = rig.connect()
@@ -129,7 +130,7 @@ async def test_nothing_above_the_high_watermark_is_read(tmp_path: Path) -> None:
         (found,) = await client.fetched()
         assert (found.error_code, found.records) == (0, b"")
         await client.write(client.fetch_frame("flights", 1, max_wait_ms=60_000))
-        rig.meta.release("roll_segment")
+        rig.meta.release(RollSegment)
         (found,) = await client.fetched()
         assert [b.base_offset for b in found.batches()] == [1]
 

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from stratalog.model.commands import AddShards, DeleteTopic
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog_node.slices import UNITS_PER_SLICE
@@ -100,7 +101,7 @@ async def test_a_topic_that_cannot_be_made_now_is_a_retriable_error() -> None:
         async def away(*_: object, **__: object) -> None:
             raise Unavailable("the meta service is away")
 
-        bench.meta.create_topic = away  # type: ignore[method-assign, assignment]
+        bench.meta.perform = away  # type: ignore[method-assign, assignment]
         told = await bench.ask(3, 9, topics=[{"name": "fresh"}], allow_auto_topic_creation=True)
         assert [topic.error_code for topic in told.topics] == [5]
 
@@ -138,7 +139,7 @@ async def test_a_topic_is_encoded_again_only_when_a_placement_changed() -> None:
         await bench.roll(topic, 5)
         await bench.ask(3, 9, topics=[{"name": "orders"}])
         assert pieces.encoded_count == 2
-        await bench.meta.add_shards(topic.topic_id, 3)
+        await bench.meta.perform(AddShards(topic.topic_id, 3))
         await bench.shown(lambda: bench.catalog.has_shard(ShardKey(topic.topic_id, 2)))
         told = await bench.ask(3, 9, topics=[{"name": "orders"}])
         assert len(told.topics[0].partitions) == 3
@@ -148,7 +149,7 @@ async def test_a_topic_made_again_has_the_new_id() -> None:
     async with control_bench() as bench:
         old = await bench.topic("orders")
         await bench.ask(3, 10, topics=None)
-        await bench.meta.delete_topic(old.topic_id)
+        await bench.meta.perform(DeleteTopic(old.topic_id))
         await bench.shown(lambda: bench.catalog.topic("orders") is None)
         new = await bench.topic("orders")
         told = await bench.ask(3, 10, topics=None)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.commands import AdvanceLogStart, DeleteTopic, RollSegment
 from stratalog_node.serve import server as server_module
 from support import kafka_oracle
 from support.raw_client import batch_of
@@ -58,7 +59,7 @@ async def test_answers_come_in_the_order_of_requests_whatever_is_acknowledged_fi
     async with ServeRig(tmp_path) as rig:
         slow, fast = await rig.shard_of("slow"), await rig.shard_of("fast")
         rig.append(slow, b"old")
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         slow.ask_roll(rig.clock())
         client = rig.connect()
         await client.write(
@@ -69,7 +70,7 @@ async def test_answers_come_in_the_order_of_requests_whatever_is_acknowledged_fi
         )
         await eventually(lambda: fast.high_watermark == 3)
         assert client.connection.waiting_answers == 3
-        rig.meta.release("roll_segment")
+        rig.meta.release(RollSegment)
         assert [(await client.produced()).base_offset for _ in range(3)] == [1, 0, 2]
 
 
@@ -104,7 +105,7 @@ async def test_a_request_that_is_not_acknowledged_in_time_is_told_so_and_a_late_
     async with ServeRig(tmp_path) as rig:
         shard, other = await rig.shard_of("flights"), await rig.shard_of("other")
         rig.append(shard, b"old")
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         shard.ask_roll(rig.clock())
         client = rig.connect()
         await client.write(
@@ -112,7 +113,7 @@ async def test_a_request_that_is_not_acknowledged_in_time_is_told_so_and_a_late_
         )
         answers = await client.produced_all()
         assert [a.error_code for a in answers] == [ErrorCode.REQUEST_TIMED_OUT, 0]
-        rig.meta.release("roll_segment")
+        rig.meta.release(RollSegment)
         await eventually(lambda: shard.high_watermark == 2)
         await client.write(client.produce_frame("other", batch_of(b"z")))
         assert (await client.produced()).base_offset == 1
@@ -124,14 +125,14 @@ async def test_a_connection_lost_before_its_acknowledgement_leaves_the_batch_and
     async with ServeRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"old")
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         shard.ask_roll(rig.clock())
         client = rig.connect()
         await client.write(client.produce_frame("flights", batch_of(b"x")))
         await eventually(lambda: shard.end_offset == 2)
         client.close()
         await eventually(lambda: client.connection.is_closed)
-        rig.meta.release("roll_segment")
+        rig.meta.release(RollSegment)
         await eventually(lambda: shard.high_watermark == 2)
         await rig.nothing_is_held()
 
@@ -140,12 +141,12 @@ async def test_a_deleted_topic_answers_those_who_wait_for_it(tmp_path: Path) -> 
     async with ServeRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"old")
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         shard.ask_roll(rig.clock())
         client = rig.connect()
         await client.write(client.produce_frame("flights", batch_of(b"x")))
         await eventually(lambda: shard.end_offset == 2)
-        await rig.meta.service.delete_topic(shard.topic.topic_id)
+        await rig.meta.service.perform(DeleteTopic(shard.topic.topic_id))
         assert (await client.produced()).error_code == ErrorCode.REQUEST_TIMED_OUT
         await client.write(client.produce_frame("flights", batch_of(b"x")))
         assert (await client.produced()).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -180,7 +181,7 @@ async def test_a_connection_closed_under_a_control_request_ends_it(tmp_path: Pat
     async with ServeRig(tmp_path) as rig:
         await rig.shard_of()
         client = rig.connect()
-        rig.meta.hold("advance_log_start")
+        rig.meta.hold(AdvanceLogStart)
         shard = rig.shards.by_name("flights", 0)
         assert shard is not None
         rig.append(shard, b"x")
@@ -192,11 +193,11 @@ async def test_a_connection_closed_under_a_control_request_ends_it(tmp_path: Pat
                 topics=[_delete_records_topic()],
             )
         )
-        await eventually(lambda: rig.meta.calls["advance_log_start"] == 1)
+        await eventually(lambda: rig.meta.calls[AdvanceLogStart] == 1)
         client.close()
         await eventually(lambda: client.connection.is_closed)
         await eventually(lambda: client.connection._control._task is None)
-        rig.meta.release("advance_log_start")
+        rig.meta.release(AdvanceLogStart)
         await rig.nothing_is_held()
 
 

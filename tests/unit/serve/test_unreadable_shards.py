@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.commands import SealSegment
 from stratalog_node.shards.shard_log import ShardLog
 from support import kafka_oracle
 from support.serve_rig import ServeRig, WireClient
@@ -62,7 +63,7 @@ async def written(rig: ServeRig) -> ShardLog:
     shard = await rig.shard_of()
     for segment in range(3):
         if segment == 2:
-            rig.meta.hold("seal_segment")
+            rig.meta.hold(SealSegment)
         for number in range(3):
             await rig.acknowledged(shard, b"%d" % (3 * segment + number))
         if segment < 2:

@@ -7,9 +7,19 @@ import random
 from itertools import pairwise
 from pathlib import Path
 
-from stratalog.meta_api.commands import Change, NodeInfo
+from stratalog.model.commands import (
+    AddShards,
+    AdvanceLogStart,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    RegisterNode,
+    RollSegment,
+    SealSegment,
+)
 from stratalog.model.errors import NotFound, Unavailable
 from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import Change, NodeInfo
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog_meta.service import MetaService
@@ -37,7 +47,7 @@ def state(catalog: Catalog) -> object:
 async def test_a_catalog_that_missed_any_history_equals_one_that_followed_it(tmp_path: Path) -> None:
     meta = MetaService(MemoryStore(), HandClock())
     await meta.start()
-    await meta.register_node(NodeInfo(1, "disk", "localhost", 1))
+    await meta.perform(RegisterNode(NodeInfo(1, "disk", "localhost", 1)))
     rng = random.Random(5)
     first = await meta.snapshot()
     followed, late = new_catalog(), new_catalog()
@@ -51,20 +61,20 @@ async def test_a_catalog_that_missed_any_history_equals_one_that_followed_it(tmp
         name = rng.choice(names)
         topic = topics.get(name)
         if topic is None:
-            await meta.create_topic(name, shard_count=rng.randint(1, 3), replication_factor=1, settings={})
+            await meta.perform(CreateTopic(name, shard_count=rng.randint(1, 3), replication_factor=1, settings={}))
         elif rng.random() < 0.15:
-            await meta.delete_topic(topic.topic_id)
+            await meta.perform(DeleteTopic(topic.topic_id))
         elif rng.random() < 0.2:
-            await meta.add_shards(topic.topic_id, topic.shard_count + 1)
+            await meta.perform(AddShards(topic.topic_id, topic.shard_count + 1))
         elif rng.random() < 0.2:
-            await meta.alter_topic(topic.topic_id, {"segment.bytes": str(1000 + step)})
+            await meta.perform(AlterTopic(topic.topic_id, {"segment.bytes": str(1000 + step)}))
         else:
             shard = await meta.shard(ShardKey(topic.topic_id, rng.randrange(topic.shard_count)))
             active = shard.segments[-1]
             if rng.random() < 0.6:
-                await meta.roll_segment(active.key, active.base_offset + rng.randint(1, 5))
+                await meta.perform(RollSegment(active.key, active.base_offset + rng.randint(1, 5)))
             else:
-                await meta.advance_log_start(shard.key, rng.randint(0, active.base_offset))
+                await meta.perform(AdvanceLogStart(shard.key, rng.randint(0, active.base_offset)))
         if rng.random() < 0.1:
             late.reload(await meta.snapshot())
     async for change_set in meta.watch(followed.version):
@@ -91,9 +101,9 @@ async def test_shards_follow_a_reload(tmp_path: Path) -> None:
         rig.append(kept, b"x")
         for task in list(rig._tasks):
             task.cancel()
-        await rig.meta.service.delete_topic(old.topic.topic_id)
-        await rig.meta.service.create_topic("again", shard_count=2, replication_factor=1, settings={})
-        await rig.meta.service.add_shards(kept.topic.topic_id, 2)
+        await rig.meta.service.perform(DeleteTopic(old.topic.topic_id))
+        await rig.meta.service.perform(CreateTopic("again", shard_count=2, replication_factor=1, settings={}))
+        await rig.meta.service.perform(AddShards(kept.topic.topic_id, 2))
         rig.catalog.reload(await rig.meta.service.snapshot())
         new = rig.shards.by_name("again", 1)
         assert new is not None and new.topic.topic_id != old.topic.topic_id
@@ -137,7 +147,7 @@ async def test_a_node_whose_watch_lost_its_place_while_meta_was_away_follows_aga
                 task.cancel()
         node._run(node._follow_meta())
         await eventually(lambda: lost)
-        await meta.service.create_topic("flights", shard_count=1, replication_factor=1, settings={})
+        await meta.service.perform(CreateTopic("flights", shard_count=1, replication_factor=1, settings={}))
         await eventually(lambda: node.shards.by_name("flights", 0) is not None)
     finally:
         await node.close()
@@ -148,13 +158,13 @@ async def _with_segments(count: int) -> tuple[MetaService, Catalog, ShardKey]:
     """A shard of so many sealed segments and an active one, and a catalog that knows them."""
     meta = MetaService(MemoryStore(), HandClock())
     await meta.start()
-    await meta.register_node(NodeInfo(1, "disk", "localhost", 1))
-    topic = await meta.create_topic("orders", shard_count=1, replication_factor=1, settings={})
+    await meta.perform(RegisterNode(NodeInfo(1, "disk", "localhost", 1)))
+    topic = await meta.perform(CreateTopic("orders", shard_count=1, replication_factor=1, settings={}))
     key = ShardKey(topic.topic_id, 0)
     segment = (await meta.shard(key)).segments[-1]
     for offset in range(1, count + 1):
-        following = await meta.roll_segment(segment.key, offset)
-        await meta.seal_segment(segment.key, seal_record(segment.key, offset))
+        following = await meta.perform(RollSegment(segment.key, offset))
+        await meta.perform(SealSegment(segment.key, seal_record(segment.key, offset)))
         segment = following
     catalog = new_catalog()
     catalog.load(await meta.snapshot())
@@ -165,7 +175,7 @@ async def test_deleting_ten_times_the_segments_costs_ten_times_the_work() -> Non
     work = {}
     for count in (50, 500):
         meta, catalog, key = await _with_segments(count)
-        await meta.advance_log_start(key, count)
+        await meta.perform(AdvanceLogStart(key, count))
         change_set = await anext(meta.watch(catalog.version))
         work[count] = lines_run(lambda catalog=catalog, change_set=change_set: catalog.apply(change_set))  # type: ignore[misc]
         assert [segment.epoch for segment in catalog.segments(key)] == [count]
@@ -183,7 +193,7 @@ async def test_a_segment_is_found_without_a_look_at_its_neighbours() -> None:
 
 async def test_a_large_change_set_is_applied_in_steps_and_its_version_moves_with_the_last() -> None:
     meta, catalog, key = await _with_segments(1_000)
-    await meta.advance_log_start(key, 1_000)
+    await meta.perform(AdvanceLogStart(key, 1_000))
     change_set = await anext(meta.watch(catalog.version))
     left = [len(catalog.segments(key))]
     for _ in catalog.apply_in_steps(change_set):
@@ -217,9 +227,9 @@ async def test_the_loop_turns_while_a_node_follows_a_large_change(tmp_path: Path
     node.catalog.on_change(count)
     watching = asyncio.create_task(watch())
     try:
-        topic = await meta.create_topic("wide", shard_count=3_000, replication_factor=1, settings={})
+        topic = await meta.perform(CreateTopic("wide", shard_count=3_000, replication_factor=1, settings={}))
         await eventually(lambda: node.shards.by_name("wide", 2_999) is not None)
-        await meta.delete_topic(topic.topic_id)
+        await meta.perform(DeleteTopic(topic.topic_id))
         await eventually(lambda: told >= 2 * 3_001)
         assert most <= 2 * 256
     finally:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.commands import RollSegment, SealSegment
 from stratalog.model.errors import Unavailable
 from stratalog_node.shards import flusher as flusher_module
 from stratalog_node.shards import shared_journal
@@ -170,7 +171,7 @@ async def test_ended_segments_that_cannot_be_confirmed_do_not_keep_their_descrip
     """While the meta service is away they are not sealed, and a file that waits for a flush is not closed."""
     async with ShardRig(tmp_path, descriptor_limit=4) as rig:
         shard = await rig.shard_of()
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         for number in range(60):
             rig.append(shard, b"%d" % number)
             assert shard.ask_roll(rig.clock())
@@ -183,7 +184,7 @@ async def test_ended_segments_that_cannot_be_confirmed_do_not_keep_their_descrip
             return descriptors.open_count <= descriptors.limit
 
         await eventually(is_swept)
-        rig.meta.release("roll_segment")
+        rig.meta.release(RollSegment)
         await rig.all_sealed()
         assert len(await rig.read_values(shard)) == 60
 
@@ -216,7 +217,7 @@ async def test_a_segment_whose_flush_failed_is_never_sealed(tmp_path: Path) -> N
         shard.ask_roll(rig.clock())
         await eventually(lambda: shard.refusal is not None)
         assert shard.refusal is not None and shard.refusal.cause is StopCause.FLUSH_FAILED
-        assert (rig.meta.calls["roll_segment"], rig.meta.calls["seal_segment"]) == (0, 0)
+        assert (rig.meta.calls[RollSegment], rig.meta.calls[SealSegment]) == (0, 0)
 
 
 async def test_a_journal_without_room_is_done_without(tmp_path: Path) -> None:
@@ -305,7 +306,7 @@ async def test_an_ended_segment_with_a_flush_under_way_is_acknowledged_before_th
         shard.ask_roll(rig.clock())
         new = rig.append(shard, b"new")
         await asyncio.sleep(0.05)
-        assert rig.meta.calls["roll_segment"] == 0, "meta must not learn an end that a power cut may take back"
+        assert rig.meta.calls[RollSegment] == 0, "meta must not learn an end that a power cut may take back"
         assert not old.is_answered and not new.is_answered and shard.high_watermark == 0
         held.gate.set()
         await eventually(lambda: old.is_acknowledged and new.is_acknowledged)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.commands import CreateTopic, DeleteTopic, RollSegment, SealSegment
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog_node.disk.files import FileSlice
 from stratalog_node.shards import node_shards as node_shards_module
@@ -150,7 +151,7 @@ async def test_a_deleted_topic_leaves_no_descriptor_and_its_files_go_after_the_g
         for shard in shards:
             rig.append(shard, b"y")
             keys += [segment.key for segment in shard.segments]
-        await rig.meta.service.delete_topic(topic.topic_id)
+        await rig.meta.service.perform(DeleteTopic(topic.topic_id))
         await eventually(lambda: rig.shards.get(shards[0].key) is None)
         assert rig.shards.descriptors.open_count == 0
         assert rig.append(shards[0], b"z").error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -171,7 +172,7 @@ async def test_a_topic_deleted_under_a_read_closes_its_file_when_the_read_is_don
         held = HeldRead(monkeypatch, shard, 0)
         reading = asyncio.create_task(shard.read_committed_range(shard.segments[0].key, 0, 1 << 20))
         await eventually(held.is_reading.is_set)
-        await rig.meta.service.delete_topic(shard.topic.topic_id)
+        await rig.meta.service.perform(DeleteTopic(shard.topic.topic_id))
         await eventually(lambda: rig.shards.get(shard.key) is None)
         assert rig.shards.descriptors.open_count == 1
         held.gate.set()
@@ -188,7 +189,7 @@ async def test_a_topic_deleted_under_a_flush_and_a_roll_leaves_nothing_running(t
         first = rig.append(shard, b"x")
         shard.ask_roll(rig.clock())
         second = rig.append(shard, b"y")
-        await rig.meta.service.delete_topic(shard.topic.topic_id)
+        await rig.meta.service.perform(DeleteTopic(shard.topic.topic_id))
         await eventually(lambda: rig.shards.get(shard.key) is None)
         gate.set()
         await eventually(lambda: first.is_answered and second.is_answered)
@@ -205,8 +206,8 @@ async def test_a_topic_made_again_under_its_name_starts_empty_and_the_old_one_st
         old = await rig.shard_of()
         rig.append(old, b"old")
         pending = rig.offer(old, b"offered before the deletion")
-        await rig.meta.service.delete_topic(old.topic.topic_id)
-        await rig.meta.service.create_topic("flights", shard_count=1, replication_factor=1, settings={})
+        await rig.meta.service.perform(DeleteTopic(old.topic.topic_id))
+        await rig.meta.service.perform(CreateTopic("flights", shard_count=1, replication_factor=1, settings={}))
         await eventually(lambda: (found := rig.shards.by_name("flights", 0)) is not None and found is not old)
         await eventually(lambda: pending.is_answered)
         new = rig.shards.by_name("flights", 0)
@@ -222,15 +223,15 @@ async def test_a_segment_deleted_before_it_was_sealed_goes_like_any_other(tmp_pa
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"x")
-        rig.meta.hold("seal_segment")
+        rig.meta.hold(SealSegment)
         shard.ask_roll(rig.clock())
         await rig.acknowledged(shard, b"y")
-        await eventually(lambda: rig.meta.calls["seal_segment"] == 1)
+        await eventually(lambda: rig.meta.calls[SealSegment] == 1)
         path, key = rig.file_of(shard, 0), shard.ended[0].key
         assert await shard.delete_records_before(1) == 1
         await eventually(lambda: rig.catalog.segment(key) is None)
         await rig.shards.free_local(shard, key)
-        rig.meta.release("seal_segment")
+        rig.meta.release(SealSegment)
         await eventually(lambda: rig.sealing.unsealed_count == 0)
         assert not path.exists() and not path.with_suffix(".idx").exists()
         assert not shard.ended and not shard.copies
@@ -242,13 +243,13 @@ async def test_delete_records_stops_at_the_high_watermark(tmp_path: Path) -> Non
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"x")
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         shard.ask_roll(rig.clock())
         rig.append(shard, b"not committed yet")
         assert await shard.delete_records_before(10) == 1
         assert shard.log_start_offset == 1 == shard.high_watermark
         assert await shard.delete_records_before(0) == 1
-        rig.meta.release("roll_segment")
+        rig.meta.release(RollSegment)
         await eventually(lambda: shard.high_watermark == 2)
         assert await rig.read_values(shard) == [b"not committed yet"]
 

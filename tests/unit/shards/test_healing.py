@@ -14,6 +14,7 @@ import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.commands import AdvanceLogStart, SealSegment
 from stratalog.model.errors import NotFound, Unavailable
 from stratalog.model.segment import SegmentState
 from stratalog.objects.obstore_store import open_memory
@@ -86,7 +87,7 @@ async def test_a_rolled_segment_whose_tail_is_gone_comes_back_and_the_next_one_i
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await acknowledged(rig, shard, b"a", b"b")
-        rig.meta.hold("seal_segment")
+        rig.meta.hold(SealSegment)
         shard.ask_roll(rig.clock())
         await acknowledged(rig, shard, b"c", b"d")
         await eventually(lambda: (segment := rig.catalog.segment(shard.segments[0].key)) and segment.end_offset == 2)
@@ -199,7 +200,7 @@ async def test_with_unclean_seal_lost_offsets_are_given_up_and_the_log_goes_on_w
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of(uncleanSeal="allow")
         await acknowledged(rig, shard, b"a", b"b", b"c")
-        rig.meta.hold("seal_segment")
+        rig.meta.hold(SealSegment)
         shard.ask_roll(rig.clock())
         await acknowledged(rig, shard, b"d")
         path = rig.file_of(shard, 0)
@@ -489,13 +490,13 @@ async def test_a_rolled_segment_that_was_deleted_whole_is_not_missed(tmp_path: P
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await acknowledged(rig, shard, b"a", b"b")
-        rig.meta.hold("seal_segment")
+        rig.meta.hold(SealSegment)
         shard.ask_roll(rig.clock())
         await acknowledged(rig, shard, b"c", b"d")
         path = rig.file_of(shard, 0)
         await rig.crash()
         path.unlink()
-        await rig.meta.service.advance_log_start(shard.key, 3)
+        await rig.meta.service.perform(AdvanceLogStart(shard.key, 3))
         rig.meta.open_all()
         await rig.start()
         shard = rig.shard(shard)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.model.commands import DeleteTopic
 from stratalog_node.shards.local_copy import NotCached
 from stratalog_node.shards.shard_log import ShardLog
 from support.shard_rig import ShardRig
@@ -95,7 +96,7 @@ async def test_a_freed_copy_holds_no_memory(tmp_path: Path) -> None:
         before = stats.held_bytes
         await rig.shards.free_local(shard, shard.segments[0].key)
         assert 0 < stats.held_bytes < before
-        await rig.meta.service.delete_topic(shard.topic.topic_id)
+        await rig.meta.service.perform(DeleteTopic(shard.topic.topic_id))
         await rig.until(lambda: stats.held_bytes == 0)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.commands import DeleteTopic, RollSegment, SealSegment
 from stratalog_node.disk.journal_file import list_journals
 from stratalog_node.shards import shared_journal
 from stratalog_node.shards.flusher import DIRECT_FILES
@@ -103,7 +104,7 @@ async def test_a_journal_of_a_deleted_topic_is_no_obstacle(tmp_path: Path) -> No
         shards = await fsync_shards(rig)
         await all_acknowledged(rig, shards, b"a")
         await rig.crash()
-        await rig.meta.service.delete_topic(shards[0].topic.topic_id)
+        await rig.meta.service.perform(DeleteTopic(shards[0].topic.topic_id))
         await rig.start()
         assert not list(rig.shards.all())
 
@@ -117,7 +118,7 @@ async def test_a_journal_goes_on_while_a_topic_in_it_is_deleted(
         topic = await rig.create_topic("other", shards=MANY, flush_policy="fsync")
         others = [rig.shard(topic, index) for index in range(MANY)]
         await all_acknowledged(rig, doomed + others, b"0")
-        await rig.meta.service.delete_topic(doomed[0].topic.topic_id)
+        await rig.meta.service.perform(DeleteTopic(doomed[0].topic.topic_id))
         await eventually(lambda: rig.shards.get(doomed[0].key) is None)
         for shard in doomed:
             await rig.shards.free_local(None, shard.copies[0].key)
@@ -185,7 +186,7 @@ async def test_an_end_that_meta_knows_is_one_that_no_power_cut_takes_back(tmp_pa
         shard = await rig.shard_of()
         rig.append(shard, b"a")
         rig.append(shard, b"b")
-        rig.meta.hold("seal_segment")
+        rig.meta.hold(SealSegment)
         shard.ask_roll(rig.clock())
         for value in values:
             await rig.acknowledged(shard, value)
@@ -205,9 +206,9 @@ async def test_a_replicated_topic_that_lost_its_tail_to_the_power_says_so_when_m
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"a")
-        rig.meta.hold("seal_segment")
+        rig.meta.hold(SealSegment)
         shard.ask_roll(rig.clock())
-        await eventually(lambda: rig.meta.calls["roll_segment"] == 1 and shard.segments[-1].epoch == 1)
+        await eventually(lambda: rig.meta.calls[RollSegment] == 1 and shard.segments[-1].epoch == 1)
         path = rig.file_of(shard, 0)
         await rig.crash()
         os.truncate(path, SEGMENT_HEADER_BYTES)

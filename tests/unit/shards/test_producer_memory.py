@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stratalog.model.commands import PurgeSegments
 from stratalog.model.errors import DiskFull
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.shard_log import ShardLog
@@ -65,7 +66,7 @@ async def emptied(rig: ShardRig, shard: ShardLog) -> None:
     deleted = await rig.meta.service.deleted_segments()
     for segment in deleted:
         await rig.shards.free_local(shard, segment.key)
-    await rig.meta.service.purge_segments([segment.key for segment in deleted])
+    await rig.meta.service.perform(PurgeSegments(tuple([segment.key for segment in deleted])))
 
 
 @pytest.mark.parametrize("how", ["stop", "crash"])

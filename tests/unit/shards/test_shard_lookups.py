@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.formats.index_points import INDEX_INTERVAL_BYTES
+from stratalog.model.commands import RollSegment, SealSegment
 from stratalog.model.errors import Unavailable
 from stratalog_node.shards.local_copy import LocalCopy
 from support.shard_rig import START_MS, ShardRig
@@ -22,7 +23,7 @@ async def test_a_record_is_found_by_its_time_in_every_kind_of_segment(tmp_path: 
             for number in range(3):
                 await rig.acknowledged(shard, b"a", b"b", at_ms=START_MS + 100 * segment + 10 * number)
             if segment == 1:
-                rig.meta.hold("seal_segment")
+                rig.meta.hold(SealSegment)
             if segment < 2:
                 shard.ask_roll(rig.clock())
             if segment == 0:
@@ -194,10 +195,10 @@ async def test_a_repetition_that_wants_no_answer_waits_for_nothing(tmp_path: Pat
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"old")
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         shard.ask_roll(rig.clock())
         producer = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "acks": 0}
         assert rig.append(shard, b"x", **producer).is_acknowledged
         assert rig.append(shard, b"x", **producer).is_acknowledged
-        rig.meta.release("roll_segment")
+        rig.meta.release(RollSegment)
         await eventually(lambda: shard.high_watermark == 2)

@@ -14,6 +14,7 @@ from stratalog.formats.digest import EMPTY_DIGEST
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.commands import DeleteTopic, SealSegment
 from stratalog_node.shards.shard_log import ShardLog
 from support.shard_rig import ShardRig
 from support.waiting import eventually
@@ -229,10 +230,10 @@ async def test_a_segment_found_sealing_is_sealed_after_the_restart(tmp_path: Pat
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await numbered(rig, shard, 0, 3)
-        rig.meta.hold("seal_segment")
+        rig.meta.hold(SealSegment)
         shard.ask_roll(rig.clock())
         await numbered_later(rig, shard, 3)
-        await eventually(lambda: rig.meta.calls["seal_segment"] == 1)
+        await eventually(lambda: rig.meta.calls[SealSegment] == 1)
         await rig.crash()
         rig.meta.open_all()
         await rig.start()
@@ -246,9 +247,9 @@ async def test_a_segment_damaged_below_its_known_end_is_refused_and_not_cut(tmp_
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await numbered(rig, shard, 0, 10)
-        rig.meta.hold("seal_segment")
+        rig.meta.hold(SealSegment)
         shard.ask_roll(rig.clock())
-        await eventually(lambda: rig.meta.calls["seal_segment"] == 1)
+        await eventually(lambda: rig.meta.calls[SealSegment] == 1)
         path = rig.file_of(shard, 0)
         await rig.crash()
         rig.meta.open_all()
@@ -273,7 +274,7 @@ async def test_a_producer_is_known_after_a_restart_as_it_was_before(tmp_path: Pa
         shard = await rig.shard_of()
         for sequence in range(3):
             rig.append(shard, b"p", producer_id=7, producer_epoch=0, base_sequence=sequence)
-        rig.meta.hold("seal_segment")
+        rig.meta.hold(SealSegment)
         shard.ask_roll(rig.clock())
         asked = rig.append(shard, b"p", producer_id=7, producer_epoch=0, base_sequence=3)
         await eventually(lambda: asked.is_acknowledged)
@@ -294,9 +295,9 @@ async def test_an_active_segment_without_its_file_still_knows_the_producers_befo
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"p", producer_id=7, producer_epoch=0, base_sequence=0)
-        rig.meta.hold("seal_segment")
+        rig.meta.hold(SealSegment)
         shard.ask_roll(rig.clock())
-        await eventually(lambda: rig.meta.calls["seal_segment"] == 1)
+        await eventually(lambda: rig.meta.calls[SealSegment] == 1)
         path = rig.file_of(shard)
         await rig.crash()
         path.unlink()
@@ -313,7 +314,7 @@ async def test_checkpoints_of_segments_that_are_gone_do_not_gather(tmp_path: Pat
         rig.append(rig.shard(topic), b"x")
         await rig.restart("stop")
         assert len(rig.checkpoints.load_all()) == 1
-        await rig.meta.service.delete_topic(topic.topic_id)
+        await rig.meta.service.perform(DeleteTopic(topic.topic_id))
         await eventually(lambda: not list(rig.shards.all()))
         await rig.restart("crash")
         assert rig.checkpoints.load_all() == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.commands import RollSegment, SealSegment
 from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog.model.segment import SegmentState
 from support.shard_rig import ShardRig
@@ -15,14 +16,14 @@ async def test_nothing_in_the_next_segment_is_acknowledged_before_the_roll_is_co
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"old")
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         assert shard.ask_roll(rig.clock())
         asked = rig.append(shard, b"new")
         assert not asked.is_answered
         assert shard.high_watermark == 1
         assert shard.end_offset == 2
         assert await rig.read_values(shard) == [b"old"]
-        rig.meta.release("roll_segment")
+        rig.meta.release(RollSegment)
         await eventually(lambda: asked.is_acknowledged)
         assert await rig.read_values(shard) == [b"old", b"new"]
 
@@ -30,13 +31,13 @@ async def test_nothing_in_the_next_segment_is_acknowledged_before_the_roll_is_co
 async def test_several_rolls_are_confirmed_in_order_and_each_answer_is_given_once(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         asked = []
         for number in range(5):
             asked.append(rig.append(shard, b"%d" % number))
             shard.ask_roll(rig.clock())
         assert [a.is_answered for a in asked] == [True, False, False, False, False]
-        rig.meta.release("roll_segment")
+        rig.meta.release(RollSegment)
         await eventually(lambda: all(a.is_acknowledged for a in asked))
         assert [a.times_settled for a in asked] == [1] * 5
         await rig.all_sealed()
@@ -47,19 +48,19 @@ async def test_a_roll_that_meta_could_not_answer_is_asked_again(tmp_path: Path) 
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"old")
-        rig.meta.fail("roll_segment", Unavailable("away"))
-        rig.meta.lose_answer("roll_segment")
+        rig.meta.fail(RollSegment, Unavailable("away"))
+        rig.meta.lose_answer(RollSegment)
         shard.ask_roll(rig.clock())
         asked = rig.append(shard, b"new")
         await eventually(lambda: asked.is_acknowledged)
-        assert rig.meta.calls["roll_segment"] == 3
+        assert rig.meta.calls[RollSegment] == 3
         await rig.all_sealed()
 
 
 async def test_a_crash_with_several_unconfirmed_rolls_loses_nothing_acknowledged(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         for number in range(4):
             rig.append(shard, b"%d" % number)
             shard.ask_roll(rig.clock())
@@ -76,13 +77,13 @@ async def test_a_crash_with_several_unconfirmed_rolls_loses_nothing_acknowledged
 async def test_unconfirmed_rolls_are_confirmed_once_a_meta_service_that_was_away_is_back(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         rig.append(shard, b"old")
         shard.ask_roll(rig.clock())
         rig.append(shard, b"new")
         await rig.crash()
         rig.meta.open_all()
-        rig.meta.fail("roll_segment", Unavailable("away"), Unavailable("still away"))
+        rig.meta.fail(RollSegment, Unavailable("away"), Unavailable("still away"))
         await rig.start()
         shard = rig.shard(shard)
         assert await rig.read_values(shard) == [b"old"]
@@ -96,7 +97,7 @@ async def test_a_crash_while_the_next_file_is_being_made_leaves_a_shard_that_goe
         async with ShardRig(tmp_path / str(size)) as rig:
             shard = await rig.shard_of()
             rig.append(shard, b"old")
-            rig.meta.hold("roll_segment")
+            rig.meta.hold(RollSegment)
             shard.ask_roll(rig.clock())
             path = rig.file_of(shard)
             await rig.crash()
@@ -112,7 +113,7 @@ async def test_a_next_file_of_zeros_that_meta_never_heard_of_does_not_stop_the_s
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"old")
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         shard.ask_roll(rig.clock())
         rig.append(shard, b"never acknowledged")
         path = rig.file_of(shard)
@@ -129,9 +130,9 @@ async def test_a_seal_whose_answer_was_lost_is_the_same_seal_when_asked_again(tm
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"old")
-        rig.meta.lose_answer("seal_segment")
+        rig.meta.lose_answer(SealSegment)
         shard.ask_roll(rig.clock())
-        await eventually(lambda: rig.meta.calls["seal_segment"] == 1)
+        await eventually(lambda: rig.meta.calls[SealSegment] == 1)
         rig.clock.now_ms += 1000
         await rig.all_sealed()
         assert rig.shards.stats.seal_failures == 0
@@ -143,13 +144,13 @@ async def test_a_segment_that_cannot_be_sealed_does_not_hide_the_ones_after_it(t
         shard = await rig.shard_of()
         rig.append(shard, b"good")
         rig.append(shard, b"bad")
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         shard.ask_roll(rig.clock())
         path = rig.file_of(shard, 0)
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
         path.write_bytes(data)
-        rig.meta.release("roll_segment")
+        rig.meta.release(RollSegment)
         asked = rig.append(shard, b"next")
         await eventually(lambda: asked.is_acknowledged)
         shard.ask_roll(rig.clock())
@@ -170,7 +171,7 @@ async def test_two_segments_that_cannot_be_sealed_now_do_not_keep_others_from_it
             # Its index block cannot be written: a directory is in the way.
             rig.layout.index(shard.active.key).mkdir()  # type: ignore[union-attr]
             shard.ask_roll(rig.clock())
-        await eventually(lambda: rig.meta.calls["roll_segment"] == 2)
+        await eventually(lambda: rig.meta.calls[RollSegment] == 2)
         shards[2].ask_roll(rig.clock())
         await eventually(lambda: shards[2].segments[0].seal is not None)
         for shard in shards[:2]:
@@ -224,7 +225,7 @@ async def test_the_leftover_of_a_roll_that_failed_is_not_taken_for_the_roll_that
         leftover = rig.layout.segment(shard.active.key._replace(epoch=1, base_offset=1))
         rig.append(shard, b"b")
         leftover.write_bytes(b"half a header")
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         shard.ask_roll(rig.clock())
         rig.append(shard, b"c")
         await rig.crash()
@@ -257,7 +258,7 @@ async def test_a_leader_that_meta_has_replaced_stops_and_says_so(tmp_path: Path)
         shard = await rig.shard_of()
         rig.append(shard, b"old")
         assert shard.active is not None
-        await rig.meta.service.roll_segment(shard.active.key, 0)
+        await rig.meta.service.perform(RollSegment(shard.active.key, 0))
         shard.ask_roll(rig.clock())
         asked = rig.append(shard, b"new")
         await eventually(lambda: asked.is_answered)
@@ -270,12 +271,12 @@ async def test_the_answer_of_an_unknown_roll_is_not_given_twice_after_a_stop(tmp
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"old")
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         shard.ask_roll(rig.clock())
         asked = rig.append(shard, b"new")
         shard.stop_leading("test")
-        rig.meta.fail("roll_segment", OutcomeUnknown("lost"))
-        rig.meta.release("roll_segment")
-        await eventually(lambda: rig.meta.calls["roll_segment"] >= 2)
+        rig.meta.fail(RollSegment, OutcomeUnknown("lost"))
+        rig.meta.release(RollSegment)
+        await eventually(lambda: rig.meta.calls[RollSegment] >= 2)
         assert asked.error is ErrorCode.REQUEST_TIMED_OUT
         assert asked.times_settled == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.model.commands import DeleteTopic, RollSegment, SealSegment
 from stratalog.model.errors import Fenced
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.shards.shard_log import ShardLog
@@ -65,12 +66,12 @@ async def test_a_file_that_is_gone_shows(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"x")
-        rig.meta.hold("seal_segment")
+        rig.meta.hold(SealSegment)
         shard.ask_roll(rig.clock())
         await eventually(lambda: shard.segments[0].end_offset == 1)
         path = rig.file_of(shard, 0)
         await rig.crash()
-        rig.meta.release("seal_segment")
+        rig.meta.release(SealSegment)
         path.unlink()
         await rig.start()
 
@@ -98,10 +99,10 @@ async def test_a_refused_roll_shows_and_a_deleted_topic_does_not(tmp_path: Path)
         deposed = await rig.shard_of("deposed")
         gone = await rig.shard_of("gone")
         rig.append(deposed, b"x")
-        rig.meta.fail("roll_segment", Fenced("another leads"))
+        rig.meta.fail(RollSegment, Fenced("another leads"))
         deposed.ask_roll(rig.clock())
         await eventually(lambda: deposed.refusal is not None)
-        await rig.meta.service.delete_topic(gone.key.topic_id)
+        await rig.meta.service.perform(DeleteTopic(gone.key.topic_id))
         await eventually(lambda: gone.refusal is not None)
 
         assert counted(rig) == {"deposed": 1}

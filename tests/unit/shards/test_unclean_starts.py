@@ -10,6 +10,7 @@ import pytest
 
 from stratalog.formats.part import check_part
 from stratalog.formats.record_batch import walk
+from stratalog.model.commands import CommitParts, RollSegment, SealSegment
 from stratalog_node.disk.clean_stop import note_clean_stop
 from stratalog_node.shards import node_shards as node_shards_module
 from stratalog_node.shards.shard_log import ShardLog
@@ -40,7 +41,7 @@ async def test_the_first_append_after_an_unclean_start_opens_the_next_epoch(tmp_
         await rig.restart(how)
         shard = rig.shard(shard)
         assert shard.active is not None and shard.active.key.epoch == 0, "an idle shard is left as it is"
-        assert rig.meta.calls["roll_segment"] == 0
+        assert rig.meta.calls[RollSegment] == 0
         await rig.acknowledged(shard, b"b")
         assert sorted(await records(rig, shard)) == [(0, 0), (1, 1)]
         await rig.all_sealed()
@@ -104,7 +105,7 @@ async def test_a_shard_that_was_never_written_to_leaves_no_empty_segment_behind(
         await rig.acknowledged(shard, b"a")
         assert list(await records(rig, shard)) == [(1, 0)]
         await eventually(lambda: [segment.epoch for segment in shard.segments] == [1])
-        assert rig.meta.calls["seal_segment"] == 0
+        assert rig.meta.calls[SealSegment] == 0
 
 
 async def test_a_burst_over_many_shards_after_an_unclean_start_makes_so_many_files_a_turn(tmp_path: Path) -> None:
@@ -154,9 +155,9 @@ async def test_attempts_of_a_lost_tail_and_of_what_came_in_its_place_are_of_two_
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await rig.acknowledged(shard, b"lost" * 20_000)
-        rig.meta.hold("commit_parts")
+        rig.meta.hold(CommitParts)
         uploading = asyncio.create_task(rig.uploaded())
-        await eventually(lambda: rig.meta.calls["commit_parts"] > 0)
+        await eventually(lambda: rig.meta.calls[CommitParts] > 0)
         uploading.cancel()
         await asyncio.gather(uploading, return_exceptions=True)
         await rig.power_cut()

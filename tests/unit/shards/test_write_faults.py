@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.commands import RollSegment
 from stratalog.model.errors import OutcomeUnknown, StratalogError
 from stratalog_node.disk.journal_file import JournalFile
 from stratalog_node.shards import flusher as flusher_module
@@ -83,7 +84,7 @@ async def test_rolls_behind_one_that_meets_a_fault_are_not_forgotten_in_silence(
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"old")
-        rig.meta.hold("roll_segment")
+        rig.meta.hold(RollSegment)
         shard.ask_roll(rig.clock())
         waiting = rig.append(shard, b"in the next segment")
         shard.ask_roll(rig.clock())
@@ -91,7 +92,7 @@ async def test_rolls_behind_one_that_meets_a_fault_are_not_forgotten_in_silence(
         monkeypatch.setattr(ShardLog, "confirmed", break_down)
         appending = asyncio.ensure_future(refused_append(shard))
         await asyncio.sleep(0)
-        rig.meta.release("roll_segment")
+        rig.meta.release(RollSegment)
         await eventually(lambda: waiting.is_answered)
         assert waiting.error is ErrorCode.REQUEST_TIMED_OUT
         assert await appending is OutcomeUnknown

@@ -12,6 +12,7 @@ import pytest
 
 from stratalog.formats.claim import Claim, decode_claim, encode_claim
 from stratalog.machines.table_locks import EARLIER_HOLDERS
+from stratalog.model.commands import AcquireLock, AdvanceLogStart
 from stratalog.model.segment import Segment
 from stratalog_meta.stores.memory import MemoryStore
 from support.faulty_store import Fault, FaultyStore
@@ -102,7 +103,7 @@ async def test_a_restart_of_a_copy_does_not_make_it_the_true_one() -> None:
                 await clone.start_uploader()
                 await clone.until(lambda: clone.uploader.claim.fork)
                 await clone.crash_uploader()
-            assert (await clone.meta.acquire_lock("tier/1", "look", 1)).epoch > 2
+            assert (await clone.meta.perform(AcquireLock("tier/1", "look", 1))).epoch > 2
             await clone.start_uploader()
             await _sweep_everything(clone)
         assert live <= set(await rig.store.keys())
@@ -307,7 +308,7 @@ async def test_while_a_copy_is_alive_no_local_copy_is_freed_and_no_object_delete
         rig.advance(LONG_MS)
         await rig.retention(may_free=lambda: rig.uploader.claim.fork is None).run_once()
         assert shard.has_local(sealed.key)
-        await rig.meta.advance_log_start(shard.key, 1)
+        await rig.meta.perform(AdvanceLogStart(shard.key, 1))
         await eventually(lambda: shard.log_start_offset == 1)
         before = await rig.store.keys()
         rig.advance(LONG_MS)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from stratalog.model.commands import Command, CommitParts, CompleteRemote
+from support.gated_meta import perform_instead
 from support.tier_rig import TierRig
 from support.waiting import eventually
 
@@ -14,23 +16,23 @@ LONG_MS = 3_600_000
 
 
 @pytest.mark.parametrize(
-    ("call", "batches"), [("commit_parts", 1), ("commit_parts", 70), ("complete_remote", 1)],
+    ("kind", "batches"), [(CommitParts, 1), (CommitParts, 70), (CompleteRemote, 1)],
     ids=["a bundle", "a chunk", "index and manifest"],
 )  # fmt: skip
 async def test_what_is_committed_between_the_reading_of_metadata_and_the_verdict_stays(
-    call: str, batches: int, monkeypatch: pytest.MonkeyPatch
+    kind: type[Command[Any]], batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The put is older than every grace, metadata is read without it, then the commit lands: F27, and F31's reverse."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.start_uploader()
         may_commit, asked = asyncio.Event(), asyncio.Event()
-        commit, snapshot = getattr(rig.meta, call), rig.meta.snapshot
+        perform, snapshot = rig.meta.perform, rig.meta.snapshot
 
-        async def commit_late(*arguments: Any, **options: Any) -> Any:
+        async def commit_late(command: Command[Any]) -> Any:
             asked.set()
             await may_commit.wait()
-            return await commit(*arguments, **options)
+            return await perform(command)
 
         async def snapshot_before_the_commit() -> Any:
             found = await snapshot()
@@ -40,12 +42,12 @@ async def test_what_is_committed_between_the_reading_of_metadata_and_the_verdict
 
         def is_committed() -> bool:
             segment = shard.segments[0]
-            return rig.is_complete(segment) if call == "complete_remote" else segment.remote.commit_offset > 0
+            return rig.is_complete(segment) if kind is CompleteRemote else segment.remote.commit_offset > 0
 
-        monkeypatch.setattr(rig.meta, call, commit_late)
+        perform_instead(monkeypatch, rig.meta, kind, commit_late)
         for _ in range(batches):
             rig.append(shard, 1_000)
-        if call == "complete_remote":
+        if kind is CompleteRemote:
             await rig.seal(shard)
         await rig.until(asked.is_set)
         rig.advance(LONG_MS)

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from stratalog.formats.object_names import SegmentObjectName
+from stratalog.model.commands import AcquireLock, AdvanceLogStart, Command, CommitParts, DeleteTopic
 from stratalog.model.errors import Fenced, OutcomeUnknown, Unavailable
 from stratalog.model.segment import RemoteState
 from support.faulty_store import Fault
+from support.gated_meta import perform_instead
 from support.tier_rig import RIG_LIMITS, RigShard, TierRig
 from support.waiting import eventually
 
@@ -154,15 +156,15 @@ async def test_f51_a_meta_service_that_is_away_at_start_is_waited_for(monkeypatc
     """F51, for the other half of the outside."""
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
-        acquire = rig.meta.acquire_lock
+        perform = rig.meta.perform
         answers = iter([Unavailable("starting")] * 3)
 
-        async def away(*args: Any) -> Any:
+        async def away(command: Command[Any]) -> Any:
             if (error := next(answers, None)) is not None:
                 raise error
-            return await acquire(*args)
+            return await perform(command)
 
-        monkeypatch.setattr(rig.meta, "acquire_lock", away)
+        perform_instead(monkeypatch, rig.meta, AcquireLock, away)
         await rig.start_uploader()
         rig.append(shard)
         await rig.until(lambda: rig.is_committed(shard))
@@ -219,7 +221,7 @@ async def test_f27_a_kill_between_put_and_commit_leaves_an_orphan_that_is_swept(
             await asyncio.Event().wait()
 
         await rig.start_uploader()
-        monkeypatch.setattr(rig.meta, "commit_parts", never)
+        perform_instead(monkeypatch, rig.meta, CommitParts, never)
         for _ in range(100):
             rig.append(shard, 1_000)
         await eventually(blocked.is_set)
@@ -279,19 +281,19 @@ async def test_a_lost_commit_answer_is_asked_again_and_counts_once(monkeypatch: 
     """F49, on the side of the meta service: the same commit twice is one commit."""
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
-        commit = rig.meta.commit_parts
+        perform = rig.meta.perform
         answers = iter([OutcomeUnknown("lost"), Unavailable("busy")])
 
-        async def lossy(*args: Any) -> Any:
+        async def lossy(command: Command[Any]) -> Any:
             error = next(answers, None)
             if isinstance(error, Unavailable):
                 raise error
-            found = await commit(*args)
+            found = await perform(command)
             if error is not None:
                 raise error
             return found
 
-        monkeypatch.setattr(rig.meta, "commit_parts", lossy)
+        perform_instead(monkeypatch, rig.meta, CommitParts, lossy)
         await rig.start_uploader()
         rig.append(shard)
         await rig.settle()
@@ -306,18 +308,18 @@ async def test_a_compare_and_set_lost_to_an_earlier_life_is_resolved_by_metadata
     """F46: one's own commit, seen as a loss."""
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
-        commit = rig.meta.commit_parts
+        perform = rig.meta.perform
         swallowed = False
 
-        async def landed_then_forgotten(*args: Any) -> Any:
+        async def landed_then_forgotten(command: Command[Any]) -> Any:
             nonlocal swallowed
-            found = await commit(*args)
+            found = await perform(command)
             if not swallowed:
                 swallowed = True
                 raise RuntimeError("the process believes that it failed")
             return found
 
-        monkeypatch.setattr(rig.meta, "commit_parts", landed_then_forgotten)
+        perform_instead(monkeypatch, rig.meta, CommitParts, landed_then_forgotten)
         await rig.start_uploader()
         rig.append(shard)
         await rig.settle()
@@ -371,7 +373,7 @@ async def test_f8_a_lock_lost_in_the_middle_of_an_upload_stops_it_and_is_taken_a
             rig.append(shard, 1_000)
         await eventually(lambda: len(rig.store.puts) == 1)
         rig.clock.now_ms += 1_000
-        other = await rig.meta.acquire_lock("tier/1", "somebody else", 50)
+        other = await rig.meta.perform(AcquireLock("tier/1", "somebody else", 50))
         rig.store.gate.set()
         await eventually(lambda: writer.lock.current is None)
         assert rig.commit_offset(shard) == 0
@@ -382,7 +384,7 @@ async def test_f8_a_lock_lost_in_the_middle_of_an_upload_stops_it_and_is_taken_a
         assert isinstance(name, SegmentObjectName)
         assert name.lock_epoch == other.epoch + 1
         with pytest.raises(Fenced):
-            await rig.meta.commit_parts(other, [])
+            await rig.meta.perform(CommitParts(other, ()))
         await rig.check()
 
 
@@ -396,7 +398,7 @@ async def test_f38_retention_that_hits_a_segment_being_uploaded_cancels_the_uplo
             rig.append(shard, 1_000)
         await eventually(lambda: len(rig.store.puts) == 1)
         sealed = await rig.seal(shard)
-        await rig.meta.advance_log_start(shard.key, 70)
+        await rig.meta.perform(AdvanceLogStart(shard.key, 70))
         await eventually(lambda: rig.uploader.status().uploader.tasks == 0)
         assert rig.uploader.status().uploader.bytes_in_flight == 0
         rig.store.gate.set()
@@ -418,7 +420,7 @@ async def test_a_deleted_segment_does_not_spoil_its_neighbours_in_a_bundle() -> 
         for shard in rig.shards.all():
             rig.append(shard)
         await rig.until(lambda: len(rig.store.puts) == 1)
-        await rig.meta.delete_topic(topic.topic_id)
+        await rig.meta.perform(DeleteTopic(topic.topic_id))
         await eventually(lambda: rig.shards.get(doomed.key) is None)
         rig.store.gate.set()
         await rig.settle()

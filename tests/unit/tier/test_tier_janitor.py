@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stratalog.model.commands import AdvanceLogStart, DeleteTopic
 from stratalog.model.errors import Unavailable
 from stratalog.model.segment import Segment
 from support.faulty_store import Fault
@@ -36,7 +37,7 @@ async def test_f29_the_log_start_moves_first_and_objects_go_after_the_grace() ->
         await rig.start_uploader()
         first, second = await _sealed(rig, shard, 2)
         folder = rig.names.segment_prefix(first.key)
-        await rig.meta.advance_log_start(shard.key, 1)
+        await rig.meta.perform(AdvanceLogStart(shard.key, 1))
         await eventually(lambda: shard.log_start_offset == 1)
         janitor = rig.janitor()
         rig.advance(DELAY_MS - 2_000)
@@ -59,7 +60,7 @@ async def test_what_was_deleted_while_the_clock_was_far_ahead_goes_a_grace_after
         await rig.start_uploader()
         (sealed,) = await _sealed(rig, shard)
         rig.clock.now_ms += 10_000 * HOUR
-        await rig.meta.advance_log_start(shard.key, 1)
+        await rig.meta.perform(AdvanceLogStart(shard.key, 1))
         await eventually(lambda: shard.log_start_offset == 1)
         rig.step_back(10_000 * HOUR)
         janitor = rig.janitor()
@@ -79,7 +80,7 @@ async def test_f32_a_deletion_that_stops_halfway_leaves_no_manifest_that_points_
         shard = rig.shard(await rig.create_topic())
         await rig.start_uploader()
         (sealed,) = await _sealed(rig, shard)
-        await rig.meta.advance_log_start(shard.key, 1)
+        await rig.meta.perform(AdvanceLogStart(shard.key, 1))
         rig.advance(DELAY_MS)
         delete = rig.store.delete
         calls = 0
@@ -122,7 +123,7 @@ async def test_f85_a_topic_deleted_while_it_uploads_leaves_nothing() -> None:
         for _ in range(70):
             rig.append(doomed[1], 1_000)
         await eventually(lambda: rig.uploader.status().uploader.tasks == 1)
-        await rig.meta.delete_topic(gone.topic_id)
+        await rig.meta.perform(DeleteTopic(gone.topic_id))
         await eventually(lambda: rig.shards.get(doomed[0].key) is None)
         rig.store.decide = None
         await eventually(lambda: rig.uploader.status().uploader.tasks == 0)
@@ -179,7 +180,7 @@ async def test_an_old_bundle_with_a_dead_part_is_rewritten_within_its_age() -> N
             rig.append(shard)
         await rig.settle()
         (bundle,) = await rig.store.keys(rig.names.bundles_prefix)
-        await rig.meta.delete_topic(gone.topic_id)
+        await rig.meta.perform(DeleteTopic(gone.topic_id))
         janitor = rig.janitor(bundle_max_age_ms=3_600_000)
         rig.advance(DELAY_MS)
         await janitor.delete_once()
@@ -281,7 +282,7 @@ async def test_f45_a_folder_with_more_objects_than_one_deletion_takes_is_emptied
             await rig.store.inner.put(
                 rig.names.chunk(sealed.key, 0, 1, node_id=1, lock_epoch=1, attempt=attempt), [b"x"]
             )
-        await rig.meta.advance_log_start(shard.key, 1)
+        await rig.meta.perform(AdvanceLogStart(shard.key, 1))
         rig.advance(DELAY_MS)
         assert await rig.janitor().delete_once() == 1
         assert await rig.store.keys(rig.names.segment_prefix(sealed.key)) == []
@@ -293,7 +294,7 @@ async def test_a_folder_that_is_not_answered_holds_up_no_other_shards_deletion()
         await rig.start_uploader()
         sealed = [(await _sealed(rig, rig.shard(topic, number)))[0] for number in range(5)]
         for segment in sealed:
-            await rig.meta.advance_log_start(segment.key.shard_key, 1)
+            await rig.meta.perform(AdvanceLogStart(segment.key.shard_key, 1))
         hung = rig.names.segment_prefix(sealed[0].key)
         rig.store.hangs = hung.__eq__
         rig.advance(DELAY_MS)

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from stratalog.machines.retention import DiskPressure
+from stratalog.model.commands import AlterTopic, Command, ForgetLocal
 from stratalog.model.errors import OutcomeUnknown
 from stratalog.model.segment import Segment, SegmentState
+from support.gated_meta import perform_instead
 from support.tier_rig import RigShard, TierRig
 from support.waiting import eventually
 
@@ -113,13 +115,13 @@ async def test_f38_a_lost_answer_of_meta_is_no_failure_and_the_copy_goes_in_the_
         shard = rig.shard(topic)
         await rig.start_uploader()
         (sealed,) = await _sealed(rig, shard)
-        forget = rig.meta.forget_local
+        perform = rig.meta.perform
 
-        async def lossy(*args: Any) -> None:
-            await forget(*args)
+        async def lossy(command: Command[Any]) -> None:
+            await perform(command)
             raise OutcomeUnknown("the answer was lost")
 
-        monkeypatch.setattr(rig.meta, "forget_local", lossy)
+        perform_instead(monkeypatch, rig.meta, ForgetLocal, lossy)
         rig.advance(HOUR)
         worker = rig.retention()
         await worker.run_once()
@@ -193,7 +195,7 @@ async def test_f84_retention_changed_live_holds_in_the_next_round() -> None:
         worker = rig.retention()
         await worker.run_once()
         assert shard.log_start_offset == 0
-        await rig.meta.alter_topic(topic.topic_id, {"retention.ms": "1000"})
+        await rig.meta.perform(AlterTopic(topic.topic_id, {"retention.ms": "1000"}))
         await eventually(lambda: rig.catalog.topic_settings(topic.topic_id).retention_ms == 1_000)
         await worker.run_once()
         await eventually(lambda: shard.log_start_offset == 1)

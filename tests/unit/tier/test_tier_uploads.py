@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from stratalog.model.commands import AlterTopic
 from stratalog.model.errors import Unavailable
 from stratalog.model.segment import RemoteState
 from support.tier_rig import RIG_LIMITS, TierRig
@@ -215,7 +216,7 @@ async def test_a_topic_without_remote_storage_stays_here_and_goes_up_when_it_is_
         rig.append(shard)
         await rig.settle()
         assert rig.store.requests["put"] == 0
-        await rig.meta.alter_topic(topic.topic_id, {"remote.storage.enable": "true"})
+        await rig.meta.perform(AlterTopic(topic.topic_id, {"remote.storage.enable": "true"}))
         await rig.until(lambda: rig.is_committed(shard))
         assert rig.store.requests["put"] == 1
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from support.tier_rig import RIG_LIMITS, RigShard, TierRig
@@ -42,7 +43,7 @@ async def test_a_small_sealed_segment_costs_half_the_requests_it_did() -> None:
         assert not any(shard.has_local(segment.key) for segment in segments)
         assert rig.store.requests == Counter(list=count)
         rig.store.requests.clear()
-        await rig.meta.advance_log_start(shard.key, count)
+        await rig.meta.perform(AdvanceLogStart(shard.key, count))
         await eventually(lambda: shard.log_start_offset == count)
         rig.advance(DELAY_MS)
         assert await rig.janitor().delete_once() == count
@@ -62,7 +63,7 @@ async def test_deleted_segments_behind_much_else_are_found_one_by_one(monkeypatc
         await rig.until(lambda: rig.is_complete(*segments))
         for number in range(20):
             await rig.store.put(f"{rig.names.shard_prefix(shard.key)}!{number}".replace("!", "0note-"), [b"x"])
-        await rig.meta.advance_log_start(shard.key, 3)
+        await rig.meta.perform(AdvanceLogStart(shard.key, 3))
         await eventually(lambda: shard.log_start_offset == 3)
         rig.advance(DELAY_MS)
         assert await rig.janitor().delete_once() == 3

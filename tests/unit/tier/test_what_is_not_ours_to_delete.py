@@ -8,6 +8,7 @@ from typing import Any
 import obstore
 import pytest
 
+from stratalog.model.commands import AdvanceLogStart, DeleteTopic
 from stratalog.model.segment import Segment
 from support.tier_rig import NODE_ID, RIG_LIMITS, RigShard, TierRig
 from support.waiting import eventually
@@ -26,7 +27,7 @@ async def _sealed(rig: TierRig, shard: RigShard, count: int = 1) -> list[Segment
 
 
 async def _deleted(rig: TierRig, shard: RigShard, offset: int) -> None:
-    await rig.meta.advance_log_start(shard.key, offset)
+    await rig.meta.perform(AdvanceLogStart(shard.key, offset))
     await eventually(lambda: shard.log_start_offset == offset)
 
 
@@ -66,7 +67,7 @@ async def test_a_segment_deleted_while_a_sweep_reads_metadata_keeps_its_grace(
 
         async def deleted_just_before() -> Any:
             monkeypatch.undo()
-            await rig.meta.advance_log_start(shard.key, 1)
+            await rig.meta.perform(AdvanceLogStart(shard.key, 1))
             return await reading()
 
         monkeypatch.setattr(rig.meta, call, deleted_just_before)
@@ -86,7 +87,7 @@ async def test_a_late_put_of_a_purged_topic_is_swept_after_a_restart_too() -> No
         rig.append(stays)
         await rig.settle()
         key = doomed.segments[0].key
-        await rig.meta.delete_topic(gone.topic_id)
+        await rig.meta.perform(DeleteTopic(gone.topic_id))
         await eventually(lambda: rig.shards.get(doomed.key) is None)
         rig.advance(DELAY_MS)
         assert await rig.janitor().delete_once() == 1

@@ -14,6 +14,7 @@ from uuid import UUID
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.metadata import encode_metadata, encode_topic
+from stratalog.model.commands import CreateTopic
 from stratalog.model.errors import AlreadyExists, InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.brokers import all_nodes
@@ -85,11 +86,13 @@ async def _create(services: NodeServices, name: str) -> ErrorCode:
     """Make a topic with the process's defaults. Returns: what to say if the catalog does not show it after that."""
     settings = services.settings
     try:
-        created: Topic | None = await services.meta.create_topic(
-            name,
-            shard_count=settings.num_partitions,
-            replication_factor=settings.default_replication_factor,
-            settings={},
+        created: Topic | None = await services.meta.perform(
+            CreateTopic(
+                name,
+                shard_count=settings.num_partitions,
+                replication_factor=settings.default_replication_factor,
+                settings={},
+            )
         )
     except AlreadyExists:
         created = None

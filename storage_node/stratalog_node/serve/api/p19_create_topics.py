@@ -14,6 +14,7 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.commands import CreateTopic
 from stratalog.model.errors import InvalidRequest, Reserved, StratalogError
 from stratalog.model.topic import Topic
 from stratalog.settings.describe import SettingValue, describe_topic
@@ -86,8 +87,9 @@ async def _create(services: NodeServices, asked: Any, *, is_trial: bool) -> Topi
     except InvalidRequest as error:
         raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
     try:
-        return await services.meta.create_topic(
-            asked.name, shard_count=shards, replication_factor=replicas, settings=overrides, validate_only=is_trial
+        return await services.meta.perform(
+            CreateTopic(asked.name, shard_count=shards, replication_factor=replicas, settings=overrides),
+            validate_only=is_trial,
         )
     except Reserved as error:
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.commands import DeleteTopic
 from stratalog.model.errors import Reserved, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
@@ -69,7 +70,7 @@ def _find(services: NodeServices, name: str | None, topic_id: UUID | None) -> To
 
 async def _delete(services: NodeServices, topic: Topic) -> None:
     try:
-        await services.meta.delete_topic(topic.topic_id)
+        await services.meta.perform(DeleteTopic(topic.topic_id))
     except Reserved as error:
         raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, str(error)) from error
 

@@ -11,6 +11,7 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.internal_topics import refuse_internal
+from stratalog.model.commands import AddShards
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
@@ -65,7 +66,7 @@ def _check(services: NodeServices, asked: Any) -> Topic:
 
 async def _grow(services: NodeServices, topic: Topic, count: int) -> Topic:
     try:
-        return await services.meta.add_shards(topic.topic_id, count)
+        return await services.meta.perform(AddShards(topic.topic_id, count))
     except (InvalidRequest, LimitExceeded) as error:
         raise Refused(ErrorCode.INVALID_PARTITIONS, str(error)) from error
 

@@ -1,0 +1,261 @@
+"""What may be asked of the meta service: each command is described here, once.
+
+A command is plain data that says what it wants, what its caller learns (`Command[Segment]`) and whether asking twice
+does harm. `MetaClient.perform` takes it, the service queues it, the shard table steps with it, and over HTTP it is JSON
+made from its fields. Times and new ids are the service's and travel beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar, get_args
+from uuid import UUID
+
+from stratalog.model.errors import StratalogError
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import Lock, NodeInfo, PartCommit, PartReplacement, Registration
+from stratalog.model.segment import SealRecord, Segment
+from stratalog.model.topic import Shard, Topic
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Command(Generic[R_co]):
+    """One change that a caller asks for; `R_co` is what it learns when it was made."""
+
+    __slots__ = ()
+
+    is_idempotent: ClassVar[bool] = False
+    """Asking again comes to the same: the service sees that it was done, or doing it twice changes nothing. When not, a
+    lost answer is `OutcomeUnknown`, to be resolved by reading: a repetition could be refused for what the first did, or
+    undo what another did meanwhile."""
+
+
+# Nodes ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class RegisterNode(Command[Registration]):
+    """A node begins a life; its epoch grows by one."""
+
+    is_idempotent = True
+
+    node: NodeInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetLocal(Command[None]):
+    """The node is about to free its local copies. Raises Conflict unless each is COMPLETE in the object store, or is
+    DELETED."""
+
+    is_idempotent = True
+
+    segments: tuple[SegmentKey, ...]
+    node_id: int
+
+
+# Topics and shards ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class CreateTopic(Command[Topic]):
+    """Create a topic, its shards and the first (ACTIVE, epoch 0, base offset 0) segment of each, in one transaction.
+    Id and placement are the service's. Raises AlreadyExists, InvalidRequest."""
+
+    name: str
+    shard_count: int
+    replication_factor: int
+    settings: Mapping[str, str]
+    is_internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic(Command[None]):
+    """The topic and its shards vanish from the snapshot at once; each segment becomes DELETED and stays listed by
+    `deleted_segments` until it is purged."""
+
+    topic_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class AddShards(Command[Topic]):
+    topic_id: UUID
+    shard_count: int
+    """The new total, as in Kafka's CreatePartitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTopic(Command[Topic]):
+    """Replace the topic's settings as a whole and, with `shard_count`, let it grow, in one transaction."""
+
+    topic_id: UUID
+    settings: Mapping[str, str]
+    expected: Mapping[str, str] | None = None
+    """When given, the settings the caller read: raises Conflict when they are not the present ones."""
+    shard_count: int | None = None
+    """The new total, when the topic grows in the same change."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceLogStart(Command[Shard]):
+    """Monotonic: a lower offset than the present one changes nothing. Above the end of sealed data is allowed up to the
+    caller's high watermark; segments wholly below it become DELETED (never the ACTIVE one)."""
+
+    is_idempotent = True
+
+    shard: ShardKey
+    offset: int
+
+
+# Life of a segment ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class RollSegment(Command[Segment]):
+    """The ACTIVE segment ends at `end_offset` (-> SEALING) and the next one opens there, epoch + 1 (rule 1), in one
+    transaction. Returns the new ACTIVE segment. Raises Fenced when `segment` is not the active one."""
+
+    is_idempotent = True
+
+    segment: SegmentKey
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealSegment(Command[Segment]):
+    """SEALING -> SEALED, once (rule 10). Raises Conflict for another record than the one that is there. The answer is
+    DELETED already when the log start passed its end while it was ACTIVE."""
+
+    is_idempotent = True
+
+    segment: SegmentKey
+    record: SealRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeIsr(Command[Segment]):
+    """Shrink or grow the ISR by compare-and-set (rule 5). Raises Conflict when `expected_version` is not the present
+    one, Fenced when the segment has no leader any more."""
+
+    segment: SegmentKey
+    isr: tuple[int, ...]
+    expected_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseFence(Command[Segment]):
+    """Void the appends of leaders below `fence` (rule 7). Raises Fenced when it is above that already."""
+
+    is_idempotent = True
+
+    segment: SegmentKey
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeSegments(Command[None]):
+    """Forget DELETED segments whose files and objects are gone."""
+
+    is_idempotent = True
+
+    segments: tuple[SegmentKey, ...]
+
+
+# Remote copies --------------------------------------------------------------------------------------------------
+PartOutcomes: TypeAlias = tuple[Segment | StratalogError, ...]
+"""One entry per commit or replacement, in order: the segment after it, or why it was refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitParts(Command[PartOutcomes]):
+    """Commit parts in one transaction; each stands or falls alone by its compare-and-set (a deleted or moved segment
+    does not spoil its neighbours in a bundle). Raises Fenced when the lock is lost."""
+
+    is_idempotent = True
+
+    lock: Lock
+    commits: tuple[PartCommit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceParts(Command[PartOutcomes]):
+    """Point committed parts at other objects with the same offsets; each replacement stands or falls alone. Raises
+    Fenced when the lock is lost."""
+
+    is_idempotent = True
+
+    lock: Lock
+    replacements: tuple[PartReplacement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteRemote(Command[Segment]):
+    """SEALED and committed to its end -> COMPLETE. The caller has read the manifest back and checked it."""
+
+    is_idempotent = True
+
+    lock: Lock
+    segment: SegmentKey
+    manifest_key: str
+    manifest_digest: bytes
+    size_bytes: int
+
+
+# Locks and numbers ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class AcquireLock(Command[Lock]):
+    """Take or renew a write lock. Raises Conflict while another holder's lease lasts."""
+
+    is_idempotent = True
+
+    name: str
+    holder: str
+    ttl_ms: int
+    lasting: tuple[str, ...] = ()
+    """Endings of names: earlier holders that have one stay remembered, however many came after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseLock(Command[None]):
+    """Give a write lock back. One that is gone already, or has passed to another, is left as it is."""
+
+    is_idempotent = True
+
+    lock: Lock
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """Ids from `first` up to, not with, `end`."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateProducerIds(Command[ProducerIdBlock]):
+    """A block of producer ids never given before. One whose answer was lost is never used: there are enough of them."""
+
+    is_idempotent = True
+
+    count: int
+
+
+TableCommand: TypeAlias = (
+    RegisterNode
+    | ForgetLocal
+    | CreateTopic
+    | DeleteTopic
+    | AddShards
+    | AlterTopic
+    | AdvanceLogStart
+    | RollSegment
+    | SealSegment
+    | ProposeIsr
+    | RaiseFence
+    | PurgeSegments
+    | CommitParts
+    | ReplaceParts
+    | CompleteRemote
+    | AcquireLock
+    | ReleaseLock
+    | AllocateProducerIds
+)
+COMMANDS: Final[tuple[type[Command[Any]], ...]] = get_args(TableCommand)  # their results differ, so Any
+"""Every kind of command."""
+TableResult: TypeAlias = Registration | Topic | Segment | Shard | PartOutcomes | Lock | ProducerIdBlock | None
