@@ -1,29 +1,48 @@
 """Pauses between the attempts at one thing that must be done in the end, however long what it needs is away.
 
-Each is twice as long as the one before, up to a longest one, and shortened at random: thousands of shards that wait for
-one meta service, or one object store, do not come back in step.
+Each is twice as long as the one before, up to a longest one, and shortened at random (`stratalog.machines.backoff`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+
+from stratalog.machines.backoff import longest_pause, pause_after
 
 FIRST_S = 0.05
 LONGEST_S = 5.0
 
 
 class Backoff:
-    __slots__ = ("next_s",)
+    """One row of failures. Times in seconds."""
 
-    def __init__(self) -> None:
-        self.next_s = FIRST_S
+    __slots__ = ("_failures", "_first_s", "_jitter", "_longest_s")
+
+    def __init__(
+        self,
+        first_s: float = FIRST_S,
+        longest_s: float = LONGEST_S,
+        *,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._jitter = jitter
+        self._failures = 1
+
+    @property
+    def next_s(self) -> float:
         """How long the next pause is, at most."""
+        return longest_pause(self._failures, self._first_s, self._longest_s)
 
     async def pause(self) -> None:
-        pause_s, self.next_s = self.next_s, min(self.next_s * 2, LONGEST_S)
-        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+        pause_s = pause_after(self._failures, self._first_s, self._longest_s, self._jitter())
+        self._failures += 1
+        await asyncio.sleep(pause_s)
 
     def expect_little(self) -> None:
         """What failed will hardly be well soon: the next pause is the longest."""
-        self.next_s = LONGEST_S
+        while self.next_s < self._longest_s:
+            self._failures += 1

@@ -7,6 +7,8 @@ Invariant: 1 <= window <= max_requests.
 
 from __future__ import annotations
 
+from stratalog.machines.backoff import pause_after
+
 
 class ServiceGate:
     """Counts failures in a row; says how many requests may run, and when the next may begin."""
@@ -42,8 +44,7 @@ class ServiceGate:
             return False
         self.failures += 1
         self.window = max(1, self.window // 2)
-        ceiling_ms = min(self._cap_ms, self._backoff_ms << min(self.failures - 1, 30))
-        self.open_at_ms = now_ms + int(ceiling_ms * (0.5 + jitter / 2))
+        self.open_at_ms = now_ms + int(pause_after(self.failures, self._backoff_ms, self._cap_ms, jitter))
         return self._is_newly_away(now_ms)
 
     def doubted(self, now_ms: int, jitter: float, tolerated: int) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
 
+from stratalog.machines.backoff import pause_after
 from stratalog.model.errors import Corrupt, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.objects.settings import StoreSettings
 from stratalog.objects.stats import FailureKind, Operation, StoreStats
@@ -98,5 +99,5 @@ class StoreCalls:
             await asyncio.sleep(pause_s)
 
     def _backoff_s(self, number: int) -> float:
-        ceiling_ms = min(self._settings.backoff_ms << (number - 1), self._settings.backoff_cap_ms)
-        return random.uniform(0.5, 1.0) * ceiling_ms / 1_000
+        settings = self._settings
+        return pause_after(number, settings.backoff_ms, settings.backoff_cap_ms, random.random()) / 1_000

@@ -20,6 +20,7 @@ from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock, PartCommit, PartReplacement
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
+from stratalog_node.backoff import Backoff
 from stratalog_node.tier.stats import TierStats
 
 R = TypeVar("R")
@@ -92,11 +93,11 @@ class Committer:
         """Ask until there is an answer: only for calls that are harmless when repeated."""
         limits = self._limits
         last: Exception = TimeoutError()
+        backoff = Backoff(2 * limits.backoff_ms / 1_000, limits.backoff_cap_ms / 1_000, jitter=self._rng.random)
         for attempt in range(_ATTEMPTS):
             if attempt:
                 self._stats.commits_repeated += 1
-                ceiling_ms = min(limits.backoff_cap_ms, limits.backoff_ms << attempt)
-                await asyncio.sleep(ceiling_ms / 1_000 * (0.5 + self._rng.random() / 2))
+                await backoff.pause()
             try:
                 async with asyncio.timeout(limits.call_timeout_ms / 1_000):
                     return await call()

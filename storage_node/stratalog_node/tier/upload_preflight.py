@@ -10,6 +10,7 @@ from stratalog.machines.upload_events import UploadLimits
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
+from stratalog_node.backoff import Backoff
 
 log = logger(__name__)
 
@@ -31,7 +32,7 @@ class UploadPreflight:
     async def passed(self) -> None:
         """Returns when the store has passed."""
         limits = self._limits
-        pause_ms = limits.backoff_ms
+        backoff = Backoff(limits.backoff_ms / 1_000, limits.backoff_cap_ms / 1_000, jitter=self._rng.random)
         complained: str | None = None
         while (trouble := await self._ask()) is not None:
             kind, reason = trouble
@@ -41,8 +42,7 @@ class UploadPreflight:
                 complained = kind
                 tell = log.error if kind == "unfit" else log.warning
                 tell("object store cannot be used, uploads wait", store=self._store.url, reason=reason)
-            await asyncio.sleep(pause_ms / 1_000 * (0.5 + self._rng.random() / 2))
-            pause_ms = min(2 * pause_ms, limits.backoff_cap_ms)
+            await backoff.pause()
         if complained is not None:
             log.info("object store answers, uploads begin", store=self._store.url)
         self.waiting_since_ms = None
