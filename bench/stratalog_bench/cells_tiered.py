@@ -6,9 +6,11 @@ small (32 MiB), so that Kafka, which uploads whole segments, uploads during the 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from stratalog_bench.context import Bench, Skipped, with_topic
@@ -152,9 +154,13 @@ def _await_offload(peer: Tiered, patience_s: float = 120) -> None:
         time.sleep(0.1)
 
 
-def _local_segments(peer: Tiered) -> list[object]:
-    directory = peer.server.directory
-    return [path for path in (*directory.rglob("*.seg"), *directory.rglob("cold-*/*.log")) if path.is_file()]
+def _local_segments(peer: Tiered) -> list[str]:
+    return [
+        name
+        for folder, _, names in os.walk(peer.server.directory)
+        for name in names
+        if name.endswith(".seg") or (name.endswith(".log") and Path(folder).name.startswith("cold-"))
+    ]
 
 
 def _pair(bench: Bench, node: Callable[[Bench], Tiered]) -> dict[str, Tiered]:

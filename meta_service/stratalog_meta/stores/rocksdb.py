@@ -3,7 +3,9 @@
 Durability: a batch goes to the write-ahead log with fsync before `write` returns. Damage in the middle of that log or
 in any other file is refused at `load`, which reads everything, never skipped; only a torn tail of the log, which nobody
 was answered for, is cut.
-Threads: all of RocksDB happens on one thread of its own; the caller's event loop never waits for the disk.
+Threads: all of RocksDB happens on one thread of its own; the caller's event loop never waits for the disk. A write with
+`sync` set would hold the interpreter lock while the disk works, and stop every thread of the process for as long;
+`flush_wal` gives the lock up.
 One process: RocksDB's lock file keeps a second one out.
 """
 
@@ -16,7 +18,7 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rocksdict import AccessType, BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import AccessType, BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict, WriteBatch
 
 from stratalog.machines.table_records import StoredRecord, TableWrite
 from stratalog.model.errors import Corrupt, DiskFull, StratalogError, Unavailable
@@ -96,10 +98,9 @@ class RocksStore:
                 batch.delete(key)
             else:
                 batch.put(key, value)
-        options = WriteOptions()
-        options.sync = True
         try:
-            self._db.write(batch, options)
+            self._db.write(batch)
+            self._db.flush_wal(sync=True)
         except Exception as error:  # see _load
             raise _translated(error, self._directory) from error
 

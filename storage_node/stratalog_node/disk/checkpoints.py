@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rocksdict import AccessType, Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import AccessType, Options, Rdict, WriteBatch
 
 from stratalog.formats.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from stratalog.model.errors import Corrupt, Unavailable
@@ -91,13 +91,14 @@ class Checkpoints:
 
     def revoke(self, keys: Iterable[SegmentKey]) -> None:
         """Once this returns no start finds them again, whatever the power does. Raises: Unavailable."""
-        options = WriteOptions()
-        options.sync = True
-        self._write(_deletion_of(keys), options)
+        self._write(_deletion_of(keys), is_synced=True)
 
-    def _write(self, batch: WriteBatch, options: WriteOptions | None = None) -> None:
+    def _write(self, batch: WriteBatch, *, is_synced: bool = False) -> None:
         try:
-            self._db.write(batch, options)
+            self._db.write(batch)
+            if is_synced:
+                # A write that syncs would hold the interpreter lock for as long as the disk takes.
+                self._db.flush_wal(sync=True)
         except Exception as error:  # rocksdict raises plain Exception
             raise Unavailable(f"{self._path}: cannot write a checkpoint: {error}") from error
 

@@ -232,16 +232,21 @@ async def test_no_checkpoint_says_more_than_a_power_cut_leaves(
 
 async def test_a_revoked_checkpoint_is_synced_away(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path / "checkpoints")
-    real, options = store._db, []
+    real = store._db
+    calls: list[tuple[str, bool]] = []
 
     class Spy:
-        def write(self, batch: Any, given: Any = None) -> None:
-            options.append(given)
-            real.write(batch, given)
+        def write(self, batch: Any) -> None:
+            calls.append(("write", False))
+            real.write(batch)
+
+        def flush_wal(self, sync: bool) -> None:
+            calls.append(("flush", sync))
+            real.flush_wal(sync)
 
     store._db = Spy()  # type: ignore[assignment]
     store.revoke([])
-    assert [given.sync for given in options] == [True]
+    assert calls == [("write", False), ("flush", True)]
     store._db = real
     store.close()
     assert flushed_ends(tmp_path / "checkpoints") == {} == flushed_ends(tmp_path / "nothing")
