@@ -29,39 +29,28 @@ from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.age_clock import NodeAgeClock
-from stratalog_node.disk.checkpoints import Checkpoints
-from stratalog_node.disk.clean_stop import note_clean_stop, take_clean_stop
-from stratalog_node.disk.descriptors import Descriptors
-from stratalog_node.disk.files import make_directories
-from stratalog_node.disk.journal_file import list_journals, remove_journal
+from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.layout import NodeLayout
-from stratalog_node.disk.lost_flushes import LostFlushes
-from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.groups.coordinator import GroupCoordinator
-from stratalog_node.identity_file import NodeIdentity, load_or_create, lock_directory
+from stratalog_node.identity_file import load_or_create, lock_directory
 from stratalog_node.open_files import OpenFiles
 from stratalog_node.serve.api import control_apis
-from stratalog_node.serve.buffers import BufferPool
 from stratalog_node.serve.context import NodeServices
 from stratalog_node.serve.registry import Registry
-from stratalog_node.serve.server import KafkaServer, bind, data_apis, pooled_reader
-from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.serve.server import KafkaServer, bind, data_apis
+from stratalog_node.shards.assembly import LocalShards, open_shards
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.flusher import Flusher
-from stratalog_node.shards.healing import Healing
-from stratalog_node.shards.node_shards import NodeShards
-from stratalog_node.shards.recovery import Recovery
-from stratalog_node.shards.sealing import Sealing
+from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.shard_log import ShardLog
-from stratalog_node.shards.space import SpaceGuard
-from stratalog_node.shards.stopped import add_stopped_metric
 from stratalog_node.tier.assembly import NodeTier
+from stratalog_node.tier.remote_reads import RemoteReads
 from stratalog_node.topic_changes import TopicChanges
+from stratalog_node.turn import Turn
 
 log = logger(__name__)
 
-_AGE_LOOK_S = 1.0
-_PRODUCER_LOOKS = 60
+_AGE_POLL_S = 1.0
+_PRODUCER_POLLS = 60
 _HOT_ANSWER_BYTES = 32 << 20
 """What fetch answers may hold until they are sent, all connections together; above it each gets a small share."""
 
@@ -104,11 +93,13 @@ class StorageNode:
         self.cluster_id = ""
         self._listen = listen
         self._clock_ms = clock_ms
-        self._is_closing = False
         self._taken = AsyncExitStack()
         """What must be given back, in the order in which it was taken."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self.shards: NodeShards
+        self.turn: Turn
+        self.local: LocalShards
+        self.shards: ShardDirectory
+        self.remote_reads: RemoteReads
         self.server: KafkaServer
         self.groups: GroupCoordinator
         self.tier: NodeTier
@@ -131,7 +122,6 @@ class StorageNode:
         # Before anything is written into the metadata: they may be another cluster's.
         self.cluster_id = await self.meta.read_cluster_id()
         identity = load_or_create(self.layout.node_file, settings.node_id, self.cluster_id)
-        make_directories(self.layout.segments, self.layout.journal, self.layout.checkpoints)
         listener = bind(self._listen.host, self._listen.port)
         taken.callback(listener.close)
         self.address = (self._listen.host, listener.getsockname()[1])
@@ -142,8 +132,7 @@ class StorageNode:
         snapshot = await self.meta.snapshot()
         self.catalog.load(snapshot)
         pool = BufferPool()
-        await self._open_shards(identity, registration.node_epoch, pool)
-        self.catalog.on_change(self.shards.follow)
+        await self._open_shards(identity.node_id, registration.node_epoch, pool)
         age_clock = NodeAgeClock(self.layout.clock_file, self._clock_ms, monotonic_ms)
         taken.push_async_callback(age_clock.close)
         self._build_groups(age_clock)
@@ -154,6 +143,7 @@ class StorageNode:
             self.meta,
             self.catalog,
             self.shards,
+            self.local.disk,
             self.groups,
             self.topic_changes,
         )
@@ -163,9 +153,9 @@ class StorageNode:
             services,
             self.shards,
             registry,
+            self.turn,
             pool,
-            self.shards.reader,
-            monotonic_ms,
+            self.local.reader,
             most_connections=self.open_files.kafka_connections,
         )
         self.tier = NodeTier(
@@ -177,74 +167,54 @@ class StorageNode:
             meta=self.meta,
             catalog=self.catalog,
             shards=self.shards,
+            events=self.local.context.events,
+            copies=self.local.copies,
+            local_bytes=self.local.disk.local_bytes,
             store=self.store,
             clock_ms=self._clock_ms,
             monotonic_ms=monotonic_ms,
             age_clock=age_clock,
-            on_pressure=self.space.set_pressure,
+            on_pressure=self.local.space.set_pressure,
         )
         taken.push_async_callback(self._cancel_tasks)
         taken.push_async_callback(self.tier.close)
         taken.push_async_callback(self.server.close)
         taken.push_async_callback(self.groups.stop)
         await self.tier.start()
-        taken.push_async_callback(self.healing.close)
-        self.healing.start(self.tier.committed)
+        self.local.healing.start()
         self._run(self._follow_meta())
         self._run(self._look_at_ages(age_clock))
         await self.groups.start()
         self._add_metrics()
         self.server.open(listener, advertised)
 
-    async def _open_shards(self, identity: NodeIdentity, node_epoch: int, pool: BufferPool) -> None:
-        """The disk with what runs over it, and every shard as the last life left it."""
-        settings, taken = self.settings, self._taken
-        self.checkpoints = Checkpoints(self.layout.checkpoints)
-        taken.callback(self.checkpoints.close)
-        # Thousands of files that grow side by side could take the reserve, and more, between two looks at the space.
-        lost = LostFlushes(self.layout.lost_flushes, self.layout.root)
-        descriptors = Descriptors(
-            self.open_files.segment_files, least_free_bytes=2 * settings.disk_reserve_bytes, flush_lost=lost.note
+    async def _open_shards(self, node_id: int, node_epoch: int, pool: BufferPool) -> None:
+        """What the object store has, the disk with what runs over it, and every shard as the last life left it."""
+        self.turn = Turn(pool, self._clock_ms, monotonic_ms)
+        self._taken.callback(self.turn.close)
+        remote = self.remote_reads = RemoteReads.over(
+            self.store, cluster_id=self.cluster_id, settings=self.settings, catalog=self.catalog
         )
-        taken.callback(descriptors.close)
-        self.threads = DiskThreads()
-        taken.callback(self.threads.close)
-        self.shards = shards = NodeShards(
-            node_id=identity.node_id,
+        self._taken.push_async_callback(remote.close)
+        self.local = await open_shards(
+            node_id=node_id,
+            node_epoch=node_epoch,
             cluster_id=self.cluster_id,
-            settings=settings,
+            settings=self.settings,
+            layout=self.layout,
             catalog=self.catalog,
             meta=self.meta,
-            layout=self.layout,
-            threads=self.threads,
-            descriptors=descriptors,
+            turn=self.turn,
+            pool=pool,
             clock_ms=self._clock_ms,
+            descriptor_limit=self.open_files.segment_files,
+            answer_bytes=_HOT_ANSWER_BYTES,
+            cold=remote.cold,
+            remote=remote.committed,
         )
-        journals = list_journals(self.layout.journal)
-        self.flusher = Flusher(
-            self.layout,
-            self.threads,
-            self.checkpoints,
-            cluster_id=self.cluster_id,
-            node_id=identity.node_id,
-            first_journal=int(journals[-1].stem) + 1 if journals else 1,
-            interval_ms=settings.flush_interval_ms,
-            clock_ms=self._clock_ms,
-        )
-        shards.flusher = self.flusher
-        descriptors.on_crowded = self.flusher.flush_soon
-        shards.on_written(self.flusher.note_written)
-        self.sealing = shards.sealing = Sealing(shards, self.meta, self._forget_active, self.flusher.make_durable)
-        shards.reader = pooled_reader(pool, _HOT_ANSWER_BYTES)
-        await asyncio.to_thread(lost.mend)
-        await self._recover(journals, take_clean_stop(self.layout.clean_file, node_epoch))
-        # Only now do these have anything to end: half a recovery must leave the disk as it found it.
-        self.space = SpaceGuard(shards, reserve_bytes=settings.disk_reserve_bytes)
-        taken.push_async_callback(self._close_flusher, node_epoch)
-        taken.push_async_callback(self.space.close)
-        taken.push_async_callback(self.sealing.close)
-        self.space.start()
-        self.flusher.start()
+        self._taken.push_async_callback(self.local.close)
+        self.shards = self.local.directory
+        self.local.start()
 
     def _advertised_address(self) -> tuple[str, int]:
         """What clients are told: `advertised.listeners`, or where this node listens."""
@@ -252,22 +222,6 @@ class StorageNode:
             return self.address
         host, port = parse_address(self.settings.advertised_listeners)
         return host, port or self.address[1]
-
-    async def _close_flusher(self, node_epoch: int) -> None:
-        if await self.flusher.close():
-            note_clean_stop(self.layout.clean_file, node_epoch, self.shards.doubted())
-
-    async def _recover(self, journals: list[Path], doubted: dict[ShardKey, int] | None) -> None:
-        recovery = Recovery(self.shards, self.checkpoints, doubted)
-        if journals:
-            entries = await asyncio.to_thread(recovery.replay_journal)
-            log.info("journal replayed", entries=entries)
-        await recovery.recover_all()
-        recovery.revoke_stale()
-        for path in journals:
-            remove_journal(path)
-        recovery.hand_over(self.sealing)
-        self.healing = Healing(self.shards, self.meta, recovery, self.sealing)
 
     def _build_groups(self, age_clock: NodeAgeClock) -> None:
         self.groups = GroupCoordinator(
@@ -286,11 +240,6 @@ class StorageNode:
     def _led_shard(self, key: ShardKey) -> ShardLog | None:
         shard = self.shards.get(key)
         return shard if shard is not None and shard.is_leader and shard.refusal is None else None
-
-    def _forget_active(self, active: ActiveSegment) -> None:
-        self.flusher.forget(active)
-        if not self._is_closing:
-            self._run(self.threads.background(lambda: self.checkpoints.delete([active.key])))
 
     # Running --------------------------------------------------------------------------------------------------------
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -323,16 +272,16 @@ class StorageNode:
 
     async def _look_at_ages(self, age_ms: Callable[[], int]) -> None:
         """Segments roll by age, and producers are forgotten, also when nobody writes."""
-        look = 0
+        polls = 0
         while True:
-            await asyncio.sleep(_AGE_LOOK_S)
-            now_ms = self._clock_ms()
-            self.shards.now_ms = now_ms
-            look += 1
+            await asyncio.sleep(_AGE_POLL_S)
+            self.turn.read_clocks()
+            now_ms = self.turn.now_ms
+            polls += 1
             for number, shard in enumerate(list(self.shards.all())):
                 try:
                     has_rolled = shard.look_at_age(now_ms)
-                    if look % _PRODUCER_LOOKS == 0:
+                    if polls % _PRODUCER_POLLS == 0:
                         shard.forget_silent_producers(age_ms(), self.settings.producer_id_expiration_ms)
                 except Exception as error:  # one shard's fault must not keep the others from rolling (F48)
                     log.error("roll failed", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
@@ -350,14 +299,14 @@ class StorageNode:
     def readiness(self) -> dict[str, str]:
         """What keeps this node from being ready, by name."""
         reasons = {}
-        if self.shards.refusal is not None:
-            reasons["disk"] = self.shards.refusal[1]
+        refusal = self.local.context.gate.refusal
+        if refusal is not None:
+            reasons["disk"] = refusal[1]
         return reasons
 
     # Stop -----------------------------------------------------------------------------------------------------------
     async def close(self) -> None:
         """Also of a node whose start failed. A step that fails keeps none of the others from being done."""
-        self._is_closing = True
         await self._taken.aclose()
 
     async def _cancel_tasks(self) -> None:
@@ -367,11 +316,10 @@ class StorageNode:
 
     def _add_metrics(self) -> None:
         metrics = self.metrics
+        metrics.add("stratalog_loop", self.turn.stats)
         metrics.add("stratalog_kafka", self.server.stats)
-        metrics.add("stratalog_log", self.shards.stats)
-        metrics.add("stratalog_index", self.shards.sealed_points.stats)
-        add_stopped_metric(metrics, self.shards)
-        metrics.add("stratalog_flush", self.flusher.stats)
-        metrics.add("stratalog_disk", self.space.stats)
+        self.local.add_metrics(metrics)
         metrics.add("stratalog_groups", self.groups.stats)
         self.tier.add_metrics(metrics)
+        if self.remote_reads.cold is not None:
+            metrics.add("stratalog_cold_read", self.remote_reads.cold.stats)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stratalog.machines.segment_leader import OfferedBatch
-from stratalog_node.serve.buffers import Buffer, BufferPool, ByteBudget
+from stratalog_node.buffers import Buffer, BufferPool
+from stratalog_node.serve.byte_budget import ByteBudget
 from stratalog_node.shards.waiting import Waiting, WaitingLines
 
 KEPT = 1 << 20

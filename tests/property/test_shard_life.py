@@ -220,7 +220,7 @@ class ShardLife(RuleBasedStateMachine):
             shard = self.shard(index)
             for segment in shard.segments:
                 if segment.seal is not None and segment.epoch in shard.copies:
-                    await self.rig.shards.free_local(shard, segment.key)
+                    await self.rig.copies.free_local(shard, segment.key)
                     self.models[index].local_start = segment.seal.end_offset
                     return
                 if segment.seal is None:

@@ -117,7 +117,7 @@ class MemoryShard:
 
 
 class MemoryShards:
-    """`ShardsLookup` over the catalog: a shard opens when it is first asked for."""
+    """`Shards` and `DiskView` over the catalog: a shard opens when it is first asked for."""
 
     def __init__(self, bench: ControlBench) -> None:
         self._bench = bench
@@ -133,7 +133,7 @@ class MemoryShards:
     def all(self) -> Iterable[MemoryShard]:
         return [shard for key in self._bench.catalog.shard_keys() if (shard := self.get(key)) is not None]
 
-    def disk_usage(self) -> DiskUsage:
+    def usage(self) -> DiskUsage:
         return DiskUsage("/data/node/segments", 1_000_000, 400_000)
 
 
@@ -152,6 +152,7 @@ class ControlBench:
             meta,
             self.catalog,
             cast(Any, self.shards),
+            self.shards,
             cast(Any, None),
             TopicChanges(meta, settings),
         )

@@ -16,7 +16,7 @@ from stratalog_node.serve.server import KafkaServer, data_apis
 from stratalog_node.topic_changes import TopicChanges
 from support import kafka_oracle
 from support.raw_client import FETCH_VERSION, PRODUCE_VERSION, Fetched, Produced, RawClient
-from support.shard_rig import NODE_ID, HandClock, ShardRig
+from support.shard_rig import NODE_ID, ShardRig
 from support.waiting import eventually
 
 
@@ -107,8 +107,6 @@ class ServeRig(ShardRig):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.server: KafkaServer
-        self.steady = HandClock()
-        """The monotonic clock; `clock` is the wall's."""
         self._clients: list[WireClient] = []
 
     async def start(self) -> None:
@@ -116,30 +114,27 @@ class ServeRig(ShardRig):
         registry = Registry([*data_apis(), *control_apis()])
         services = NodeServices(
             NODE_ID,
-            self.shards.cluster_id,
+            self.context.cluster_id,
             self.settings,
             cast(Any, self.meta),
             self.catalog,
             self.shards,
+            self.local.disk,
             cast(Any, None),
             TopicChanges(cast(Any, self.meta), self.settings),
         )
         services.control.registry = registry
         self.server = KafkaServer(
-            services, self.shards, registry, self.pool, self.shards.reader, self.steady, most_connections=100_000
+            services, self.shards, registry, self.turn, self.pool, self.reader, most_connections=100_000
         )
         self.server._reap()
 
-    def tick(self) -> None:
-        if self._is_alive:
-            self.server.tick()
-
-    async def _end(self, *steps: Any) -> None:
+    async def _end_tasks(self) -> None:
         await self.server.close()
         for client in self._clients:
             client.close()
         self._clients.clear()
-        await super()._end(*steps)
+        await super()._end_tasks()
 
     def connect(
         self, *, send_buffer: int | None = None, receive_buffer: int | None = None, is_tcp: bool = False
@@ -151,7 +146,7 @@ class ServeRig(ShardRig):
         if receive_buffer is not None:
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         ours.setblocking(False)
-        connection = Connection(ours, self.server, ConnectionInfo("pair:1", "localhost", 9092), self.server.steady_ms)
+        connection = Connection(ours, self.server, ConnectionInfo("pair:1", "localhost", 9092), self.turn.steady_ms)
         self.server._connections.add(connection)
         connection.open()
         client = WireClient(theirs, connection)
@@ -167,8 +162,8 @@ class ServeRig(ShardRig):
             "lent buffers": self.pool.lent_bytes,
             "budget": self.server.budget.used_bytes,
             "waiting for budget": self.server.budget.waiting_count,
-            "outstanding reads": self.shards.reader.outstanding_bytes,
-            "pins": [str(file.path) for file in self.shards.descriptors._open if file.pins],
+            "outstanding reads": self.reader.outstanding_bytes,
+            "pins": [str(file.path) for file in self.context.descriptors._open if file.pins],
             "waiters": [shard.key for shard in self.shards.all() if shard.waiters],
             "waiting answers": [shard.key for shard in self.shards.all() if len(shard._waiting)],
         }

@@ -25,26 +25,15 @@ from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
-from stratalog_node.disk.checkpoints import Checkpoints
-from stratalog_node.disk.clean_stop import note_clean_stop, take_clean_stop
-from stratalog_node.disk.descriptors import Descriptors
-from stratalog_node.disk.files import make_directories
-from stratalog_node.disk.journal_file import list_journals, remove_journal
+from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.layout import NodeLayout
-from stratalog_node.disk.lost_flushes import LostFlushes
-from stratalog_node.disk.threads import DiskThreads
-from stratalog_node.serve.buffers import BufferPool
 from stratalog_node.serve.produce import offer
-from stratalog_node.serve.server import pooled_reader
-from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.assembly import LocalShards, open_shards
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.flusher import Flusher
-from stratalog_node.shards.healing import Healing
-from stratalog_node.shards.node_shards import NodeShards
-from stratalog_node.shards.recovery import Recovery
-from stratalog_node.shards.refill import RemoteBatches
-from stratalog_node.shards.sealing import Sealing
+from stratalog_node.shards.cold_reads import ColdReads, RemoteBatches
+from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.turn import Turn
 from support.gated_meta import GatedMeta
 from support.power import PowerRecord
 from support.waiting import eventually
@@ -109,26 +98,28 @@ def make_batch(values: Sequence[bytes], *, at_ms: int = START_MS, **options: Any
 
 
 class ShardRig:
-    def __init__(self, root: Path, *, descriptor_limit: int = 1000, **settings: Any) -> None:
+    def __init__(self, root: Path, *, descriptor_limit: int = 1000, cold: Any = None, **settings: Any) -> None:
+        """`cold`: what reads sealed segments from the object store; none by default."""
         self.root = root
         self.clock = HandClock()
+        """The wall clock."""
+        self.steady = HandClock()
+        """The monotonic one."""
         self.settings = ProcessSettings(**({"flush_interval_ms": 3_600_000} | settings))
         self.layout = NodeLayout(root / "node")
         self.layout.root.mkdir(parents=True, exist_ok=True)
         self.power = PowerRecord(self.layout.root)
         self.descriptor_limit = descriptor_limit
-        self.shards: NodeShards
+        self.turn: Turn
+        self.local: LocalShards
+        self.shards: ShardDirectory
         self.catalog: Catalog
-        self.flusher: Flusher
-        self.sealing: Sealing
-        self.threads: DiskThreads
-        self.checkpoints: Checkpoints
         self.lives = 0
+        self.cold: ColdReads | None = cold
         self.remote: RemoteBatches | None = None
         """What the object store holds of unsealed segments; by default there is no store."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_alive = False
-        self._is_tick_due = False
 
     async def __aenter__(self) -> Self:
         self.meta = GatedMeta(MetaService(MemoryStore(), self.clock))
@@ -149,68 +140,37 @@ class ShardRig:
         """As `StorageNode.start`, without network and tiers."""
         assert not self._is_alive
         self.lives += 1
-        make_directories(self.layout.segments, self.layout.journal, self.layout.checkpoints)
         registration = await self.meta.service.perform(RegisterNode(NodeInfo(NODE_ID, "disk-1", "localhost", 9092)))
         snapshot = await self.meta.service.snapshot()
         self.catalog = Catalog(lambda overrides: TopicSettings.resolve(self.settings, overrides))
         self.catalog.load(snapshot)
-        self.threads = DiskThreads()
-        self.checkpoints = Checkpoints(self.layout.checkpoints)
         self.pool = BufferPool()
-        lost = LostFlushes(self.layout.lost_flushes, self.layout.root)
-        descriptors = Descriptors(self.descriptor_limit, flush_lost=lost.note)
-        self.shards = NodeShards(
+        self.turn = Turn(self.pool, self.clock, self.steady)
+        self._is_alive = True
+        self.node_epoch = registration.node_epoch
+        self.local = await open_shards(
             node_id=NODE_ID,
+            node_epoch=registration.node_epoch,
             cluster_id=registration.cluster_id,
             settings=self.settings,
-            catalog=self.catalog,
-            meta=self.meta,  # type: ignore[arg-type]
             layout=self.layout,
-            threads=self.threads,
-            descriptors=descriptors,
+            catalog=self.catalog,
+            meta=self.meta,  # type: ignore[arg-type]  # passes calls on, and may hold them
+            turn=self.turn,
+            pool=self.pool,
             clock_ms=self.clock,
+            descriptor_limit=self.descriptor_limit,
+            answer_bytes=self.settings.fetch_max_bytes,
+            cold=self.cold,
+            remote=self.remote,
         )
-        journals = list_journals(self.layout.journal)
-        self.flusher = Flusher(
-            self.layout,
-            self.threads,
-            self.checkpoints,
-            cluster_id=registration.cluster_id,
-            node_id=NODE_ID,
-            first_journal=int(journals[-1].stem) + 1 if journals else 1,
-            interval_ms=self.settings.flush_interval_ms,
-            clock_ms=self.clock,
-        )
-        self.shards.flusher = self.flusher
-        descriptors.on_crowded = self.flusher.flush_soon
-        self.shards.on_written(self.flusher.note_written)
-        self.sealing = self.shards.sealing = Sealing(  # type: ignore[arg-type]
-            self.shards, self.meta, self._forget, self.flusher.make_durable
-        )
-        self.shards.reader = pooled_reader(self.pool, self.settings.fetch_max_bytes)
-        self.shards.request_tick = self._request_tick
-        self._is_alive = True
-        await asyncio.to_thread(lost.mend)
-        doubted = take_clean_stop(self.layout.clean_file, registration.node_epoch)
-        self.node_epoch = registration.node_epoch
-        recovery = Recovery(self.shards, self.checkpoints, doubted)
-        if journals:
-            await asyncio.to_thread(recovery.replay_journal)
-        await recovery.recover_all()
-        recovery.revoke_stale()
-        for path in journals:
-            remove_journal(path)
-        recovery.hand_over(self.sealing)
-        self.healing = Healing(self.shards, self.meta, recovery, self.sealing)  # type: ignore[arg-type]
-        self.catalog.on_change(self.shards.follow)
+        self.shards, self.context, self.reader = self.local.directory, self.local.context, self.local.reader
+        self.flusher, self.sealing, self.healing = self.local.flusher, self.local.sealing, self.local.healing
+        self.threads, self.checkpoints = self.context.threads, self.local.checkpoints
+        self.stats, self.copies, self.events = self.context.stats, self.local.copies, self.context.events
         self._run(self._follow_meta(snapshot.version))
         self.flusher.start()
-        self.healing.start(self.remote)
-
-    def _forget(self, active: ActiveSegment) -> None:
-        self.flusher.forget(active)
-        if self._is_alive:
-            self._run(self.threads.background(lambda: self.checkpoints.delete([active.key])))
+        self.healing.start()
 
     async def _follow_meta(self, version: int) -> None:
         async for change_set in self.meta.service.watch(version):
@@ -223,57 +183,46 @@ class ShardRig:
 
     async def stop(self) -> None:
         """As `StorageNode.close`: flushes and checkpoints."""
-        await self._end(self.healing.close, self.sealing.close, self._close_flusher)
+        await self._end_tasks()
+        await self.local.close()
+        self.turn.close()
 
     async def crash(self) -> None:
         """kill -9: no flush, no checkpoint, no answer. What a thread is doing just now, it still does."""
-        await self._end(self.healing.close, self.sealing.close, self._drop_flusher)
+        self.turn.close()
+        await self._end_tasks()
+        await self.healing.close()
+        await self.sealing.close()
+        flusher = self.flusher
+        running = (flusher._background_task, flusher._group_task, flusher._retiring, *flusher._forgetting)
+        tasks = [task for task in running if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.to_thread(self.threads.close)
+        self.checkpoints.close()
+        for file in list(self.context.descriptors._open):
+            file.close()
+        if flusher._journal._file is not None:
+            flusher._journal._file.close()
 
     async def power_cut(self) -> None:
         await self.crash()
         self.power.cut()
 
-    async def _close_flusher(self) -> None:
-        if await self.flusher.close():
-            note_clean_stop(self.layout.clean_file, self.node_epoch, self.shards.doubted())
-
-    async def _drop_flusher(self) -> None:
-        running = (self.flusher._background_task, self.flusher._group_task, self.flusher._retiring)
-        tasks = [task for task in running if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _end(self, *steps: Any) -> None:
+    async def _end_tasks(self) -> None:
         self._is_alive = False
-        self.shards.request_tick = lambda: None
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for step in steps:
-            await step()
-        await asyncio.to_thread(self.threads.close)
-        self.checkpoints.close()
-        for file in list(self.shards.descriptors._open):
-            file.close()
-        if self.flusher._journal._file is not None:
-            self.flusher._journal._file.close()
 
     async def restart(self, how: str = "crash") -> None:
         await getattr(self, how)()
         await self.start()
 
     # The turn -----------------------------------------------------------------------------------------------------
-    def _request_tick(self) -> None:
-        if not self._is_tick_due:
-            self._is_tick_due = True
-            asyncio.get_running_loop().call_soon(self.tick)
-
     def tick(self) -> None:
-        self._is_tick_due = False
-        self.shards.now_ms = self.clock.now_ms
-        if self._is_alive:
-            self.shards.tick()
+        self.turn.run()
 
     # Topics and shards ----------------------------------------------------------------------------------------------
     async def create_topic(self, name: str = "flights", shards: int = 1, **settings: Any) -> Topic:
@@ -324,7 +273,7 @@ class ShardRig:
         found: list[bytes] = []
         first = at
         while at < shard.high_watermark:
-            read = await self.shards.reader.read(shard, at, max_bytes)
+            read = await self.reader.read(shard, at, max_bytes)
             try:
                 for buffer in read.buffers:
                     data = bytes(buffer)

@@ -30,6 +30,7 @@ from stratalog.settings.topic import TopicSettings
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.events import ShardEvents
 from stratalog_node.shards.shard_view import LogRange
 from stratalog_node.tier.janitor import Janitor, JanitorSchedule
 from stratalog_node.tier.retention import RetentionSchedule, RetentionWorker
@@ -149,8 +150,7 @@ class RigShards:
     def __init__(self, rig: TierRig) -> None:
         self._rig = rig
         self._shards: dict[ShardKey, RigShard] = {}
-        self._committed: list[Callable[[Any], None]] = []
-        self._changed: list[Callable[[Any, Segment], None]] = []
+        self.events = ShardEvents()
         self.freed: list[SegmentKey] = []
 
     def get(self, key: ShardKey) -> RigShard | None:
@@ -158,12 +158,6 @@ class RigShards:
 
     def all(self) -> Iterable[RigShard]:
         return self._shards.values()
-
-    def on_committed(self, listener: Callable[[Any], None]) -> None:
-        self._committed.append(listener)
-
-    def on_segment_changed(self, listener: Callable[[Any, Segment], None]) -> None:
-        self._changed.append(listener)
 
     async def look_for_missing(self, key: ShardKey) -> None:
         """They do not come back by themselves."""
@@ -174,13 +168,14 @@ class RigShards:
             view.copies.pop(segment, None)
 
     def announce(self, shard: RigShard) -> None:
-        for listener in self._committed:
-            listener(shard)
+        self.events.committed(shard)  # type: ignore[arg-type]  # has what the tier asks of it
+
+    def change(self, shard: RigShard, segment: Segment) -> None:
+        self.events.segment_changed(shard, segment)  # type: ignore[arg-type]  # as above
 
     def detach_listeners(self) -> None:
         """The process has died: nobody listens any more."""
-        self._committed.clear()
-        self._changed.clear()
+        self.events = ShardEvents()
 
     def attach(self, key: ShardKey, topic: Topic) -> RigShard:
         return self._shards.setdefault(key, RigShard(self._rig, key, topic))
@@ -197,8 +192,7 @@ class RigShards:
             case SegmentChanged(segment):
                 view = self._shards.get(segment.key.shard_key)
                 if view is not None:
-                    for listener in self._changed:
-                        listener(view, segment)
+                    self.change(view, segment)
             case _:
                 pass
 
@@ -267,6 +261,7 @@ class TierRig:
             "cluster_id": self.cluster_id,
             "meta": self.meta,
             "shards": self.shards,
+            "events": self.shards.events,
             "catalog": self.catalog,
             "store": self.store,
             "limits": self.limits,
@@ -487,6 +482,7 @@ class TierRig:
             node_id=NODE_ID,
             meta=self.meta,
             shards=self.shards,
+            copies=self.shards,
             catalog=self.catalog,
             store=changes.pop("store", self.store),
             names=self.names,
@@ -504,6 +500,7 @@ class TierRig:
             node_id=NODE_ID,
             meta=self.meta,
             shards=self.shards,
+            copies=self.shards,
             catalog=self.catalog,
             store=changes.pop("store", self.store),
             uploader=changes.pop("uploader", self.uploader if hasattr(self, "uploader") else None),
@@ -512,7 +509,6 @@ class TierRig:
             clock_ms=self.clock,
             monotonic_ms=self.monotonic,
             stats=self.stats,
-            free_deleted=lambda key: self.shards.free_local(self.shards.get(key.shard_key), key),
             **changes,
         )
 

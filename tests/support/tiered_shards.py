@@ -33,24 +33,23 @@ class TieredShardRig(ShardRig):
         super().__init__(root, **settings)
         self.store = FaultyStore(open_memory(StoreSettings(backoff_ms=1, backoff_cap_ms=2)), self.clock)
         self.uploader: NodeUploader
-        self.cold: ColdReader
 
     async def start(self) -> None:
         cluster_id = self.meta.service.cluster_id
         self.names = names = ObjectNames("", cluster_id)
         self.remote = CommittedRanges(self.store, names, timeout_ms=2_000)
-        await super().start()
 
         async def reload(key: SegmentKey) -> Segment | None:
             return self.catalog.segment(key)
 
-        self.cold = ColdReader(self.store, names, ColdReadLimits(), reload)
-        self.shards.reader.cold = self.cold
+        self.cold: ColdReader = ColdReader(self.store, names, ColdReadLimits(), reload)
+        await super().start()
         self.uploader = NodeUploader(
             node_id=NODE_ID,
             cluster_id=cluster_id,
             meta=self.meta,  # type: ignore[arg-type]  # passes calls on, and may hold them
             shards=self.shards,
+            events=self.events,
             catalog=self.catalog,
             store=self.store,
             limits=RIG_LIMITS,

@@ -52,17 +52,22 @@ class Descriptors:
     """Keeps the number of open descriptors below a limit by closing those not used since the last sweep.
 
     `least_free_bytes`: its files take blocks ahead of their ends only while more than that is free.
-    `flush_lost` is told of each file whose flush failed, before whoever asked for the flush.
+    `flush_lost` is told of each file whose flush failed, before whoever asked for the flush; `on_crowded` is called
+    when descriptors above the limit wait for a flush.
     """
 
     def __init__(
-        self, limit: int, *, least_free_bytes: int = 0, flush_lost: Callable[[Path], None] = _nobody_asks
+        self,
+        limit: int,
+        *,
+        least_free_bytes: int = 0,
+        flush_lost: Callable[[Path], None] = _nobody_asks,
+        on_crowded: Callable[[], None] = lambda: None,
     ) -> None:
         self.limit = limit
         self.least_free_bytes = least_free_bytes
         self.flush_lost = flush_lost
-        self.on_crowded: Callable[[], None] = lambda: None
-        """Called when descriptors above the limit wait for a flush."""
+        self._on_crowded = on_crowded
         self.most = limit + max(limit // 4, _LEAST_SPARE)
         """So many are open at most, those included that wait for a flush."""
         self._sweep_above = limit
@@ -110,6 +115,6 @@ class Descriptors:
             elif file.pins == 0:
                 file.close()
         if waiting and len(self._open) > self.limit:
-            self.on_crowded()
+            self._on_crowded()
         # A sweep that could close little is not worth repeating for each file that follows.
         self._sweep_above = max(self.limit, len(self._open) + self.limit // 16)

@@ -3,7 +3,7 @@
 A small transport of our own over a non-blocking socket: one `recv_into` and one `sendmsg` per loop turn, so
 that batches go from the receive buffer to `pwritev` without a copy in Python. Lives on the event loop.
 
-Invariant: a receive buffer of which frames were taken in the running turn (`KafkaServer.turn`) is neither read into,
+Invariant: a receive buffer of which frames were taken in the running turn (`Turn.number`) is neither read into,
 nor moved within, nor given back before that turn has ended. The order in which the loop calls is of no account: libuv
 polls again, before anything else runs, as long as one poll fills its 1,024 events.
 Limits: frame size, requests waiting for answers, unsent answer bytes, time to complete a frame, idle time.
@@ -24,8 +24,8 @@ from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.frames import decode_request_header
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
+from stratalog_node.buffers import Buffer
 from stratalog_node.serve.answer import Answer, Parkable
-from stratalog_node.serve.buffers import Buffer
 from stratalog_node.serve.context import ConnectionInfo
 from stratalog_node.serve.control_line import ControlLine
 from stratalog_node.serve.outbox import Outbox
@@ -167,17 +167,17 @@ class Connection:
         self._return_grant()
         if self._buffer is not None:
             # Batches of this turn may still be views of it: let the tick use them first.
-            self.server.retire(self._buffer)
+            self.server.turn.free_after_turn(self._buffer)
             self._buffer = None
         self.sock.close()
         self.server.forget(self, reason, is_fault=is_fault)
 
     # Reading --------------------------------------------------------------------------------------------------------
     def _on_readable(self) -> None:
-        if self._taken_in_turn == self.server.turn:
+        if self._taken_in_turn == self.server.turn.number:
             # The loop polled again within the turn, and would poll on: nobody is asked about it before the next one.
             self._pause(_PAUSED_BY_TURN)
-            self.server.read_after_turn(self)
+            self.server.turn.read_after_turn(self)
             return
         buffer = self._buffer
         if buffer is None:
@@ -204,7 +204,7 @@ class Connection:
             self._first_bytes = _FIRST_BUFFER
         server = self.server
         server.stats.received_bytes += count
-        self.last_active_ms = server.steady_ms
+        self.last_active_ms = server.turn.steady_ms
         self._take_frames_or_close(buffer)
 
     def _take_first_buffer(self) -> Buffer:
@@ -215,8 +215,8 @@ class Connection:
             else:
                 size = _SMALL_BUFFER
         self._start = self._end = 0
-        buffer = self._buffer = self.server.pool.take(size)
-        return buffer
+        self._buffer = self.server.pool.take(size)
+        return self._buffer
 
     def _take_frames_or_close(self, buffer: Buffer) -> None:
         try:
@@ -224,8 +224,12 @@ class Connection:
         except MalformedFrame as error:
             self.close(str(error), is_fault=True)
         except Exception as error:  # one request's fault must not leave its connection waiting for ever (F48)
-            log.error("request failed", peer=self.info.peer, error=str(error), exc_info=True)
-            self.close(f"a fault in the node: {error}")
+            self.turn_failed(error)
+
+    def turn_failed(self, error: Exception) -> None:
+        """Its requests or its answers met a fault."""
+        log.error("request failed", peer=self.info.peer, error=str(error), exc_info=error)
+        self.close(f"a fault in the node: {error}")
 
     def _take_frames(self, buffer: Buffer) -> None:
         view = buffer.view
@@ -248,7 +252,7 @@ class Connection:
                 self._start = start
                 return
             self._start = frame_end
-            self._taken_in_turn = server.turn
+            self._taken_in_turn = server.turn.number
             frame = view[start + 4 : frame_end]
             header = decode_request_header(frame)
             server.dispatch(self, header, frame)
@@ -262,9 +266,9 @@ class Connection:
         self._start = start
         if start == end:
             self._deadline_ms = 0
-            server.rest(self)
+            server.turn.free_when_idle(self)
         elif start != begin or not self._deadline_ms:  # each frame has its own time
-            self._deadline_ms = server.steady_ms + server.limits.read_timeout_ms
+            self._deadline_ms = server.turn.steady_ms + server.limits.read_timeout_ms
 
     def _make_room(self, buffer: Buffer) -> bool:
         """Move the unfinished frame to the front, or to a larger buffer that it is allowed to have."""
@@ -300,7 +304,7 @@ class Connection:
         new = self.server.pool.take(capacity)
         kept = self._end - self._start
         new.view[:kept] = old.view[self._start : self._end]
-        self.server.retire(old)
+        self.server.turn.free_after_turn(old)
         self._buffer, self._start, self._end = new, 0, kept
 
     def _return_grant(self) -> None:
@@ -326,7 +330,7 @@ class Connection:
             buffer.capacity > _FIRST_BUFFER
             and not self._answers
             and not server.budget.waiting_count
-            and server.steady_ms - self.last_active_ms <= _KEPT_MS
+            and server.turn.steady_ms - self.last_active_ms <= _KEPT_MS
         ):
             return
         server.pool.give_back(buffer)
@@ -354,7 +358,7 @@ class Connection:
     def _pause(self, reason: int) -> None:
         self._pause_reasons |= reason
         if reason & _PAUSED_BY_ITSELF and not self._paused_ms:
-            self._paused_ms = self.server.steady_ms
+            self._paused_ms = self.server.turn.steady_ms
         if self._is_reading:
             self._is_reading = False
             self._loop.remove_reader(self.fd)
@@ -370,7 +374,7 @@ class Connection:
             return
         if self._deadline_ms and reason != _PAUSED_BY_TURN:
             # The client is not to blame for the time it was not read.
-            self._deadline_ms = self.server.steady_ms + self.server.limits.read_timeout_ms
+            self._deadline_ms = self.server.turn.steady_ms + self.server.limits.read_timeout_ms
         if self._buffer is not None and self._end > self._start:
             self._catching_up = self._loop.call_soon(self._take_left_over)
         else:
@@ -387,7 +391,7 @@ class Connection:
             return
         self._take_frames_or_close(self._buffer)
         if not self._pause_reasons and not self._is_closed:
-            self.server.request_tick()
+            self.server.turn.request()
             self._catching_up = self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
@@ -442,7 +446,7 @@ class Connection:
         """Some answer in the line got its buffers: send, at the end of this turn, all that are ready at the head."""
         if not self.in_send_list and not self._is_closed:
             self.in_send_list = True
-            self.server.to_send(self)
+            self.server.turn.send(self)
 
     def send_ready(self) -> None:
         self.in_send_list = False
@@ -462,8 +466,7 @@ class Connection:
             self._send()
         if self._pause_reasons & _PAUSED_BY_ANSWERS and len(answers) <= _MAX_WAITING_ANSWERS // 2:
             self._resume(_PAUSED_BY_ANSWERS)
-        if self._parked:
-            self.wake_parked()
+        self.wake_parked()
 
     def _send(self) -> None:
         out = self._out
@@ -488,10 +491,9 @@ class Connection:
             self._resume(_PAUSED_BY_WRITES)
 
     def _on_writable(self) -> None:
-        self.last_active_ms = self.server.steady_ms
+        self.last_active_ms = self.server.turn.steady_ms
         self._send()
-        if self._parked:
-            self.wake_parked()
+        self.wake_parked()
 
 
 _PAUSED_BY_BUDGET, _PAUSED_BY_ANSWERS, _PAUSED_BY_WRITES, _PAUSED_BY_TURN = 1, 2, 4, 8

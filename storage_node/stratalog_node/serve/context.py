@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stratalog.settings.process import ProcessSettings
     from stratalog_node.groups.coordinator import GroupCoordinator
     from stratalog_node.shards.catalog import Catalog
+    from stratalog_node.shards.shard_lookup import DiskView
     from stratalog_node.shards.shard_view import Shards
     from stratalog_node.topic_changes import TopicChanges
 
@@ -37,6 +38,7 @@ class NodeServices:
     meta: MetaClient
     catalog: Catalog
     shards: Shards
+    disk: DiskView
     groups: GroupCoordinator
     topic_changes: TopicChanges
     control: ControlState = field(default_factory=ControlState)

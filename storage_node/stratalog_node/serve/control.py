@@ -116,7 +116,7 @@ class _PendingControl(Answer):
         self._desk.untaken.hold(self, connection, sum(map(len, buffers)))
         server.stats.control_duration.observe(int((server.loop.time() - begin) * 1e6))
         connection.answer_ready()
-        server.request_tick()
+        server.turn.request()
 
     async def _answer(self) -> list[bytes]:
         desk, key = self._desk, self._api.key

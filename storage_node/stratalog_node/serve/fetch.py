@@ -189,7 +189,7 @@ class PendingFetch(Parkable):
             self.attempt()
         except Exception as error:
             self.fail(error)
-        self._server.request_tick()
+        self._server.turn.request()
 
     def _abandon(self) -> None:
         """The connection is gone."""
@@ -388,7 +388,7 @@ class PendingFetch(Parkable):
             for index, answer in enumerate(line):
                 line[index] = found.get(id(answer), answer)
         self._answer(answers, reads)
-        self._server.request_tick()
+        self._server.turn.request()
 
     def _code_of(self, error: StratalogError, topic: str, wanted: PartitionFetch) -> int:
         if isinstance(error, NotFound):

@@ -258,7 +258,7 @@ class ProduceHandler:
         if shard.topic.is_internal:
             pending.settle(place, ErrorCode.INVALID_TOPIC_EXCEPTION, -1, -1, -1, f"{name} is written by the node alone")
             return
-        refusal = offer(shard, records, version, acks, pending, place, self._server.now_ms)
+        refusal = offer(shard, records, version, acks, pending, place, self._server.turn.now_ms)
         if refusal is not None:
             pending.settle(place, refusal[0], -1, -1, shard.log_start_offset, refusal[1])
 

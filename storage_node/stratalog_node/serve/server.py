@@ -10,9 +10,8 @@ import asyncio
 import contextlib
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.frames import RequestHeader
@@ -22,17 +21,19 @@ from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.histogram import Histogram
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter, gauge, histogram
+from stratalog_node.buffers import BufferPool
 from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.api.p18_api_versions import fallback_response
-from stratalog_node.serve.buffers import Buffer, BufferPool, ByteBudget
+from stratalog_node.serve.byte_budget import ByteBudget
 from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.context import ConnectionInfo, NodeServices
 from stratalog_node.serve.control import ControlDesk
 from stratalog_node.serve.fetch import PendingFetch
 from stratalog_node.serve.produce import PendingProduce, PendingSingle, ProduceHandler
 from stratalog_node.serve.registry import Api, Registry
-from stratalog_node.shards.node_shards import NodeShards
+from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.reading import ShardReader
+from stratalog_node.turn import Turn
 
 log = logger(__name__)
 
@@ -82,7 +83,6 @@ class ServeStats:
     refused: int = counter("Connections refused for a limit.")
     closed_for_fault: int = counter("Connections closed for malformed, oversized or slow frames.")
     connections: int = gauge("Connections open now.")
-    ticks: int = counter("Loop turns that had work.")
     control_duration: Histogram = field(
         default_factory=Histogram, metadata=histogram("Time from a control request's dispatch to its answer.")
     )
@@ -92,11 +92,11 @@ class KafkaServer:
     def __init__(
         self,
         services: NodeServices,
-        shards: NodeShards,
+        shards: ShardDirectory,
         registry: Registry,
+        turn: Turn,
         pool: BufferPool,
         reader: ShardReader,
-        monotonic_ms: Callable[[], int],
         *,
         most_connections: int,
     ) -> None:
@@ -105,12 +105,7 @@ class KafkaServer:
         self.stats = ServeStats()
         self.pool = pool
         self.budget = ByteBudget(services.settings.queued_max_request_bytes)
-        self.now_ms = shards.now_ms
-        self._monotonic_ms = monotonic_ms
-        self.steady_ms = monotonic_ms()
-        """Monotonic: patience with connections must not depend on a clock that is set."""
-        self.turn = 0
-        """The running turn's number. It ends when every batch that was read in it is written, copied or refused."""
+        self.turn = turn
         self._services = services
         self._shards = shards
         self._registry = registry
@@ -121,17 +116,12 @@ class KafkaServer:
         self._connections: set[Connection] = set()
         self._per_ip: dict[str, int] = {}
         self._listeners: list[socket.socket] = []
-        self._is_tick_due = False
-        self._to_send: list[Connection] = []
-        self._retired: list[Buffer] = []
-        self._resting: list[Connection] = []
-        self._unread: list[Connection] = []
         self._looking_again: deque[PendingFetch] = deque()
         self._looks_left = _LOOKS_PER_TURN
         self._this_turn: list[tuple[PendingProduce | PendingSingle, int, Sequence[TopicRecords]]] = []
         self._reaper: asyncio.TimerHandle | None = None
-        self._told_refused_ms = self.steady_ms - _TELL_EVERY_MS
-        shards.request_tick = self.request_tick
+        self._told_refused_ms = self.turn.steady_ms - _TELL_EVERY_MS
+        turn.after_shards.append(self._after_shards)
 
     # Listening ------------------------------------------------------------------------------------------------------
     def open(self, sock: socket.socket, advertised: tuple[str, int]) -> None:
@@ -165,7 +155,7 @@ class KafkaServer:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             info = ConnectionInfo(f"{peer_ip}:{address[1]}", host, port)
-            connection = Connection(sock, self, info, self.steady_ms)
+            connection = Connection(sock, self, info, self.turn.steady_ms)
             self._connections.add(connection)
             self._per_ip[peer_ip] = self._per_ip.get(peer_ip, 0) + 1
             self.stats.accepted += 1
@@ -174,8 +164,8 @@ class KafkaServer:
 
     def _refused(self, peer_ip: str) -> None:
         self.stats.refused += 1
-        if self.steady_ms - self._told_refused_ms >= _TELL_EVERY_MS:  # a flood must not fill the log
-            self._told_refused_ms = self.steady_ms
+        if self.turn.steady_ms - self._told_refused_ms >= _TELL_EVERY_MS:  # a flood must not fill the log
+            self._told_refused_ms = self.turn.steady_ms
             log.warning(
                 "connections refused",
                 peer=peer_ip,
@@ -206,18 +196,19 @@ class KafkaServer:
 
     def _reap(self) -> None:
         """Once a second: the clock of an idle node, and connections that are slow, half-open or idle."""
-        self.now_ms = self._shards.now_ms = self._shards.clock_ms()
-        self.steady_ms = self._monotonic_ms()
+        self.turn.read_clocks()
+        has_idle = False
         for connection in list(self._connections):
-            reason = connection.overdue(self.steady_ms)
+            reason = connection.overdue(self.turn.steady_ms)
             if reason is not None:
                 connection.close(reason, is_fault=not reason.startswith("idle"))
-            elif self.steady_ms - connection.last_active_ms > _REAP_S * 1000:
+            elif self.turn.steady_ms - connection.last_active_ms > _REAP_S * 1000:
                 # After the next turn: batches of this one may still lie in the buffer.
-                self.rest(connection)
-        self._control.untaken.shed(self.steady_ms)
-        if self._resting:
-            self.request_tick()
+                self.turn.free_when_idle(connection)
+                has_idle = True
+        self._control.untaken.shed(self.turn.steady_ms)
+        if has_idle:
+            self.turn.request()
         self._reaper = self.loop.call_later(_REAP_S, self._reap)
 
     async def close(self) -> None:
@@ -227,7 +218,7 @@ class KafkaServer:
             self.loop.remove_reader(sock.fileno())
             sock.close()
         self._listeners.clear()
-        self.tick()
+        self.turn.run()
         for connection in list(self._connections):
             connection.close("the node is stopping")
         await asyncio.sleep(0)
@@ -238,7 +229,7 @@ class KafkaServer:
         if api is None or not api.min_version <= header.api_version <= api.max_version:
             self._refuse_version(connection, header)
             return
-        self.request_tick()
+        self.turn.request()
         if api.key == _PRODUCE:
             self._produce.handle(connection, header, frame)
         elif api.key == _FETCH:
@@ -260,7 +251,7 @@ class KafkaServer:
         answer.buffers = [fallback_response(self._registry, header.correlation_id)]
         connection.expect_answer(answer)
         connection.answer_ready()
-        self.request_tick()
+        self.turn.request()
 
     @property
     def shard_count(self) -> int:
@@ -275,18 +266,7 @@ class KafkaServer:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     # The turn -------------------------------------------------------------------------------------------------------
-    def request_tick(self) -> None:
-        if not self._is_tick_due:
-            self._is_tick_due = True
-            self.loop.call_soon(self.tick)
-
-    def tick(self) -> None:
-        self._is_tick_due = False
-        self.stats.ticks += 1
-        self.now_ms = self._shards.now_ms = self._shards.clock_ms()
-        self.steady_ms = self._monotonic_ms()
-        self._shards.tick()
-        self.turn += 1
+    def _after_shards(self) -> None:
         self._looks_left = _LOOKS_PER_TURN
         if self._looking_again:
             self._look_again()
@@ -295,26 +275,6 @@ class KafkaServer:
                 if not pending.is_finished:
                     pending.await_acknowledgement(timeout_ms, topics)
             self._this_turn.clear()
-        if self._to_send:
-            sending, self._to_send = self._to_send, []
-            for connection in sending:
-                connection.send_ready()
-        if self._retired:
-            for buffer in self._retired:
-                self.pool.give_back(buffer)
-            self._retired.clear()
-        if self._resting:
-            for connection in self._resting:
-                connection.give_back_buffer()
-            self._resting.clear()
-        if self._unread:
-            unread, self._unread = self._unread, []
-            for connection in unread:
-                connection.turn_ended()
-
-    def to_send(self, connection: Connection) -> None:
-        self._to_send.append(connection)
-        self.request_tick()
 
     def may_look(self, weight: int) -> bool:
         """Whether a fetch may look at so many partitions now, which are then taken off the turn's: not once they are
@@ -335,31 +295,17 @@ class KafkaServer:
                 fetch.fail(error)
             self._looks_left -= weight
         if fetches:
-            self.request_tick()
+            self.turn.request()
 
     def to_look_again(self, fetch: PendingFetch) -> None:
         self._looking_again.append(fetch)
-        self.request_tick()
+        self.turn.request()
 
     def await_turn(
         self, pending: PendingProduce | PendingSingle, timeout_ms: int, topics: Sequence[TopicRecords]
     ) -> None:
         """A produce request that is usually answered by this turn's flush; if not, it gets a timer."""
         self._this_turn.append((pending, timeout_ms, topics))
-
-    def retire(self, buffer: Buffer) -> None:
-        """A receive buffer whose views this turn's flush still uses."""
-        self._retired.append(buffer)
-        self.request_tick()
-
-    def read_after_turn(self, connection: Connection) -> None:
-        """It has more to read, and batches of the running turn in its buffer."""
-        self._unread.append(connection)
-        self.request_tick()
-
-    def rest(self, connection: Connection) -> None:
-        """Nothing is unread: its buffer may go back at the end of this turn."""
-        self._resting.append(connection)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -382,10 +328,3 @@ def data_apis() -> list[Api]:
         Api(_PRODUCE, "Produce", 3, 11, None, advertised_min=0),
         Api(_FETCH, "Fetch", 4, 12, None),
     ]
-
-
-def pooled_reader(pool: BufferPool, limit_bytes: int) -> ShardReader:
-    """A reader whose hot reads fill this pool's buffers."""
-    take: Callable[[int], Any] = pool.take
-    give_back: Callable[[Any], None] = pool.give_back
-    return ShardReader(take, give_back, limit_bytes)

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from stratalog.formats.checkpoint import Checkpoint
 from stratalog.formats.digest import EMPTY_DIGEST
 from stratalog.model.errors import NotFound, StratalogError
+from stratalog.model.topic import Topic
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter
 from stratalog_node.disk.checkpoints import Checkpoints
@@ -28,7 +30,7 @@ from stratalog_node.disk.files import FlushLost
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.active import ActiveSegment
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.rules import ShardRules
 from stratalog_node.shards.shared_journal import FullJournal, SharedJournal, sync_segment
 
 log = logger(__name__)
@@ -43,7 +45,7 @@ CHECKPOINT_MS = 30_000
 AHEAD_BYTES = 64 << 20
 """A file with more unflushed bytes is flushed before its time: a roll is confirmed, and what follows it acknowledged,
 only once the ended segment is on the disk."""
-_AHEAD_LOOK_S = 0.25
+_AHEAD_POLL_S = 0.25
 _RETRY_S = 0.2
 _FLUSHES_AT_STOP = 64
 """Side by side when the node stops, so that the file system's journal commits them together."""
@@ -61,9 +63,36 @@ class FlushStats:
     microseconds: int = counter("Time spent in grouped flushes, in microseconds.")
 
 
+class FlushedShard(Protocol):
+    """A shard as its flushes see it."""
+
+    topic: Topic
+
+    @property
+    def rules(self) -> ShardRules: ...
+
+    @property
+    def active(self) -> ActiveSegment | None: ...
+
+    @property
+    def ended(self) -> Sequence[ActiveSegment]:
+        """Segments that ended and are not sealed yet, oldest first."""
+        ...
+
+    def persisted(self, active: ActiveSegment, end_offset: int, now_ms: int) -> None:
+        """Everything below `end_offset` is on the disk."""
+        ...
+
+    def flush_failed(self, active: ActiveSegment, reason: str, now_ms: int) -> None:
+        """What the disk holds of this segment is not known any more."""
+        ...
+
+    def stop_after_fault(self, reason: str) -> None: ...
+
+
 @dataclass(slots=True)
 class _Ask:
-    shard: ShardLog
+    shard: FlushedShard
     active: ActiveSegment
     end_offset: int
     size_bytes: int
@@ -86,16 +115,18 @@ class Flusher:
         self._threads = threads
         self._checkpoints = checkpoints
         self._journal = SharedJournal(layout, cluster_id, node_id, first_journal, clock_ms)
-        self._journaled: dict[ActiveSegment, ShardLog] = {}
+        self._journaled: dict[ActiveSegment, FlushedShard] = {}
         self._retiring: asyncio.Task[None] | None = None
         self._interval_s = interval_ms / 1000
         self._clock_ms = clock_ms
         self._asked: dict[ActiveSegment, _Ask] = {}
         self._group_task: asyncio.Task[None] | None = None
         self._background_task: asyncio.Task[None] | None = None
-        self._dirty: dict[ActiveSegment, ShardLog] = {}
+        self._dirty: dict[ActiveSegment, FlushedShard] = {}
         self._is_wanted = asyncio.Event()
         self._checkpointed: dict[ActiveSegment, tuple[int, int]] = {}
+        self._forgetting: set[asyncio.Task[None]] = set()
+        self._is_closing = False
 
     def start(self) -> None:
         self._background_task = asyncio.get_running_loop().create_task(self._run_background())
@@ -103,9 +134,10 @@ class Flusher:
     async def close(self) -> bool:
         """Flush and checkpoint everything, so that the next start scans nothing. Returns: whether all that was ever
         appended is on the disk; one failed flush, healed or not, makes that doubtful."""
-        if self._background_task is not None:
-            self._background_task.cancel()
-            await asyncio.gather(self._background_task, return_exceptions=True)
+        self._is_closing = True
+        for task in filter(None, [self._background_task, *self._forgetting]):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         if self._group_task is not None:
             await asyncio.gather(self._group_task, return_exceptions=True)
         await self._flush_dirty(checkpoint_all=True)
@@ -115,7 +147,7 @@ class Flusher:
         return not self._dirty and not self._asked and not self.stats.failures
 
     # Grouped flushes ----------------------------------------------------------------------------------------------
-    def ask(self, shard: ShardLog, active: ActiveSegment, end_offset: int) -> None:
+    def ask(self, shard: FlushedShard, active: ActiveSegment, end_offset: int) -> None:
         """Tell `shard.persisted` once everything below `end_offset` is on the disk."""
         self._asked[active] = _Ask(shard, active, end_offset, active.file.size_bytes)
         if self._group_task is None:
@@ -212,7 +244,7 @@ class Flusher:
             shards, self._journaled = self._journaled, {}
             self._retiring = asyncio.get_running_loop().create_task(self._retire(full, shards))
 
-    async def _retire(self, full: FullJournal, shards: dict[ActiveSegment, ShardLog]) -> None:
+    async def _retire(self, full: FullJournal, shards: dict[ActiveSegment, FlushedShard]) -> None:
         """Never fails: the next retirement waits for it."""
         try:
             failed = await self._threads.background(full.retire)
@@ -226,13 +258,18 @@ class Flusher:
             shards[active].flush_failed(active, str(error), self._clock_ms())
 
     # Background flushes and checkpoints ---------------------------------------------------------------------------
-    def note_written(self, shard: ShardLog, active: ActiveSegment) -> None:
+    def note_written(self, shard: FlushedShard, active: ActiveSegment) -> None:
         self._dirty[active] = shard
 
     def forget(self, active: ActiveSegment) -> None:
-        """The segment is sealed or gone."""
+        """The segment is sealed or gone, and needs no checkpoint. What a stop cuts short the next start makes good."""
         self._dirty.pop(active, None)
         self._checkpointed.pop(active, None)
+        if not self._is_closing:
+            delete = self._threads.background(partial(self._checkpoints.delete, [active.key]))
+            task = asyncio.get_running_loop().create_task(delete)
+            self._forgetting.add(task)
+            task.add_done_callback(self._forgetting.discard)
 
     def flush_soon(self) -> None:
         """Do not wait for the interval: too many files keep their descriptors for a flush."""
@@ -252,7 +289,7 @@ class Flusher:
         finally:
             active.file.unpin()
 
-    async def make_all_durable(self, shard: ShardLog) -> None:
+    async def make_all_durable(self, shard: FlushedShard) -> None:
         """Returns once all that is in the shard's log now is on the disk. Raises: FlushLost, NotFound, Unavailable."""
         for active in [*shard.ended, *filter(None, [shard.active])]:
             try:
@@ -267,7 +304,7 @@ class Flusher:
             end = time.monotonic() + self._interval_s
             while not self._is_wanted.is_set() and (left_s := end - time.monotonic()) > 0:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(min(left_s, _AHEAD_LOOK_S)):
+                    async with asyncio.timeout(min(left_s, _AHEAD_POLL_S)):
                         await self._is_wanted.wait()
                 await self._flush_ahead()
             self._is_wanted.clear()
@@ -289,7 +326,7 @@ class Flusher:
             group = waiting[start : start + at_once]
             await asyncio.gather(*(self._flush_in_background(a, s, force=checkpoint_all) for a, s in group))
 
-    async def _flush_in_background(self, active: ActiveSegment, shard: ShardLog, *, force: bool) -> None:
+    async def _flush_in_background(self, active: ActiveSegment, shard: FlushedShard, *, force: bool) -> None:
         size_bytes = active.file.size_bytes
         checkpoint = self._due_checkpoint(active, force=force)
         active.file.pin()

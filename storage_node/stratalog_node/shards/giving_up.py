@@ -1,7 +1,7 @@
 """Finds the offsets of a segment that the object store has not got, and puts batches without records in their place.
 
 No more is given up than that: what the object store has behind such a hole is written back behind it. Whether it may be
-done is decided by the caller. A part counts as a hole once it was asked for `_LOOKS` times in vain, with pauses: an
+done is decided by the caller. A part counts as a hole once it was asked for `_TRIES` times in vain, with pauses: an
 answer may be damaged on its way. What is asked for again is asked for in rounds, so that there are no more pauses for a
 thousand holes than for one. A store that is away, or another store, makes no holes: that is raised.
 The file ends at the first hole, for whoever scans it, until all behind it is flushed: the batch in its place is written
@@ -26,10 +26,10 @@ from stratalog_node.backoff import Backoff
 from stratalog_node.disk.files import SegmentFile, write_durably
 from stratalog_node.disk.layout import GIVEN_UP_SUFFIX
 from stratalog_node.disk.segment_scan import SegmentScan
-from stratalog_node.shards.node_shards import NodeShards
-from stratalog_node.shards.refill import CommittedRange, RemoteBatches
+from stratalog_node.shards.cold_reads import CommittedRange, RemoteBatches
+from stratalog_node.shards.context import ShardContext
 
-_LOOKS = 6
+_TRIES = 6
 """Within a second or so."""
 _PIECE_BYTES = 1 << 20
 
@@ -38,28 +38,28 @@ Range = tuple[int, int]
 
 
 class GivingUp:
-    def __init__(self, node: NodeShards, remote: RemoteBatches | None, segment: Segment) -> None:
+    def __init__(self, context: ShardContext, remote: RemoteBatches | None, segment: Segment) -> None:
         """`remote` is None on a node without an object store: then the segment has no parts."""
-        self._node = node
+        self._context = context
         self._remote = remote
         self._segment = segment
 
     async def find_holes(self, offset: int, end_offset: int) -> list[Range]:
         """What the object store has not got of the offsets from the batch boundary `offset` on; ascending, apart.
 
-        Cost: each part is read once, and those that are not there `_LOOKS` times.
+        Cost: each part is read once, and those that are not there `_TRIES` times.
         Raises: Unavailable, also when metadata moved meanwhile; Conflict.
         """
         committed_end = min(max(self._segment.remote.commit_offset, offset), end_offset)
         wanted: list[Range] = [(offset, committed_end)]
         backoff = Backoff()
-        for look in range(_LOOKS):
+        for look in range(_TRIES):
             if look:
                 await backoff.pause()
             wanted = [hole for base_offset, end in wanted for hole in await self._ask_for(base_offset, end)]
             if not wanted:
                 break
-        now = self._node.catalog.segment(self._segment.key)
+        now = self._context.catalog.segment(self._segment.key)
         if now is None or now.remote != self._segment.remote:
             raise Unavailable(f"segment {self._segment.key}: metadata moved while its parts were looked for")
         return joined([*wanted, (committed_end, end_offset)])
@@ -108,7 +108,7 @@ class GivingUp:
         FlushLost.
         """
         begin = position = SEGMENT_HEADER_BYTES + scan.position
-        background = self._node.threads.background
+        background = self._context.threads.background
         await background(lambda: _save_rest(file, begin))
         file.truncate(begin)
         position += len(first := self._empty(holes[0]))
@@ -121,7 +121,7 @@ class GivingUp:
                 async for found in self._read(hole[1], until):
                     await background(partial(file.put_back, position, found.data))
                     position += len(found.data)
-                    self._node.stats.healed_bytes += len(found.data)
+                    self._context.stats.healed_bytes += len(found.data)
         except (Corrupt, NotFound) as error:
             raise Unavailable(f"{error}; a moment ago it was there") from error
         await background(lambda: file.sync(with_names=True))

@@ -18,7 +18,6 @@ import asyncio
 
 from stratalog.formats.segment_file import encode_segment_header
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import AdvanceLogStart, RollSegment
 from stratalog.model.errors import Rejected, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
@@ -27,11 +26,13 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.disk.files import FlushLost, SegmentFile
 from stratalog_node.shards.catalog_wait import catalog_shows
+from stratalog_node.shards.cold_reads import RemoteBatches
+from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.giving_up import GivingUp, joined
 from stratalog_node.shards.new_segment import identity_of
-from stratalog_node.shards.node_shards import NodeShards
 from stratalog_node.shards.recovery import MissingTail, Recovery
-from stratalog_node.shards.refill import Lost, Refill, RemoteBatches
+from stratalog_node.shards.refill import Lost, Refill
 from stratalog_node.shards.sealing import Sealing
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.stopped import Stop, StopCause
@@ -43,18 +44,26 @@ _SHOWN_WITHIN_MS = 10_000
 
 
 class Healing:
-    def __init__(self, node: NodeShards, meta: MetaClient, recovery: Recovery, sealing: Sealing) -> None:
-        self._node = node
-        self._meta = meta
+    def __init__(
+        self,
+        context: ShardContext,
+        directory: ShardDirectory,
+        recovery: Recovery,
+        sealing: Sealing,
+        remote: RemoteBatches | None,
+    ) -> None:
+        """`remote` is None on a node without an object store."""
+        self._context = context
+        self._directory = directory
+        self._meta = context.meta
         self._recovery = recovery
         self._sealing = sealing
-        self._remote: RemoteBatches | None = None
+        self._remote = remote
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, remote: RemoteBatches | None) -> None:
-        """Begin with every shard that recovery left unhealed. `remote` is None on a node without an object store."""
-        self._remote = remote
+    def start(self) -> None:
+        """Begin with every shard that recovery left unhealed."""
         for key in list(self._recovery.unhealed):
             task = asyncio.get_running_loop().create_task(self._heal(key), name="shard-healing")
             self._tasks.add(task)
@@ -68,11 +77,13 @@ class Healing:
 
     async def _heal(self, key: ShardKey) -> None:
         backoff = Backoff()
-        while (shard := self._node.get(key)) is not None and (missing := self._recovery.unhealed.get(key)) is not None:
+        while (shard := self._directory.get(key)) is not None and (
+            missing := self._recovery.unhealed.get(key)
+        ) is not None:
             try:
                 async with self._slots:
                     await self._bring_back(shard, missing)
-                    await self._look_again(shard)
+                    await self._open_again(shard)
                 continue
             except Lost as lost:
                 self._stop(shard, missing, lost)
@@ -90,14 +101,14 @@ class Healing:
                 return
             await backoff.pause()
 
-    async def _look_again(self, shard: ShardLog) -> None:
+    async def _open_again(self, shard: ShardLog) -> None:
         await self._recovery.recover_again(shard)
-        if self._node.get(shard.key) is not shard or shard.refusal is not None:
+        if self._directory.get(shard.key) is not shard or shard.refusal is not None:
             return
         self._recovery.hand_over(self._sealing)
-        self._node.stats.healed_shards += 1
+        self._context.stats.healed_shards += 1
         log.info("shard healed", topic=shard.topic.name, shard=shard.key.shard, end_offset=shard.end_offset)
-        self._node.advanced(shard)
+        self._context.turn.tell_moved(shard)
 
     def _waiting(self, shard: ShardLog, missing: MissingTail, why: str) -> Stop:
         reason = f"{missing.describe(shard.topic.name)} and cannot be brought back yet: {why}; it is tried again"
@@ -106,8 +117,8 @@ class Healing:
         return Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.HEALING)
 
     def _stop(self, shard: ShardLog, missing: MissingTail, lost: Lost) -> None:
-        path = self._node.layout.segment(missing.segment.key)
-        log_start = self._node.catalog.log_start_offset(shard.key)
+        path = self._context.layout.segment(missing.segment.key)
+        log_start = self._context.catalog.log_start_offset(shard.key)
         ranges = joined(lost.ranges, log_start) or lost.ranges
         offsets = ", ".join(f"{base_offset} to {end_offset}" for base_offset, end_offset in ranges)
         reason = (
@@ -119,14 +130,14 @@ class Healing:
 
     # One attempt ------------------------------------------------------------------------------------------------------
     async def _bring_back(self, shard: ShardLog, missing: MissingTail) -> None:
-        segment = self._node.catalog.segment(missing.segment.key)
+        segment = self._context.catalog.segment(missing.segment.key)
         if segment is None:
             return  # deleted meanwhile
-        log_start = self._node.catalog.log_start_offset(shard.key)
+        log_start = self._context.catalog.log_start_offset(shard.key)
         if log_start >= missing.known_end > missing.local_end:
             await self._go_on_behind(shard, segment, log_start, missing)
             return
-        path = self._node.layout.segment(segment.key)
+        path = self._context.layout.segment(segment.key)
         committed_end = max(segment.remote.commit_offset, segment.base_offset)
         if committed_end == segment.base_offset and not shard.rules.gives_up_lost and not path.exists():
             # Nothing to begin with: the name stays free for a copy that somebody puts there.
@@ -135,7 +146,7 @@ class Healing:
         file.pin()
         try:
             file.fd()  # writes and their flush go through one descriptor
-            refill = Refill(self._node, self._remote, segment, file)
+            refill = Refill(self._context, self._remote, segment, file)
             try:
                 lost = await refill.up_to(missing.known_end)
                 if lost is not None:
@@ -144,7 +155,7 @@ class Healing:
             finally:
                 # Also what is not whole yet: the next start takes what it finds for flushed up to the checkpoint.
                 if refill.has_written:
-                    await self._node.threads.background(lambda: file.sync(with_names=True))
+                    await self._context.threads.background(lambda: file.sync(with_names=True))
         finally:
             file.unpin()
             file.close()
@@ -154,17 +165,17 @@ class Healing:
         if segment.state is SegmentState.ACTIVE:
             await self._meta.perform(RollSegment(segment.key, log_start))
         await self._meta.perform(AdvanceLogStart(shard.key, log_start))
-        while not await catalog_shows(lambda: self._node.catalog.segment(segment.key) is None, _SHOWN_WITHIN_MS):
+        while not await catalog_shows(lambda: self._context.catalog.segment(segment.key) is None, _SHOWN_WITHIN_MS):
             log.warning("a segment that was ended and deleted is still in the catalog", segment=str(segment.key))
         shard.inherited = missing.producers
 
     async def _open(self, shard: ShardLog, segment: Segment) -> SegmentFile:
         """The segment's file, made if it is gone."""
-        path = self._node.layout.segment(segment.key)
+        path = self._context.layout.segment(segment.key)
         if path.exists():
-            return SegmentFile(path, self._node.descriptors, path.stat().st_size)
-        file = SegmentFile(path, self._node.descriptors, 0)
-        file.create(encode_segment_header(identity_of(shard, segment.key)))
+            return SegmentFile(path, self._context.descriptors, path.stat().st_size)
+        file = SegmentFile(path, self._context.descriptors, 0)
+        file.create(encode_segment_header(identity_of(self._context, segment.key, shard.topic.name)))
         return file
 
     async def _give_up(
@@ -172,7 +183,7 @@ class Healing:
     ) -> None:
         """What is lost, from where `refill` got to, if that may be. Raises: Lost when it may not, with just that named;
         Unavailable when it is there after all."""
-        giving_up = GivingUp(self._node, self._remote, segment)
+        giving_up = GivingUp(self._context, self._remote, segment)
         holes = await giving_up.find_holes(refill.scan.next_offset, end_offset)
         if not holes or holes[0][0] != refill.scan.next_offset:
             raise Unavailable(str(lost))
@@ -188,4 +199,4 @@ class Healing:
             )
         await giving_up.fill(file, refill.scan, holes, end_offset)
         await self._recovery.revoke(segment.key)
-        self._node.stats.given_up_offsets += sum(hole_end - base_offset for base_offset, hole_end in holes)
+        self._context.stats.given_up_offsets += sum(hole_end - base_offset for base_offset, hole_end in holes)

@@ -16,7 +16,7 @@ from stratalog.model.segment import SegmentIdentity, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.files import SegmentFile, read_front, sync_names_of
 from stratalog_node.disk.journal_file import replay
-from stratalog_node.shards.node_shards import NodeShards
+from stratalog_node.shards.context import ShardContext
 
 log = logger(__name__)
 
@@ -25,8 +25,8 @@ _FILES_AT_ONCE = 64
 
 
 class JournalReplay:
-    def __init__(self, node: NodeShards) -> None:
-        self._node = node
+    def __init__(self, context: ShardContext) -> None:
+        self._context = context
         self._files: dict[SegmentKey, SegmentFile] = {}
         self.made: list[SegmentKey] = []
         """Segments whose file was gone."""
@@ -34,7 +34,7 @@ class JournalReplay:
     def run(self) -> int:
         """Returns how many entries there were. Raises: DiskFull, Unavailable; then start again once there is room."""
         try:
-            count = replay(self._node.layout.journal, self._apply)
+            count = replay(self._context.layout.journal, self._apply)
             self._flush()
         finally:
             for file in self._files.values():
@@ -53,8 +53,8 @@ class JournalReplay:
         key = entry.segment
         file = self._files.get(key)
         if file is None:
-            segment = self._node.catalog.segment(key)
-            topic = self._node.catalog.topic_by_id(key.topic_id)
+            segment = self._context.catalog.segment(key)
+            topic = self._context.catalog.topic_by_id(key.topic_id)
             if segment is None or topic is None or segment.state is SegmentState.SEALED:
                 return
             if len(self._files) >= _FILES_AT_ONCE:
@@ -63,9 +63,9 @@ class JournalReplay:
         file.put_back(SEGMENT_HEADER_BYTES + entry.position, entry.payload)
 
     def _open(self, key: SegmentKey, topic: str) -> SegmentFile:
-        path = self._node.layout.segment(key)
+        path = self._context.layout.segment(key)
         front = read_front(path, SEGMENT_HEADER_BYTES)
-        file = SegmentFile(path, self._node.descriptors, 0)
+        file = SegmentFile(path, self._context.descriptors, 0)
         if front is not None:
             file.fd()
         if front is not None and len(front) == SEGMENT_HEADER_BYTES and any(front):
@@ -73,7 +73,13 @@ class JournalReplay:
         # The name, or the first page, was never flushed: only the journal was.
         log.warning("segment file made again from the journal", file=str(path))
         identity = SegmentIdentity(
-            self._node.cluster_id, key.topic_id, topic, key.shard, key.epoch, key.base_offset, self._node.now_ms
+            self._context.cluster_id,
+            key.topic_id,
+            topic,
+            key.shard,
+            key.epoch,
+            key.base_offset,
+            self._context.turn.now_ms,
         )
         header = encode_segment_header(identity)
         if front is None:

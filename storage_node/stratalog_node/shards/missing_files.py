@@ -6,8 +6,6 @@ restart without it, at once: reads go to the object store, the uploader holds th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.missing_copies import judge_missing
 from stratalog.model.errors import NotFound, Unavailable
@@ -17,53 +15,51 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.inspection import inspect_file
 from stratalog_node.shards.local_copy import LocalCopy
+from stratalog_node.shards.local_shard import LocalShard
 from stratalog_node.shards.sealed import SealedCopy
-
-if TYPE_CHECKING:
-    from stratalog_node.shards.shard_log import ShardLog
 
 log = logger(__name__)
 
 
-def take_sealed(shard: ShardLog, segment: Segment) -> None:
+def take_sealed(shard: LocalShard, segment: Segment) -> None:
     """Its file is there: it is a sealed copy of this shard."""
     assert segment.seal is not None
     known = shard.copies.get(segment.epoch)
     if known is not None and known.key == segment.key:
         return
-    node = shard.node
+    context = shard.context
     size_bytes = SEGMENT_HEADER_BYTES + segment.seal.size_bytes
-    file = SegmentFile(node.layout.segment(segment.key), node.descriptors, size_bytes)
-    shard.copies[segment.epoch] = SealedCopy(segment.key, file, node.layout.index(segment.key), segment.seal)
+    file = SegmentFile(context.layout.segment(segment.key), context.descriptors, size_bytes)
+    shard.copies[segment.epoch] = SealedCopy(segment.key, file, context.layout.index(segment.key), segment.seal)
     shard.missing.discard(segment.key)
 
 
-def note_missing(shard: ShardLog, segment: Segment) -> None:
+def note_missing(shard: LocalShard, segment: Segment) -> None:
     """Told and counted once, until it is back."""
     if segment.end_offset == segment.base_offset or segment.key in shard.missing:
         return
     shard.missing.add(segment.key)
-    shard.node.stats.missing_copies += 1
-    verdict = judge_missing(segment, shard.node.node_id, has_store=True)
+    shard.context.stats.missing_copies += 1
+    verdict = judge_missing(segment, shard.context.node_id, has_store=True)
     log.error("local copy is missing", segment=str(segment.key), what=verdict.what, next=verdict.next_step)
 
 
-def copy_gone(shard: ShardLog, copy: LocalCopy) -> None:
+def copy_gone(shard: LocalShard, copy: LocalCopy) -> None:
     """A read found no file. A copy that is not sealed stays: its shard stops with the next write."""
     if shard.copies.get(copy.key.epoch) is not copy:
         return  # freed, or noticed before
-    segment = shard.node.catalog.segment(copy.key)
+    segment = shard.context.catalog.segment(copy.key)
     shard.take_out(copy.key)
     copy.file.retire()
-    shard.node.sealed_points.forget(copy)
+    shard.context.sealed_points.forget(copy)
     if segment is not None:
         note_missing(shard, segment)
-        shard.node.segment_changed(shard, segment)
+        shard.context.events.segment_changed(shard, segment)
 
 
-async def look_for(shard: ShardLog, key: SegmentKey) -> bool:
+async def look_for(shard: LocalShard, key: SegmentKey) -> bool:
     """Whether a missing file is there again (a volume was mounted, a file put back); then it is a copy as before."""
-    path = shard.node.layout.segment(key)
+    path = shard.context.layout.segment(key)
 
     def is_there() -> bool:
         try:
@@ -72,13 +68,13 @@ async def look_for(shard: ShardLog, key: SegmentKey) -> bool:
         except (NotFound, Unavailable):
             return False
 
-    if not await shard.node.threads.read(is_there):
+    if not await shard.context.threads.read(is_there):
         return False
-    segment = shard.node.catalog.segment(key)
-    if segment is None or segment.seal is None or shard.node.node_id not in segment.local_nodes:
+    segment = shard.context.catalog.segment(key)
+    if segment is None or segment.seal is None or shard.context.node_id not in segment.local_nodes:
         return False
     if key in shard.missing:
         take_sealed(shard, segment)
         log.info("local copy is back", segment=str(key))
-        shard.node.segment_changed(shard, segment)
+        shard.context.events.segment_changed(shard, segment)
     return True

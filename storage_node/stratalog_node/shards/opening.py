@@ -31,8 +31,9 @@ from stratalog_node.disk.files import SegmentFile, read_front
 from stratalog_node.disk.layout import UNCONFIRMED_SUFFIX
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.flusher import Flusher
 from stratalog_node.shards.new_segment import identity_of
-from stratalog_node.shards.node_shards import NodeShards
 from stratalog_node.shards.shard_log import ShardLog
 
 log = logger(__name__)
@@ -51,8 +52,9 @@ class TailMissing(Exception):
 
 
 class SegmentOpener:
-    def __init__(self, node: NodeShards, checkpoints: Mapping[SegmentKey, Checkpoint]) -> None:
-        self._node = node
+    def __init__(self, context: ShardContext, flusher: Flusher, checkpoints: Mapping[SegmentKey, Checkpoint]) -> None:
+        self._context = context
+        self._flusher = flusher
         self._checkpoints = checkpoints
         self.used: set[SegmentKey] = set()
         """Whose checkpoint stands and was gone on from."""
@@ -67,8 +69,8 @@ class SegmentOpener:
         known_end: int = 0,
     ) -> ActiveSegment:
         """`table` is the producer state before the segment, and after it. Raises: TailMissing, Corrupt, Unavailable."""
-        path = self._node.layout.segment(key)
-        file = SegmentFile(path, self._node.descriptors, path.stat().st_size)
+        path = self._context.layout.segment(key)
+        file = SegmentFile(path, self._context.descriptors, path.stat().st_size)
         identity = self._identify(file, shard, key)
         data_bytes = file.size_bytes - SEGMENT_HEADER_BYTES
         scan, checked_bytes = await self._scan_file(file, key, data_bytes, table)
@@ -79,7 +81,7 @@ class SegmentOpener:
         if scan.position < data_bytes:
             if not _holds_only_zeros_from(file, SEGMENT_HEADER_BYTES + scan.position):
                 torn = data_bytes - scan.position
-                self._node.stats.torn_tail_bytes += torn
+                self._context.stats.torn_tail_bytes += torn
                 log.warning(
                     "torn tail cut", file=str(file.path), bytes=torn, end_offset=scan.next_offset, reason=scan.stopped
                 )
@@ -87,14 +89,14 @@ class SegmentOpener:
         flushed_bytes = SEGMENT_HEADER_BYTES + checked_bytes if checked_bytes else 0
         if shard.rules.is_fsync and checked_bytes < scan.position:
             # What is found here is below the high watermark from now on, and a repetition of it is acknowledged.
-            await self._node.threads.read(lambda: file.sync(with_names=True))
+            await self._context.threads.read(lambda: file.sync(with_names=True))
             flushed_bytes = file.size_bytes
         leader = SegmentLeader(
             key,
-            self._node.node_id,
+            self._context.node_id,
             shard.rules.roll,
             table,
-            isr=(self._node.node_id,),
+            isr=(self._context.node_id,),
             end_offset=scan.next_offset,
             size_bytes=scan.position,
             max_timestamp_ms=scan.index.max_timestamp_ms,
@@ -107,13 +109,13 @@ class SegmentOpener:
         active.flushed_bytes = flushed_bytes
         if checked_bytes < scan.position:
             # So that the next start does not read it again, also when nobody writes until then.
-            self._node.written(shard, active)
+            self._flusher.note_written(shard, active)
         return active
 
     def _identify(self, file: SegmentFile, shard: ShardLog, key: SegmentKey) -> SegmentIdentity:
         """What the file's header says, checked; a file whose header was never written is made again."""
         path = file.path
-        identity = identity_of(shard, key)
+        identity = identity_of(self._context, key, shard.topic.name)
         front = read_front(path, SEGMENT_HEADER_BYTES) or b""
         if len(front) < SEGMENT_HEADER_BYTES or not any(front):
             # The crash came while the file was being made (or the power went before any of it was flushed).
@@ -139,8 +141,8 @@ class SegmentOpener:
         if start == scan.position < data_bytes and start > 0 and not self._leads_there(file, scan):
             # Not one batch follows the checkpoint, and none leads to it: either the checkpoint is wrong or the file.
             log.warning("checkpoint doubted: reading the segment from its start", file=str(file.path), position=start)
-            again = self._node.producer_table(before)
-            full = await self._advance(SegmentScan.begin(key, again, self._node.now_ms), file, data_bytes)
+            again = self._context.producer_table(before)
+            full = await self._advance(SegmentScan.begin(key, again, self._context.turn.now_ms), file, data_bytes)
             if (full.position, full.next_offset) != (start, scan.next_offset):
                 table.replace(again.snapshot())
                 full.producers = table
@@ -175,10 +177,10 @@ class SegmentOpener:
             return scan
         if data_bytes - scan.position <= _SHORT_BYTES:
             return work()  # nobody is served yet, and a thread costs more than this
-        return await self._node.threads.read_file(file, work)
+        return await self._context.threads.read_file(file, work)
 
     def _begin_scan(self, key: SegmentKey, checkpoint: Checkpoint | None, table: ProducerTable) -> SegmentScan:
-        now_ms = self._node.now_ms
+        now_ms = self._context.turn.now_ms
         if checkpoint is None:
             return SegmentScan.begin(key, table, now_ms)
         table.replace(checkpoint.producers)

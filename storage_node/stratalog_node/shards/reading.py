@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
@@ -21,16 +21,13 @@ from stratalog.machines.read_policy import ReadFrom, choose
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.telemetry.logs import logger
+from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.files import FileSlice
+from stratalog_node.shards.cold_reads import ColdReads
 from stratalog_node.shards.local_copy import Extent, LocalCopy, NotCached, NotChecked
+from stratalog_node.shards.local_shard import LocalShard
 from stratalog_node.shards.missing_files import copy_gone, look_for
 from stratalog_node.shards.sealed import SealedCopy
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from stratalog_node.shards.shard_log import ShardLog
-
 
 log = logger(__name__)
 
@@ -42,19 +39,6 @@ _LARGEST_COPY_BYTES = 4 << 20
 
 Piece: TypeAlias = bytes | memoryview | FileSlice
 """A piece of an answer. Slices come only from `read_hot(for_socket=True)`."""
-
-
-class ColdReads(Protocol):
-    """The part of `tier.cold_reader` that reads use."""
-
-    async def read(
-        self, segments: Sequence[Segment], offset: int, max_bytes: int, room_bytes: Callable[[int], int]
-    ) -> Sequence[bytes | memoryview]: ...
-
-
-class Pooled(Protocol):
-    @property
-    def view(self) -> memoryview: ...
 
 
 @dataclass(slots=True)
@@ -84,19 +68,19 @@ class Place(NamedTuple):
 
 
 class ShardReader:
-    def __init__(self, take: Callable[[int], Pooled], give_back: Callable[[Pooled], None], limit_bytes: int) -> None:
-        self._take = take
-        self._give_back = give_back
+    def __init__(self, pool: BufferPool, limit_bytes: int, cold: ColdReads | None) -> None:
+        """`limit_bytes`: what all answers together may hold; above it each gets a small share."""
+        self._pool = pool
         self._limit_bytes = limit_bytes
+        self._cold = cold
         self.outstanding_bytes = 0
-        self.cold: ColdReads | None = None
 
     def room_bytes(self, wanted: int) -> int:
         """How much one more answer may hold."""
         return min(wanted, max(self._limit_bytes - self.outstanding_bytes, 64 << 10))
 
     # Where ----------------------------------------------------------------------------------------------------------
-    def place(self, shard: ShardLog, offset: int) -> Place:
+    def place(self, shard: LocalShard, offset: int) -> Place:
         """Raises: NotFound when no segment holds the offset."""
         active = shard.active
         segments = shard.segments
@@ -124,14 +108,14 @@ class ShardReader:
         remote = segment.remote
         return remote.state is RemoteState.COMPLETE or remote.commit_offset > offset
 
-    def _source(self, shard: ShardLog, place: Place) -> ReadFrom:
-        in_store = place.is_in_store and self.cold is not None
+    def _source(self, shard: LocalShard, place: Place) -> ReadFrom:
+        in_store = place.is_in_store and self._cold is not None
         # A copy known to be damaged is passed over where another one is; else what is whole in it is still served.
         has_local = place.copy is not None and (place.copy.damage is None or not in_store)
         return choose(shard.rules.read_policy.value, has_local=has_local, is_in_store=in_store)
 
     # On the loop ----------------------------------------------------------------------------------------------------
-    def read_hot(self, shard: ShardLog, offset: int, max_bytes: int, *, for_socket: bool = False) -> Read:
+    def read_hot(self, shard: LocalShard, offset: int, max_bytes: int, *, for_socket: bool = False) -> Read:
         """Bytes; with `for_socket` a slice of the file if it is large, or half of the memory for answers is taken.
 
         A read into a pooled buffer and one send of all pieces beat `sendfile` at every size on Linux 6.18 (64 KiB: 36
@@ -148,7 +132,7 @@ class ShardReader:
         if points is None or copy.damage is not None:
             raise NotCached
         if isinstance(copy, SealedCopy):
-            shard.node.sealed_points.touch(copy)
+            shard.context.sealed_points.touch(copy)
         try:
             extent = copy.find(points, offset, max_bytes, place.end_position, place.end_offset, copy.read_header_cached)
             if not copy.checked.covers(extent.position, extent.end_position):
@@ -158,25 +142,25 @@ class ShardReader:
         except (Corrupt, NotFound):
             raise NotCached from None  # the slow way remembers the damage, and goes to the object store if it can
         size = extent.size_bytes
-        buffer = self._take(size)
+        buffer = self._pool.take(size)
         view = buffer.view[:size]
         try:
             if copy.file.read_cached(view, SEGMENT_HEADER_BYTES + extent.position) < size:
                 raise NotCached
         except NotFound:
-            self._give_back(buffer)
+            self._pool.give_back(buffer)
             raise NotCached from None  # as above
         except BaseException:
-            self._give_back(buffer)
+            self._pool.give_back(buffer)
             raise
         copy.remember(extent.next_offset, extent.end_position)
         held = len(buffer.view)
         self.outstanding_bytes += held
-        shard.node.stats.cached_read_bytes += size
+        shard.context.stats.cached_read_bytes += size
 
         def release() -> None:
             self.outstanding_bytes -= held
-            self._give_back(buffer)
+            self._pool.give_back(buffer)
 
         return Read([view], size, release, extent.next_offset)
 
@@ -185,22 +169,22 @@ class ShardReader:
             return True
         return size_bytes >= _SLICE_BYTES and self.outstanding_bytes + size_bytes > self._limit_bytes // 2
 
-    def _slice(self, shard: ShardLog, copy: LocalCopy, extent: Extent) -> Read:
+    def _slice(self, shard: LocalShard, copy: LocalCopy, extent: Extent) -> Read:
         position, size = SEGMENT_HEADER_BYTES + extent.position, extent.size_bytes
         if not copy.file.is_cached(position, size):
             raise NotCached
         copy.remember(extent.next_offset, extent.end_position)
-        shard.node.stats.cached_read_bytes += size
+        shard.context.stats.cached_read_bytes += size
         piece = FileSlice(copy.file, position, size)
         return Read([piece], size, piece.release, extent.next_offset)
 
     # Off the loop ---------------------------------------------------------------------------------------------------
-    async def read(self, shard: ShardLog, offset: int, max_bytes: int) -> Read:
+    async def read(self, shard: LocalShard, offset: int, max_bytes: int) -> Read:
         """From wherever the policy says. Raises: Unavailable, Corrupt, NotFound."""
         place = self.place(shard, offset)
         source = self._source(shard, place)
         if source is ReadFrom.NOWHERE:
-            if await self._look_again(shard, place):
+            if await self._find_file(shard, place):
                 return await self.read(shard, offset, max_bytes)
             raise Unavailable(
                 f"{shard.topic.name}-{shard.key.shard}: offset {offset} is only in the object store and "
@@ -222,13 +206,13 @@ class ShardReader:
                     raise
             except NotFound as error:
                 place = self._without_file(shard, place, offset, error)
-        assert self.cold is not None
-        shard.node.stats.cold_reads += 1
+        assert self._cold is not None
+        shard.context.stats.cold_reads += 1
         segments = shard.segments[place.segment_index :]
-        buffers: list[Piece] = list(await self.cold.read(segments, offset, max_bytes, self.room_bytes))
+        buffers: list[Piece] = list(await self._cold.read(segments, offset, max_bytes, self.room_bytes))
         return self._counted(buffers)
 
-    async def _look_again(self, shard: ShardLog, place: Place) -> bool:
+    async def _find_file(self, shard: LocalShard, place: Place) -> bool:
         """Whether a missing file is there again. Raises: Unavailable when it is not, with what is lost."""
         segments = shard.segments
         if not 0 <= place.segment_index < len(segments) or segments[place.segment_index].key not in shard.missing:
@@ -236,10 +220,10 @@ class ShardReader:
         segment = segments[place.segment_index]
         if await look_for(shard, segment.key):
             return True
-        verdict = judge_missing(segment, shard.node.node_id, has_store=self.cold is not None)
+        verdict = judge_missing(segment, shard.context.node_id, has_store=self._cold is not None)
         raise Unavailable(f"segment {segment.key}: {verdict.words}")
 
-    def _without_file(self, shard: ShardLog, place: Place, offset: int, error: NotFound) -> Place:
+    def _without_file(self, shard: LocalShard, place: Place, offset: int, error: NotFound) -> Place:
         """The file is gone: where the offset is instead. Raises: Unavailable when it is in no object store."""
         assert place.copy is not None
         copy_gone(shard, place.copy)
@@ -260,23 +244,23 @@ class ShardReader:
 
         return Read(pieces, sum(map(len, pieces)), release)
 
-    def _mark_damaged(self, shard: ShardLog, place: Place, error: Corrupt) -> None:
+    def _mark_damaged(self, shard: LocalShard, place: Place, error: Corrupt) -> None:
         """Once checked and found wrong, the bytes lie in the page cache, where reads are not checked: remember it."""
         copy = place.copy
         assert copy is not None
         if copy.damage is None:
             copy.damage = str(error)
-            shard.node.stats.damaged_copies += 1
+            shard.context.stats.damaged_copies += 1
             next_step = (
                 "reads go to the object store; free or restore the local copy"
-                if place.is_in_store and self.cold is not None
+                if place.is_in_store and self._cold is not None
                 else "restore the file from another copy; reads before the damage still work"
             )
             log.error(
                 "local copy is damaged", topic=shard.topic.name, shard=shard.key.shard, error=str(error), next=next_step
             )
 
-    async def _read_local(self, shard: ShardLog, place: Place, offset: int, max_bytes: int) -> Read:
+    async def _read_local(self, shard: LocalShard, place: Place, offset: int, max_bytes: int) -> Read:
         copy = place.copy
         assert copy is not None
 
@@ -284,9 +268,9 @@ class ShardReader:
             extent = copy.find(points, offset, max_bytes, place.end_position, place.end_offset, copy.read_blocking)
             return extent, copy.read_verified(extent)
 
-        extent, data = await shard.node.sealed_points.read(copy, work)
+        extent, data = await shard.context.sealed_points.read(copy, work)
         copy.was_checked(extent)
-        shard.node.stats.disk_read_bytes += len(data)
+        shard.context.stats.disk_read_bytes += len(data)
         return self._counted([data])
 
 

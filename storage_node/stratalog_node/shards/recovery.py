@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.producer_table import ProducerTable
@@ -33,15 +32,16 @@ from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.copy_files import CopyFiles
+from stratalog_node.shards.directory import ShardDirectory
+from stratalog_node.shards.flusher import Flusher
 from stratalog_node.shards.journal_replay import JournalReplay
 from stratalog_node.shards.missing_files import note_missing, take_sealed
-from stratalog_node.shards.node_shards import NodeShards
 from stratalog_node.shards.opening import SegmentOpener, TailMissing, set_aside
+from stratalog_node.shards.sealing import Sealing
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.stopped import Stop, StopCause
-
-if TYPE_CHECKING:
-    from stratalog_node.shards.sealing import Sealing
 
 log = logger(__name__)
 
@@ -80,23 +80,28 @@ class _Found:
 class Recovery:
     def __init__(
         self,
-        node: NodeShards,
+        context: ShardContext,
+        directory: ShardDirectory,
+        copies: CopyFiles,
+        flusher: Flusher,
         store: Checkpoints,
         doubted: Mapping[ShardKey, int] | None = None,
     ) -> None:
         """Blocking. `doubted`: the shards in doubt, with their epochs; None when all are (`disk/clean_stop.py`)."""
-        self._node = node
+        self._context = context
+        self._directory = directory
+        self._copies = copies
         self._doubted = doubted
         self._store = store
         self._checkpoints = store.load_all()
-        self._opener = SegmentOpener(node, self._checkpoints)
-        self._files = node.layout.list_shards()
+        self._opener = SegmentOpener(context, flusher, self._checkpoints)
+        self._files = context.layout.list_shards()
         self._found: list[tuple[ShardLog, _Found]] = []
         self.unhealed: dict[ShardKey, MissingTail] = {}
 
     def replay_journal(self) -> int:
         """Blocking. Returns how many entries the journals of the last life had."""
-        replay = JournalReplay(self._node)
+        replay = JournalReplay(self._context)
         count = replay.run()
         for key in replay.made:
             self._files.setdefault(key.shard_key, []).append(key)
@@ -104,7 +109,7 @@ class Recovery:
 
     async def recover_all(self) -> None:
         """Every shard of the catalog, a few side by side."""
-        keys = list(self._node.catalog.shard_keys())
+        keys = list(self._context.catalog.shard_keys())
         for start in range(0, len(keys), _SHARDS_AT_ONCE):
             # A group, so that nothing goes on reading behind a start that was given up.
             async with asyncio.TaskGroup() as group:
@@ -137,10 +142,10 @@ class Recovery:
 
     # One shard ------------------------------------------------------------------------------------------------------
     async def recover(self, key: ShardKey) -> None:
-        shard = self._node.attach(key)
+        shard = self._directory.attach(key)
         if shard is None:
             return
-        active = self._node.catalog.active_segment(key)
+        active = self._context.catalog.active_segment(key)
         if active is not None:
             shard.doubted_epoch = active.epoch if self._doubted is None else self._doubted.get(key, -1)
         await self._recover(shard, set(self._files.get(key, ())))
@@ -149,15 +154,15 @@ class Recovery:
         """The disk holds more than before: look anew. Afterwards the shard serves, or `unhealed` or its refusal say why
         not."""
         self.unhealed.pop(shard.key, None)
-        await self._recover(shard, set(self._node.layout.list_shard(shard.key)), is_first=False)
+        await self._recover(shard, set(self._context.layout.list_shard(shard.key)), is_first=False)
 
     async def revoke(self, key: SegmentKey) -> None:
         """The file will hold other bytes than those the checkpoint was made of."""
         if self._checkpoints.pop(key, None) is not None:
-            await self._node.threads.background(lambda: self._store.revoke([key]))
+            await self._context.threads.background(lambda: self._store.revoke([key]))
 
     async def _recover(self, shard: ShardLog, files: set[SegmentKey], *, is_first: bool = True) -> None:
-        segments = self._node.catalog.segments(shard.key)
+        segments = self._context.catalog.segments(shard.key)
         found = _Found()
         stop: Stop | None = None
         try:
@@ -189,23 +194,23 @@ class Recovery:
     async def _recover_files(
         self, shard: ShardLog, segments: list[Segment], files: set[SegmentKey], found: _Found
     ) -> None:
-        table = self._node.producer_table(shard.inherited or ())
+        table = self._context.producer_table(shard.inherited or ())
         for segment in segments:
             has_file = segment.key in files
             files.discard(segment.key)
             match segment.state:
                 case SegmentState.SEALED:
                     assert segment.seal is not None
-                    table = self._node.producer_table(segment.seal.producers)
-                    if has_file and self._node.node_id in segment.local_nodes:
+                    table = self._context.producer_table(segment.seal.producers)
+                    if has_file and self._context.node_id in segment.local_nodes:
                         take_sealed(shard, segment)
                     elif has_file and segment.remote.state is RemoteState.COMPLETE:
                         # A crash after meta agreed to free the copy and before the file was gone.
-                        await self._node.free_local(None, segment.key)
-                    elif not has_file and self._node.node_id in segment.local_nodes:
+                        await self._copies.free_local(None, segment.key)
+                    elif not has_file and self._context.node_id in segment.local_nodes:
                         note_missing(shard, segment)
                 case SegmentState.SEALING | SegmentState.ACTIVE:
-                    if not self._node.is_local_state(segment):
+                    if self._context.node_id not in segment.replicas:
                         return
                     copy = await self._open(shard, segment, table, has_file=has_file)
                     if shard.key in self.unhealed:
@@ -231,7 +236,7 @@ class Recovery:
         """An unsealed segment's file, its end found. None: it is ACTIVE and nobody has written to it, or it is entered
         in `unhealed`. `table` is the producer state before it, and after it."""
         known_end = known_end_of(segment)
-        log_start = self._node.catalog.log_start_offset(shard.key)
+        log_start = self._context.catalog.log_start_offset(shard.key)
         checkpoint = self._checkpoints.get(segment.key)
         if segment.state is SegmentState.ACTIVE:
             # Records were deleted up to there, or flushed, so there were some: the log goes on behind them.
@@ -259,7 +264,7 @@ class Recovery:
             old = found.active
             if old is None or key.epoch <= old.key.epoch:
                 continue
-            path = self._node.layout.segment(key)
+            path = self._context.layout.segment(key)
             if key.epoch != old.key.epoch + 1 or key.base_offset != old.leader.end_offset:
                 set_aside(path)
                 continue

@@ -9,10 +9,7 @@ Lives on the event loop; the file is read and written on the disk threads. Nothi
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Protocol
 
 from stratalog.formats.digest import extend_digest_over
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
@@ -21,26 +18,8 @@ from stratalog.model.errors import Conflict, Corrupt, NotFound
 from stratalog.model.segment import Segment
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.segment_scan import SegmentScan
-from stratalog_node.shards.node_shards import NodeShards
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedRange:
-    """Whole batches `[base_offset, end_offset)` as the object store holds them, checked, and the segment's digest after
-    them."""
-
-    base_offset: int
-    end_offset: int
-    data: bytes | memoryview
-    digest_after: bytes
-
-
-class RemoteBatches(Protocol):
-    """The part of `tier.committed_ranges` that healing uses."""
-
-    def read(self, segment: Segment, from_offset: int) -> AsyncGenerator[CommittedRange]:
-        """Everything committed from the batch boundary `from_offset` on. Raises: Corrupt, NotFound, Unavailable."""
-        ...
+from stratalog_node.shards.cold_reads import CommittedRange, RemoteBatches
+from stratalog_node.shards.context import ShardContext
 
 
 class Lost(Exception):
@@ -52,8 +31,10 @@ class Lost(Exception):
 
 
 class Refill:
-    def __init__(self, node: NodeShards, remote: RemoteBatches | None, segment: Segment, file: SegmentFile) -> None:
-        self._node = node
+    def __init__(
+        self, context: ShardContext, remote: RemoteBatches | None, segment: Segment, file: SegmentFile
+    ) -> None:
+        self._context = context
         self._remote = remote
         self._segment = segment
         self._file = file
@@ -90,7 +71,7 @@ class Refill:
             scan.advance(lambda at, size: file.read(SEGMENT_HEADER_BYTES + at, size), self._data_bytes)
 
         if scan.position < self._data_bytes:
-            await self._node.threads.read_file(file, work)
+            await self._context.threads.read_file(file, work)
 
     async def _go_on_remotely(self, remote: RemoteBatches) -> None:
         """Until the file has whole batches behind what was fetched, or nothing more was committed."""
@@ -112,8 +93,8 @@ class Refill:
             )
         self.has_written = True
         position = SEGMENT_HEADER_BYTES + scan.position
-        await self._node.threads.background(lambda: file.put_back(position, found.data))
+        await self._context.threads.background(lambda: file.put_back(position, found.data))
         scan.position += len(found.data)
         scan.next_offset, scan.digest = found.end_offset, digest
         self._data_bytes = max(self._data_bytes, scan.position)
-        self._node.stats.healed_bytes += len(found.data)
+        self._context.stats.healed_bytes += len(found.data)

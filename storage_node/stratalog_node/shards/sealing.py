@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from stratalog.formats.index_block import IndexBlock, encode_index_block
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.segment_leader import FenceRaised, IsrCommitted, OpeningConfirmed, ProposeIsr
-from stratalog.meta_api.client import MetaClient
 from stratalog.model import commands
 from stratalog.model.commands import AdvanceLogStart, RollSegment, SealSegment
 from stratalog.model.errors import Conflict, Corrupt, Fenced, NotFound, Rejected, StratalogError, Unavailable
@@ -29,34 +28,51 @@ from stratalog_node.backoff import Backoff
 from stratalog_node.disk.files import FlushLost, sync_names_of, write_durably
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.active import ActiveSegment
-from stratalog_node.shards.node_shards import NodeShards
+from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.flusher import FlushedShard, Flusher
+from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.sealed import SealedCopy
-from stratalog_node.shards.shard_log import ShardLog
 
 log = logger(__name__)
 
 _PARALLEL_SEALS = 2
 
 
+class SealedShard(FlushedShard, Protocol):
+    """A shard as its rolls and seals see it: what becomes of them is told to it."""
+
+    key: ShardKey
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    def confirmed(self, active: ActiveSegment, event: Any, now_ms: int) -> None:
+        """The meta service answered something about this segment: step its leader with it."""
+        ...
+
+    def sealed(self, ended: ActiveSegment, copy: LocalCopy) -> None:
+        """Its seal record is written."""
+        ...
+
+    def let_go(self, ended: ActiveSegment) -> None:
+        """Deleted before it was sealed."""
+        ...
+
+    def stop_leading(self, reason: str) -> None: ...
+
+
 @dataclass(slots=True)
 class _Ended:
-    shard: ShardLog
+    shard: SealedShard
     old: ActiveSegment
     committed: asyncio.Event
 
 
 class Sealing:
-    def __init__(
-        self,
-        node: NodeShards,
-        meta: MetaClient,
-        forget: Callable[[ActiveSegment], None],
-        make_durable: Callable[[ActiveSegment], Coroutine[Any, Any, None]],
-    ) -> None:
-        self._node = node
-        self._meta = meta
-        self._make_durable = make_durable
-        self._forget = forget
+    def __init__(self, context: ShardContext, flusher: Flusher) -> None:
+        self._context = context
+        self._meta = context.meta
+        self._flusher = flusher
         self._confirm_lines: dict[ShardKey, deque[tuple[_Ended, ActiveSegment]]] = {}
         self._seal_lines: dict[ShardKey, deque[_Ended]] = {}
         self._ended: dict[ActiveSegment, _Ended] = {}
@@ -81,7 +97,7 @@ class Sealing:
         task.add_done_callback(self._tasks.discard)
 
     # Rolls --------------------------------------------------------------------------------------------------------
-    def rolled(self, shard: ShardLog, old: ActiveSegment, new: ActiveSegment) -> None:
+    def rolled(self, shard: SealedShard, old: ActiveSegment, new: ActiveSegment) -> None:
         ended = _Ended(shard, old, asyncio.Event())
         self._ended[old] = ended
         if old.is_wholly_committed:
@@ -93,20 +109,20 @@ class Sealing:
         else:
             line.append((ended, new))
 
-    def ended_advanced(self, shard: ShardLog, active: ActiveSegment) -> None:
+    def ended_advanced(self, shard: SealedShard, active: ActiveSegment) -> None:
         ended = self._ended.get(active)
         if ended is not None and active.is_wholly_committed:
             ended.committed.set()
 
-    def detached(self, shard: ShardLog, unsealed: Iterable[ActiveSegment]) -> None:
+    def detached(self, shard: SealedShard, unsealed: Iterable[ActiveSegment]) -> None:
         """The shard's topic was deleted: what waits for it learns that from the meta service."""
         for ended, _ in self._confirm_lines.get(shard.key, ()):
             ended.committed.set()
         for active in unsealed:
             self._ended.pop(active, None)
-            self._forget(active)
+            self._flusher.forget(active)
 
-    async def _confirm_in_order(self, shard: ShardLog) -> None:
+    async def _confirm_in_order(self, shard: SealedShard) -> None:
         line = self._confirm_lines[shard.key]
         try:
             while line:
@@ -115,7 +131,7 @@ class Sealing:
                 await ended.committed.wait()
                 if not await self._flush(ended) or not await self._confirm(ended):
                     return
-                shard.confirmed(new, OpeningConfirmed(), self._node.clock_ms())
+                shard.confirmed(new, OpeningConfirmed(), self._context.clock_ms())
                 line.popleft()
                 if await self._is_given_up(ended):
                     self._let_go(ended)
@@ -133,11 +149,11 @@ class Sealing:
         backoff = Backoff()
         while True:
             try:
-                await self._make_durable(ended.old)
+                await self._flusher.make_durable(ended.old)
                 return True
             except (FlushLost, NotFound) as error:
                 log.error("roll not confirmed: what it ends cannot be flushed", error=str(error))
-                ended.shard.flush_failed(ended.old, str(error), self._node.clock_ms())
+                ended.shard.flush_failed(ended.old, str(error), self._context.clock_ms())
                 return False
             except StratalogError as error:
                 log.warning("ended segment not flushed yet", segment=str(ended.old.key), error=str(error))
@@ -173,22 +189,24 @@ class Sealing:
                 log.warning("roll not confirmed yet", segment=str(old.key), retry_s=backoff.next_s, error=str(error))
                 await backoff.pause()
 
-    def propose_isr(self, shard: ShardLog, active: ActiveSegment, effect: ProposeIsr) -> None:
+    def propose_isr(self, shard: SealedShard, active: ActiveSegment, effect: ProposeIsr) -> None:
         self._start(self._propose_isr(shard, active, effect))
 
-    async def _propose_isr(self, shard: ShardLog, active: ActiveSegment, effect: ProposeIsr) -> None:
+    async def _propose_isr(self, shard: SealedShard, active: ActiveSegment, effect: ProposeIsr) -> None:
         try:
             segment = await self._meta.perform(commands.ProposeIsr(active.key, tuple(effect.isr), effect.version))
         except Fenced:
-            shard.confirmed(active, FenceRaised(active.key.epoch), self._node.clock_ms())
+            shard.confirmed(active, FenceRaised(active.key.epoch), self._context.clock_ms())
         except StratalogError as error:
             log.warning("ISR proposal failed", segment=str(active.key), error=str(error))
-            shard.confirmed(active, IsrCommitted(active.leader.isr, active.leader.isr_version), self._node.clock_ms())
+            shard.confirmed(
+                active, IsrCommitted(active.leader.isr, active.leader.isr_version), self._context.clock_ms()
+            )
         else:
-            shard.confirmed(active, IsrCommitted(segment.isr, segment.isr_version), self._node.clock_ms())
+            shard.confirmed(active, IsrCommitted(segment.isr, segment.isr_version), self._context.clock_ms())
 
     # Seals --------------------------------------------------------------------------------------------------------
-    def recovered(self, shard: ShardLog, old: ActiveSegment) -> None:
+    def recovered(self, shard: SealedShard, old: ActiveSegment) -> None:
         """A segment that meta knows as SEALING: found on the disk at start."""
         ended = _Ended(shard, old, asyncio.Event())
         ended.committed.set()
@@ -203,14 +221,14 @@ class Sealing:
         else:
             line.append(ended)
 
-    async def _seal_in_order(self, shard: ShardLog) -> None:
+    async def _seal_in_order(self, shard: SealedShard) -> None:
         line = self._seal_lines[shard.key]
         try:
             while line:
                 try:
                     await self._seal(line[0])
                 except Exception:  # those behind it are sealed all the same; this one by the next start
-                    self._node.stats.seal_failures += 1
+                    self._context.stats.seal_failures += 1
                     log.error("segment not sealed: a fault", segment=str(line[0].old.key), exc_info=True)
                 line.popleft()
         finally:
@@ -225,44 +243,42 @@ class Sealing:
                 if block is None:
                     # A slot for the work, not for the waiting: two segments in trouble must not keep all others out.
                     async with self._slots:
-                        block = await self._node.threads.seal_file(old.file, lambda: self._make_seal(old))
+                        block = await self._context.threads.seal_file(old.file, lambda: self._make_seal(old))
                 # The same record each time: after a lost answer another one (another time) would be a conflict.
                 await self._meta.perform(SealSegment(old.key, block.seal))
                 break
             except FlushLost as error:
-                self._node.stats.seal_failures += 1
+                self._context.stats.seal_failures += 1
                 log.error("segment cannot be sealed: its flush failed", error=str(error))
-                shard.flush_failed(old, str(error), self._node.clock_ms())
+                shard.flush_failed(old, str(error), self._context.clock_ms())
                 return
             except (Corrupt, Rejected) as error:
-                if self._node.catalog.segment(old.key) is None:
+                if self._context.catalog.segment(old.key) is None:
                     self._let_go(ended)  # deleted meanwhile, by retention or with its topic
                     return
-                self._node.stats.seal_failures += 1
+                self._context.stats.seal_failures += 1
                 log.error("segment cannot be sealed; it stays readable where it is whole", error=str(error))
                 return
             except StratalogError as error:
                 log.warning("seal not written yet", segment=str(old.key), retry_s=backoff.next_s, error=str(error))
                 await backoff.pause()
-        self._node.stats.sealed += 1
-        index_path = self._node.layout.index(old.key)
+        self._context.stats.sealed += 1
+        index_path = self._context.layout.index(old.key)
         copy = SealedCopy(old.key, old.file, index_path, block.seal, checked_from=0)  # the seal has checked it
         copy.damage = old.damage
         if old in shard.ended:
-            self._node.sealed_points.hold(copy, block.points)
+            self._context.sealed_points.hold(copy, block.points)
             shard.sealed(old, copy)
         self._drop(ended)
 
     def _let_go(self, ended: _Ended) -> None:
         """The deletion worker takes the file away; nobody reads the segment any more."""
-        if ended.old in ended.shard.ended:
-            ended.shard.ended.remove(ended.old)
-            ended.shard.copies[ended.old.key.epoch] = ended.old
+        ended.shard.let_go(ended.old)
         self._drop(ended)
 
     def _drop(self, ended: _Ended) -> None:
         self._ended.pop(ended.old, None)
-        self._forget(ended.old)
+        self._flusher.forget(ended.old)
 
     def _make_seal(self, old: ActiveSegment) -> IndexBlock:
         """Blocking: cut the room ahead, flush, read every batch back, check, digest, and write the index block beside
@@ -290,11 +306,11 @@ class Sealing:
             size_bytes=scan.position,
             digest=scan.digest,
             producers=old.producers_at_end,
-            replicas=(self._node.node_id,),
-            sealed_ms=self._node.clock_ms(),
+            replicas=(self._context.node_id,),
+            sealed_ms=self._context.clock_ms(),
         )
         points = scan.index.freeze()
-        path = self._node.layout.index(old.key)
+        path = self._context.layout.index(old.key)
         write_durably(path, [encode_index_block(old.identity, record, points)])
         sync_names_of([path])
         return IndexBlock(old.identity, record, points)

@@ -10,10 +10,10 @@ Memory: an idle shard without data is this object and an empty leader; its file 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.producer_table import Refusal
+from stratalog.machines.producer_table import ProducerTable, Refusal
 from stratalog.machines.segment_leader import (
     Acknowledge,
     BatchesPersisted,
@@ -34,25 +34,28 @@ from stratalog.machines.segment_leader import (
     TimePassed,
 )
 from stratalog.model.commands import AdvanceLogStart
-from stratalog.model.errors import DiskFull, OutcomeUnknown, Unavailable
+from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.in_order import find
 from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
+from stratalog.telemetry.logs import logger
 from stratalog_node.shards import ranges
 from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.internal_append import append_internally
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.new_segment import open_new
 from stratalog_node.shards.owed import SEQUENCE_ERRORS, OwedBatches
+from stratalog_node.shards.rules import ShardRules
 from stratalog_node.shards.shard_lookup import FoundOffset
 from stratalog_node.shards.shard_view import LogRange
 from stratalog_node.shards.stopped import Stop, StopCause
 from stratalog_node.shards.waiting import Waiting, WaitingLines
+from stratalog_node.shards.workers import ShardWorkers
 
-if TYPE_CHECKING:
-    from stratalog_node.shards.node_shards import NodeShards
-    from stratalog_node.shards.rules import ShardRules
+log = logger(__name__)
 
 
 class FetchWaiter(Protocol):
@@ -71,6 +74,7 @@ class ShardLog:
         "_pending",
         "_waiting",
         "active",
+        "context",
         "copies",
         "doubted_epoch",
         "ended",
@@ -80,15 +84,18 @@ class ShardLog:
         "led_since_epoch",
         "log_start_offset",
         "missing",
-        "node",
         "refusal",
         "rules",
         "topic",
         "waiters",
+        "workers",
     )
 
-    def __init__(self, node: NodeShards, key: ShardKey, topic: Topic, rules: ShardRules) -> None:
-        self.node = node
+    def __init__(
+        self, context: ShardContext, workers: ShardWorkers, key: ShardKey, topic: Topic, rules: ShardRules
+    ) -> None:
+        self.context = context
+        self.workers = workers
         self.key = key
         self.topic = topic
         self.rules = rules
@@ -132,13 +139,13 @@ class ShardLog:
     @property
     def epoch(self) -> int:
         """Epoch of the active segment as the meta service confirmed it."""
-        segment = self.node.catalog.active_segment(self.key)
+        segment = self.context.catalog.active_segment(self.key)
         return segment.epoch if segment else -1
 
     @property
     def is_leader(self) -> bool:
-        segment = self.node.catalog.active_segment(self.key)
-        return segment is not None and segment.leader == self.node.node_id
+        segment = self.context.catalog.active_segment(self.key)
+        return segment is not None and segment.leader == self.context.node_id
 
     def knows_epoch(self, epoch: int) -> int:
         """-1: a client with this epoch has stale metadata; 1: it knows more than we do; 0: serve it.
@@ -152,7 +159,7 @@ class ShardLog:
 
     @property
     def segments(self) -> Sequence[Segment]:
-        return self.node.catalog.segments(self.key)
+        return self.context.catalog.segments(self.key)
 
     def copy_of(self, segment: SegmentKey) -> LocalCopy | None:
         if self.active is not None and self.active.key == segment:
@@ -164,7 +171,7 @@ class ShardLog:
         return self.copy_of(segment) is not None or self.is_unwritten(segment)
 
     def is_unwritten(self, segment: SegmentKey) -> bool:
-        active = self.node.catalog.active_segment(self.key)
+        active = self.context.catalog.active_segment(self.key)
         return self.active is None and active is not None and active.key == segment and self.is_leader
 
     # Appending --------------------------------------------------------------------------------------------------
@@ -173,13 +180,13 @@ class ShardLog:
         self._pending.append(batch)
         if not self._is_dirty:
             self._is_dirty = True
-            self.node.mark_dirty(self)
+            self.context.turn.flush(self)
 
     def flush_pending(self, now_ms: int) -> None:
         """Once per turn: step the machine with all that came, write once, answer."""
         self._is_dirty = False
         batches, self._pending = self._pending, []
-        refusal = self.refusal or self.node.refusal
+        refusal = self.refusal or self.context.gate.refusal
         if refusal is not None:
             self._refuse_all(batches, refusal[0], refusal[1])
             return
@@ -188,7 +195,7 @@ class ShardLog:
             self._refuse_all(early, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the batch before it was refused")
             if not batches:
                 return
-        if (self.active is None or self.active.leader.is_tail_doubted) and not self.node.may_open(batches):
+        if (self.active is None or self.active.leader.is_tail_doubted) and not self.context.openings.may_open(batches):
             self._defer(batches)
             return
         if self.active is None:
@@ -211,7 +218,7 @@ class ShardLog:
                 batch.payload = memoryview(bytearray(batch.payload))
         self._pending = batches
         self._is_dirty = True
-        self.node.defer(self)
+        self.context.turn.flush_next(self)
 
     def _step(self, active: ActiveSegment, event: LeaderEvent, now_ms: int) -> None:
         effects = active.leader.step(event, now_ms)
@@ -241,7 +248,7 @@ class ShardLog:
             case RollSegment(end_offset, remaining):
                 self._roll(active, end_offset, remaining, now_ms)
             case ProposeIsr():
-                self.node.propose_isr(self, active, effect)
+                self.workers.sealing.propose_isr(self, active, effect)
             case StopLeading():
                 self.stop_leading("fenced by the meta service")
             case _:
@@ -253,20 +260,20 @@ class ShardLog:
             active.write(effect)
         except (Unavailable, OutcomeUnknown) as error:
             self._step(active, PersistFailed(), now_ms)
-            self.node.write_failed(self, error)
+            self._write_failed(error)
             code = ErrorCode.REQUEST_TIMED_OUT if isinstance(error, OutcomeUnknown) else ErrorCode.KAFKA_STORAGE_ERROR
             self._refuse_all(effect.batches, code, str(error))
             self._fail_waiting_above(active.leader.end_offset, str(error))
             return False
-        stats = self.node.stats
+        stats = self.context.stats
         stats.appended_bytes += effect.size_bytes
         stats.appended_batches += len(effect.batches)
         stats.append_groups += 1
-        self.node.written(self, active)
+        self.workers.flusher.note_written(self, active)
         if self.rules.is_fsync:
             self._queue_answers(effect.batches)
             self._step(active, BatchesWritten(), now_ms)
-            self.node.flusher.ask(self, active, effect.end_offset)
+            self.workers.flusher.ask(self, active, effect.end_offset)
             return True
         (acknowledge,) = active.leader.step(BatchesPersisted(effect.end_offset), now_ms) or (None,)
         if (
@@ -278,7 +285,7 @@ class ShardLog:
             # The common case: written is committed. Nobody waits, so these are answered without taking a place in line.
             active.move_high_watermark(effect.end_offset)
             self.high_watermark = effect.end_offset
-            self.node.advanced(self)
+            self.context.turn.tell_moved(self)
             log_start, is_append_time = self.log_start_offset, self.rules.is_append_time
             for batch in effect.batches:
                 batch.request.settle(
@@ -299,13 +306,13 @@ class ShardLog:
 
     def persisted(self, active: ActiveSegment, end_offset: int, now_ms: int) -> None:
         """The flusher made everything below `end_offset` durable."""
-        if self.node.get(self.key) is self:
+        if active is self.active or active in self.ended:  # and its topic was not deleted meanwhile
             self._step(active, BatchesPersisted(end_offset), now_ms)
 
     def _acknowledge(self, active: ActiveSegment, leader_mark: int, high_watermark: int) -> None:
         active.move_high_watermark(high_watermark)
         if active is not self.active:
-            self.node.sealing.ended_advanced(self, active)
+            self.workers.sealing.ended_advanced(self, active)
         # A later segment's mark counts only when every earlier one is wholly committed.
         if self.ended and active is not self.ended[0] and not self.ended[0].is_wholly_committed:
             return
@@ -313,7 +320,7 @@ class ShardLog:
             self._answer(waiting)
         if high_watermark > self.high_watermark:
             self.high_watermark = high_watermark
-            self.node.advanced(self)
+            self.context.turn.tell_moved(self)
 
     def _answer(self, waiting: Waiting) -> None:
         batch = waiting.batch
@@ -334,8 +341,11 @@ class ShardLog:
     def _refuse(self, batch: OfferedBatch, code: int, message: str) -> None:
         if batch.producer_id >= 0 and code not in SEQUENCE_ERRORS.values():
             self._owed = self._owed or OwedBatches()
-            self._owed.refused(batch, self.node.now_ms)
+            self._owed.refused(batch, self.context.turn.now_ms)
         batch.request.settle(batch.place, code, -1, -1, self.log_start_offset, message)
+
+    def _write_failed(self, error: StratalogError) -> None:
+        self.context.gate.write_failed(self.topic.name, self.key.shard, error)
 
     def _fail_waiting_above(self, end_offset: int, message: str) -> None:
         for waiting in self._waiting.take_above(end_offset):
@@ -354,6 +364,11 @@ class ShardLog:
         batches, self._pending = self._pending, []
         self._refuse_all(batches, ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
+    def turn_failed(self, error: Exception) -> None:
+        """Its part of the turn met a fault, which must not take the turn of all others (F48)."""
+        log.error("shard stopped by a fault", topic=self.topic.name, shard=self.key.shard, exc_info=error)
+        self.stop_after_fault(f"a fault in the node, see its log: {error}")
+
     def stop_leading(self, reason: str) -> None:
         """Another node leads, or the topic is gone."""
         self._stop(Stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason, StopCause.DEPOSED))
@@ -368,34 +383,48 @@ class ShardLog:
 
     # Opening and rolling ----------------------------------------------------------------------------------------
     def _open_first(self) -> ActiveSegment:
-        segment = self.node.catalog.active_segment(self.key)
-        if segment is None or segment.leader != self.node.node_id:
+        segment = self.context.catalog.active_segment(self.key)
+        if segment is None or segment.leader != self.context.node_id:
             raise Unavailable(f"{self.topic.name}-{self.key.shard}: this node leads no active segment of it yet")
         if self.inherited is not None:
-            table, self.inherited = self.node.producer_table(self.inherited), None
+            table, self.inherited = self.context.producer_table(self.inherited), None
         else:
             previous = self.segments[-2].seal if len(self.segments) > 1 else None
-            table = self.node.producer_table(previous.producers if previous else ())
-        return open_new(self, segment.key, table, isr=segment.isr, is_confirmed=True)
+            table = self.context.producer_table(previous.producers if previous else ())
+        return self._open_new(segment.key, table, isr=segment.isr, is_confirmed=True)
+
+    def _open_new(
+        self, key: SegmentKey, table: ProducerTable, *, isr: tuple[int, ...], is_confirmed: bool
+    ) -> ActiveSegment:
+        return open_new(
+            self.context,
+            key,
+            self.topic.name,
+            self.rules.roll,
+            table,
+            isr=isr,
+            is_confirmed=is_confirmed,
+            is_tail_doubted=key.epoch == self.doubted_epoch,
+        )
 
     def _roll(self, old: ActiveSegment, end_offset: int, remaining: list[OfferedBatch], now_ms: int) -> None:
         """Go on in the next file at once; the meta service confirms in the background (docs/design.md section 10)."""
         key = SegmentKey(self.key.topic_id, self.key.shard, old.key.epoch + 1, end_offset)
         try:
             old.file.end()
-            new = open_new(self, key, old.leader.producers, isr=(self.node.node_id,), is_confirmed=False)
+            new = self._open_new(key, old.leader.producers, isr=(self.context.node_id,), is_confirmed=False)
         except (DiskFull, Unavailable) as error:
             old.leader.is_ended = False
-            self.node.write_failed(self, error)
+            self._write_failed(error)
             self._refuse_all(remaining, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
             return
         old.producers_at_end = old.leader.producers.snapshot()
-        if old.producers_at_end:
-            self.node.written(self, new)  # a checkpoint: the segments before may be deleted before it is written to
+        if old.producers_at_end:  # a checkpoint: the segments before may be deleted before it is written to
+            self.workers.flusher.note_written(self, new)
         self.ended.append(old)
         self.active = new
-        self.node.stats.rolls += 1
-        self.node.sealing.rolled(self, old, new)
+        self.context.stats.rolls += 1
+        self.workers.sealing.rolled(self, old, new)
         if remaining:
             self._step(new, BatchesReceived(remaining), now_ms)
 
@@ -418,7 +447,7 @@ class ShardLog:
         if self.active is None:
             return 0
         table = self.active.leader.producers
-        self.node.stats.producers_dropped += table.dropped
+        self.context.stats.producers_dropped += table.dropped
         table.dropped = 0
         return table.expire(now_ms, expiration_ms)
 
@@ -431,6 +460,26 @@ class ShardLog:
         self.copies[ended.key.epoch] = copy
         self.ended.remove(ended)
 
+    def let_go(self, ended: ActiveSegment) -> None:
+        """Deleted before it was sealed: readers and the deletion still find the copy, nobody seals it."""
+        if ended in self.ended:
+            self.ended.remove(ended)
+            self.copies[ended.key.epoch] = ended
+
+    def detach(self) -> None:
+        """The topic was deleted: writers and readers learn it now, files go after the grace period."""
+        self.stop_leading("the topic was deleted")
+        self.refusal = Stop(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted", StopCause.DEPOSED)
+        unsealed = [*self.ended, *([self.active] if self.active else [])]
+        self.workers.sealing.detached(self, unsealed)
+        for copy in (*self.copies.values(), *unsealed):
+            copy.file.retire()
+            self.context.sealed_points.forget(copy)
+        # Whoever reads now still finds the bytes; nobody else comes.
+        self.copies.update((copy.key.epoch, copy) for copy in unsealed)
+        self.active = None
+        self.ended = []
+
     def take_out(self, segment: SegmentKey) -> LocalCopy | None:
         """Readers that come from now on do not find this copy here. Never the active one."""
         for ended in self.ended:
@@ -441,6 +490,11 @@ class ShardLog:
         return self.copies.pop(segment.epoch) if copy is not None and copy.key == segment else None
 
     # Readers ----------------------------------------------------------------------------------------------------
+    def tell_moved(self) -> None:
+        """Called by the turn, once."""
+        self.wake_waiters()
+        self.context.events.committed(self)
+
     def wake_waiters(self) -> None:
         for waiter in self.waiters:
             waiter.wake(self)
@@ -453,15 +507,15 @@ class ShardLog:
 
     # The seams: for the tier, the groups, the control requests ---------------------------------------------------
     async def append(self, batches: Sequence[bytes]) -> int:
-        return await self.node.append_internally(self, batches)
+        return await append_internally(self, batches)
 
     async def make_durable(self) -> None:
-        await self.node.flusher.make_all_durable(self)
+        await self.workers.flusher.make_all_durable(self)
 
     async def read(self, offset: int, max_bytes: int) -> list[bytes | memoryview]:
         if offset >= self.high_watermark:
             return []
-        read = await self.node.reader.read(self, offset, max_bytes)
+        read = await self.workers.reader.read(self, offset, max_bytes)
         try:
             # Copies, which the caller may keep: a view is of a pooled buffer, which goes back now.
             return [bytes(piece) if isinstance(piece, memoryview) else piece for piece in read.in_memory()]
@@ -478,10 +532,10 @@ class ShardLog:
         return await ranges.read_committed_range(self, segment, from_offset, max_bytes, at_least_one)
 
     async def offset_for_time(self, timestamp_ms: int) -> FoundOffset | None:
-        return await ranges.offset_for_time(self, timestamp_ms)
+        return await self.workers.times.offset_for_time(self, timestamp_ms)
 
     async def offset_of_max_timestamp(self) -> FoundOffset | None:
-        return await ranges.offset_with_max_timestamp(self)
+        return await self.workers.times.offset_of_max_timestamp(self)
 
     def earliest_local_offset(self) -> int:
         return ranges.earliest_local_offset(self)
@@ -493,7 +547,7 @@ class ShardLog:
         return ranges.local_size_bytes(self)
 
     async def delete_records_before(self, offset: int) -> int:
-        shard = await self.node.meta.perform(AdvanceLogStart(self.key, min(offset, self.high_watermark)))
+        shard = await self.context.meta.perform(AdvanceLogStart(self.key, min(offset, self.high_watermark)))
         if shard.log_start_offset > self.log_start_offset:
             self.log_start_offset = shard.log_start_offset
             self.wake_waiters()

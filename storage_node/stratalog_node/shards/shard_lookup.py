@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from stratalog_node.shards.shard_view import Shards, ShardView
+from stratalog_node.shards.shard_view import ShardView
 
 
 class FoundOffset(NamedTuple):
@@ -79,7 +79,7 @@ class DiskUsage(NamedTuple):
     usable_bytes: int
 
 
-class ShardsLookup(Shards, Protocol):
-    """All shards of this node, as DescribeLogDirs sees them."""
+class DiskView(Protocol):
+    """The disk under them, as DescribeLogDirs sees it."""
 
-    def disk_usage(self) -> DiskUsage: ...
+    def usage(self) -> DiskUsage: ...

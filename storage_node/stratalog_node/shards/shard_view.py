@@ -5,7 +5,7 @@ Threads: everything here is called on the node's event loop; what reads files do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -85,19 +85,15 @@ class ShardView(Protocol):
 
 
 class Shards(Protocol):
-    """All shards of this node."""
+    """All shards of this node. What happens to them is told by `shards/events.py`."""
 
     def get(self, key: ShardKey) -> ShardView | None: ...
 
     def all(self) -> Iterable[ShardView]: ...
 
-    def on_committed(self, listener: Callable[[ShardView], None]) -> None:
-        """Call `listener` on the loop whenever a shard's min(HW, LSO) moved: at most once per shard and tick."""
-        ...
 
-    def on_segment_changed(self, listener: Callable[[ShardView, Segment], None]) -> None:
-        """Call `listener` when a segment of this node sealed, was deleted, or changed its remote copy."""
-        ...
+class LocalCopies(Protocol):
+    """The files of local copies."""
 
     async def look_for_missing(self, key: ShardKey) -> None:
         """Look whether files that were missing are there again; then they are copies as before."""

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.retention import DiskPressure
 from stratalog.model.errors import DiskFull, StratalogError
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter, gauge
-from stratalog_node.shards.node_shards import NodeShards
+from stratalog_node.shards.shard_lookup import DiskUsage
+from stratalog_node.shards.write_gate import WriteGate
 
 log = logger(__name__)
 
-_LOOK_S = 1.0
-_SHORTEST_LOOK_S = 0.005
+_POLL_S = 1.0
+_SHORTEST_POLL_S = 0.005
 _FASTEST_BYTES_PER_S = 1 << 30
 """No node writes faster: what is above the reserve lasts at least so long, and the next look may wait so long."""
 _HEALED_SHARE = 1.1
@@ -34,20 +37,32 @@ class SpaceStats:
     refusals: int = counter("Times writes began to be refused for lack of room.")
 
 
+class DiskWatched(Protocol):
+    """What `disk_usage.LocalDisk` says."""
+
+    @property
+    def root(self) -> Path: ...
+
+    def usage(self) -> DiskUsage: ...
+
+    def local_bytes(self) -> int: ...
+
+
 class SpaceGuard:
-    def __init__(self, shards: NodeShards, *, reserve_bytes: int) -> None:
+    def __init__(self, gate: WriteGate, disk: DiskWatched, *, reserve_bytes: int) -> None:
         self.stats = SpaceStats()
-        self._shards = shards
+        self._gate = gate
+        self._disk = disk
         self._reserve_bytes = reserve_bytes
         self._pressure: DiskPressure | None = None
         self._task: asyncio.Task[None] | None = None
         self._has_failed = False
         self._spare_bytes = 0
-        self._since_counted_s = _LOOK_S
-        shards.on_write_failure(self._write_failed)
+        self._since_counted_s = _POLL_S
 
     def start(self) -> None:
         self.look()
+        self._gate.on_write_failure(self.write_failed)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
@@ -57,14 +72,15 @@ class SpaceGuard:
 
     async def _run(self) -> None:
         while True:
-            pause_s = _LOOK_S
-            if self._spare_bytes > 0 and self._shards.refusal is None:
-                pause_s = min(max(self._spare_bytes / _FASTEST_BYTES_PER_S, _SHORTEST_LOOK_S), _LOOK_S)
+            pause_s = _POLL_S
+            if self._spare_bytes > 0 and self._gate.refusal is None:
+                pause_s = min(max(self._spare_bytes / _FASTEST_BYTES_PER_S, _SHORTEST_POLL_S), _POLL_S)
             await asyncio.sleep(pause_s)
             self._since_counted_s += pause_s
             self.look()
 
-    def _write_failed(self, error: StratalogError) -> None:
+    def write_failed(self, error: StratalogError) -> None:
+        """A write found no room: do not wait for the next look."""
         if isinstance(error, DiskFull):
             self._has_failed = True
             self.look()
@@ -77,34 +93,34 @@ class SpaceGuard:
 
     def look(self) -> None:
         """Decide by the numbers of this moment."""
-        free_bytes = self._shards.disk_usage().usable_bytes
+        free_bytes = self._disk.usage().usable_bytes
         self._spare_bytes = free_bytes - self._reserve_bytes
         self.stats.free_bytes = free_bytes
-        if self._since_counted_s >= _LOOK_S:
+        if self._since_counted_s >= _POLL_S:
             # One look at each local copy: not oftener than once a second.
             self._since_counted_s = 0.0
-            self.stats.local_bytes = self._shards.local_bytes()
+            self.stats.local_bytes = self._disk.local_bytes()
         reason = self._reason(free_bytes)
         self._has_failed = False
-        was_refusing = self._shards.refusal is not None
+        was_refusing = self._gate.refusal is not None
         if reason is None:
             if was_refusing:
                 log.info("writes resume", free_bytes=free_bytes, local_bytes=self.stats.local_bytes)
-            self._shards.refusal = None
+            self._gate.refusal = None
         else:
             if not was_refusing:
                 self.stats.refusals += 1
                 log.error("writes are refused", reason=reason)
-            self._shards.refusal = (ErrorCode.KAFKA_STORAGE_ERROR, reason)
+            self._gate.refusal = (ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self.stats.is_refusing_writes = int(reason is not None)
 
     def _reason(self, free_bytes: int) -> str | None:
         needed = self._reserve_bytes
-        if self._shards.refusal is not None:
+        if self._gate.refusal is not None:
             needed = int(needed * _HEALED_SHARE)
         if self._has_failed or free_bytes < needed:
             return (
-                f"{free_bytes} bytes are free on {self._shards.layout.root}, {needed} are kept in reserve "
+                f"{free_bytes} bytes are free on {self._disk.root}, {needed} are kept in reserve "
                 "(disk.reserve.bytes): free space or wait for uploads and retention; writes resume by themselves"
             )
         if self._pressure is not None:

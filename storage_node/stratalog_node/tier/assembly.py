@@ -1,4 +1,4 @@
-"""The tiers of one node, put together: uploads, cold reads, retention and the janitor over one store, or over none.
+"""The tiers of one node, put together: uploads, retention and the janitor over one store, or over none.
 
 Without a store only retention and the deletion of local files run. Order of start and stop, and nothing else.
 """
@@ -12,18 +12,14 @@ from stratalog.admin_api.wording import counted
 from stratalog.formats.object_names import ObjectNames
 from stratalog.machines.retention import DiskPressure
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import life_name
-from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.node_shards import NodeShards
-from stratalog_node.tier.cold_limits import ColdReadLimits
-from stratalog_node.tier.cold_reader import ColdReader
-from stratalog_node.tier.committed_ranges import CommittedRanges
+from stratalog_node.shards.events import ShardEvents
+from stratalog_node.shards.shard_view import LocalCopies, Shards
 from stratalog_node.tier.janitor import Janitor
 from stratalog_node.tier.limits import janitor_schedule, retention_schedule, upload_limits
 from stratalog_node.tier.retention import RetentionWorker
@@ -42,7 +38,10 @@ class NodeTier:
         settings: ProcessSettings,
         meta: MetaClient,
         catalog: Catalog,
-        shards: NodeShards,
+        shards: Shards,
+        events: ShardEvents,
+        copies: LocalCopies,
+        local_bytes: Callable[[], int],
         store: ObjectStore | None,
         clock_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
@@ -52,18 +51,14 @@ class NodeTier:
         self.stats = TierStats()
         self.names = ObjectNames("", cluster_id)
         self.uploader: NodeUploader | None = None
-        self.cold: ColdReader | None = None
         self._age_clock = age_clock
-        self.committed: CommittedRanges | None = None
-        self._catalog = catalog
-        self._shards = shards
-        self._store = store
         if store is not None:
             self.uploader = NodeUploader(
                 node_id=node_id,
                 cluster_id=cluster_id,
                 meta=meta,
                 shards=shards,
+                events=events,
                 catalog=catalog,
                 store=store,
                 limits=upload_limits(settings),
@@ -75,12 +70,11 @@ class NodeTier:
                 storage_id=storage_id,
                 doubt_ms=settings.remote_orphan_grace_ms,
             )
-            self.committed = CommittedRanges(store, self.names, settings.remote_upload_timeout_ms)
-            self.cold = ColdReader(store, self.names, cold_read_limits(settings), self._reload)
         self.retention = RetentionWorker(
             node_id=node_id,
             meta=meta,
             shards=shards,
+            copies=copies,
             catalog=catalog,
             store=store,
             names=self.names,
@@ -88,7 +82,7 @@ class NodeTier:
             clock_ms=age_clock,
             stats=self.stats,
             on_pressure=on_pressure,
-            local_bytes=shards.local_bytes,
+            local_bytes=local_bytes,
             unsent_bytes=self._unsent_bytes,
             may_free=lambda: self.fork is None,
         )
@@ -96,6 +90,7 @@ class NodeTier:
             node_id=node_id,
             meta=meta,
             shards=shards,
+            copies=copies,
             catalog=catalog,
             store=store,
             uploader=self.uploader,
@@ -104,7 +99,6 @@ class NodeTier:
             clock_ms=clock_ms,
             monotonic_ms=monotonic_ms,
             stats=self.stats,
-            free_deleted=self._free_deleted,
         )
 
     @property
@@ -130,16 +124,8 @@ class NodeTier:
     def _look_at_clock(self) -> None:
         self.stats.age_behind_ms = self._age_clock.behind_ms
 
-    async def _reload(self, key: SegmentKey) -> Segment | None:
-        return self._catalog.segment(key)
-
-    async def _free_deleted(self, key: SegmentKey) -> None:
-        await self._shards.free_local(self._shards.get(key.shard_key), key)
-
     async def start(self) -> None:
         if self.uploader is not None:
-            self._shards.reader.cold = self.cold
-            self._shards.cold_times = self.cold
             await self.uploader.start()
         await self.retention.start()
         await self.janitor.start()
@@ -149,26 +135,9 @@ class NodeTier:
         await self.retention.close()
         if self.uploader is not None:
             await self.uploader.close()
-        if self.cold is not None:
-            await self.cold.close()
 
     def add_metrics(self, metrics: MetricRegistry) -> None:
         metrics.add("stratalog_tier", self.stats)
         metrics.refresh_with(self._look_at_clock)
         if self.uploader is not None:
             metrics.refresh_with(self.uploader.status)
-        if self.cold is not None:
-            metrics.add("stratalog_cold_read", self.cold.stats)
-
-
-def cold_read_limits(settings: ProcessSettings) -> ColdReadLimits:
-    rate = settings.remote_read_bytes_per_second
-    return ColdReadLimits(
-        cache_bytes=settings.remote_read_cache_bytes,
-        window_min_bytes=settings.remote_read_window_min_bytes,
-        window_max_bytes=settings.remote_read_window_max_bytes,
-        bytes_per_s=None if rate < 0 else rate,
-        max_concurrency=settings.remote_read_max_concurrency,
-        unread_ttl_ms=settings.remote_read_unread_ttl_ms,
-        read_ttl_ms=settings.remote_read_read_ttl_ms,
-    )

@@ -16,7 +16,7 @@ from stratalog.formats.record_batch import walk
 from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.store import ObjectStore
-from stratalog_node.shards.refill import CommittedRange
+from stratalog_node.shards.cold_reads import CommittedRange
 from stratalog_node.tier import wrong_store
 from stratalog_node.tier.source import check_is_part, check_part_of
 

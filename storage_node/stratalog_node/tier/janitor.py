@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from stratalog.model.segment import Segment, SegmentState
 from stratalog.objects.store import ObjectInfo, ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.shard_view import Shards
+from stratalog_node.shards.shard_view import LocalCopies, Shards
 from stratalog_node.tier.bundle_keeper import BundleKeeper
 from stratalog_node.tier.deletion_alarm import DeletionAlarm
 from stratalog_node.tier.orphan_sweep import OrphanSweep, SweepReport
@@ -59,14 +59,13 @@ class JanitorSchedule:
 
 
 class Janitor:
-    """`free_deleted` frees the local copy of a deleted segment; without it `shards.free_local` does."""
-
     def __init__(
         self,
         *,
         node_id: int,
         meta: MetaClient,
         shards: Shards,
+        copies: LocalCopies,
         catalog: Catalog,
         store: ObjectStore | None,
         uploader: NodeUploader | None,
@@ -75,12 +74,12 @@ class Janitor:
         clock_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
         stats: TierStats,
-        free_deleted: Callable[[SegmentKey], Awaitable[None]] | None = None,
     ) -> None:
         assert (store is None) == (uploader is None), "store and uploader: both or neither"
         self._node_id = node_id
         self._meta = meta
         self._shards = shards
+        self._copies = copies
         self._catalog = catalog
         self._store = store
         self._uploader = uploader
@@ -92,7 +91,6 @@ class Janitor:
         """Segments deleted at a time that is yet to come, by a clock that has been set back: since when they are seen,
         in monotonic time."""
         self._stats = stats
-        self._free_deleted = free_deleted or self._free_local
         self._rounds = Rounds("tier-janitor", schedule.interval_ms, self.delete_once, stats)
         self._alarm = DeletionAlarm((schedule.delete_delay_ms + 1) / 1_000, self._rounds.poke)
         self._sweep_rounds = Rounds("tier-sweep", schedule.sweep_interval_ms, self.sweep_now, stats)
@@ -215,13 +213,8 @@ class Janitor:
                     await self._meta.perform(ForgetLocal((segment.key,), self._node_id))
                     known.append(segment)
         for segment in known:
-            await self._free_deleted(segment.key)
+            await self._copies.free_local(self._shards.get(segment.key.shard_key), segment.key)
         return known
-
-    async def _free_local(self, key: SegmentKey) -> None:
-        view = self._shards.get(key.shard_key)
-        if view is not None and view.has_local(key):
-            await self._shards.free_local(view, key)
 
     async def _empty_folders(
         self, store: ObjectStore, uploader: NodeUploader, keys: Sequence[SegmentKey]

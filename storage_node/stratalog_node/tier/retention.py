@@ -35,7 +35,7 @@ from stratalog.settings.choices import ReadPolicy
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.shard_view import Shards, ShardView
+from stratalog_node.shards.shard_view import LocalCopies, Shards, ShardView
 from stratalog_node.tier.remote_copy import check_remote_copy
 from stratalog_node.tier.rounds import Rounds
 from stratalog_node.tier.side_by_side import side_by_side
@@ -73,6 +73,7 @@ class RetentionWorker:
         node_id: int,
         meta: MetaClient,
         shards: Shards,
+        copies: LocalCopies,
         catalog: Catalog,
         store: ObjectStore | None,
         names: ObjectNames,
@@ -87,6 +88,7 @@ class RetentionWorker:
         self._node_id = node_id
         self._meta = meta
         self._shards = shards
+        self._copies = copies
         self._catalog = catalog
         self._store = store
         self._names = names
@@ -177,7 +179,7 @@ class RetentionWorker:
         if limits is None:
             return
         if view.missing:
-            await self._shards.look_for_missing(view.key)
+            await self._copies.look_for_missing(view.key)
         await self._finish_freeing(view)
         active_bytes = self._active_bytes(view)
         for freeing in local_copies_to_free(view.segments, view.has_local, active_bytes, limits, self._clock_ms()):
@@ -192,7 +194,7 @@ class RetentionWorker:
                 and view.has_local(segment.key)
                 and await self._is_readable_cold(segment)
             ):
-                await self._shards.free_local(view, segment.key)
+                await self._copies.free_local(view, segment.key)
                 self._stats.local_copies_freed += 1
 
     async def _free(self, view: ShardView, freeing: LocalFreeing) -> None:
@@ -204,7 +206,7 @@ class RetentionWorker:
                 await self._meta.perform(ForgetLocal((freeing.key,), self._node_id))
         except (Conflict, NotFound):
             return  # metadata moved on: the next round sees it
-        await self._shards.free_local(view, freeing.key)
+        await self._copies.free_local(view, freeing.key)
         self._stats.local_copies_freed += 1
         log.debug("local copy freed", segment=str(freeing.key), reason=freeing.reason)
 

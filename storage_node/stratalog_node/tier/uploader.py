@@ -56,6 +56,7 @@ from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentSta
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.events import ShardEvents
 from stratalog_node.shards.shard_view import Shards, ShardView
 from stratalog_node.tier.attempts import Attempts
 from stratalog_node.tier.claim import ClaimOwner, EpochClaim, Forked
@@ -91,8 +92,6 @@ class TierStatus:
 
 
 class NodeUploader:
-    """See the module."""
-
     def __init__(
         self,
         *,
@@ -100,6 +99,7 @@ class NodeUploader:
         cluster_id: str,
         meta: MetaClient,
         shards: Shards,
+        events: ShardEvents,
         catalog: Catalog,
         store: ObjectStore,
         limits: UploadLimits,
@@ -114,14 +114,14 @@ class NodeUploader:
         storage_id: str = "",
         nonce: UUID | None = None,
     ) -> None:
-        """`holder` must be of this process life (node id and node epoch), `nonce` too, also among copies of a disk.
-        `gather_ms` is how long moved high watermarks are gathered before they are looked at. `clock_ms` must be
-        monotonic: deadlines and pauses go by it. `doubt_ms`: how long a doubtful attempt is kept from the sweep."""
+        """`holder` (node id and epoch) and `nonce` must be of this process life, `nonce` also among copies of a disk.
+        Moved high watermarks are gathered for `gather_ms`; doubtful attempts kept from the sweep for `doubt_ms`."""
         self.stats = stats or TierStats()
         self.names = names or ObjectNames("", cluster_id)
         self._node_id = node_id
         self._meta = meta
         self._shards = shards
+        self._events = events
         self._catalog = catalog
         self._limits = limits
         self._clock_ms = clock_ms
@@ -184,8 +184,8 @@ class NodeUploader:
     # Life -----------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
         """Begin. Returns soon: lock, store and meta service may all be away (F51)."""
-        self._shards.on_committed(self._on_committed)
-        self._shards.on_segment_changed(lambda view, segment: self._look_at(segment, view))
+        self._events.on_committed(self._on_committed)
+        self._events.on_segment_changed(lambda view, segment: self._look_at(segment, view))
         self._catalog.on_change(self._on_change)
         for number, view in enumerate(list(self._shards.all()), 1):
             if number % _SHARDS_PER_TURN == 0:

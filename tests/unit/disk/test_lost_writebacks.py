@@ -113,9 +113,8 @@ def test_a_disk_that_works_again_does_not_make_a_lost_page_good(disk: ThinDisk) 
 
 
 def test_a_file_that_waits_for_its_flush_is_not_closed_and_one_that_does_not_is(disk: ThinDisk) -> None:
-    descriptors = Descriptors(4)
     asked: list[int] = []
-    descriptors.on_crowded = lambda: asked.append(descriptors.open_count)
+    descriptors = Descriptors(4, on_crowded=lambda: asked.append(descriptors.open_count))
     waiting = [make(disk, f"waiting-{number}", descriptors) for number in range(8)]
     for file in waiting:
         file.append([b"x"], 1)

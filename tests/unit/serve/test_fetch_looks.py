@@ -32,11 +32,11 @@ class Looks:
         real_attempt, real_decode, real_soon = PendingFetch.attempt, PendingFetch._decode, PendingFetch._look_soon
 
         def attempt(fetch: PendingFetch, *frame: memoryview) -> None:
-            self.by_turn[fetch._server.turn] += 1
+            self.by_turn[fetch._server.turn.number] += 1
             real_attempt(fetch, *frame)
 
         def decode(fetch: PendingFetch, frame: memoryview) -> Any:
-            self.decoded[fetch._server.turn] += 1
+            self.decoded[fetch._server.turn.number] += 1
             return real_decode(fetch, frame)
 
         def look_soon(fetch: PendingFetch) -> None:
@@ -115,7 +115,7 @@ async def test_fetches_whose_patience_ends_at_once_look_over_several_turns(
         clients = await _all_ask(rig)
         await eventually(lambda: len(shard.waiters) == _CLIENTS)
         looks = Looks(monkeypatch)
-        rig.server.tick()
+        rig.tick()
         for fetch in list(shard.waiters):
             fetch._expire()
         for client in clients:
@@ -188,14 +188,14 @@ async def test_nobody_passes_those_who_wait_for_their_look(tmp_path: Path, monke
         await eventually(lambda: len(shard.waiters) == _CLIENTS)
         looks = Looks(monkeypatch)
         rig.append(shard, b"x")
-        rig.server.tick()
+        rig.tick()
         assert sum(looks.by_turn.values()) < _CLIENTS
         assert not rig.server.may_look(1), "the turn's looks are used up, and others wait"
         rig.server._looks_left = _LOOKS
         assert not rig.server.may_look(1), "others wait"
         for client in clients:
             await client.fetched()
-        rig.server.tick()
+        rig.tick()
         assert rig.server.may_look(1)
 
 

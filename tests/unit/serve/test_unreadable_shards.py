@@ -156,7 +156,7 @@ async def test_a_file_that_cannot_be_opened_while_the_node_runs_is_a_retried_err
     async with ServeRig(tmp_path) as rig:
         shard = await written(rig)
         client = rig.connect()
-        for file in list(rig.shards.descriptors._open):
+        for file in list(rig.context.descriptors._open):
             file.close()
         really_open = os.open
 

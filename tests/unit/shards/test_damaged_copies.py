@@ -39,10 +39,10 @@ async def test_damage_once_found_is_refused_on_every_later_read(tmp_path: Path) 
         rot(rig.file_of(shard, 0))
         for _ in range(3):
             with pytest.raises(Corrupt, match="CRC"):
-                await rig.shards.reader.read(shard, 0, 1 << 20)
+                await rig.reader.read(shard, 0, 1 << 20)
             with pytest.raises(NotCached):
-                rig.shards.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
-        assert rig.shards.stats.damaged_copies == 1, "told once"
+                rig.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
+        assert rig.stats.damaged_copies == 1, "told once"
 
 
 async def test_whole_batches_before_the_damage_are_still_served(tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ async def test_whole_batches_before_the_damage_are_still_served(tmp_path: Path) 
         shard = rig.shard(shard)
         rot(rig.file_of(shard, 0))
         with pytest.raises(Corrupt):
-            await rig.shards.reader.read(shard, 1, 1 << 20)
-        first = await rig.shards.reader.read(shard, 0, 600)
+            await rig.reader.read(shard, 1, 1 << 20)
+        first = await rig.reader.read(shard, 0, 600)
         assert first.size_bytes > 500
 
 
@@ -75,10 +75,10 @@ async def test_a_batch_header_damaged_in_the_page_cache_is_remembered_as_well(tm
         os.pwrite(fd, bytes(4), SEGMENT_HEADER_BYTES + end_of_first + LENGTH_AT)
         os.close(fd)
         with pytest.raises(NotCached):
-            rig.shards.reader.read_hot(shard, 1, 1 << 20, for_socket=True)
+            rig.reader.read_hot(shard, 1, 1 << 20, for_socket=True)
         with pytest.raises(Corrupt):
-            await rig.shards.reader.read(shard, 1, 1 << 20)
-        assert rig.shards.stats.damaged_copies == 1
+            await rig.reader.read(shard, 1, 1 << 20)
+        assert rig.stats.damaged_copies == 1
 
 
 def zero_inside(path: Path, position: int) -> None:
@@ -113,12 +113,12 @@ async def test_what_this_life_neither_wrote_nor_checked_is_checked_though_it_lie
         assert copy is not None
         zero_inside(rig.file_of(shard, 0), SEGMENT_HEADER_BYTES + copy.header_at(0).size_bytes + 100)
         # Its points come into memory by a look-up, which reads no batch.
-        await rig.shards.sealed_points.read(copy, lambda _: None)
+        await rig.context.sealed_points.read(copy, lambda _: None)
         for offset in (0, 1):
             with pytest.raises(NotCached):
-                rig.shards.reader.read_hot(shard, offset, 1 << 20, for_socket=True)
+                rig.reader.read_hot(shard, offset, 1 << 20, for_socket=True)
         with pytest.raises(Corrupt, match="CRC"):
-            await rig.shards.reader.read(shard, 1, 1 << 20)
+            await rig.reader.read(shard, 1, 1 << 20)
 
 
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["active", "sealed"])
@@ -136,13 +136,13 @@ async def test_what_was_checked_once_is_served_from_the_page_cache_from_then_on(
         shard = rig.shard(shard)
         for offset in (1, 0):
             with pytest.raises(NotCached):
-                rig.shards.reader.read_hot(shard, offset, 1, for_socket=True)
-            await rig.shards.reader.read(shard, offset, 1)
-        read = rig.shards.reader.read_hot(shard, 0, 1 << 10, for_socket=True)
+                rig.reader.read_hot(shard, offset, 1, for_socket=True)
+            await rig.reader.read(shard, offset, 1)
+        read = rig.reader.read_hot(shard, 0, 1 << 10, for_socket=True)
         assert read.next_offset == 1, "the first batch alone fits"
-        rig.shards.reader.read_hot(shard, 1, 1, for_socket=True)
+        rig.reader.read_hot(shard, 1, 1, for_socket=True)
         with pytest.raises(NotCached):
-            rig.shards.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
+            rig.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
 
 
 async def test_a_batch_that_stands_under_another_offset_on_the_disk_is_damage(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ async def test_a_batch_that_stands_under_another_offset_on_the_disk_is_damage(tm
         os.close(fd)
         for offset in (0, 1, 2):
             with pytest.raises(Corrupt):
-                await rig.shards.reader.read(shard, offset, 1 << 20)
+                await rig.reader.read(shard, offset, 1 << 20)
         with pytest.raises(Corrupt):
             await shard.read_committed_range(shard.active.key, 0, 1 << 20)
 
@@ -171,8 +171,8 @@ async def test_a_file_whose_flush_failed_is_read_with_checks(tmp_path: Path) -> 
         shard = await rig.shard_of()
         await rig.acknowledged(shard, b"a" * 500)
         assert shard.active is not None
-        rig.shards.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
+        rig.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
         shard.flush_failed(shard.active, "flush failed", rig.clock())
         with pytest.raises(NotCached):
-            rig.shards.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
+            rig.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
         assert await rig.read_values(shard) == [b"a" * 500]

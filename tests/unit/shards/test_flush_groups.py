@@ -176,7 +176,7 @@ async def test_ended_segments_that_cannot_be_confirmed_do_not_keep_their_descrip
             rig.append(shard, b"%d" % number)
             assert shard.ask_roll(rig.clock())
         assert len(shard.ended) == 60
-        descriptors = rig.shards.descriptors
+        descriptors = rig.context.descriptors
 
         def is_swept() -> bool:
             descriptors.check_room()

@@ -13,7 +13,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import CreateTopic, DeleteTopic, RollSegment, SealSegment
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog_node.disk.files import FileSlice
-from stratalog_node.shards import node_shards as node_shards_module
+from stratalog_node.shards import copy_files as copy_files_module
 from stratalog_node.shards.shard_log import ShardLog
 from support.shard_rig import ShardRig
 from support.waiting import eventually
@@ -51,14 +51,14 @@ async def test_a_freed_copy_is_gone_with_its_index_and_its_descriptor(tmp_path: 
     async with ShardRig(tmp_path) as rig:
         shard = await sealed_shard(rig)
         await rig.read_values(shard)
-        opened = rig.shards.descriptors.open_count
+        opened = rig.context.descriptors.open_count
         path = rig.file_of(shard, 0)
-        await rig.shards.free_local(shard, shard.segments[0].key)
+        await rig.copies.free_local(shard, shard.segments[0].key)
         assert not path.exists() and not path.with_suffix(".idx").exists()
-        assert rig.shards.descriptors.open_count == opened - 1
+        assert rig.context.descriptors.open_count == opened - 1
         assert not shard.has_local(shard.segments[0].key)
         with pytest.raises(StratalogError):
-            await rig.shards.reader.read(shard, 0, 1000)
+            await rig.reader.read(shard, 0, 1000)
 
 
 async def test_a_read_under_way_gets_its_bytes_before_the_copy_goes(
@@ -70,7 +70,7 @@ async def test_a_read_under_way_gets_its_bytes_before_the_copy_goes(
         segment = shard.segments[0].key
         reading = asyncio.create_task(shard.read_committed_range(segment, 0, 1 << 20))
         await eventually(held.is_reading.is_set)
-        freeing = asyncio.create_task(rig.shards.free_local(shard, segment))
+        freeing = asyncio.create_task(rig.copies.free_local(shard, segment))
         await asyncio.sleep(0.03)
         assert not freeing.done()
         held.gate.set()
@@ -99,15 +99,15 @@ async def test_a_read_that_nobody_waits_for_any_more_keeps_its_pin_until_its_thr
 async def test_a_client_that_takes_its_answer_slowly_does_not_hold_up_freeing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_shards_module, "_PIN_LOOKS", 2)
+    monkeypatch.setattr(copy_files_module, "_PIN_POLLS", 2)
     async with ShardRig(tmp_path) as rig:
         shard = await sealed_shard(rig, values=2, size=100_000)
-        rig.shards.reader.outstanding_bytes = rig.shards.reader.room_bytes(1 << 40)  # memory is short: no copy is made
-        read = rig.shards.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
+        rig.reader.outstanding_bytes = rig.reader.room_bytes(1 << 40)  # memory is short: no copy is made
+        read = rig.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
         (piece,) = read.buffers
         assert isinstance(piece, FileSlice)
-        path, opened = rig.file_of(shard, 0), rig.shards.descriptors.open_count
-        await rig.shards.free_local(shard, shard.segments[0].key)
+        path, opened = rig.file_of(shard, 0), rig.context.descriptors.open_count
+        await rig.copies.free_local(shard, shard.segments[0].key)
         assert not path.exists()
         with open(tmp_path / "sent", "wb") as sink:
             while len(piece):
@@ -115,7 +115,7 @@ async def test_a_client_that_takes_its_answer_slowly_does_not_hold_up_freeing(
         assert (tmp_path / "sent").read_bytes().count(b"1" * 100) > 0
         assert read.release is not None
         read.release()
-        assert rig.shards.descriptors.open_count == opened - 1
+        assert rig.context.descriptors.open_count == opened - 1
 
 
 async def test_a_large_file_is_freed_without_touching_any_other(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ async def test_a_large_file_is_freed_without_touching_any_other(tmp_path: Path) 
             rig.append(shards[0], bytes(900_000))
         shards[0].ask_roll(rig.clock())
         await rig.all_sealed()
-        freeing = asyncio.create_task(rig.shards.free_local(shards[0], shards[0].segments[0].key))
+        freeing = asyncio.create_task(rig.copies.free_local(shards[0], shards[0].segments[0].key))
         number = 0
         while not freeing.done():
             for shard in shards[1:]:
@@ -153,13 +153,13 @@ async def test_a_deleted_topic_leaves_no_descriptor_and_its_files_go_after_the_g
             keys += [segment.key for segment in shard.segments]
         await rig.meta.service.perform(DeleteTopic(topic.topic_id))
         await eventually(lambda: rig.shards.get(shards[0].key) is None)
-        assert rig.shards.descriptors.open_count == 0
+        assert rig.context.descriptors.open_count == 0
         assert rig.append(shards[0], b"z").error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         aside = rig.layout.segment(keys[0]._replace(epoch=7))
         for suffix in (".unconfirmed", ".given-up"):
             aside.with_suffix(suffix).write_bytes(b"set aside for a human")
         for key in keys:
-            await rig.shards.free_local(None, key)
+            await rig.copies.free_local(None, key)
         assert list(rig.layout.segments.iterdir()) == []
 
 
@@ -174,10 +174,10 @@ async def test_a_topic_deleted_under_a_read_closes_its_file_when_the_read_is_don
         await eventually(held.is_reading.is_set)
         await rig.meta.service.perform(DeleteTopic(shard.topic.topic_id))
         await eventually(lambda: rig.shards.get(shard.key) is None)
-        assert rig.shards.descriptors.open_count == 1
+        assert rig.context.descriptors.open_count == 1
         held.gate.set()
         assert (await reading).end_offset == 3
-        await eventually(lambda: rig.shards.descriptors.open_count == 0)
+        await eventually(lambda: rig.context.descriptors.open_count == 0)
 
 
 @pytest.mark.parametrize("policy", ["fsync", "replicated"])
@@ -194,7 +194,7 @@ async def test_a_topic_deleted_under_a_flush_and_a_roll_leaves_nothing_running(t
         gate.set()
         await eventually(lambda: first.is_answered and second.is_answered)
         await eventually(lambda: not rig.sealing._tasks)
-        await eventually(lambda: rig.shards.descriptors.open_count == 0)
+        await eventually(lambda: rig.context.descriptors.open_count == 0)
         assert rig.sealing.unsealed_count == 0
         assert not rig.flusher._dirty and not rig.flusher._checkpointed and not rig.flusher._asked
         await rig.flusher._flush_dirty(checkpoint_all=True)
@@ -230,12 +230,12 @@ async def test_a_segment_deleted_before_it_was_sealed_goes_like_any_other(tmp_pa
         path, key = rig.file_of(shard, 0), shard.ended[0].key
         assert await shard.delete_records_before(1) == 1
         await eventually(lambda: rig.catalog.segment(key) is None)
-        await rig.shards.free_local(shard, key)
+        await rig.copies.free_local(shard, key)
         rig.meta.release(SealSegment)
         await eventually(lambda: rig.sealing.unsealed_count == 0)
         assert not path.exists() and not path.with_suffix(".idx").exists()
         assert not shard.ended and not shard.copies
-        assert rig.shards.descriptors.open_count == 1
+        assert rig.context.descriptors.open_count == 1
         assert await rig.read_values(shard) == [b"y"]
 
 
@@ -281,10 +281,10 @@ async def test_an_append_of_the_node_itself_fails_by_its_kind(tmp_path: Path) ->
 
         assert await shard.append([make_batch([b"a"]), make_batch([b"b", b"c"])]) == 0
         assert await shard.append([]) == 3
-        rig.shards.refusal = (ErrorCode.KAFKA_STORAGE_ERROR, "full")
+        rig.context.gate.refusal = (ErrorCode.KAFKA_STORAGE_ERROR, "full")
         with pytest.raises(StratalogError, match="full"):
             await shard.append([make_batch([b"d"])])
-        rig.shards.refusal = None
+        rig.context.gate.refusal = None
         assert await shard.append([make_batch([b"d"])]) == 3
 
 
@@ -292,8 +292,8 @@ async def test_what_would_hold_the_loop_up_is_not_copied(tmp_path: Path) -> None
     async with ShardRig(tmp_path) as rig:
         shard = await sealed_shard(rig, values=50, size=100_000)
         for max_bytes, kind in ((1 << 20, memoryview), (8 << 20, FileSlice)):
-            read = rig.shards.reader.read_hot(shard, 0, max_bytes, for_socket=True)
+            read = rig.reader.read_hot(shard, 0, max_bytes, for_socket=True)
             assert [type(piece) for piece in read.buffers] == [kind]
             assert read.release is not None
             read.release()
-        assert rig.shards.reader.outstanding_bytes == 0
+        assert rig.reader.outstanding_bytes == 0

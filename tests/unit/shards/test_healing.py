@@ -64,7 +64,7 @@ async def test_only_the_part_that_is_missing_is_written_again(tmp_path: Path) ->
         os.truncate(path, SEGMENT_HEADER_BYTES + 69 * 3 + 5)
         await rig.start()
         shard = await rig.healed(shard)
-        assert rig.shards.stats.healed_bytes == 69 and rig.shards.stats.healed_shards == 1
+        assert rig.stats.healed_bytes == 69 and rig.stats.healed_shards == 1
         assert path.read_bytes() == whole
 
 
@@ -211,7 +211,7 @@ async def test_with_unclean_seal_lost_offsets_are_given_up_and_the_log_goes_on_w
         shard = rig.shard(shard)
         await eventually(lambda: shard.refusal is None)
         assert await rig.read_values(shard) == [b"a", b"d"]
-        assert rig.shards.stats.given_up_offsets == 2
+        assert rig.stats.given_up_offsets == 2
         assert path.with_suffix(".given-up").read_bytes(), "what was there is kept for a human"
         await rig.all_sealed()
         assert shard.segments[0].state is SegmentState.SEALED and shard.segments[0].end_offset == 3
@@ -269,7 +269,7 @@ async def test_with_unclean_seal_just_what_is_nowhere_is_given_up(tmp_path: Path
         await rig.start()
         shard = await rig.healed(shard)
         assert await rig.read_values(shard) == LEFT
-        assert rig.shards.stats.given_up_offsets == 4 and rig.shards.stats.healed_bytes == 69 * 5
+        assert rig.stats.given_up_offsets == 4 and rig.stats.healed_bytes == 69 * 5
         assert (await rig.acknowledged(shard, b"k")).offset == 10
         await rig.restart("power_cut")
         assert (await rig.read_values(await rig.healed(shard)))[:6] == LEFT
@@ -282,7 +282,7 @@ async def test_with_unclean_seal_a_hole_at_the_end_is_given_up_as_well(tmp_path:
         await rig.start()
         shard = await rig.healed(shard)
         assert await rig.read_values(shard) == LEFT[:4] and shard.high_watermark == 10
-        assert rig.shards.stats.given_up_offsets == 6
+        assert rig.stats.given_up_offsets == 6
         assert (await rig.acknowledged(shard, b"k")).offset == 10
 
 
@@ -294,7 +294,7 @@ async def test_objects_that_hold_something_else_are_holes(tmp_path: Path) -> Non
         await rig.store.inner.put(objects[3], [b"x"])
         await rig.start()
         assert await rig.read_values(await rig.healed(shard)) == LEFT
-        assert rig.shards.stats.given_up_offsets == 4
+        assert rig.stats.given_up_offsets == 4
 
 
 async def test_parts_that_do_not_go_on_from_each_other_behind_a_hole_stop_the_shard(
@@ -314,7 +314,7 @@ async def test_parts_that_do_not_go_on_from_each_other_behind_a_hole_stop_the_sh
         shard = rig.shard(shard)
         await eventually(lambda: shard.refusal is not None and shard.refusal.cause is StopCause.UNREADABLE)
         assert shard.refusal is not None and "part from 6 on does not go on from" in shard.refusal.reason
-        assert rig.shards.stats.given_up_offsets == 0
+        assert rig.stats.given_up_offsets == 0
 
 
 async def test_a_store_that_goes_away_while_lost_offsets_are_looked_for_makes_no_more_of_them(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ async def test_a_store_that_goes_away_while_lost_offsets_are_looked_for_makes_no
         rig.store.get_range = at_times  # type: ignore[method-assign]
         await rig.start()
         assert await rig.read_values(await rig.healed(shard)) == LEFT
-        assert rig.shards.stats.given_up_offsets == 4 and answers > 3
+        assert rig.stats.given_up_offsets == 4 and answers > 3
 
 
 class _Killed:
@@ -440,7 +440,7 @@ async def test_with_unclean_seal_nothing_is_given_up_because_the_wrong_bucket_wa
         refused = rig.shard(shard)
         await eventually(lambda: refused.refusal is not None and "holds nothing of cluster" in refused.refusal.reason)
         assert refused.refusal is not None and refused.refusal.cause is StopCause.HEALING
-        assert rig.shards.stats.given_up_offsets == 0
+        assert rig.stats.given_up_offsets == 0
         await eventually(lambda: rig.uploader.claim.fork)
         assert not await rig.store.keys(), "nothing goes where the data is not"
         await rig.crash()
@@ -543,7 +543,7 @@ async def test_one_damaged_answer_of_the_store_gives_nothing_up(tmp_path: Path, 
         await rig.start()
         shard = await rig.healed(shard)
         assert await rig.read_values(shard) == [b"a", b"b", b"c"]
-        assert rig.shards.stats.given_up_offsets == 0 and answers > 2
+        assert rig.stats.given_up_offsets == 0 and answers > 2
 
 
 async def test_a_flush_that_fails_while_a_shard_is_healed_is_final(tmp_path: Path) -> None:

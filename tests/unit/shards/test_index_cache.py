@@ -40,7 +40,7 @@ def in_memory(shard: ShardLog) -> list[int]:
 async def test_points_of_sealed_copies_stay_within_their_bytes_and_are_read_again(tmp_path: Path) -> None:
     async with ShardRig(tmp_path, log_index_cache_bytes=_BUDGET) as rig:
         shard = await sealed_segments(rig, 6)
-        stats = rig.shards.sealed_points.stats
+        stats = rig.context.sealed_points.stats
         assert 0 < stats.held_bytes <= _BUDGET
         assert stats.drops > 0, "six sealed segments do not fit"
         expected = [value(segment, batch) for segment in range(6) for batch in range(_BATCHES)]
@@ -54,12 +54,12 @@ async def test_the_copy_least_recently_read_is_the_one_that_loses_its_points(tmp
     async with ShardRig(tmp_path, log_index_cache_bytes=_BUDGET) as rig:
         shard = await sealed_segments(rig, 3)
         assert in_memory(shard) == [1, 2]
-        read = rig.shards.reader.read_hot(shard, _BATCHES, 1)
+        read = rig.reader.read_hot(shard, _BATCHES, 1)
         assert read.release is not None
         read.release()
         with pytest.raises(NotCached):
-            rig.shards.reader.read_hot(shard, 0, 1)
-        await rig.shards.reader.read(shard, 0, 1)
+            rig.reader.read_hot(shard, 0, 1)
+        await rig.reader.read(shard, 0, 1)
         assert in_memory(shard) == [0, 1], "1 was read since it was sealed, 2 was not"
 
 
@@ -68,7 +68,7 @@ async def test_reads_go_on_while_their_points_are_dropped(tmp_path: Path) -> Non
         shard = await sealed_segments(rig, 4)
 
         async def read(offset: int) -> bytes:
-            found = await rig.shards.reader.read(shard, offset, _BATCH)
+            found = await rig.reader.read(shard, offset, _BATCH)
             return b"".join(bytes(piece) for piece in found.in_memory())
 
         offsets = [segment * _BATCHES + batch for batch in range(_BATCHES) for segment in range(4)]
@@ -92,9 +92,9 @@ async def test_a_range_by_time_and_by_offset_finds_dropped_points_again(tmp_path
 async def test_a_freed_copy_holds_no_memory(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await sealed_segments(rig, 2)
-        stats = rig.shards.sealed_points.stats
+        stats = rig.context.sealed_points.stats
         before = stats.held_bytes
-        await rig.shards.free_local(shard, shard.segments[0].key)
+        await rig.copies.free_local(shard, shard.segments[0].key)
         assert 0 < stats.held_bytes < before
         await rig.meta.service.perform(DeleteTopic(shard.topic.topic_id))
         await rig.until(lambda: stats.held_bytes == 0)
@@ -103,11 +103,11 @@ async def test_a_freed_copy_holds_no_memory(tmp_path: Path) -> None:
 async def test_a_copy_freed_while_its_points_are_read_holds_no_memory(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await sealed_segments(rig, 2)
-        stats = rig.shards.sealed_points.stats
-        rig.shards.sealed_points.forget(shard.copies[0])
+        stats = rig.context.sealed_points.stats
+        rig.context.sealed_points.forget(shard.copies[0])
         of_the_other = stats.held_bytes
-        reading = asyncio.ensure_future(rig.shards.reader.read(shard, 0, 1))
+        reading = asyncio.ensure_future(rig.reader.read(shard, 0, 1))
         await asyncio.sleep(0)  # it waits for a disk thread now
-        await rig.shards.free_local(shard, shard.segments[0].key)
+        await rig.copies.free_local(shard, shard.segments[0].key)
         await reading
         assert stats.held_bytes == of_the_other

@@ -19,8 +19,8 @@ from support.shard_rig import ShardRig
 class StoredBytes:
     """An object store that holds one segment's batches."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
+    def __init__(self) -> None:
+        self.data = b""
         self.reads = 0
 
     async def read(self, segments: Sequence[Segment], offset: int, max_bytes: int, room_bytes: Any) -> list[bytes]:
@@ -41,7 +41,7 @@ async def _sealed(rig: ShardRig) -> tuple[ShardLog, bytes]:
     await rig.acknowledged(shard, b"a" * 500)
     shard.ask_roll(rig.clock())
     await rig.all_sealed()
-    read = await rig.shards.reader.read(shard, 0, 1 << 20)
+    read = await rig.reader.read(shard, 0, 1 << 20)
     data = b"".join(map(bytes, read.in_memory()))
     if read.release is not None:
         read.release()
@@ -56,29 +56,29 @@ def _complete(rig: ShardRig, shard: ShardLog) -> None:
 
 def _lose(rig: ShardRig, shard: ShardLog) -> None:
     copy = shard.copies[0]
-    rig.shards.sealed_points.forget(copy)
+    rig.context.sealed_points.forget(copy)
     copy.file.close()
     copy.file.path.unlink()
 
 
 async def test_reads_of_a_file_that_is_gone_go_to_the_object_store_without_a_restart(tmp_path: Path) -> None:
-    async with ShardRig(tmp_path) as rig:
-        shard, data = await _sealed(rig)
+    stored = StoredBytes()
+    async with ShardRig(tmp_path, cold=stored) as rig:
+        shard, stored.data = await _sealed(rig)
         _complete(rig, shard)
-        rig.shards.reader.cold = stored = StoredBytes(data)
         changed: list[Segment] = []
-        rig.shards.on_segment_changed(lambda _, segment: changed.append(segment))
+        rig.events.on_segment_changed(lambda _, segment: changed.append(segment))
         _lose(rig, shard)
         for _ in range(3):
             with pytest.raises(NotCached):
-                rig.shards.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
-            read = await rig.shards.reader.read(shard, 0, 1 << 20)
-            assert b"".join(map(bytes, read.in_memory())) == data
+                rig.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
+            read = await rig.reader.read(shard, 0, 1 << 20)
+            assert b"".join(map(bytes, read.in_memory())) == stored.data
         assert stored.reads == 3
         key = shard.segments[0].key
         assert key in shard.missing and not shard.has_local(key)
         assert [segment.key for segment in changed] == [key], "the uploader is told"
-        assert (rig.shards.stats.missing_copies, rig.shards.stats.damaged_copies) == (1, 0), "told once"
+        assert (rig.stats.missing_copies, rig.stats.damaged_copies) == (1, 0), "told once"
 
 
 async def test_reads_of_a_lost_file_are_retriable_and_say_what_is_lost(tmp_path: Path) -> None:
@@ -86,14 +86,14 @@ async def test_reads_of_a_lost_file_are_retriable_and_say_what_is_lost(tmp_path:
         shard, _ = await _sealed(rig)
         _lose(rig, shard)
         with pytest.raises(Unavailable, match="file is gone"):
-            await rig.shards.reader.read(shard, 0, 1 << 20)
+            await rig.reader.read(shard, 0, 1 << 20)
         with pytest.raises(Unavailable, match=r"\[0, 1\) are lost here and not in the object store"):
-            await rig.shards.reader.read(shard, 0, 1 << 20)
+            await rig.reader.read(shard, 0, 1 << 20)
         await rig.restart("stop")
         shard = rig.shard(shard)
         assert shard.segments[0].key in shard.missing, "a restart says the same"
         with pytest.raises(Unavailable, match=r"\[0, 1\) are lost here and not in the object store"):
-            await rig.shards.reader.read(shard, 0, 1 << 20)
+            await rig.reader.read(shard, 0, 1 << 20)
 
 
 async def test_a_file_that_is_back_is_read_again_without_a_restart(tmp_path: Path) -> None:
@@ -101,31 +101,31 @@ async def test_a_file_that_is_back_is_read_again_without_a_restart(tmp_path: Pat
         shard, data = await _sealed(rig)
         path = shard.copies[0].file.path
         kept = path.rename(path.with_suffix(".kept"))
-        rig.shards.sealed_points.forget(shard.copies[0])
+        rig.context.sealed_points.forget(shard.copies[0])
         shard.copies[0].file.close()
         for _ in range(2):
             with pytest.raises(Unavailable):
-                await rig.shards.reader.read(shard, 0, 1 << 20)
+                await rig.reader.read(shard, 0, 1 << 20)
         kept.rename(path)
         changed: list[bool] = []
-        rig.shards.on_segment_changed(lambda shard, segment: changed.append(shard.has_local(segment.key)))
-        read = await rig.shards.reader.read(shard, 0, 1 << 20)
+        rig.events.on_segment_changed(lambda shard, segment: changed.append(shard.has_local(segment.key)))
+        read = await rig.reader.read(shard, 0, 1 << 20)
         assert b"".join(map(bytes, read.in_memory())) == data
         assert changed == [True] and not shard.missing
         shard.copies[0].file.close()
         path.rename(kept)
         with pytest.raises(Unavailable):
-            await rig.shards.reader.read(shard, 0, 1 << 20)
+            await rig.reader.read(shard, 0, 1 << 20)
         kept.rename(path)
-        await rig.shards.look_for_missing(shard.key)
+        await rig.copies.look_for_missing(shard.key)
         assert shard.has_local(shard.segments[0].key), "retention's rounds look, too, for there may be no reader"
 
 
 async def test_times_in_a_file_that_is_gone_are_looked_up_in_the_object_store(tmp_path: Path) -> None:
-    async with ShardRig(tmp_path) as rig:
-        shard, data = await _sealed(rig)
+    stored = StoredBytes()
+    async with ShardRig(tmp_path, cold=stored) as rig:
+        shard, stored.data = await _sealed(rig)
         _complete(rig, shard)
-        rig.shards.cold_times = stored = StoredBytes(data)
         _lose(rig, shard)
         found = await shard.offset_for_time(0)
         assert found is not None and (found.offset, stored.reads) == (0, 1)

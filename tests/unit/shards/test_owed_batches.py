@@ -45,12 +45,12 @@ async def test_what_was_sent_behind_a_refused_first_batch_waits_until_that_is_re
             with full_disk(monkeypatch):
                 first = rig.append(shard, b"a", **batch(0))
         elif cause == "the node":
-            rig.shards.refusal = (ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+            rig.context.gate.refusal = (ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
             first = rig.append(shard, b"a", **batch(0))
-            rig.shards.refusal = None
+            rig.context.gate.refusal = None
         else:
             with monkeypatch.context() as patch:
-                patch.setattr(rig.shards.descriptors, "most", 0)
+                patch.setattr(rig.context.descriptors, "most", 0)
                 first = rig.append(shard, b"a", **batch(0))
         assert first.error is ErrorCode.KAFKA_STORAGE_ERROR
         behind = rig.append(shard, b"b", **batch(1))

@@ -121,7 +121,7 @@ async def test_a_journal_goes_on_while_a_topic_in_it_is_deleted(
         await rig.meta.service.perform(DeleteTopic(doomed[0].topic.topic_id))
         await eventually(lambda: rig.shards.get(doomed[0].key) is None)
         for shard in doomed:
-            await rig.shards.free_local(None, shard.copies[0].key)
+            await rig.copies.free_local(None, shard.copies[0].key)
         values = [b"%d" % number for number in range(1, 30)]
         await all_acknowledged(rig, others, *values)
         await rig.restart("power_cut")

@@ -65,7 +65,7 @@ async def emptied(rig: ShardRig, shard: ShardLog) -> None:
     await eventually(lambda: len(shard.segments) == 1)
     deleted = await rig.meta.service.deleted_segments()
     for segment in deleted:
-        await rig.shards.free_local(shard, segment.key)
+        await rig.copies.free_local(shard, segment.key)
     await rig.meta.service.perform(PurgeSegments(tuple([segment.key for segment in deleted])))
 
 
@@ -99,7 +99,7 @@ async def test_a_shard_remembers_so_many_producers_and_no_more(tmp_path: Path) -
         assert seal is not None
         assert [known.producer_id for known in seal.producers] == [0, *range(21, 30)], "longest unseen, first gone"
         shard.forget_silent_producers(rig.clock(), DAY_MS)
-        assert rig.shards.stats.producers_dropped == 20
+        assert rig.stats.producers_dropped == 20
         known = await rig.acknowledged(shard, b"x", **producer(29))
         assert known.offset < shard.segments[1].base_offset
         await rig.acknowledged(shard, b"z", **producer(3, sequence=55))

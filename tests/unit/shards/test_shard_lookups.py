@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -77,9 +78,9 @@ async def test_a_segment_that_is_nowhere_is_not_one_without_such_a_time(tmp_path
         path = rig.file_of(shard, 0)
         await rig.crash()
         path.unlink()
+        rig.cold = cast(Any, NothingInStore()) if has_bucket else None
         await rig.start()
         shard = rig.shard(shard)
-        rig.shards.cold_times = NothingInStore() if has_bucket else None
         with pytest.raises(Unavailable):
             await shard.offset_for_time(START_MS)
         with pytest.raises(Unavailable):
@@ -114,7 +115,7 @@ async def test_any_offset_of_a_large_group_of_small_batches_is_found_within_one_
         asked = [rig.offer(shard, b"%07d" % number) for number in range(count)]
         rig.tick()
         assert all(a.is_acknowledged for a in asked)
-        assert rig.shards.stats.append_groups == 1
+        assert rig.stats.append_groups == 1
         looks = 0
         real = LocalCopy._header_at
 
@@ -132,7 +133,7 @@ async def test_any_offset_of_a_large_group_of_small_batches_is_found_within_one_
             break
         for _ in range(40):
             offset, looks = rng.randrange(count), 0
-            read = rig.shards.reader.read_hot(shard, offset, 1)
+            read = rig.reader.read_hot(shard, offset, 1)
             assert looks <= 2 * INDEX_INTERVAL_BYTES // 70
             assert read.release is not None
             read.release()
@@ -142,7 +143,7 @@ async def test_what_reads_hold_is_counted_until_it_is_released(tmp_path: Path) -
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, bytes(10_000))
-        reader = rig.shards.reader
+        reader = rig.reader
         hot, slow = reader.read_hot(shard, 0, 1 << 20), await reader.read(shard, 0, 1 << 20)
         assert reader.outstanding_bytes == rig.pool.lent_bytes + slow.size_bytes
         for read in (hot, slow):
@@ -159,7 +160,7 @@ async def test_answers_that_nobody_takes_hold_no_more_memory_than_was_said(tmp_p
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, bytes(66_000))
-        reader = rig.shards.reader
+        reader = rig.reader
         limit = reader._limit_bytes = 8 << 20
         reads = [reader.read_hot(shard, 0, 1 << 20, for_socket=True) for _ in range(200)]
         assert limit // 4 < rig.pool.lent_bytes <= limit // 2 + (256 << 10)
@@ -184,8 +185,8 @@ async def test_only_the_event_loop_changes_hints(tmp_path: Path, monkeypatch: py
         rig.append(shard, b"second")
         assert shard.active is not None
         await shard.read_committed_range(shard.active.key, 0, 1)
-        await rig.shards.reader.read(shard, 0, 1)
-        read = rig.shards.reader.read_hot(shard, 0, 1)
+        await rig.reader.read(shard, 0, 1)
+        read = rig.reader.read_hot(shard, 0, 1)
         assert read.release is not None
         read.release()
         assert threads == [threading.current_thread()] * 3

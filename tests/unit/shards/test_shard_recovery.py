@@ -83,7 +83,7 @@ async def test_garbage_after_the_last_batch_is_cut(tmp_path: Path, tail: bytes) 
             file.write(tail)
         await rig.start()
         assert await rig.read_values(rig.shard(shard)) == numbers(3)
-        assert rig.shards.stats.torn_tail_bytes == (len(tail) if any(tail) else 0), "zeros are room ahead, nothing torn"
+        assert rig.stats.torn_tail_bytes == (len(tail) if any(tail) else 0), "zeros are room ahead, nothing torn"
 
 
 async def test_room_ahead_is_cut_at_start_and_the_next_batches_go_where_it_was(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_room_ahead_is_cut_at_start_and_the_next_batches_go_where_it_was(t
         await rig.restart("crash")
         shard = rig.shard(shard)
         assert shard.active is not None and path.stat().st_size == shard.active.file.size_bytes
-        assert rig.shards.stats.torn_tail_bytes == 0
+        assert rig.stats.torn_tail_bytes == 0
         await rig.acknowledged(shard, b"after")
         assert await rig.read_values(shard) == [*large, b"after"]
 

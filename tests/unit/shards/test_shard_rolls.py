@@ -135,7 +135,7 @@ async def test_a_seal_whose_answer_was_lost_is_the_same_seal_when_asked_again(tm
         await eventually(lambda: rig.meta.calls[SealSegment] == 1)
         rig.clock.now_ms += 1000
         await rig.all_sealed()
-        assert rig.shards.stats.seal_failures == 0
+        assert rig.stats.seal_failures == 0
         assert [s.state for s in shard.segments] == [SegmentState.SEALED, SegmentState.ACTIVE]
 
 
@@ -155,7 +155,7 @@ async def test_a_segment_that_cannot_be_sealed_does_not_hide_the_ones_after_it(t
         await eventually(lambda: asked.is_acknowledged)
         shard.ask_roll(rig.clock())
         asked = rig.append(shard, b"last")
-        await eventually(lambda: asked.is_acknowledged and rig.shards.stats.seal_failures == 1)
+        await eventually(lambda: asked.is_acknowledged and rig.stats.seal_failures == 1)
         await eventually(lambda: 1 in shard.copies)
         assert [ended.key.epoch for ended in shard.ended] == [0]
         assert await rig.read_values(shard, 2) == [b"next", b"last"]

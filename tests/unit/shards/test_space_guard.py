@@ -17,21 +17,27 @@ RESERVE = 1000
 
 
 class Disk:
-    def __init__(self, rig: ShardRig, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, rig: ShardRig) -> None:
         self.free_bytes = 10_000
-        patch.setattr(rig.shards, "disk_usage", lambda: DiskUsage("disk", 100_000, self.free_bytes))
-        self.guard = SpaceGuard(rig.shards, reserve_bytes=RESERVE)
+        self.guard = SpaceGuard(rig.context.gate, self, reserve_bytes=RESERVE)
+        rig.context.gate.on_write_failure(self.guard.write_failed)
+
+    root = Path("disk")
+
+    def usage(self) -> DiskUsage:
+        return DiskUsage(str(self.root), 100_000, self.free_bytes)
+
+    def local_bytes(self) -> int:
+        return 0
 
     def look(self, free_bytes: int) -> None:
         self.free_bytes = free_bytes
         self.guard.look()
 
 
-async def test_writes_stop_below_the_reserve_and_resume_well_above_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_writes_stop_below_the_reserve_and_resume_well_above_it(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
-        shard, disk = await rig.shard_of(), Disk(rig, monkeypatch)
+        shard, disk = await rig.shard_of(), Disk(rig)
         disk.look(RESERVE)
         assert rig.append(shard, b"x").is_acknowledged
         disk.look(RESERVE - 1)
@@ -41,7 +47,7 @@ async def test_writes_stop_below_the_reserve_and_resume_well_above_it(
         assert await rig.read_values(shard) == [b"x"]
         for free in (RESERVE, RESERVE + 50, RESERVE - 10, RESERVE + 99):
             disk.look(free)
-            assert rig.shards.refusal is not None, f"resumed at {free}"
+            assert rig.context.gate.refusal is not None, f"resumed at {free}"
         assert disk.guard.stats.refusals == 1 == disk.guard.stats.is_refusing_writes
         disk.look(RESERVE + 101)
         assert rig.append(shard, b"z").is_acknowledged
@@ -53,7 +59,7 @@ async def test_a_write_that_found_the_disk_full_stops_the_others_at_once(
 ) -> None:
     async with ShardRig(tmp_path) as rig:
         topic = await rig.create_topic(shards=2)
-        disk = Disk(rig, monkeypatch)
+        disk = Disk(rig)
         shards = [rig.shard(topic, index) for index in range(2)]
         for shard in shards:
             rig.append(shard, b"x")
@@ -63,9 +69,8 @@ async def test_a_write_that_found_the_disk_full_stops_the_others_at_once(
         rig.tick()
         monkeypatch.undo()
         assert [a.error for a in asked] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
-        assert rig.shards.stats.write_failures == 1, "the second one was not even tried"
-        monkeypatch.setattr(rig.shards, "disk_usage", lambda: DiskUsage("disk", 100_000, 50_000))
-        disk.guard.look()
+        assert rig.stats.write_failures == 1, "the second one was not even tried"
+        disk.look(50_000)
         assert all(rig.append(shard, b"z").is_acknowledged for shard in shards)
         assert [await rig.read_values(shard) for shard in shards] == [[b"x", b"z"]] * 2
 
@@ -92,11 +97,9 @@ async def test_a_failed_write_takes_back_what_the_producer_table_had_noted(
         assert await rig.read_values(shard) == [b"a", b"b"]
 
 
-async def test_local_data_that_waits_for_its_upload_refuses_writes_until_it_is_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_local_data_that_waits_for_its_upload_refuses_writes_until_it_is_sent(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
-        shard, disk = await rig.shard_of(), Disk(rig, monkeypatch)
+        shard, disk = await rig.shard_of(), Disk(rig)
         pressure = disk_pressure(5000, 4000, 3000, None)
         assert isinstance(pressure, DiskPressure)
         disk.guard.set_pressure(pressure)

@@ -183,7 +183,7 @@ async def test_look_ups_leave_disk_threads_to_reads(tmp_path: Path, opened: Open
             looks = [asyncio.create_task(at(shard, 1)) for _ in range(10)]
             await eventually(lambda: opened.running)
             for _ in range(3):
-                read = await rig.shards.reader.read(shard, 0, 1000)
+                read = await rig.reader.read(shard, 0, 1000)
                 assert read.size_bytes
                 assert read.release is not None
                 read.release()

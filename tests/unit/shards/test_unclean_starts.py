@@ -12,7 +12,7 @@ from stratalog.formats.part import check_part
 from stratalog.formats.record_batch import walk
 from stratalog.model.commands import CommitParts, RollSegment, SealSegment
 from stratalog_node.disk.clean_stop import note_clean_stop
-from stratalog_node.shards import node_shards as node_shards_module
+from stratalog_node.shards import openings as openings_module
 from stratalog_node.shards.shard_log import ShardLog
 from support.shard_rig import Asked, ShardRig
 from support.tiered_shards import TieredShardRig
@@ -117,9 +117,9 @@ async def test_a_burst_over_many_shards_after_an_unclean_start_makes_so_many_fil
         rolls_in_turn = []
         asked = [rig.offer(rig.shard(topic, index), b"b") for index in range(100)]
         while not all(rig.shard(topic, index).ended or rig.shard(topic, index).copies for index in range(100)):
-            before = rig.shards.stats.rolls
+            before = rig.stats.rolls
             rig.tick()
-            rolls_in_turn.append(rig.shards.stats.rolls - before)
+            rolls_in_turn.append(rig.stats.rolls - before)
         assert max(rolls_in_turn) <= 32 and sum(rolls_in_turn) == 100
         await eventually(lambda: all(a.is_acknowledged for a in asked))
 
@@ -128,7 +128,7 @@ async def test_batches_that_wait_for_their_files_take_so_many_bytes_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = 100_000
-    monkeypatch.setattr(node_shards_module, "_MOST_DEFERRED_BYTES", most)
+    monkeypatch.setattr(openings_module, "_MOST_DEFERRED_BYTES", most)
     async with ShardRig(tmp_path) as rig:
         topic = await rig.create_topic(shards=200)
         shards = [rig.shard(topic, index) for index in range(200)]

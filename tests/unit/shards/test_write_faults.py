@@ -119,8 +119,8 @@ async def test_a_seal_that_meets_a_fault_does_not_keep_the_next_ones_from_theirs
             for number in range(3):
                 rig.append(shard, b"%d" % number)
                 shard.ask_roll(rig.clock())
-            await eventually(lambda: rig.shards.stats.sealed == 2)
-        assert rig.shards.stats.seal_failures == 1
+            await eventually(lambda: rig.stats.sealed == 2)
+        assert rig.stats.seal_failures == 1
         assert await rig.read_values(shard) == [b"0", b"1", b"2"]
         await rig.restart()
         await rig.all_sealed()

@@ -530,8 +530,7 @@ async def test_a_sealed_segment_whose_file_is_lost_is_held_and_named_until_it_is
         assert rig.uploader.status().uploader.held, "it stays told"
         shard.missing.clear()
         shard.copies[sealed.key] = copy
-        for listener in rig.shards._changed:
-            listener(shard, shard.segments[0])
+        rig.shards.change(shard, shard.segments[0])
         await rig.until(lambda: rig.is_complete(sealed))
         assert not rig.uploader.status().uploader.held
         await rig.check()

@@ -16,14 +16,13 @@ from stratalog.model.ids import ShardKey
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import off_loop
 from stratalog_node.serve.registry import Api
-from stratalog_node.shards.shard_lookup import ShardLookup, ShardsLookup
+from stratalog_node.shards.shard_lookup import ShardLookup
 from stratalog_node.slices import Slices
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     services = context.services
-    # The node's shards implement both seams; see shards/shard_lookup.py.
-    disk = cast("ShardsLookup", services.shards).disk_usage()
+    disk = services.disk.usage()
     schema = messages.response_type(35, context.header.api_version)
     topic_type = messages.element_type(messages.element_type(schema, "results"), "topics")
     partition_type = messages.element_type(topic_type, "partitions")

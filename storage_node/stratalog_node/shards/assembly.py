@@ -1,0 +1,182 @@
+"""The shards of one node, put together: the disk, what works on shards, the shards themselves, restart and healing.
+
+Each part gets what it needs when it is made, and nothing is bound later: turn and catalog (the caller's) > disk >
+context > workers > directory > guards. Whoever runs shards, the node or a test, opens them here.
+
+`open_shards` reads what the disk holds, before anybody is served; then `start`; `healing.start` begins what takes the
+object store. `close` flushes, so that the next start scans nothing. Order of start and stop, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from stratalog.meta_api.client import MetaClient
+from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.logs import logger
+from stratalog.telemetry.metrics import MetricRegistry
+from stratalog_node.buffers import BufferPool
+from stratalog_node.disk.checkpoints import Checkpoints
+from stratalog_node.disk.clean_stop import note_clean_stop, take_clean_stop
+from stratalog_node.disk.descriptors import Descriptors
+from stratalog_node.disk.files import make_directories
+from stratalog_node.disk.journal_file import list_journals, remove_journal
+from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.disk.lost_flushes import LostFlushes
+from stratalog_node.disk.threads import DiskThreads
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.cold_reads import ColdReads, RemoteBatches
+from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.copy_files import CopyFiles
+from stratalog_node.shards.directory import ShardDirectory
+from stratalog_node.shards.disk_usage import LocalDisk
+from stratalog_node.shards.flusher import Flusher
+from stratalog_node.shards.healing import Healing
+from stratalog_node.shards.reading import ShardReader
+from stratalog_node.shards.recovery import Recovery
+from stratalog_node.shards.sealing import Sealing
+from stratalog_node.shards.space import SpaceGuard
+from stratalog_node.shards.stopped import add_stopped_metric
+from stratalog_node.shards.time_lookups import TimeLookups
+from stratalog_node.shards.workers import ShardWorkers
+from stratalog_node.turn import Turn
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalShards:
+    """What was made, for who runs it. Invariant: all that was taken is given back by `close`."""
+
+    context: ShardContext
+    directory: ShardDirectory
+    reader: ShardReader
+    copies: CopyFiles
+    disk: LocalDisk
+    space: SpaceGuard
+    flusher: Flusher
+    sealing: Sealing
+    healing: Healing
+    checkpoints: Checkpoints
+    taken: AsyncExitStack
+    """What must be given back, in the order in which it was taken."""
+
+    def start(self) -> None:
+        """Background flushes, and the guard of the space."""
+        self.space.start()
+        self.flusher.start()
+
+    async def close(self) -> None:
+        """In order. A step that fails keeps none of the others from being done."""
+        await self.taken.aclose()
+
+    def add_metrics(self, metrics: MetricRegistry) -> None:
+        metrics.add("stratalog_log", self.context.stats)
+        metrics.add("stratalog_index", self.context.sealed_points.stats)
+        add_stopped_metric(metrics, self.directory)
+        metrics.add("stratalog_flush", self.flusher.stats)
+        metrics.add("stratalog_disk", self.space.stats)
+
+
+async def open_shards(
+    *,
+    node_id: int,
+    node_epoch: int,
+    cluster_id: str,
+    settings: ProcessSettings,
+    layout: NodeLayout,
+    catalog: Catalog,
+    meta: MetaClient,
+    turn: Turn,
+    pool: BufferPool,
+    clock_ms: Callable[[], int],
+    descriptor_limit: int,
+    answer_bytes: int,
+    cold: ColdReads | None,
+    remote: RemoteBatches | None,
+) -> LocalShards:
+    """Every shard as the last life left it; from here on they follow the catalog.
+
+    `answer_bytes` is what all answers together may hold; `cold` and `remote` are None on a node without an object
+    store. All of it or nothing: half a recovery leaves the disk as it found it, and what was taken is given back.
+
+    Raises: Unavailable, DiskFull, Corrupt.
+    """
+    async with AsyncExitStack() as taken:
+        make_directories(layout.segments, layout.journal, layout.checkpoints)
+        checkpoints = Checkpoints(layout.checkpoints)
+        taken.callback(checkpoints.close)
+        threads = DiskThreads()
+        journals = list_journals(layout.journal)
+        flusher = Flusher(
+            layout,
+            threads,
+            checkpoints,
+            cluster_id=cluster_id,
+            node_id=node_id,
+            first_journal=int(journals[-1].stem) + 1 if journals else 1,
+            interval_ms=settings.flush_interval_ms,
+            clock_ms=clock_ms,
+        )
+        lost_flushes = LostFlushes(layout.lost_flushes, layout.root)
+        descriptors = Descriptors(
+            descriptor_limit,
+            # Thousands of files that grow side by side could take the reserve, and more, between two looks at it.
+            least_free_bytes=2 * settings.disk_reserve_bytes,
+            flush_lost=lost_flushes.note,
+            on_crowded=flusher.flush_soon,
+        )
+        taken.callback(descriptors.close)
+        taken.callback(threads.close)
+        context = ShardContext.of(
+            node_id=node_id,
+            cluster_id=cluster_id,
+            settings=settings,
+            catalog=catalog,
+            meta=meta,
+            layout=layout,
+            threads=threads,
+            descriptors=descriptors,
+            clock_ms=clock_ms,
+            turn=turn,
+        )
+        sealing = Sealing(context, flusher)
+        reader = ShardReader(pool, answer_bytes, cold)
+        directory = ShardDirectory(context, ShardWorkers(flusher, sealing, reader, TimeLookups(cold)))
+        copies = CopyFiles(context, directory)
+        disk = LocalDisk(layout.root, directory)
+        await asyncio.to_thread(lost_flushes.mend)
+        doubted = take_clean_stop(layout.clean_file, node_epoch)
+        recovery = Recovery(context, directory, copies, flusher, checkpoints, doubted)
+        await _recover(recovery, journals, sealing)
+        catalog.on_change(directory.follow)
+        # Only now do these have anything to end.
+        space = SpaceGuard(context.gate, disk, reserve_bytes=settings.disk_reserve_bytes)
+        healing = Healing(context, directory, recovery, sealing, remote)
+        taken.push_async_callback(_stop, context, node_epoch, flusher, directory)
+        taken.push_async_callback(space.close)
+        taken.push_async_callback(sealing.close)
+        taken.push_async_callback(healing.close)
+        parts = (context, directory, reader, copies, disk, space, flusher, sealing, healing, checkpoints)
+        return LocalShards(*parts, taken.pop_all())
+
+
+async def _stop(context: ShardContext, node_epoch: int, flusher: Flusher, directory: ShardDirectory) -> None:
+    """The last flush; if it took all, the next start scans nothing."""
+    if await flusher.close():
+        note_clean_stop(context.layout.clean_file, node_epoch, directory.doubted())
+
+
+async def _recover(recovery: Recovery, journals: list[Path], sealing: Sealing) -> None:
+    if journals:
+        entries = await asyncio.to_thread(recovery.replay_journal)
+        log.info("journal replayed", entries=entries)
+    await recovery.recover_all()
+    recovery.revoke_stale()
+    for path in journals:
+        remove_journal(path)
+    recovery.hand_over(sealing)

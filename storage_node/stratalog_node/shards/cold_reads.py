@@ -1,0 +1,45 @@
+"""What shards ask of the object store: the parts of the tier's readers that they use.
+
+Threads: called on the node's event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stratalog.model.segment import Segment
+
+
+class ColdReads(Protocol):
+    """Of published segments and committed parts: batches, and the offsets of times."""
+
+    async def read(
+        self, segments: Sequence[Segment], offset: int, max_bytes: int, room_bytes: Callable[[int], int]
+    ) -> Sequence[bytes | memoryview]: ...
+
+    async def find_by_time(
+        self, segment: Segment, timestamp_ms: int, from_offset: int = 0
+    ) -> tuple[int, int] | None: ...
+
+    async def offset_of_max_timestamp(self, segment: Segment) -> tuple[int, int] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRange:
+    """Whole batches `[base_offset, end_offset)` as the object store holds them, checked, and the segment's digest after
+    them."""
+
+    base_offset: int
+    end_offset: int
+    data: bytes | memoryview
+    digest_after: bytes
+
+
+class RemoteBatches(Protocol):
+    """Of unsealed segments: what healing brings back."""
+
+    def read(self, segment: Segment, from_offset: int) -> AsyncGenerator[CommittedRange]:
+        """Everything committed from the batch boundary `from_offset` on. Raises: Corrupt, NotFound, Unavailable."""
+        ...

@@ -1,0 +1,83 @@
+"""What every part of `shards/` may reach: who this node is, where its data lies, what metadata say of it.
+
+Made once, before everything that lives on it, and never changed: what works on shards (`shards/workers.py`) is made of
+it, and shards of both (`shards/directory.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.meta_api.client import MetaClient
+from stratalog.model.producers import ProducerSnapshot
+from stratalog.settings.process import ProcessSettings
+from stratalog_node.disk.descriptors import Descriptors
+from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.disk.threads import DiskThreads
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.events import ShardEvents
+from stratalog_node.shards.openings import Openings
+from stratalog_node.shards.sealed_points import SealedPoints
+from stratalog_node.shards.stats import ShardStats
+from stratalog_node.shards.write_gate import WriteGate
+from stratalog_node.turn import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class ShardContext:
+    node_id: int
+    cluster_id: str
+    settings: ProcessSettings
+    catalog: Catalog
+    meta: MetaClient
+    layout: NodeLayout
+    threads: DiskThreads
+    descriptors: Descriptors
+    clock_ms: Callable[[], int]
+    """Wall clock. What belongs to a turn takes the turn's."""
+    turn: Turn
+    events: ShardEvents
+    stats: ShardStats
+    sealed_points: SealedPoints
+    gate: WriteGate
+    openings: Openings
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        node_id: int,
+        cluster_id: str,
+        settings: ProcessSettings,
+        catalog: Catalog,
+        meta: MetaClient,
+        layout: NodeLayout,
+        threads: DiskThreads,
+        descriptors: Descriptors,
+        clock_ms: Callable[[], int],
+        turn: Turn,
+    ) -> ShardContext:
+        """With all that needs nothing else to be made."""
+        stats = ShardStats()
+        return cls(
+            node_id,
+            cluster_id,
+            settings,
+            catalog,
+            meta,
+            layout,
+            threads,
+            descriptors,
+            clock_ms,
+            turn,
+            ShardEvents(),
+            stats,
+            SealedPoints(threads, settings.log_index_cache_bytes),
+            WriteGate(turn, stats),
+            Openings(turn),
+        )
+
+    def producer_table(self, snapshots: Iterable[ProducerSnapshot]) -> ProducerTable:
+        return ProducerTable(snapshots, self.settings.producer_id_max_per_shard)

@@ -1,0 +1,117 @@
+"""The shards of this node, by key and by name, kept in step with the catalog. Lives on the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
+from stratalog.model.segment import SegmentState
+from stratalog.model.topic import Topic
+from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.rules import ShardRules
+from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.stopped import Stop
+from stratalog_node.shards.workers import ShardWorkers
+
+
+class ShardDirectory:
+    """Cost of a look-up: a dictionary's. Of an idle shard: see `ShardLog`."""
+
+    def __init__(self, context: ShardContext, workers: ShardWorkers) -> None:
+        self._context = context
+        self._workers = workers
+        self._shards: dict[ShardKey, ShardLog] = {}
+        self._by_name: dict[str, list[ShardLog | None]] = {}
+        self._rules: dict[UUID, ShardRules] = {}
+
+    # Looking up -----------------------------------------------------------------------------------------------------
+    def get(self, key: ShardKey) -> ShardLog | None:
+        return self._shards.get(key)
+
+    def by_name(self, topic: str, shard: int) -> ShardLog | None:
+        shards = self._by_name.get(topic)
+        if shards is not None and 0 <= shard < len(shards):
+            return shards[shard]
+        return None
+
+    @property
+    def count(self) -> int:
+        return len(self._shards)
+
+    def all(self) -> Iterable[ShardLog]:
+        return self._shards.values()
+
+    def stopped(self) -> list[tuple[ShardLog, Stop]]:
+        """Those that take no writes until the next start, with the reason. Cost: a look at each shard."""
+        return [(shard, shard.refusal) for shard in self._shards.values() if shard.refusal is not None]
+
+    def doubted(self) -> dict[ShardKey, int]:
+        """Shards of which the active segment takes no batches (see `ShardLog.doubted_epoch`), with its epoch."""
+        return {
+            key: shard.doubted_epoch
+            for key, shard in self._shards.items()
+            if shard.doubted_epoch >= 0 and shard.epoch == shard.doubted_epoch
+        }
+
+    # Following the catalog ------------------------------------------------------------------------------------------
+    def _rules_for(self, topic: Topic) -> ShardRules:
+        rules = self._rules.get(topic.topic_id)
+        if rules is None:
+            rules = self._rules[topic.topic_id] = ShardRules(self._context.catalog.topic_settings(topic.topic_id))
+        return rules
+
+    def attach(self, key: ShardKey) -> ShardLog | None:
+        """Make the shard's object, empty. Recovery fills in what the disk holds."""
+        catalog = self._context.catalog
+        topic = catalog.topic_by_id(key.topic_id)
+        if topic is None or key in self._shards:
+            return self._shards.get(key)
+        shard = ShardLog(self._context, self._workers, key, topic, self._rules_for(topic))
+        shard.log_start_offset = catalog.log_start_offset(key)
+        segments = catalog.segments(key)
+        shard.high_watermark = segments[-1].base_offset if segments else 0
+        shard.led_since_epoch = segments[-1].epoch if segments else 0
+        self._shards[key] = shard
+        line = self._by_name.setdefault(topic.name, [])
+        line.extend([None] * (key.shard + 1 - len(line)))
+        line[key.shard] = shard
+        return shard
+
+    def follow(self, change: Change) -> None:
+        """The catalog changed: keep shards, settings and log starts in step."""
+        match change:
+            case TopicChanged(topic):
+                self._rules.pop(topic.topic_id, None)
+                rules = self._rules_for(topic)
+                for index in range(topic.shard_count):
+                    shard = self._shards.get(ShardKey(topic.topic_id, index))
+                    if shard is not None:
+                        shard.apply_rules(topic, rules)
+            case TopicDeleted(topic):
+                self._detach(topic)
+            case ShardChanged(changed):
+                shard = self._shards.get(changed.key) or self.attach(changed.key)
+                if shard is not None and changed.log_start_offset > shard.log_start_offset:
+                    shard.log_start_offset = changed.log_start_offset
+                    shard.wake_waiters()
+            case SegmentChanged(segment):
+                shard = self._shards.get(segment.key.shard_key)
+                if shard is not None:
+                    if segment.state is SegmentState.DELETED:
+                        shard.missing.discard(segment.key)
+                    self._context.events.segment_changed(shard, segment)
+            case _:
+                pass
+
+    def _detach(self, topic: Topic) -> None:
+        """The topic is gone: writers and readers learn it now, files go after the grace period."""
+        self._rules.pop(topic.topic_id, None)
+        line = self._by_name.get(topic.name) or []
+        if any(s is not None and s.key.topic_id == topic.topic_id for s in line):
+            del self._by_name[topic.name]
+        for index in range(max(topic.shard_count, len(line))):
+            shard = self._shards.pop(ShardKey(topic.topic_id, index), None)
+            if shard is not None:
+                shard.detach()

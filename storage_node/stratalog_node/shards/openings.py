@@ -1,0 +1,38 @@
+"""How many segment files one turn makes: first appends to thousands of new shards must not hold the event loop.
+
+Those beyond it wait for the next turn, their batches copied out of the receive buffers, up to so many bytes; then they
+make their files at once after all. Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratalog.machines.segment_leader import OfferedBatch
+from stratalog_node.turn import Turn
+
+_OPENINGS_PER_TURN = 32
+_MOST_DEFERRED_BYTES = 64 << 20
+"""What batches may take that wait for their turn to make a file: they are copies, outside the receive buffers' budget.
+Those beyond it make their files at once after all."""
+
+
+class Openings:
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._number = -1
+        self._left = 0
+        self._deferred_bytes = 0
+
+    def may_open(self, batches: Sequence[OfferedBatch]) -> bool:
+        """Whether one more segment file is made in this turn, for these. False: `Turn.flush_next` its shard."""
+        if self._turn.number != self._number:
+            self._number, self._left, self._deferred_bytes = self._turn.number, _OPENINGS_PER_TURN, 0
+        self._left -= 1
+        if self._left >= 0:
+            return True
+        size_bytes = sum(batch.size_bytes for batch in batches)
+        if self._deferred_bytes + size_bytes > _MOST_DEFERRED_BYTES:
+            return True
+        self._deferred_bytes += size_bytes
+        return False
