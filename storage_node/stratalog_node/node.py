@@ -239,7 +239,7 @@ class StorageNode:
 
     def _led_shard(self, key: ShardKey) -> ShardLog | None:
         shard = self.shards.get(key)
-        return shard if shard is not None and shard.is_leader and shard.refusal is None else None
+        return shard if shard is not None and shard.is_leader and shard.stop is None else None
 
     # Running --------------------------------------------------------------------------------------------------------
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -299,9 +299,9 @@ class StorageNode:
     def readiness(self) -> dict[str, str]:
         """What keeps this node from being ready, by name."""
         reasons = {}
-        refusal = self.local.context.gate.refusal
-        if refusal is not None:
-            reasons["disk"] = refusal[1]
+        no_room = self.local.context.gate.no_room
+        if no_room is not None:
+            reasons["disk"] = no_room
         return reasons
 
     # Stop -----------------------------------------------------------------------------------------------------------

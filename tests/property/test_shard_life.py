@@ -259,7 +259,7 @@ class ShardLife(RuleBasedStateMachine):
         for index, model in enumerate(self.models):
             model.take_answers()
             shard = self.shard(index)
-            assert shard.refusal is None, shard.refusal
+            assert shard.stop is None, shard.stop
             assert shard.high_watermark <= shard.end_offset
             highest = max(model.acknowledged, default=-1)
             if self.rig._is_alive and highest >= shard.high_watermark:

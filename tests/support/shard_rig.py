@@ -13,9 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from stratalog.formats.offered_batch import BatchFault
 from stratalog.formats.record_batch import walk
 from stratalog.formats.records import NEXT_OFFSET, Record, decode_records, encode_batch
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.producer_table import SequenceFault
+from stratalog.model.append import AppendFailure
 from stratalog.model.commands import CreateTopic, RegisterNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import ShardKey
@@ -27,7 +30,7 @@ from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.layout import NodeLayout
-from stratalog_node.serve.produce import offer
+from stratalog_node.serve.produce import CODES, offer
 from stratalog_node.shards.assembly import LocalShards, open_shards
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.cold_reads import ColdReads, RemoteBatches
@@ -63,18 +66,19 @@ class Asked:
         self.answers: dict[int, Answered] = {}
         self.times_settled = 0
 
-    def settle(
-        self,
-        place: int,
-        error_code: int,
-        base_offset: int,
-        append_time_ms: int,
-        log_start_offset: int,
-        message: str | None = None,
+    def appended(self, slot: int, base_offset: int, append_time_ms: int, log_start_offset: int) -> None:
+        self._settle(slot, Answered(0, base_offset, None))
+
+    def refused(
+        self, slot: int, why: BatchFault | SequenceFault | AppendFailure, message: str, log_start_offset: int
     ) -> None:
+        """As the clients hear it, in Kafka's codes."""
+        self._settle(slot, Answered(CODES[why], -1, message))
+
+    def _settle(self, slot: int, answered: Answered) -> None:
         self.times_settled += 1
-        assert place not in self.answers, f"answered twice: {self.answers[place]}, {error_code}"
-        self.answers[place] = Answered(error_code, base_offset, message)
+        assert slot not in self.answers, f"answered twice: {self.answers[slot]}, {answered}"
+        self.answers[slot] = answered
 
     @property
     def is_answered(self) -> bool:
@@ -250,9 +254,9 @@ class ShardRig:
         """Put one batch in line; the next turn appends it."""
         asked = Asked()
         data = make_batch(values, at_ms=self.clock.now_ms if at_ms is None else at_ms, **options)
-        refusal = offer(shard, memoryview(bytearray(data)), 9, acks, asked, 0, self.clock.now_ms)
-        if refusal is not None:
-            asked.settle(0, refusal[0], -1, -1, -1, refusal[1])
+        faulty = offer(shard, memoryview(bytearray(data)), 9, acks, asked, 0, self.clock.now_ms)
+        if faulty is not None:
+            asked.refused(0, faulty.fault, faulty.message, -1)
         return asked
 
     def append(self, shard: ShardLog, *values: bytes, **options: Any) -> Asked:

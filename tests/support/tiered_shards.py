@@ -85,5 +85,5 @@ class TieredShardRig(ShardRig):
     async def healed(self, shard: ShardLog) -> ShardLog:
         """The shard's object of this life, once it serves."""
         shard = self.shard(shard)
-        await eventually(lambda: shard.refusal is None)
+        await eventually(lambda: shard.stop is None)
         return shard

@@ -1,4 +1,4 @@
-"""A record batch as a client offered it: read its header, put in what the log adds. In place, on the hot path.
+"""A record batch as a client offered it: check it by its header, put in what the log adds. In place, on the hot path.
 
 The broker may change the base offset, the leader epoch (both outside the CRC) and, under LogAppendTime, the timestamp.
 Nothing here copies a batch or looks at its records.
@@ -8,12 +8,18 @@ Source: https://kafka.apache.org/documentation/#recordbatch; docs/formats.md "Re
 from __future__ import annotations
 
 import struct
+from enum import Enum
+from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-OFFERED_HEADER = struct.Struct(">qiibIhiqqqhii")
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_HEADER_BYTES = _HEADER.size
+_LENGTH_FROM = 12
+
+OfferedHeader: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 """baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta, baseTimestamp, maxTimestamp,
-producerId, producerEpoch, baseSequence, recordsCount: unpacked as a plain tuple, because it is done per batch."""
+producerId, producerEpoch, baseSequence, recordsCount: a plain tuple, because it is made per batch."""
 
 CRC_FROM = 21
 """The CRC-32C covers the batch from its attributes on."""
@@ -28,6 +34,11 @@ _MOST_EXPANSION = (1, 1_032, 22, 255, 32_768)
 """What one byte can become, by codec: gzip 258 bytes of 2 bits, snappy 64 of 3 bytes, lz4 255 of one, zstd a block of
 128 KiB of 4."""
 
+_CODEC_BITS = 0x07
+_TRANSACTIONAL_BIT = 0x10
+_CONTROL_BIT = 0x20
+LZ4, ZSTD = 3, 4
+
 _CRC_AND_ATTRIBUTES = struct.Struct(">Ih")
 _CRC_AT = 17
 _MAX_TIMESTAMP_AT = 35
@@ -35,6 +46,76 @@ _LOG_APPEND_TIME_BIT = 0x08
 _I64 = struct.Struct(">q")
 _I32 = struct.Struct(">i")
 _EPOCH_AT = 12
+
+
+class BatchFault(Enum):
+    """What is wrong with an offered batch. Closed: who answers clients has a code for each."""
+
+    NOT_WHOLE = "its bytes are not those of a whole batch"
+    OLD_MAGIC = "it is of an older format"
+    SEVERAL = "more than one batch was sent as one"
+    WRONG_CRC = "its bytes were changed on their way"
+    WRONG_COUNT = "its number of records cannot be true"
+    CONTROL = "it is a control batch, which only the log makes"
+    TRANSACTIONAL = "it belongs to a transaction"
+    WRONG_SEQUENCE = "it has a producer, and no sequence or epoch"
+    UNKNOWN_CODEC = "nobody can decompress it"
+    TOO_LARGE = "it is larger than the topic allows"
+    WRONG_TIME = "its timestamp is outside the topic's window"
+
+
+class FaultyBatch(NamedTuple):
+    """An offered batch that is not taken. Nothing of it was changed."""
+
+    fault: BatchFault
+    message: str
+
+
+def check_offered(
+    batch: memoryview, most_bytes: int, earliest_ms: int, latest_ms: int, newest_codec: int = ZSTD
+) -> OfferedHeader | FaultyBatch:
+    """The header's fields of one batch that may be appended, or what is wrong with it.
+
+    `most_bytes` counts the whole batch; its newest timestamp must lie in `[earliest_ms, latest_ms]`, unless it is
+    negative (no timestamp); `newest_codec` is the highest number that everybody who reads it understands.
+    Cost: the CRC over its bytes, and about 1 us.
+    """
+    size = len(batch)
+    if size < _HEADER_BYTES:
+        return FaultyBatch(BatchFault.NOT_WHOLE, "no whole record batch")
+    header: OfferedHeader = _HEADER.unpack_from(batch)
+    _, length, _, magic, crc, attributes, last_delta, _, newest_ms, producer_id, epoch, sequence, count = header
+    if magic != 2:
+        return FaultyBatch(BatchFault.OLD_MAGIC, f"magic {magic}: only record batches of magic 2 are taken")
+    if length + _LENGTH_FROM != size:
+        if _HEADER_BYTES - _LENGTH_FROM <= length < size - _LENGTH_FROM:
+            return FaultyBatch(BatchFault.SEVERAL, "more than one record batch for one partition")
+        return FaultyBatch(BatchFault.NOT_WHOLE, f"batch length {length} in {size} bytes")
+    if crc32c(batch[CRC_FROM:]) != crc:
+        return FaultyBatch(BatchFault.WRONG_CRC, "the batch's CRC does not match its bytes")
+    if count <= 0 or last_delta != count - 1:
+        return FaultyBatch(BatchFault.WRONG_COUNT, f"{count} records with last offset delta {last_delta}")
+    if attributes & (_CONTROL_BIT | _TRANSACTIONAL_BIT):
+        if attributes & _CONTROL_BIT:
+            return FaultyBatch(BatchFault.CONTROL, "clients may not write control batches")
+        return FaultyBatch(BatchFault.TRANSACTIONAL, "transactions are not offered yet")
+    if producer_id >= 0 and (sequence < 0 or epoch < 0):
+        return FaultyBatch(BatchFault.WRONG_SEQUENCE, f"producer {producer_id} with sequence {sequence}, epoch {epoch}")
+    codec = attributes & _CODEC_BITS
+    if codec > newest_codec:
+        return FaultyBatch(BatchFault.UNKNOWN_CODEC, f"compression {codec}: {newest_codec} is the highest taken here")
+    if count * LEAST_RECORD_BYTES > size - _HEADER_BYTES and count > (
+        most := most_records(codec, size - _HEADER_BYTES)
+    ):
+        return FaultyBatch(BatchFault.WRONG_COUNT, f"{count} records in {size} bytes: at most {most} can be in them")
+    if size > most_bytes:
+        return FaultyBatch(BatchFault.TOO_LARGE, f"batch of {size} bytes, max.message.bytes is {most_bytes}")
+    if newest_ms > latest_ms or 0 <= newest_ms < earliest_ms:
+        return FaultyBatch(
+            BatchFault.WRONG_TIME,
+            f"timestamp {newest_ms} is outside the topic's window, {earliest_ms} to {latest_ms} now",
+        )
+    return header
 
 
 def most_records(codec: int, payload_bytes: int) -> int:

@@ -33,7 +33,7 @@ class BrokerAddress(NamedTuple):
     rack: str | None = None
 
 
-class PartitionPlace(NamedTuple):
+class PartitionReplicas(NamedTuple):
     """Where a shard's active segment is; leader -1 while it has none, leader epoch -1 when unknown."""
 
     error_code: int
@@ -56,7 +56,7 @@ def encode_topic(
     name: str | None,
     topic_id: UUID | None,
     is_internal: bool,
-    partitions: Sequence[PartitionPlace],
+    partitions: Sequence[PartitionReplicas],
 ) -> bytes:
     """One topic's entry. A null name is only legal in version 12, for a topic id that nobody knows."""
     if version >= _FLEXIBLE:
@@ -71,7 +71,7 @@ def encode_topic(
     if version >= 1:
         out.append(b"\1" if is_internal else b"\0")
     out.append(_I32.pack(len(partitions)))
-    out += (_legacy_partition(version, place) for place in partitions)
+    out += (_legacy_partition(version, one) for one in partitions)
     if version >= 8:
         out.append(_I32.pack(NOT_ASKED))
     return b"".join(out)
@@ -110,17 +110,17 @@ def encode_metadata(
 
 
 _ONE_REPLICA = struct.Struct(">hiiiBiBiBB")
-_PLACE_V7 = struct.Struct(">hiii")
-_PLACE_V0 = struct.Struct(">hii")
+_LEADER_V7 = struct.Struct(">hiii")
+_LEADER_V0 = struct.Struct(">hii")
 
 
-def _compact_partition(place: PartitionPlace) -> bytes:
-    error, partition, leader, epoch, replicas, isr, offline = place
+def _compact_partition(one: PartitionReplicas) -> bytes:
+    error, partition, leader, epoch, replicas, isr, offline = one
     if len(replicas) == 1 and len(isr) == 1 and not offline:
         return _ONE_REPLICA.pack(error, partition, leader, epoch, 2, replicas[0], 2, isr[0], 1, 0)
     return b"".join(
         (
-            _PLACE_V7.pack(error, partition, leader, epoch),
+            _LEADER_V7.pack(error, partition, leader, epoch),
             _compact_ids(replicas),
             _compact_ids(isr),
             _compact_ids(offline),
@@ -129,9 +129,11 @@ def _compact_partition(place: PartitionPlace) -> bytes:
     )
 
 
-def _legacy_partition(version: int, place: PartitionPlace) -> bytes:
-    error, partition, leader, epoch, replicas, isr, offline = place
-    head = _PLACE_V7.pack(error, partition, leader, epoch) if version >= 7 else _PLACE_V0.pack(error, partition, leader)
+def _legacy_partition(version: int, one: PartitionReplicas) -> bytes:
+    error, partition, leader, epoch, replicas, isr, offline = one
+    head = (
+        _LEADER_V7.pack(error, partition, leader, epoch) if version >= 7 else _LEADER_V0.pack(error, partition, leader)
+    )
     ids = _legacy_ids(replicas) + _legacy_ids(isr)
     return head + ids + _legacy_ids(offline) if version >= 5 else head + ids
 

@@ -25,8 +25,8 @@ DEFAULT_LIMIT = 5_000
 _SEQUENCES = 1 << 31
 
 
-class Refusal(Enum):
-    """Why a batch of an idempotent producer is not appended."""
+class SequenceFault(Enum):
+    """Why a batch of an idempotent producer is not appended. Closed: who answers clients has a code for each."""
 
     OUT_OF_ORDER = "out of order sequence"
     DUPLICATE_FORGOTTEN = "repeats a batch older than the kept ones"
@@ -84,15 +84,17 @@ class ProducerTable:
         self.dropped += max(0, len(ordered) - self.limit)
         self._entries = {entry.producer_id: entry for entry in ordered[-self.limit :]}
 
-    def judge(self, producer_id: int, epoch: int, first_sequence: int, count: int) -> Duplicate | Refusal | None:
+    def check_sequence(
+        self, producer_id: int, epoch: int, first_sequence: int, count: int
+    ) -> Duplicate | SequenceFault | None:
         """None: append it. Otherwise why not."""
         entry = self._entries.get(producer_id)
         if entry is None:
             return None
         if epoch < entry.producer_epoch:
-            return Refusal.STALE_EPOCH
+            return SequenceFault.STALE_EPOCH
         if epoch > entry.producer_epoch:
-            return None if first_sequence == 0 else Refusal.OUT_OF_ORDER
+            return None if first_sequence == 0 else SequenceFault.OUT_OF_ORDER
         last_sequence = sequence_after(first_sequence, count - 1)
         for memo in entry.batches:
             if memo.first_sequence == first_sequence and memo.last_sequence == last_sequence:
@@ -103,9 +105,9 @@ class ProducerTable:
         if first_sequence == (newest + 1) % _SEQUENCES:
             return None
         if len(entry.batches) == KEPT_BATCHES and not is_before(newest, last_sequence):
-            return Refusal.DUPLICATE_FORGOTTEN
+            return SequenceFault.DUPLICATE_FORGOTTEN
         # With fewer batches than are kept it never appended an older one: clients take "duplicate" for success.
-        return Refusal.OUT_OF_ORDER
+        return SequenceFault.OUT_OF_ORDER
 
     def record(
         self, producer_id: int, epoch: int, first_sequence: int, count: int, base_offset: int, now_ms: int

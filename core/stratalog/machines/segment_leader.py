@@ -11,13 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
-from stratalog.machines.producer_table import Duplicate, ProducerTable, Refusal
+from stratalog.machines.producer_table import Duplicate, ProducerTable, SequenceFault
+from stratalog.model.append import AppendFailure
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerSnapshot
 
 
 class OfferedBatch:
-    """One record batch that a client offers. `payload` and `request` belong to the shell and are never looked at."""
+    """One record batch that a client offers. `payload`, `request` and `slot` (which of the
+    request's answers is this batch's) belong to the shell and are never looked at."""
 
     __slots__ = (
         "acks",
@@ -25,12 +27,12 @@ class OfferedBatch:
         "base_sequence",
         "max_timestamp_ms",
         "payload",
-        "place",
         "producer_epoch",
         "producer_id",
         "record_count",
         "request",
         "size_bytes",
+        "slot",
     )
 
     def __init__(
@@ -44,7 +46,7 @@ class OfferedBatch:
         base_sequence: int,
         acks: int,
         request: Any,
-        place: Any,
+        slot: Any,
     ) -> None:
         self.payload = payload
         self.size_bytes = size_bytes
@@ -55,7 +57,7 @@ class OfferedBatch:
         self.base_sequence = base_sequence
         self.acks = acks
         self.request = request
-        self.place = place
+        self.slot = slot
         self.base_offset = -1
 
     @property
@@ -164,11 +166,11 @@ class RefuseBatch:
     """Nothing was appended."""
 
     batch: OfferedBatch
-    reason: Refusal | str
+    why: AppendFailure | SequenceFault
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatAnswer:
+class AnswerDuplicate:
     """In the log already: answer with its offset, once everything below `duplicate.end_offset` may be acknowledged."""
 
     batch: OfferedBatch
@@ -205,7 +207,7 @@ class StopLeading:
 
 
 LeaderEffect: TypeAlias = (
-    PersistBatches | RefuseBatch | RepeatAnswer | Acknowledge | RollSegment | ProposeIsr | StopLeading
+    PersistBatches | RefuseBatch | AnswerDuplicate | Acknowledge | RollSegment | ProposeIsr | StopLeading
 )
 
 
@@ -338,7 +340,7 @@ class SegmentLeader:
 
     def _append(self, offered: list[OfferedBatch], now_ms: int) -> list[LeaderEffect]:
         if self.is_fenced or self.is_ended:
-            return [RefuseBatch(batch, "this segment takes no more writes") for batch in offered]
+            return [RefuseBatch(batch, AppendFailure.NOT_LEADER) for batch in offered]
         if self.is_tail_doubted:
             return self._roll(offered)
         assert self._in_flight is None, "the last PersistBatches was not answered"
@@ -353,16 +355,18 @@ class SegmentLeader:
         remaining: list[OfferedBatch] | None = None
         for index, batch in enumerate(offered):
             if is_degraded and batch.acks == -1:
-                effects.append(RefuseBatch(batch, "not enough replicas in sync"))
+                effects.append(RefuseBatch(batch, AppendFailure.NOT_ENOUGH_REPLICAS))
                 continue
             producer_id = batch.producer_id
             if producer_id >= 0:
-                verdict = self.producers.judge(
+                verdict = self.producers.check_sequence(
                     producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count
                 )
                 if verdict is not None:
                     effects.append(
-                        RepeatAnswer(batch, verdict) if isinstance(verdict, Duplicate) else RefuseBatch(batch, verdict)
+                        AnswerDuplicate(batch, verdict)
+                        if isinstance(verdict, Duplicate)
+                        else RefuseBatch(batch, verdict)
                     )
                     continue
             if size + batch.size_bytes > limit and size > 0:

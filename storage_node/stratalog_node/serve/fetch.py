@@ -310,7 +310,7 @@ class PendingFetch(Parkable):
     def _refusal(self, name: str, shard: ShardLog | None, wanted: PartitionFetch) -> int:
         if shard is None:
             return self._server.missing_shard_error(name, wanted.partition)
-        if wanted.current_leader_epoch >= 0 and (order := shard.knows_epoch(wanted.current_leader_epoch)):
+        if wanted.current_leader_epoch >= 0 and (order := shard.compare_epoch(wanted.current_leader_epoch)):
             return ErrorCode.FENCED_LEADER_EPOCH if order < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
         if wanted.fetch_offset < shard.log_start_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE

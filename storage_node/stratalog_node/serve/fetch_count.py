@@ -39,7 +39,7 @@ class PartitionCount:
     def grow(self, shard: ShardLog) -> int | None:
         """The shard moved: how many bytes more it could give. None: look again to know."""
         active = self._active
-        if shard.active is not active or shard.log_start_offset != self._log_start_offset or shard.refusal is not None:
+        if shard.active is not active or shard.log_start_offset != self._log_start_offset or shard.stop is not None:
             return None
         if self._is_cut:
             return 0

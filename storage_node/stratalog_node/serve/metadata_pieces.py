@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.kafka.metadata import PartitionPlace, encode_topic, shape_of_version
+from stratalog.kafka.metadata import PartitionReplicas, encode_topic, shape_of_version
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
@@ -77,9 +77,9 @@ class MetadataPieces:
     def _encode(self, catalog: Catalog, topic: Topic, shape: int) -> _Piece:
         keys = [ShardKey(topic.topic_id, shard) for shard in range(topic.shard_count)]
         active = [catalog.active_segment(key) for key in keys]
-        places = [_place(shard, segment) for shard, segment in enumerate(active)]
+        partitions = [_replicas_of(shard, segment) for shard, segment in enumerate(active)]
         self.encoded_count += 1
-        data = encode_topic(shape, ErrorCode.NONE, topic.name, topic.topic_id, topic.is_internal, places)
+        data = encode_topic(shape, ErrorCode.NONE, topic.name, topic.topic_id, topic.is_internal, partitions)
         return _Piece(catalog.version, topic, keys, active, data)
 
 
@@ -87,12 +87,12 @@ def _placement(segment: Segment) -> tuple[int, int | None, tuple[int, ...], tupl
     return segment.epoch, segment.leader, segment.replicas, segment.isr
 
 
-def _place(shard: int, segment: Segment | None) -> PartitionPlace:
+def _replicas_of(shard: int, segment: Segment | None) -> PartitionReplicas:
     """The active segment leads; its epoch is Kafka's leader epoch and only grows (trap 8)."""
     if segment is None:
-        return PartitionPlace(ErrorCode.LEADER_NOT_AVAILABLE, shard, NO_LEADER, -1, (), ())
+        return PartitionReplicas(ErrorCode.LEADER_NOT_AVAILABLE, shard, NO_LEADER, -1, (), ())
     if segment.leader is None:
-        return PartitionPlace(
+        return PartitionReplicas(
             ErrorCode.LEADER_NOT_AVAILABLE, shard, NO_LEADER, segment.epoch, segment.replicas, segment.isr
         )
-    return PartitionPlace(ErrorCode.NONE, shard, segment.leader, segment.epoch, segment.replicas, segment.isr)
+    return PartitionReplicas(ErrorCode.NONE, shard, segment.leader, segment.epoch, segment.replicas, segment.isr)

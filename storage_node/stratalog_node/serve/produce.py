@@ -10,34 +10,56 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from crc32c import crc32c
-
-from stratalog.formats.offered_batch import (
-    CRC_FROM,
-    LEAST_RECORD_BYTES,
-    OFFERED_HEADER,
-    most_records,
-    stamp_append_time,
-)
+from stratalog.formats.offered_batch import LZ4, ZSTD, BatchFault, FaultyBatch, check_offered, stamp_append_time
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.produce import ProducedPartition, TopicRecords, decode_produce, encode_produce_response
+from stratalog.machines.producer_table import SequenceFault
 from stratalog.machines.segment_leader import OfferedBatch
+from stratalog.model.append import AppendFailure
 from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.connection import Connection
 
 if TYPE_CHECKING:
     from stratalog_node.serve.server import KafkaServer
+    from stratalog_node.shards.append import AppendRequest
     from stratalog_node.shards.shard_log import ShardLog
 
-_HEADER_BYTES = OFFERED_HEADER.size
-_LENGTH_FROM = 12
 _ACKS = (-1, 1, 0)
 _TIMED_OUT = "not acknowledged in time; it may be appended: repeat it with idempotence on"
-_ZSTD = 4
 _ZSTD_FROM_VERSION = 7
+"""Clients that speak no newer version of Produce may not be able to read zstd."""
+
+CODES: dict[BatchFault | SequenceFault | AppendFailure, ErrorCode] = {
+    BatchFault.NOT_WHOLE: ErrorCode.CORRUPT_MESSAGE,
+    BatchFault.OLD_MAGIC: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    BatchFault.SEVERAL: ErrorCode.INVALID_RECORD,
+    BatchFault.WRONG_CRC: ErrorCode.CORRUPT_MESSAGE,
+    BatchFault.WRONG_COUNT: ErrorCode.INVALID_RECORD,
+    BatchFault.CONTROL: ErrorCode.INVALID_RECORD,
+    BatchFault.TRANSACTIONAL: ErrorCode.INVALID_TXN_STATE,
+    BatchFault.WRONG_SEQUENCE: ErrorCode.INVALID_RECORD,
+    BatchFault.UNKNOWN_CODEC: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    BatchFault.TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
+    BatchFault.WRONG_TIME: ErrorCode.INVALID_TIMESTAMP,
+    SequenceFault.OUT_OF_ORDER: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    SequenceFault.DUPLICATE_FORGOTTEN: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+    SequenceFault.STALE_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
+    AppendFailure.NO_ROOM: ErrorCode.KAFKA_STORAGE_ERROR,
+    AppendFailure.WRITE_FAILED: ErrorCode.KAFKA_STORAGE_ERROR,
+    AppendFailure.HEALING: ErrorCode.KAFKA_STORAGE_ERROR,
+    AppendFailure.STOPPED: ErrorCode.KAFKA_STORAGE_ERROR,
+    AppendFailure.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    AppendFailure.TOPIC_DELETED: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    AppendFailure.NOT_ENOUGH_REPLICAS: ErrorCode.NOT_ENOUGH_REPLICAS,
+    AppendFailure.OUTCOME_UNKNOWN: ErrorCode.REQUEST_TIMED_OUT,
+}
+"""What a client is told of each reason for which a batch is not taken. Total: each reason is here."""
+
+Slot: TypeAlias = tuple[int, int, int]
+"""Which answer of a request is meant: (topic, position in the topic, partition)."""
 
 
 class PendingProduce(Answer):
@@ -74,25 +96,26 @@ class PendingProduce(Answer):
         self._answers.append([None] * partitions)
         self._missing += partitions
 
-    def settle(
-        self,
-        place: tuple[int, int, int],
-        error_code: int,
-        base_offset: int,
-        append_time_ms: int,
-        log_start_offset: int,
-        message: str | None = None,
+    def appended(self, slot: Slot, base_offset: int, append_time_ms: int, log_start_offset: int) -> None:
+        self._settle(slot, ProducedPartition(slot[2], 0, base_offset, append_time_ms, log_start_offset, None))
+
+    def refused(
+        self, slot: Slot, why: BatchFault | SequenceFault | AppendFailure, message: str, log_start_offset: int
     ) -> None:
-        """Answer one batch; `place` is (topic, position in the topic, partition). A second answer changes nothing."""
-        topic, position, partition = place
+        self.fail(slot, CODES[why], message, log_start_offset)
+
+    def fail(self, slot: Slot, code: int, message: str | None = None, log_start_offset: int = -1) -> None:
+        """Refuse one batch in Kafka's words."""
+        self._settle(slot, ProducedPartition(slot[2], code, -1, -1, log_start_offset, message))
+
+    def _settle(self, slot: Slot, answer: ProducedPartition) -> None:
+        topic, position, _ = slot
         answers = self._answers[topic]
         if answers[position] is not None:
             return
-        answers[position] = ProducedPartition(
-            partition, error_code, base_offset, append_time_ms, log_start_offset, message
-        )
+        answers[position] = answer
         self._missing -= 1
-        if error_code:
+        if answer.error_code:
             self.server.stats.produce_errors += 1
         if self._missing == 0:
             self.finish()
@@ -126,14 +149,8 @@ class PendingProduce(Answer):
         for topic, answers in enumerate(self._answers):
             for position, answer in enumerate(answers):
                 if answer is None:
-                    self.settle(
-                        (topic, position, self._partitions[topic][position]),
-                        ErrorCode.REQUEST_TIMED_OUT,
-                        -1,
-                        -1,
-                        -1,
-                        _TIMED_OUT,
-                    )
+                    slot = topic, position, self._partitions[topic][position]
+                    self.fail(slot, ErrorCode.REQUEST_TIMED_OUT, _TIMED_OUT)
 
 
 class PendingSingle(Answer):
@@ -167,27 +184,33 @@ class PendingSingle(Answer):
         self._is_settled = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def settle(
-        self,
-        place: object,
-        error_code: int,
-        base_offset: int,
-        append_time_ms: int,
-        log_start_offset: int,
-        message: str | None = None,
-    ) -> None:
+    def appended(self, slot: object, base_offset: int, append_time_ms: int, log_start_offset: int) -> None:
         if self._is_settled:
             return
         self._is_settled = True
         if self._timer is not None:
             self._timer.cancel()
-        if error_code:
-            self.server.stats.produce_errors += 1
-            if self.acks == 0:
-                self._connection.close(f"produce with acks=0 failed: error {error_code} {message}")
-        if self.acks == 0:
+        if self.acks:
+            self._answer(ProducedPartition(self._partition, 0, base_offset, append_time_ms, log_start_offset, None))
+
+    def refused(
+        self, slot: object, why: BatchFault | SequenceFault | AppendFailure, message: str, log_start_offset: int
+    ) -> None:
+        self.fail(slot, CODES[why], message, log_start_offset)
+
+    def fail(self, slot: object, code: int, message: str | None = None, log_start_offset: int = -1) -> None:
+        if self._is_settled:
             return
-        answer = ProducedPartition(self._partition, error_code, base_offset, append_time_ms, log_start_offset, message)
+        self._is_settled = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.server.stats.produce_errors += 1
+        if self.acks:
+            self._answer(ProducedPartition(self._partition, code, -1, -1, log_start_offset, message))
+        else:
+            self._connection.close(f"produce with acks=0 failed: error {code} {message}")
+
+    def _answer(self, answer: ProducedPartition) -> None:
         self.buffers = [encode_produce_response(self.version, self.correlation_id, ((self._name, (answer,)),))]
         self._connection.answer_ready()
 
@@ -199,7 +222,7 @@ class PendingSingle(Answer):
         self._timer = self.server.loop.call_later(max(timeout_ms, 1) / 1000, self._expire)
 
     def _expire(self) -> None:
-        self.settle(None, ErrorCode.REQUEST_TIMED_OUT, -1, -1, -1, _TIMED_OUT)
+        self.fail(None, ErrorCode.REQUEST_TIMED_OUT, _TIMED_OUT)
 
 
 class ProduceHandler:
@@ -231,10 +254,10 @@ class ProduceHandler:
         if pending.is_finished:  # no topics, or topics without partitions: nothing will be settled
             pending.finish()
             return
-        for topic_place, (name, partitions) in enumerate(topics):
+        for topic_index, (name, partitions) in enumerate(topics):
             for position, (partition, records) in enumerate(partitions):
-                place = (topic_place, position, partition)
-                self._offer(name, partition, records, header.api_version, request.acks, pending, place)
+                slot = (topic_index, position, partition)
+                self._offer(name, partition, records, header.api_version, request.acks, pending, slot)
         if not pending.is_finished:
             server.await_turn(pending, request.timeout_ms, topics)
 
@@ -246,21 +269,21 @@ class ProduceHandler:
         version: int,
         acks: int,
         pending: PendingProduce | PendingSingle,
-        place: Any,
+        slot: Any,
     ) -> None:
         if acks not in _ACKS:
-            pending.settle(place, ErrorCode.INVALID_REQUIRED_ACKS, -1, -1, -1, f"acks={acks}: use 0, 1 or all")
+            pending.fail(slot, ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: use 0, 1 or all")
             return
         shard = self._shard_of(name, partition)
         if shard is None:
-            pending.settle(place, self._server.missing_shard_error(name, partition), -1, -1, -1)
+            pending.fail(slot, self._server.missing_shard_error(name, partition))
             return
         if shard.topic.is_internal:
-            pending.settle(place, ErrorCode.INVALID_TOPIC_EXCEPTION, -1, -1, -1, f"{name} is written by the node alone")
+            pending.fail(slot, ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by the node alone")
             return
-        refusal = offer(shard, records, version, acks, pending, place, self._server.turn.now_ms)
-        if refusal is not None:
-            pending.settle(place, refusal[0], -1, -1, shard.log_start_offset, refusal[1])
+        faulty = offer(shard, records, version, acks, pending, slot, self._server.turn.now_ms)
+        if faulty is not None:
+            pending.refused(slot, faulty.fault, faulty.message, shard.log_start_offset)
 
 
 def offer(
@@ -268,63 +291,30 @@ def offer(
     records: memoryview | None,
     version: int,
     acks: int,
-    request: Any,
-    place: Any,
+    request: AppendRequest,
+    slot: Any,
     now_ms: int,
-) -> tuple[int, str] | None:
-    """Check a batch by its header and give it to its shard. Returns (error code, message) when it is refused."""
-    if records is None or len(records) < _HEADER_BYTES:
-        return ErrorCode.CORRUPT_MESSAGE, "no whole record batch"
-    size = len(records)
-    (
-        _,
-        length,
-        _,
-        magic,
-        crc,
-        attributes,
-        last_delta,
-        _,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        sequence,
-        count,
-    ) = OFFERED_HEADER.unpack_from(records)
-    if magic != 2:
-        return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"magic {magic}: only record batches of magic 2 are taken"
-    if length + _LENGTH_FROM != size:
-        if _HEADER_BYTES - _LENGTH_FROM <= length < size - _LENGTH_FROM:
-            return ErrorCode.INVALID_RECORD, "more than one record batch for one partition"
-        return ErrorCode.CORRUPT_MESSAGE, f"batch length {length} in {size} bytes"
-    if crc32c(records[CRC_FROM:]) != crc:
-        return ErrorCode.CORRUPT_MESSAGE, "the batch's CRC does not match its bytes"
-    if count <= 0 or last_delta != count - 1:
-        return ErrorCode.INVALID_RECORD, f"{count} records with last offset delta {last_delta}"
-    if attributes & 0x30:
-        if attributes & 0x20:
-            return ErrorCode.INVALID_RECORD, "clients may not write control batches"
-        return ErrorCode.INVALID_TXN_STATE, "transactions are not offered yet"
-    if producer_id >= 0 and (sequence < 0 or producer_epoch < 0):
-        return ErrorCode.INVALID_RECORD, f"producer {producer_id} with sequence {sequence}, epoch {producer_epoch}"
-    codec = attributes & 0x07
-    if codec > _ZSTD or (codec == _ZSTD and version < _ZSTD_FROM_VERSION):
-        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {codec} in Produce v{version}"
-    if count * LEAST_RECORD_BYTES > size - _HEADER_BYTES and count > (
-        most := most_records(codec, size - _HEADER_BYTES)
-    ):
-        return ErrorCode.INVALID_RECORD, f"{count} records in {size} bytes: at most {most} can be in them"
+) -> FaultyBatch | None:
+    """Check a batch by its header and give it to its shard. Returns what is wrong with it when it is not taken."""
+    if records is None:
+        return FaultyBatch(BatchFault.NOT_WHOLE, "no whole record batch")
     rules = shard.rules
-    if size > rules.max_message_bytes:
-        return ErrorCode.MESSAGE_TOO_LARGE, f"batch of {size} bytes, max.message.bytes is {rules.max_message_bytes}"
+    header = check_offered(
+        records,
+        rules.max_message_bytes,
+        now_ms - rules.timestamp_before_max_ms,
+        now_ms + rules.timestamp_after_max_ms,
+        ZSTD if version >= _ZSTD_FROM_VERSION else LZ4,
+    )
+    if isinstance(header, FaultyBatch):
+        return header
+    _, _, _, _, _, attributes, _, _, max_timestamp, producer_id, producer_epoch, sequence, count = header
     if rules.is_append_time:
         max_timestamp = now_ms
         stamp_append_time(records, attributes, now_ms)
-    elif max_timestamp > now_ms + rules.timestamp_after_max_ms or (
-        max_timestamp < now_ms - rules.timestamp_before_max_ms and max_timestamp >= 0
-    ):
-        return ErrorCode.INVALID_TIMESTAMP, f"timestamp {max_timestamp} is outside the topic's window around {now_ms}"
     shard.offer(
-        OfferedBatch(records, size, count, max_timestamp, producer_id, producer_epoch, sequence, acks, request, place)
+        OfferedBatch(
+            records, len(records), count, max_timestamp, producer_id, producer_epoch, sequence, acks, request, slot
+        )
     )
     return None

@@ -45,7 +45,7 @@ class ShardDirectory:
 
     def stopped(self) -> list[tuple[ShardLog, Stop]]:
         """Those that take no writes until the next start, with the reason. Cost: a look at each shard."""
-        return [(shard, shard.refusal) for shard in self._shards.values() if shard.refusal is not None]
+        return [(shard, shard.stop) for shard in self._shards.values() if shard.stop is not None]
 
     def doubted(self) -> dict[ShardKey, int]:
         """Shards of which the active segment takes no batches (see `ShardLog.doubted_epoch`), with its epoch."""

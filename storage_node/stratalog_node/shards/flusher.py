@@ -212,15 +212,15 @@ class Flusher:
         """Blocking. Returns, for each one asked, why it is not on the disk, or None."""
         outcomes: list[Exception | None] = [None] * len(group)
         spans = [ask.size_bytes - self._journal.durable_bytes(ask.active) for ask in group]
-        small = [place for place, span in enumerate(spans) if span <= JOURNAL_SPAN_BYTES]
-        direct = [place for place, span in enumerate(spans) if span > JOURNAL_SPAN_BYTES]
-        if len(small) <= DIRECT_FILES or not self._write_journal([group[place] for place in small]):
+        small = [index for index, span in enumerate(spans) if span <= JOURNAL_SPAN_BYTES]
+        direct = [index for index, span in enumerate(spans) if span > JOURNAL_SPAN_BYTES]
+        if len(small) <= DIRECT_FILES or not self._write_journal([group[index] for index in small]):
             direct += small
-        for place in direct:
+        for index in direct:
             try:
-                sync_segment(group[place].active, group[place].size_bytes)
+                sync_segment(group[index].active, group[index].size_bytes)
             except Exception as error:
-                outcomes[place] = error
+                outcomes[index] = error
         return outcomes
 
     def _write_journal(self, asks: list[_Ask]) -> bool:

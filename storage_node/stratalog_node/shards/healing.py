@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 
 from stratalog.formats.segment_file import encode_segment_header
-from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import AdvanceLogStart, RollSegment
 from stratalog.model.errors import Rejected, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
@@ -90,20 +89,20 @@ class Healing:
                 return
             except (Rejected, FlushLost) as error:  # that a second flush succeeds proves nothing
                 log.error("shard cannot be healed", topic=shard.topic.name, shard=shard.key.shard, error=str(error))
-                shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, str(error), StopCause.UNREADABLE)
+                shard.stop = Stop(str(error), StopCause.UNREADABLE)
                 return
             except (StratalogError, OSError, TimeoutError) as error:
-                shard.refusal = self._waiting(shard, missing, str(error) or repr(error))
+                shard.stop = self._waiting(shard, missing, str(error) or repr(error))
             except Exception as error:  # one shard's fault must not end in silence (F48)
                 log.error("shard stopped by a fault", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
                 reason = f"a fault in the node, see its log: {error}"
-                shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.UNREADABLE)
+                shard.stop = Stop(reason, StopCause.UNREADABLE)
                 return
             await backoff.pause()
 
     async def _open_again(self, shard: ShardLog) -> None:
         await self._recovery.recover_again(shard)
-        if self._directory.get(shard.key) is not shard or shard.refusal is not None:
+        if self._directory.get(shard.key) is not shard or shard.stop is not None:
             return
         self._recovery.hand_over(self._sealing)
         self._context.stats.healed_shards += 1
@@ -112,9 +111,9 @@ class Healing:
 
     def _waiting(self, shard: ShardLog, missing: MissingTail, why: str) -> Stop:
         reason = f"{missing.describe(shard.topic.name)} and cannot be brought back yet: {why}; it is tried again"
-        if shard.refusal is None or shard.refusal.reason != reason:
+        if shard.stop is None or shard.stop.reason != reason:
             log.warning("shard not healed yet", reason=reason)
-        return Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.HEALING)
+        return Stop(reason, StopCause.HEALING)
 
     def _stop(self, shard: ShardLog, missing: MissingTail, lost: Lost) -> None:
         path = self._context.layout.segment(missing.segment.key)
@@ -126,7 +125,7 @@ class Healing:
             f"and {lost}"
         )
         log.error("local data is lost", error=reason)
-        shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.DATA_LOST)
+        shard.stop = Stop(reason, StopCause.DATA_LOST)
 
     # One attempt ------------------------------------------------------------------------------------------------------
     async def _bring_back(self, shard: ShardLog, missing: MissingTail) -> None:
@@ -150,7 +149,7 @@ class Healing:
             try:
                 lost = await refill.up_to(missing.known_end)
                 if lost is not None:
-                    shard.refusal = self._waiting(shard, missing, str(lost))
+                    shard.stop = self._waiting(shard, missing, str(lost))
                     await self._give_up(shard, segment, refill, file, missing.known_end, lost)
             finally:
                 # Also what is not whole yet: the next start takes what it finds for flushed up to the checkpoint.

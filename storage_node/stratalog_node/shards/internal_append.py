@@ -7,18 +7,20 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from stratalog.formats.record_batch import check_batch
-from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.segment_leader import OfferedBatch
+from stratalog.model.append import AppendFailure
 from stratalog.model.errors import DiskFull, Fenced, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.topic import Topic
+from stratalog_node.shards.append import AppendRefusal
 
-_APPEND_ERRORS: dict[int, type[StratalogError]] = {
-    ErrorCode.KAFKA_STORAGE_ERROR: DiskFull,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: Fenced,
-    ErrorCode.REQUEST_TIMED_OUT: OutcomeUnknown,
+_ERRORS: dict[AppendRefusal, type[StratalogError]] = {
+    AppendFailure.NO_ROOM: DiskFull,
+    AppendFailure.NOT_LEADER: Fenced,
+    AppendFailure.OUTCOME_UNKNOWN: OutcomeUnknown,
 }
-"""What each refusal promises: only `Fenced` says that another leads, only `OutcomeUnknown` that it may be appended."""
+"""Only `DiskFull` promises to end by itself, only `Fenced` says that another leads, only `OutcomeUnknown` that it may
+be appended. All else is `Unavailable`: nothing was done."""
 
 
 class OfferedTo(Protocol):
@@ -42,7 +44,7 @@ async def append_internally(shard: OfferedTo, batches: Sequence[bytes]) -> int:
     source = f"batch for {shard.topic.name}-{shard.key.shard}"
     # All are checked before one is offered: of what is refused here nothing is appended.
     headers = [check_batch(data, source=source) for data in batches]
-    for place, (data, header) in enumerate(zip(batches, headers, strict=True)):
+    for slot, (data, header) in enumerate(zip(batches, headers, strict=True)):
         shard.offer(
             OfferedBatch(
                 memoryview(bytearray(data)),
@@ -54,14 +56,14 @@ async def append_internally(shard: OfferedTo, batches: Sequence[bytes]) -> int:
                 header.base_sequence,
                 -1,
                 request,
-                place,
+                slot,
             )
         )
     return await request.first_offset
 
 
 class InternalAppend:
-    """Answers of batches that the node itself appends, as one awaitable."""
+    """Answers of batches that the node itself appends, as one awaitable. Slots count from 0, in the order offered."""
 
     __slots__ = ("_first", "_missing", "first_offset")
 
@@ -70,23 +72,16 @@ class InternalAppend:
         self._missing = count
         self._first = -1
 
-    def settle(
-        self,
-        place: int,
-        error_code: int,
-        base_offset: int,
-        append_time_ms: int,
-        log_start_offset: int,
-        message: str | None = None,
-    ) -> None:
+    def appended(self, slot: int, base_offset: int, append_time_ms: int, log_start_offset: int) -> None:
         if self.first_offset.done():
             return
-        if error_code:
-            kind = _APPEND_ERRORS.get(error_code, Unavailable)
-            self.first_offset.set_exception(kind(f"append refused: {ErrorCode(error_code).name}: {message}"))
-            return
-        if place == 0:
+        if slot == 0:
             self._first = base_offset
         self._missing -= 1
         if self._missing == 0:
             self.first_offset.set_result(self._first)
+
+    def refused(self, slot: int, why: AppendRefusal, message: str, log_start_offset: int) -> None:
+        if not self.first_offset.done():
+            kind = _ERRORS.get(why, Unavailable)
+            self.first_offset.set_exception(kind(f"append refused: {message}"))

@@ -9,16 +9,8 @@ Source: KAFKA-14312, KAFKA-15591; KAFKA-14920 mends it there in the same way, fo
 
 from __future__ import annotations
 
-from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.producer_table import ProducerTable, Refusal, is_before
+from stratalog.machines.producer_table import ProducerTable, is_before
 from stratalog.machines.segment_leader import OfferedBatch
-
-SEQUENCE_ERRORS = {
-    Refusal.OUT_OF_ORDER: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    Refusal.DUPLICATE_FORGOTTEN: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-    Refusal.STALE_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
-}
-"""What clients are answered for a batch that is not their producer's next one. Such a batch is owed by nobody."""
 
 _MOST = 1_000
 """Producers of one shard. Above that the one refused longest ago is forgotten."""

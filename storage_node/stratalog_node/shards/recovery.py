@@ -23,7 +23,6 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.model.errors import Corrupt, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -151,7 +150,7 @@ class Recovery:
         await self._recover(shard, set(self._files.get(key, ())))
 
     async def recover_again(self, shard: ShardLog) -> None:
-        """The disk holds more than before: look anew. Afterwards the shard serves, or `unhealed` or its refusal say why
+        """The disk holds more than before: look anew. Afterwards the shard serves, or `unhealed` or its stop say why
         not."""
         self.unhealed.pop(shard.key, None)
         await self._recover(shard, set(self._context.layout.list_shard(shard.key)), is_first=False)
@@ -172,9 +171,9 @@ class Recovery:
                     await self.revoke(key)
         except (StratalogError, OSError) as error:
             log.error("shard cannot be opened", topic=shard.topic.name, shard=shard.key.shard, error=str(error))
-            stop = Stop(ErrorCode.KAFKA_STORAGE_ERROR, str(error), StopCause.UNREADABLE)
+            stop = Stop(str(error), StopCause.UNREADABLE)
             found.to_confirm.clear()
-        # From here on in one go: a shard without a refusal and without its files would begin them anew.
+        # From here on in one go: a shard without a stop and without its files would begin them anew.
         for copy in shard.ended:
             copy.file.retire()  # of the pass before
         shard.ended = found.ended  # what could be opened is read, also where the rest could not
@@ -183,12 +182,12 @@ class Recovery:
             # What the object store holds stays readable meanwhile.
             shard.high_watermark = max(shard.high_watermark, missing.known_end)
             reason = missing.describe(shard.topic.name)
-            shard.refusal = Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.HEALING)
+            shard.stop = Stop(reason, StopCause.HEALING)
             return
         if stop is None:
             shard.active = found.active
             shard.high_watermark = max(shard.high_watermark, found.high_watermark)
-        shard.refusal = stop
+        shard.stop = stop
         self._found.append((shard, found))
 
     async def _recover_files(

@@ -6,6 +6,9 @@ from stratalog.machines.segment_leader import RollPolicy
 from stratalog.settings.choices import FlushPolicy, TimestampType, UncleanSeal
 from stratalog.settings.topic import TopicSettings
 
+_ANY_MS = 1 << 64
+"""Above the distance of any two timestamps."""
+
 
 class ShardRules:
     """Replaced as a whole when the topic's settings change."""
@@ -24,8 +27,9 @@ class ShardRules:
     def __init__(self, settings: TopicSettings) -> None:
         self.max_message_bytes = settings.max_message_bytes
         self.is_append_time = settings.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-        self.timestamp_before_max_ms = settings.message_timestamp_before_max_ms
-        self.timestamp_after_max_ms = settings.message_timestamp_after_max_ms
+        # Under LogAppendTime the log gives the time: whatever the client says is no fault.
+        self.timestamp_before_max_ms = _ANY_MS if self.is_append_time else settings.message_timestamp_before_max_ms
+        self.timestamp_after_max_ms = _ANY_MS if self.is_append_time else settings.message_timestamp_after_max_ms
         self.is_fsync = settings.flush_policy is FlushPolicy.FSYNC
         self.gives_up_lost = settings.unclean_seal is UncleanSeal.ALLOW
         self.read_policy = settings.remote_read_policy

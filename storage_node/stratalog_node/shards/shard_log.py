@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, assert_never
 
-from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.producer_table import ProducerTable, Refusal
+from stratalog.machines.producer_table import ProducerTable, SequenceFault
 from stratalog.machines.segment_leader import (
     Acknowledge,
+    AnswerDuplicate,
     BatchesPersisted,
     BatchesReceived,
     BatchesWritten,
@@ -27,12 +27,12 @@ from stratalog.machines.segment_leader import (
     PersistFailed,
     ProposeIsr,
     RefuseBatch,
-    RepeatAnswer,
     RollAsked,
     RollSegment,
     StopLeading,
     TimePassed,
 )
+from stratalog.model.append import AppendFailure
 from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -43,11 +43,12 @@ from stratalog.model.topic import Topic
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards import ranges
 from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.append import AppendRefusal, failure_of
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.internal_append import append_internally
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.new_segment import open_new
-from stratalog_node.shards.owed import SEQUENCE_ERRORS, OwedBatches
+from stratalog_node.shards.owed import OwedBatches
 from stratalog_node.shards.rules import ShardRules
 from stratalog_node.shards.shard_lookup import FoundOffset
 from stratalog_node.shards.shard_view import LogRange
@@ -84,8 +85,8 @@ class ShardLog:
         "led_since_epoch",
         "log_start_offset",
         "missing",
-        "refusal",
         "rules",
+        "stop",
         "topic",
         "waiters",
         "workers",
@@ -113,7 +114,7 @@ class ShardLog:
         """The epoch that was active before an unclean start, and takes no batches: see `SegmentLeader`."""
         self.inherited: tuple[ProducerSnapshot, ...] | None = None
         """Producers that the first file opened in this life begins with, where recovery knows them."""
-        self.refusal: Stop | None = None
+        self.stop: Stop | None = None
         """Why this shard takes no writes, if so: until the next start, or until it is healed."""
         self.waiters: set[FetchWaiter] = set()
         self._pending: list[OfferedBatch] = []
@@ -130,7 +131,7 @@ class ShardLog:
     def is_end_known(self) -> bool:
         """False when the log could not be opened: what is known of it, up to `high_watermark`, is served; whoever asks
         for the end, or beyond, must ask again (F40)."""
-        return self.refusal is None or not self.refusal.hides_end
+        return self.stop is None or not self.stop.hides_end
 
     @property
     def end_offset(self) -> int:
@@ -147,7 +148,7 @@ class ShardLog:
         segment = self.context.catalog.active_segment(self.key)
         return segment is not None and segment.leader == self.context.node_id
 
-    def knows_epoch(self, epoch: int) -> int:
+    def compare_epoch(self, epoch: int) -> int:
         """-1: a client with this epoch has stale metadata; 1: it knows more than we do; 0: serve it.
 
         Every roll raises the epoch, so one that this node led too is good enough: its log was never truncated since.
@@ -186,13 +187,13 @@ class ShardLog:
         """Once per turn: step the machine with all that came, write once, answer."""
         self._is_dirty = False
         batches, self._pending = self._pending, []
-        refusal = self.refusal or self.context.gate.refusal
-        if refusal is not None:
-            self._refuse_all(batches, refusal[0], refusal[1])
-            return
+        if self.stop is not None:
+            return self._refuse_all(batches, self.stop.failure, self.stop.reason)
+        if self.context.gate.no_room is not None:
+            return self._refuse_all(batches, AppendFailure.NO_ROOM, self.context.gate.no_room)
         if self._owed:
             batches, early = self._owed.sort_out(batches, self.active.leader.producers if self.active else None, now_ms)
-            self._refuse_all(early, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the batch before it was refused")
+            self._refuse_all(early, SequenceFault.OUT_OF_ORDER, "the batch before it was refused")
             if not batches:
                 return
         if (self.active is None or self.active.leader.is_tail_doubted) and not self.context.openings.may_open(batches):
@@ -202,13 +203,12 @@ class ShardLog:
             try:
                 self.active = self._open_first()
             except (DiskFull, Unavailable) as error:
-                self._refuse_all(batches, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-                return
+                return self._refuse_all(batches, failure_of(error), str(error))
         try:
             self._step(self.active, BatchesReceived(batches), now_ms)
         except Exception as fault:
             # Some may be in the log: nobody knows. A second answer to those that have one changes nothing.
-            self._refuse_all(batches, ErrorCode.REQUEST_TIMED_OUT, f"a fault in the node, see its log: {fault}")
+            self._refuse_all(batches, AppendFailure.OUTCOME_UNKNOWN, f"a fault in the node, see its log: {fault}")
             raise
 
     def _defer(self, batches: list[OfferedBatch]) -> None:
@@ -231,7 +231,7 @@ class ShardLog:
         """The write failed, and with it the roll that would have followed: its batches are refused too."""
         for effect in effects:
             if isinstance(effect, RollSegment):
-                self._refuse_all(effect.remaining, ErrorCode.KAFKA_STORAGE_ERROR, "the write before this one failed")
+                self._refuse_all(effect.remaining, AppendFailure.WRITE_FAILED, "the write before this one failed")
 
     def _perform(self, active: ActiveSegment, effect: LeaderEffect, now_ms: int) -> bool:
         match effect:
@@ -239,12 +239,10 @@ class ShardLog:
                 return self._persist(active, effect, now_ms)
             case Acknowledge(leader_mark, high_watermark):
                 self._acknowledge(active, leader_mark, high_watermark)
-            case RepeatAnswer(batch, duplicate):
+            case AnswerDuplicate(batch, duplicate):
                 self._wait_for(Waiting(duplicate.end_offset, duplicate.base_offset, batch))
-            case RefuseBatch(batch, reason):
-                code = SEQUENCE_ERRORS[reason] if isinstance(reason, Refusal) else ErrorCode.NOT_ENOUGH_REPLICAS
-                message = reason.value if isinstance(reason, Refusal) else reason
-                self._refuse(batch, code, message)
+            case RefuseBatch(batch, why):
+                self._refuse(batch, why, why.value)
             case RollSegment(end_offset, remaining):
                 self._roll(active, end_offset, remaining, now_ms)
             case ProposeIsr():
@@ -261,9 +259,9 @@ class ShardLog:
         except (Unavailable, OutcomeUnknown) as error:
             self._step(active, PersistFailed(), now_ms)
             self._write_failed(error)
-            code = ErrorCode.REQUEST_TIMED_OUT if isinstance(error, OutcomeUnknown) else ErrorCode.KAFKA_STORAGE_ERROR
-            self._refuse_all(effect.batches, code, str(error))
-            self._fail_waiting_above(active.leader.end_offset, str(error))
+            why = failure_of(error)
+            self._refuse_all(effect.batches, why, str(error))
+            self._fail_waiting_above(active.leader.end_offset, why, str(error))
             return False
         stats = self.context.stats
         stats.appended_bytes += effect.size_bytes
@@ -288,8 +286,8 @@ class ShardLog:
             self.context.turn.tell_moved(self)
             log_start, is_append_time = self.log_start_offset, self.rules.is_append_time
             for batch in effect.batches:
-                batch.request.settle(
-                    batch.place, 0, batch.base_offset, batch.max_timestamp_ms if is_append_time else -1, log_start
+                batch.request.appended(
+                    batch.slot, batch.base_offset, batch.max_timestamp_ms if is_append_time else -1, log_start
                 )
             return True
         self._queue_answers(effect.batches)
@@ -300,7 +298,7 @@ class ShardLog:
     def _queue_answers(self, batches: list[OfferedBatch]) -> None:
         for batch in batches:
             if batch.acks == 0:
-                batch.request.settle(batch.place, 0, batch.base_offset, -1, self.log_start_offset)
+                batch.request.appended(batch.slot, batch.base_offset, -1, self.log_start_offset)
             else:
                 self._waiting.append(Waiting(batch.end_offset, batch.base_offset, batch))
 
@@ -325,7 +323,7 @@ class ShardLog:
     def _answer(self, waiting: Waiting) -> None:
         batch = waiting.batch
         append_time_ms = batch.max_timestamp_ms if self.rules.is_append_time else -1
-        batch.request.settle(batch.place, 0, waiting.base_offset, append_time_ms, self.log_start_offset)
+        batch.request.appended(batch.slot, waiting.base_offset, append_time_ms, self.log_start_offset)
 
     def _wait_for(self, waiting: Waiting) -> None:
         if waiting.end_offset <= self.high_watermark or waiting.batch.acks == 0:
@@ -334,35 +332,35 @@ class ShardLog:
             # In the log but not committed yet: a repetition is not acknowledged before its original (F54).
             self._waiting.insert(waiting)
 
-    def _refuse_all(self, batches: list[OfferedBatch], code: int, message: str) -> None:
-        for batch in batches:
-            self._refuse(batch, code, message)
-
-    def _refuse(self, batch: OfferedBatch, code: int, message: str) -> None:
-        if batch.producer_id >= 0 and code not in SEQUENCE_ERRORS.values():
+    def _refuse(self, batch: OfferedBatch, why: AppendRefusal, message: str) -> None:
+        if batch.producer_id >= 0 and not isinstance(why, SequenceFault):
             self._owed = self._owed or OwedBatches()
             self._owed.refused(batch, self.context.turn.now_ms)
-        batch.request.settle(batch.place, code, -1, -1, self.log_start_offset, message)
+        batch.request.refused(batch.slot, why, message, self.log_start_offset)
+
+    def _refuse_all(self, batches: list[OfferedBatch], why: AppendRefusal, message: str) -> None:
+        for batch in batches:
+            self._refuse(batch, why, message)
 
     def _write_failed(self, error: StratalogError) -> None:
         self.context.gate.write_failed(self.topic.name, self.key.shard, error)
 
-    def _fail_waiting_above(self, end_offset: int, message: str) -> None:
+    def _fail_waiting_above(self, end_offset: int, why: AppendFailure, message: str) -> None:
         for waiting in self._waiting.take_above(end_offset):
-            self._refuse(waiting.batch, ErrorCode.KAFKA_STORAGE_ERROR, message)
+            self._refuse(waiting.batch, why, message)
 
     def flush_failed(self, active: ActiveSegment, reason: str, now_ms: int) -> None:
         """What the disk holds of this segment is not known any more: acknowledge nothing more of it, seal it never."""
         active.leader.step(FenceRaised(active.key.epoch), now_ms)
         active.damage = reason  # the kernel may have dropped what it could not write
-        self._stop(Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.FLUSH_FAILED))
+        self._stop(Stop(reason, StopCause.FLUSH_FAILED))
 
     def stop_after_fault(self, reason: str) -> None:
         """Something unforeseen: what waits learns that nobody knows its outcome, what is in line is refused."""
-        self._stop(Stop(ErrorCode.KAFKA_STORAGE_ERROR, reason, StopCause.FAULT))
+        self._stop(Stop(reason, StopCause.FAULT))
         self._is_dirty = False
         batches, self._pending = self._pending, []
-        self._refuse_all(batches, ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        self._refuse_all(batches, AppendFailure.STOPPED, reason)
 
     def turn_failed(self, error: Exception) -> None:
         """Its part of the turn met a fault, which must not take the turn of all others (F48)."""
@@ -371,14 +369,14 @@ class ShardLog:
 
     def stop_leading(self, reason: str) -> None:
         """Another node leads, or the topic is gone."""
-        self._stop(Stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason, StopCause.DEPOSED))
+        self._stop(Stop(reason, StopCause.DEPOSED))
 
     def _stop(self, stop: Stop) -> None:
         """Whoever waits gets "outcome unknown": the batch may survive in the segment's seal."""
         if self.is_end_known:  # what else befalls a log that was not opened does not make its end known
-            self.refusal = stop
+            self.stop = stop
         for waiting in self._waiting.take_above(-1):
-            self._refuse(waiting.batch, ErrorCode.REQUEST_TIMED_OUT, stop.reason)
+            self._refuse(waiting.batch, AppendFailure.OUTCOME_UNKNOWN, stop.reason)
         self.wake_waiters()
 
     # Opening and rolling ----------------------------------------------------------------------------------------
@@ -416,7 +414,7 @@ class ShardLog:
         except (DiskFull, Unavailable) as error:
             old.leader.is_ended = False
             self._write_failed(error)
-            self._refuse_all(remaining, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            self._refuse_all(remaining, failure_of(error), str(error))
             return
         old.producers_at_end = old.leader.producers.snapshot()
         if old.producers_at_end:  # a checkpoint: the segments before may be deleted before it is written to
@@ -431,14 +429,14 @@ class ShardLog:
     def ask_roll(self, now_ms: int) -> bool:
         """By command; False when the active segment is empty."""
         before = self.active
-        if before is not None and self.refusal is None:
+        if before is not None and self.stop is None:
             self._step(before, RollAsked(), now_ms)
         return self.active is not before
 
     def look_at_age(self, now_ms: int) -> bool:
         """Returns whether it has rolled."""
         before = self.active
-        if before is not None and self.refusal is None:
+        if before is not None and self.stop is None:
             self._step(before, TimePassed(), now_ms)
         return self.active is not before
 
@@ -469,7 +467,7 @@ class ShardLog:
     def detach(self) -> None:
         """The topic was deleted: writers and readers learn it now, files go after the grace period."""
         self.stop_leading("the topic was deleted")
-        self.refusal = Stop(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted", StopCause.DEPOSED)
+        self.stop = Stop("the topic was deleted", StopCause.DELETED)
         unsealed = [*self.ended, *([self.active] if self.active else [])]
         self.workers.sealing.detached(self, unsealed)
         for copy in (*self.copies.values(), *unsealed):

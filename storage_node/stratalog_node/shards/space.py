@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.retention import DiskPressure
 from stratalog.model.errors import DiskFull, StratalogError
 from stratalog.telemetry.logs import logger
@@ -73,7 +72,7 @@ class SpaceGuard:
     async def _run(self) -> None:
         while True:
             pause_s = _POLL_S
-            if self._spare_bytes > 0 and self._gate.refusal is None:
+            if self._spare_bytes > 0 and self._gate.no_room is None:
                 pause_s = min(max(self._spare_bytes / _FASTEST_BYTES_PER_S, _SHORTEST_POLL_S), _POLL_S)
             await asyncio.sleep(pause_s)
             self._since_counted_s += pause_s
@@ -102,21 +101,19 @@ class SpaceGuard:
             self.stats.local_bytes = self._disk.local_bytes()
         reason = self._reason(free_bytes)
         self._has_failed = False
-        was_refusing = self._gate.refusal is not None
+        was_refusing = self._gate.no_room is not None
+        self._gate.no_room = reason
         if reason is None:
             if was_refusing:
                 log.info("writes resume", free_bytes=free_bytes, local_bytes=self.stats.local_bytes)
-            self._gate.refusal = None
-        else:
-            if not was_refusing:
-                self.stats.refusals += 1
-                log.error("writes are refused", reason=reason)
-            self._gate.refusal = (ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        elif not was_refusing:
+            self.stats.refusals += 1
+            log.error("writes are refused", reason=reason)
         self.stats.is_refusing_writes = int(reason is not None)
 
     def _reason(self, free_bytes: int) -> str | None:
         needed = self._reserve_bytes
-        if self._gate.refusal is not None:
+        if self._gate.no_room is not None:
             needed = int(needed * _HEALED_SHARE)
         if self._has_failed or free_bytes < needed:
             return (

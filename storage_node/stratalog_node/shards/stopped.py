@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.append import AppendFailure
 from stratalog.telemetry.metrics import MetricRegistry
 
 
@@ -22,6 +22,8 @@ class StopCause(StrEnum):
     HEALING = "healing"
     FAULT = "fault"
     DEPOSED = "deposed"
+    DELETED = "deleted"
+    """Its topic. Such a shard is no longer one of the node's: only who still holds it learns of it."""
 
 
 _NEXT_STEPS = {
@@ -38,13 +40,18 @@ _NEXT_STEPS = {
     StopCause.FAULT: "restart the node, and report the fault with the stack that its log holds",
     StopCause.DEPOSED: "restart the node, so that it asks the meta service anew who leads; if that does not help, look "
     "for a second node with the same node.id",
+    StopCause.DELETED: "nothing: the topic was deleted",
+}
+
+
+_FAILURES = {
+    StopCause.HEALING: AppendFailure.HEALING,
+    StopCause.DEPOSED: AppendFailure.NOT_LEADER,
+    StopCause.DELETED: AppendFailure.TOPIC_DELETED,
 }
 
 
 class Stop(NamedTuple):
-    """`code` is what clients are answered."""
-
-    code: ErrorCode
     reason: str
     cause: StopCause
 
@@ -52,6 +59,11 @@ class Stop(NamedTuple):
     def hides_end(self) -> bool:
         """The log was not opened as a whole: it may reach further than what is known of it."""
         return self.cause in (StopCause.UNREADABLE, StopCause.DATA_LOST, StopCause.HEALING)
+
+    @property
+    def failure(self) -> AppendFailure:
+        """What whoever appends is told."""
+        return _FAILURES.get(self.cause, AppendFailure.STOPPED)
 
     @property
     def next_step(self) -> str:
@@ -69,7 +81,7 @@ def add_stopped_metric(metrics: MetricRegistry, shards: StoppingShards) -> None:
 
     def count() -> dict[tuple[str, ...], int]:
         causes = Counter(stop.cause for _, stop in shards.stopped())
-        return {(cause.value,): causes[cause] for cause in StopCause}
+        return {(cause.value,): causes[cause] for cause in StopCause if cause is not StopCause.DELETED}
 
     metrics.register(
         "stratalog_log_stopped_shards",

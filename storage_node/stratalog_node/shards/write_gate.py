@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.stats import ShardStats
@@ -22,7 +21,7 @@ _TOLD_EVERY_MS = 10_000
 
 class WriteGate:
     def __init__(self, turn: Turn, stats: ShardStats) -> None:
-        self.refusal: tuple[ErrorCode, str] | None = None
+        self.no_room: str | None = None
         """Why the whole node takes no writes, if so (disk full, hard limit)."""
         self._turn = turn
         self._stats = stats

@@ -25,14 +25,6 @@ SPEAKS_KAFKA = ("stratalog.kafka", "stratalog_node.serve", "stratalog_node.node"
 
 KAFKA_ELSEWHERE: dict[str, str] = {
     "stratalog_node.groups.forgetting": "which topics a group's members subscribe to is in their own bytes",
-    "stratalog_node.shards.healing": "settles with an error code",
-    "stratalog_node.shards.internal_append": "settles with an error code",
-    "stratalog_node.shards.owed": "settles with an error code",
-    "stratalog_node.shards.recovery": "settles with an error code",
-    "stratalog_node.shards.shard_log": "settles with an error code",
-    "stratalog_node.shards.space": "settles with an error code",
-    "stratalog_node.shards.stopped": "settles with an error code",
-    "stratalog_node.shards.write_gate": "settles with an error code",
 }
 """Module that imports some of it all the same, and why."""
 

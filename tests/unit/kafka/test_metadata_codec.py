@@ -7,7 +7,7 @@ import pytest
 from stratalog.kafka.frames import encode_response_head
 from stratalog.kafka.metadata import (
     BrokerAddress,
-    PartitionPlace,
+    PartitionReplicas,
     encode_metadata,
     encode_topic,
     shape_of_version,
@@ -33,7 +33,7 @@ def test_a_response_has_kafka_pythons_bytes(version: int) -> None:
                 topic.topic_id,
                 topic.is_internal,
                 [
-                    PartitionPlace(
+                    PartitionReplicas(
                         p.error_code,
                         p.partition_index,
                         p.leader_id,
@@ -69,13 +69,13 @@ def test_a_partition_with_one_replica_says_what_any_other_says(version: int) -> 
     )
     topic = cls.MetadataResponseTopic(version=version, name="orders", error_code=0, partitions=[partition])
     oracle = cls(version=version, cluster_id="c", controller_id=1, topics=[topic], brokers=[], throttle_time_ms=0)
-    piece = encode_topic(version, 0, "orders", None, False, [PartitionPlace(0, 4, 1, 9, (1,), (1,))])
+    piece = encode_topic(version, 0, "orders", None, False, [PartitionReplicas(0, 4, 1, 9, (1,), (1,))])
     body = encode_metadata(version, [], "c", 1, [piece])
     assert encode_response_head(3, version, 77, len(body)) + body == frame_of(oracle)
 
 
 def test_versions_of_one_shape_share_a_topics_bytes() -> None:
-    place = PartitionPlace(0, 0, 1, 3, (1, 2, 3), (1, 2), (3,))
+    place = PartitionReplicas(0, 0, 1, 3, (1, 2, 3), (1, 2), (3,))
     by_shape: dict[int, set[bytes]] = {}
     for version in VERSIONS:
         piece = encode_topic(version, 0, "orders", None, False, [place])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.machines.producer_table import KEPT_BATCHES, Duplicate, ProducerTable, Refusal
+from stratalog.machines.producer_table import KEPT_BATCHES, Duplicate, ProducerTable, SequenceFault
 from stratalog.model.batch import BatchHeader
 
 LAST = 2**31 - 1
@@ -14,31 +14,31 @@ LAST = 2**31 - 1
 def test_the_sequence_after_the_largest_is_zero() -> None:
     table = ProducerTable()
     table.record(1, 0, LAST - 1, 2, 0, 0)
-    assert table.judge(1, 0, 0, 1) is None
-    assert table.judge(1, 0, LAST - 1, 2) == Duplicate(0, 2)
+    assert table.check_sequence(1, 0, 0, 1) is None
+    assert table.check_sequence(1, 0, LAST - 1, 2) == Duplicate(0, 2)
 
 
 def test_a_batch_that_spans_the_wrap_is_followed_correctly() -> None:
     table = ProducerTable()
     table.record(1, 0, LAST, 3, 0, 0)
-    assert table.judge(1, 0, 2, 1) is None
-    assert table.judge(1, 0, LAST, 3) == Duplicate(0, 3)
+    assert table.check_sequence(1, 0, 2, 1) is None
+    assert table.check_sequence(1, 0, LAST, 3) == Duplicate(0, 3)
 
 
 def test_only_the_last_five_batches_are_answered_with_their_offsets() -> None:
     table = ProducerTable()
     for number in range(KEPT_BATCHES + 2):
         table.record(1, 0, number, 1, 100 + number, 0)
-    assert table.judge(1, 0, 2, 1) == Duplicate(102, 103)
-    assert table.judge(1, 0, 1, 1) is Refusal.DUPLICATE_FORGOTTEN
-    assert table.judge(1, 0, KEPT_BATCHES + 3, 1) is Refusal.OUT_OF_ORDER
+    assert table.check_sequence(1, 0, 2, 1) == Duplicate(102, 103)
+    assert table.check_sequence(1, 0, 1, 1) is SequenceFault.DUPLICATE_FORGOTTEN
+    assert table.check_sequence(1, 0, KEPT_BATCHES + 3, 1) is SequenceFault.OUT_OF_ORDER
 
 
 def test_what_comes_before_all_that_a_producer_ever_appended_is_out_of_order() -> None:
     table = ProducerTable()
     for number in range(1, KEPT_BATCHES):
         table.record(1, 0, number, 1, 100 + number, 0)
-    assert table.judge(1, 0, 0, 1) is Refusal.OUT_OF_ORDER, "clients take a duplicate for success"
+    assert table.check_sequence(1, 0, 0, 1) is SequenceFault.OUT_OF_ORDER, "clients take a duplicate for success"
 
 
 def test_an_expired_producer_may_begin_anywhere() -> None:
@@ -46,7 +46,7 @@ def test_an_expired_producer_may_begin_anywhere() -> None:
     table.record(1, 0, 0, 1, 0, 1_000)
     assert table.expire(now_ms=2_000, expiration_ms=1_000) == 0
     assert table.expire(now_ms=2_001, expiration_ms=1_000) == 1
-    assert table.judge(1, 0, 77, 1) is None
+    assert table.check_sequence(1, 0, 77, 1) is None
 
 
 def test_above_its_limit_the_one_not_seen_for_longest_is_forgotten() -> None:
@@ -57,7 +57,7 @@ def test_above_its_limit_the_one_not_seen_for_longest_is_forgotten() -> None:
     assert table.dropped == 1
     again = ProducerTable(table.snapshot(), limit=2)
     assert [entry.producer_id for entry in again.snapshot()] == [1, 4], "the order outlives a snapshot"
-    assert again.judge(2, 0, 77, 1) is None, "forgotten: it may begin anywhere"
+    assert again.check_sequence(2, 0, 77, 1) is None, "forgotten: it may begin anywhere"
 
 
 @st.composite

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from stratalog.machines.producer_table import ProducerTable, Refusal
+from stratalog.machines.producer_table import ProducerTable, SequenceFault
 from stratalog.machines.segment_leader import (
     Acknowledge,
+    AnswerDuplicate,
     BatchesPersisted,
     BatchesReceived,
     BatchesWritten,
@@ -24,7 +25,6 @@ from stratalog.machines.segment_leader import (
     PersistFailed,
     ProposeIsr,
     RefuseBatch,
-    RepeatAnswer,
     RollAsked,
     RollPolicy,
     RollSegment,
@@ -200,9 +200,9 @@ def test_a_fenced_leader_cannot_acknowledge() -> None:
     [
         ((7, 0, 2), "append"),
         ((7, 0, 0), "repeat"),
-        ((7, 0, 3), Refusal.OUT_OF_ORDER),
+        ((7, 0, 3), SequenceFault.OUT_OF_ORDER),
         ((7, 1, 0), "append"),
-        ((7, 1, 5), Refusal.OUT_OF_ORDER),
+        ((7, 1, 5), SequenceFault.OUT_OF_ORDER),
         ((9, 4, 1_234), "append"),
     ],
 )
@@ -213,21 +213,21 @@ def test_idempotence_follows_its_table(producer: tuple[int, int, int], expected:
     if expected == "append":
         assert only(effects, PersistBatches).end_offset == 104
     elif expected == "repeat":
-        repeat = only(effects, RepeatAnswer)
+        repeat = only(effects, AnswerDuplicate)
         assert (repeat.duplicate.base_offset, repeat.duplicate.end_offset) == (100, 102)
         assert leader.end_offset == 102
     else:
-        assert only(effects, RefuseBatch).reason is expected
+        assert only(effects, RefuseBatch).why is expected
 
 
 def test_a_lower_epoch_is_refused_as_stale() -> None:
     leader = a_leader()
     appended(leader, a_batch(1, producer=(7, 3, 0)))
-    assert only(appended(leader, a_batch(1, producer=(7, 2, 1))), RefuseBatch).reason is Refusal.STALE_EPOCH
+    assert only(appended(leader, a_batch(1, producer=(7, 2, 1))), RefuseBatch).why is SequenceFault.STALE_EPOCH
 
 
 def test_a_repetition_in_the_same_turn_is_seen() -> None:
     leader = a_leader()
     effects = appended(leader, a_batch(2, producer=(7, 0, 0)), a_batch(2, producer=(7, 0, 0)))
-    assert only(effects, RepeatAnswer).duplicate.base_offset == 100
+    assert only(effects, AnswerDuplicate).duplicate.base_offset == 100
     assert leader.end_offset == 102

@@ -50,7 +50,7 @@ class Bench:
         await node.start()
         try:
             shard = node.shards.by_name("flights", 0)
-            assert shard is not None and shard.refusal is None and shard.high_watermark == 1
+            assert shard is not None and shard.stop is None and shard.high_watermark == 1
             _, writer = await asyncio.open_connection(*node.address)
             writer.close()
         finally:

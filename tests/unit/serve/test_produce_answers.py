@@ -157,11 +157,11 @@ async def test_a_batch_refused_for_a_full_disk_is_taken_once_there_is_room(tmp_p
     async with ServeRig(tmp_path) as rig:
         await rig.shard_of()
         client = rig.connect()
-        rig.context.gate.refusal = (ErrorCode.KAFKA_STORAGE_ERROR, "no room, free some")
+        rig.context.gate.no_room = "no room, free some"
         await client.write(client.produce_frame("flights", batch_of(b"x")))
         answer = await client.produced()
         assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR and answer.error_message == "no room, free some"
-        rig.context.gate.refusal = None
+        rig.context.gate.no_room = None
         await client.write(client.produce_frame("flights", batch_of(b"x")))
         assert (await client.produced()).base_offset == 0
 

@@ -157,7 +157,7 @@ async def test_a_start_after_a_failed_flush_writes_the_file_again(tmp_path: Path
         assert path.stat().st_ino != first, "written again, into blocks of its own"
         assert not rig.layout.lost_flushes.exists()
         shard = rig.shard(shard)
-        await eventually(lambda: shard.refusal is None)
+        await eventually(lambda: shard.stop is None)
         assert await rig.read_values(shard) == [b"safe", b"lost"], "the page cache had it"
         assert lost.is_acknowledged is (policy == "replicated")
         await rig.restart("power_cut")
@@ -215,8 +215,8 @@ async def test_a_segment_whose_flush_failed_is_never_sealed(tmp_path: Path) -> N
 
         rig.power.fail_next = fail_once
         shard.ask_roll(rig.clock())
-        await eventually(lambda: shard.refusal is not None)
-        assert shard.refusal is not None and shard.refusal.cause is StopCause.FLUSH_FAILED
+        await eventually(lambda: shard.stop is not None)
+        assert shard.stop is not None and shard.stop.cause is StopCause.FLUSH_FAILED
         assert (rig.meta.calls[RollSegment], rig.meta.calls[SealSegment]) == (0, 0)
 
 

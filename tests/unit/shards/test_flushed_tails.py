@@ -30,9 +30,9 @@ async def acknowledged(rig: ShardRig, shard: ShardLog, *values: bytes) -> None:
 
 async def stopped(rig: ShardRig, shard: ShardLog) -> str:
     shard = rig.shard(shard)
-    await eventually(lambda: shard.refusal is not None and shard.refusal.cause is StopCause.DATA_LOST)
-    assert shard.refusal is not None
-    return shard.refusal.reason
+    await eventually(lambda: shard.stop is not None and shard.stop.cause is StopCause.DATA_LOST)
+    assert shard.stop is not None
+    return shard.stop.reason
 
 
 def cut(path: Path, how: str, batches: int) -> None:
@@ -125,12 +125,12 @@ async def test_what_is_given_up_is_not_witnessed_again_by_an_older_checkpoint(tm
         cut(path, "cut", 1)
         await rig.start()
         shard = rig.shard(shard)
-        await eventually(lambda: shard.refusal is None)
+        await eventually(lambda: shard.stop is None)
         assert await rig.read_values(shard) == [b"a"] and shard.high_watermark == 3
         assert rig.checkpoints.load_all() == {}, "of the file as it was"
         await acknowledged(rig, shard, b"d")
         await rig.restart("power_cut")
-        assert rig.shard(shard).refusal is None
+        assert rig.shard(shard).stop is None
         assert (await rig.read_values(rig.shard(shard)))[:1] == [b"a"]
 
 
@@ -146,7 +146,7 @@ async def test_a_batch_damaged_since_its_flush_before_a_torn_tail_costs_nothing_
         path.write_bytes(data + b"torn")
         await rig.start()
         shard = rig.shard(shard)
-        assert shard.refusal is None and shard.high_watermark == 3 and path.stat().st_size == len(data)
+        assert shard.stop is None and shard.high_watermark == 3 and path.stat().st_size == len(data)
 
 
 async def test_damage_that_the_bucket_mends_costs_nothing_of_what_lies_behind_it(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ async def test_no_checkpoint_says_more_than_a_power_cut_leaves(
             if how == "power_cut":
                 unsynced.cut(rig.layout.checkpoints, chance)
             await rig.start()
-            assert rig.shard(shard).refusal is None, f"{how} {number}: {rig.shard(shard).refusal}"
+            assert rig.shard(shard).stop is None, f"{how} {number}: {rig.shard(shard).stop}"
         await rig.all_sealed()
 
 

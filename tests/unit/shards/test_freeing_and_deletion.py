@@ -281,10 +281,10 @@ async def test_an_append_of_the_node_itself_fails_by_its_kind(tmp_path: Path) ->
 
         assert await shard.append([make_batch([b"a"]), make_batch([b"b", b"c"])]) == 0
         assert await shard.append([]) == 3
-        rig.context.gate.refusal = (ErrorCode.KAFKA_STORAGE_ERROR, "full")
+        rig.context.gate.no_room = "full"
         with pytest.raises(StratalogError, match="full"):
             await shard.append([make_batch([b"d"])])
-        rig.context.gate.refusal = None
+        rig.context.gate.no_room = None
         assert await shard.append([make_batch([b"d"])]) == 3
 
 

@@ -140,8 +140,8 @@ async def test_a_store_that_is_away_at_start_holds_up_nobody_else_and_the_shard_
         await acknowledged(rig, fine, b"y")
         asked = rig.append(hurt, b"c")
         assert asked.error is ErrorCode.KAFKA_STORAGE_ERROR
-        await eventually(lambda: hurt.refusal is not None and "connection refused" in hurt.refusal.reason)
-        assert hurt.refusal is not None and hurt.refusal.cause is StopCause.HEALING
+        await eventually(lambda: hurt.stop is not None and "connection refused" in hurt.stop.reason)
+        assert hurt.stop is not None and hurt.stop.cause is StopCause.HEALING
         rig.store.is_away = False
         await acknowledged(rig, await rig.healed(hurt), b"c")
         assert await rig.read_values(hurt) == [b"a", b"b", b"c"]
@@ -174,9 +174,9 @@ async def test_offsets_that_are_nowhere_are_named_and_the_shard_stops(tmp_path: 
         await rig.store.inner.delete([chunk])
         await rig.start()
         shard = rig.shard(shard)
-        await eventually(lambda: shard.refusal is not None and shard.refusal.cause is StopCause.DATA_LOST)
-        assert shard.refusal is not None
-        assert "offsets 1 to 3 were written and are lost" in shard.refusal.reason
+        await eventually(lambda: shard.stop is not None and shard.stop.cause is StopCause.DATA_LOST)
+        assert shard.stop is not None
+        assert "offsets 1 to 3 were written and are lost" in shard.stop.reason
 
 
 async def test_a_disk_that_is_not_what_the_bucket_goes_on_from_stops_the_shard(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ async def test_a_disk_that_is_not_what_the_bucket_goes_on_from_stops_the_shard(t
         path.write_bytes(path.read_bytes()[:SEGMENT_HEADER_BYTES] + foreign)
         await rig.start()
         shard = rig.shard(shard)
-        await eventually(lambda: shard.refusal is not None and shard.refusal.cause is StopCause.UNREADABLE)
+        await eventually(lambda: shard.stop is not None and shard.stop.cause is StopCause.UNREADABLE)
         assert path.read_bytes().endswith(foreign), "nothing of it was overwritten"
 
 
@@ -209,7 +209,7 @@ async def test_with_unclean_seal_lost_offsets_are_given_up_and_the_log_goes_on_w
         rig.meta.open_all()
         await rig.start()
         shard = rig.shard(shard)
-        await eventually(lambda: shard.refusal is None)
+        await eventually(lambda: shard.stop is None)
         assert await rig.read_values(shard) == [b"a", b"d"]
         assert rig.stats.given_up_offsets == 2
         assert path.with_suffix(".given-up").read_bytes(), "what was there is kept for a human"
@@ -312,8 +312,8 @@ async def test_parts_that_do_not_go_on_from_each_other_behind_a_hole_stop_the_sh
         monkeypatch.setattr(CommittedRanges, "read", of_another_life)
         await rig.start()
         shard = rig.shard(shard)
-        await eventually(lambda: shard.refusal is not None and shard.refusal.cause is StopCause.UNREADABLE)
-        assert shard.refusal is not None and "part from 6 on does not go on from" in shard.refusal.reason
+        await eventually(lambda: shard.stop is not None and shard.stop.cause is StopCause.UNREADABLE)
+        assert shard.stop is not None and "part from 6 on does not go on from" in shard.stop.reason
         assert rig.stats.given_up_offsets == 0
 
 
@@ -385,7 +385,7 @@ async def _is_killed_at(root: Path, number: int, how: str) -> bool:
             patched.setattr(backoff, "FIRST_S", 0.001)
             killed = _Killed(patched, rig.file_of(shard), number)
             await rig.start()
-            await eventually(lambda: killed.is_dead or rig.shard(shard).refusal is None)
+            await eventually(lambda: killed.is_dead or rig.shard(shard).stop is None)
             await rig.crash()
             if how == "power_cut":
                 killed.path.write_bytes(killed.flushed)
@@ -404,10 +404,10 @@ async def test_without_unclean_seal_just_what_is_nowhere_is_named(tmp_path: Path
         await _parts_with_holes(rig, shard)
         await rig.start()
         shard = rig.shard(shard)
-        await eventually(lambda: shard.refusal is not None and shard.refusal.cause is StopCause.DATA_LOST)
-        assert shard.refusal is not None
-        assert "offsets 2 to 4, 6 to 8 were written and are lost" in shard.refusal.reason
-        assert "uncleanSeal=allow" in shard.refusal.next_step and "behind" in shard.refusal.next_step
+        await eventually(lambda: shard.stop is not None and shard.stop.cause is StopCause.DATA_LOST)
+        assert shard.stop is not None
+        assert "offsets 2 to 4, 6 to 8 were written and are lost" in shard.stop.reason
+        assert "uncleanSeal=allow" in shard.stop.next_step and "behind" in shard.stop.next_step
 
 
 async def test_a_segment_with_offsets_given_up_is_held_and_holds_up_no_uploads(tmp_path: Path) -> None:
@@ -438,8 +438,8 @@ async def test_with_unclean_seal_nothing_is_given_up_because_the_wrong_bucket_wa
         right, rig.store = rig.store, FaultyStore(open_memory(StoreSettings(backoff_ms=1, backoff_cap_ms=2)), rig.clock)
         await rig.start()
         refused = rig.shard(shard)
-        await eventually(lambda: refused.refusal is not None and "holds nothing of cluster" in refused.refusal.reason)
-        assert refused.refusal is not None and refused.refusal.cause is StopCause.HEALING
+        await eventually(lambda: refused.stop is not None and "holds nothing of cluster" in refused.stop.reason)
+        assert refused.stop is not None and refused.stop.cause is StopCause.HEALING
         assert rig.stats.given_up_offsets == 0
         await eventually(lambda: rig.uploader.claim.fork)
         assert not await rig.store.keys(), "nothing goes where the data is not"
@@ -459,7 +459,7 @@ async def test_a_log_whose_tail_is_lost_goes_on_behind_the_records_that_were_del
         await shard.delete_records_before(3)
         await rig.restart("power_cut")
         shard = rig.shard(shard)
-        await eventually(lambda: shard.refusal is None)
+        await eventually(lambda: shard.stop is None)
         assert shard.log_start_offset == 3 == shard.high_watermark
         asked = await rig.acknowledged(shard, b"e")
         assert asked.offset == 3
@@ -481,7 +481,7 @@ async def test_producers_are_remembered_though_the_log_goes_on_behind_a_lost_tai
         await shard.delete_records_before(3)
         await rig.restart("power_cut")
         shard = rig.shard(shard)
-        await eventually(lambda: shard.refusal is None)
+        await eventually(lambda: shard.stop is None)
         again = await rig.acknowledged(shard, b"a", base_sequence=0, **producer)
         assert again.offset == first.offset == 0
 
@@ -500,7 +500,7 @@ async def test_a_rolled_segment_that_was_deleted_whole_is_not_missed(tmp_path: P
         rig.meta.open_all()
         await rig.start()
         shard = rig.shard(shard)
-        await eventually(lambda: shard.refusal is None)
+        await eventually(lambda: shard.stop is None)
         assert await rig.read_values(shard) == [b"d"]
         await acknowledged(rig, shard, b"e")
 
@@ -518,8 +518,8 @@ async def test_metadata_older_than_the_bucket_heal_nothing(tmp_path: Path) -> No
         await rig.store.inner.put(manifest, [b"of a later time"])
         await rig.start()
         shard = rig.shard(shard)
-        await eventually(lambda: shard.refusal is not None and shard.refusal.cause is StopCause.UNREADABLE)
-        assert shard.refusal is not None and "older than the object store" in shard.refusal.reason
+        await eventually(lambda: shard.stop is not None and shard.stop.cause is StopCause.UNREADABLE)
+        assert shard.stop is not None and "older than the object store" in shard.stop.reason
 
 
 # What may happen meanwhile ------------------------------------------------------------------------------------------
@@ -566,8 +566,8 @@ async def test_a_flush_that_fails_while_a_shard_is_healed_is_final(tmp_path: Pat
         rig.power.fail_next = fails_once
         await rig.start()
         shard = rig.shard(shard)
-        await eventually(lambda: shard.refusal is not None and shard.refusal.cause is not StopCause.HEALING)
-        assert shard.refusal is not None and shard.refusal.cause is StopCause.UNREADABLE and not shard.is_end_known
+        await eventually(lambda: shard.stop is not None and shard.stop.cause is not StopCause.HEALING)
+        assert shard.stop is not None and shard.stop.cause is StopCause.UNREADABLE and not shard.is_end_known
         assert failed and rig.layout.lost_flushes.exists(), "the next start copies the file"
         await rig.restart("crash")
         shard = await rig.healed(shard)

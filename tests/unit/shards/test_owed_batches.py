@@ -45,9 +45,9 @@ async def test_what_was_sent_behind_a_refused_first_batch_waits_until_that_is_re
             with full_disk(monkeypatch):
                 first = rig.append(shard, b"a", **batch(0))
         elif cause == "the node":
-            rig.context.gate.refusal = (ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+            rig.context.gate.no_room = "the disk is full"
             first = rig.append(shard, b"a", **batch(0))
-            rig.context.gate.refusal = None
+            rig.context.gate.no_room = None
         else:
             with monkeypatch.context() as patch:
                 patch.setattr(rig.context.descriptors, "most", 0)

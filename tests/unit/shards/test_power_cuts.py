@@ -170,7 +170,7 @@ async def test_rolls_and_power_cuts_in_any_order_lose_nothing_acknowledged(
             await rig.start()
             for index, known in enumerate(shards):
                 shard = rig.shard(known)
-                assert shard.refusal is None, shard.refusal
+                assert shard.stop is None, shard.stop
                 expected = acknowledged[index]
                 await eventually(lambda: shard.high_watermark > (expected[-1][0] if expected else -1))  # noqa: B023
                 values = await rig.read_values(shard)
@@ -195,7 +195,7 @@ async def test_an_end_that_meta_knows_is_one_that_no_power_cut_takes_back(tmp_pa
         rig.meta.open_all()
         await rig.start()
         shard = rig.shard(shard)
-        assert shard.refusal is None
+        assert shard.stop is None
         assert (await rig.read_values(shard))[:2] == [b"a", b"b"]
         await rig.acknowledged(shard, b"e")
         await rig.all_sealed()

@@ -47,7 +47,7 @@ async def test_writes_stop_below_the_reserve_and_resume_well_above_it(tmp_path: 
         assert await rig.read_values(shard) == [b"x"]
         for free in (RESERVE, RESERVE + 50, RESERVE - 10, RESERVE + 99):
             disk.look(free)
-            assert rig.context.gate.refusal is not None, f"resumed at {free}"
+            assert rig.context.gate.no_room is not None, f"resumed at {free}"
         assert disk.guard.stats.refusals == 1 == disk.guard.stats.is_refusing_writes
         disk.look(RESERVE + 101)
         assert rig.append(shard, b"z").is_acknowledged

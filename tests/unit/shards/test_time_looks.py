@@ -24,8 +24,8 @@ from support.waiting import eventually
 def put(rig: ShardRig, shard: ShardLog, batch: bytes) -> int:
     """Append a batch as it is; returns its first offset."""
     asked = Asked()
-    refusal = offer(shard, memoryview(bytearray(batch)), 9, -1, asked, 0, rig.clock())
-    assert refusal is None, refusal
+    faulty = offer(shard, memoryview(bytearray(batch)), 9, -1, asked, 0, rig.clock())
+    assert faulty is None, faulty
     rig.tick()
     assert asked.is_acknowledged
     return asked.offset

@@ -12,7 +12,7 @@ import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import RollSegment
-from stratalog.model.errors import OutcomeUnknown, StratalogError
+from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Unavailable
 from stratalog_node.disk.journal_file import JournalFile
 from stratalog_node.shards import flusher as flusher_module
 from stratalog_node.shards import shared_journal
@@ -51,6 +51,24 @@ async def test_whoever_wrote_in_the_turn_of_a_fault_learns_that_nobody_knows(
             assert beside.error is ErrorCode.REQUEST_TIMED_OUT
         assert rig.append(shard, b"later").error is ErrorCode.KAFKA_STORAGE_ERROR
         assert await rig.read_values(shard) == [b"kept"]
+
+
+async def test_a_log_whose_flush_failed_is_not_told_as_a_full_disk(tmp_path: Path) -> None:
+    """`DiskFull` says that it heals by itself; a failed flush lasts until somebody has seen to the disk."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, b"x")
+        rig.power.fail_next = lambda path: OSError(errno.EIO, "error") if path.suffix == ".seg" else None
+        await rig.flusher._flush_dirty(checkpoint_all=False)
+        rig.power.fail_next = lambda _: None
+        assert await refused_append(shard) is Unavailable
+
+
+async def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.context.gate.no_room = "free some space"
+        assert await refused_append(shard) is DiskFull
 
 
 @pytest.mark.parametrize("place", ["a file", "the group"])

@@ -1,0 +1,23 @@
+"""What becomes of a batch that was offered to a shard's log: appended, or not, and why not.
+
+What is wrong with the batch itself is said by `formats.offered_batch.BatchFault`, with its sequence by
+`machines.producer_table.SequenceFault`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class AppendFailure(Enum):
+    """Why a log does not take a batch. Closed: who answers clients has a code for each. Nothing was appended, but for
+    OUTCOME_UNKNOWN."""
+
+    NO_ROOM = "there is no room for new data; this ends by itself once there is"
+    WRITE_FAILED = "the disk did not take it"
+    HEALING = "what the disk lost of the log is being brought back"
+    STOPPED = "the shard takes no writes until the node is started again"
+    NOT_LEADER = "another node leads the shard"
+    TOPIC_DELETED = "the topic was deleted"
+    NOT_ENOUGH_REPLICAS = "fewer replicas are in sync than acks=all asks for"
+    OUTCOME_UNKNOWN = "it may be in the log, now or after the next start"
