@@ -7,46 +7,18 @@ task of that loop, in any number; they are answered when durable (see `writer`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import PutHeader, TableHeader
-from stratalog.model.commands import (
-    AcquireLock,
-    AddShards,
-    AdvanceLogStart,
-    AllocateProducerIds,
-    AlterTopic,
-    Command,
-    CommitParts,
-    CompleteRemote,
-    CreateTopic,
-    DeleteTopic,
-    ForgetLocal,
-    ProposeIsr,
-    PurgeSegments,
-    RaiseFence,
-    RegisterNode,
-    ReleaseLock,
-    ReplaceParts,
-    RollSegment,
-    SealSegment,
-)
-from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.model.commands import Command
+from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import (
-    ChangeSet,
-    Lock,
-    NodeInfo,
-    PartCommit,
-    PartReplacement,
-    Registration,
-    Snapshot,
-)
-from stratalog.model.segment import SealRecord, Segment
+from stratalog.model.metadata import ChangeSet, Snapshot
+from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 from stratalog_meta.stats import MetaStats
 from stratalog_meta.stores.seam import MetaStore
@@ -135,15 +107,9 @@ class MetaService:
     async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
         return await self._parts()[0].submit(command, validate_only=validate_only)
 
-    async def _do(self, command: Command[R], kind: type[R], *, validate_only: bool = False) -> R:
-        return await self.perform(command, validate_only=validate_only)
-
-    # Nodes and reading ------------------------------------------------------------------------------------------
+    # Reading ----------------------------------------------------------------------------------------------------
     async def read_cluster_id(self) -> str:
         return self.cluster_id
-
-    async def register_node(self, node: NodeInfo) -> Registration:
-        return await self._do(RegisterNode(node), Registration)
 
     async def snapshot(self) -> Snapshot:
         return await self._parts()[0].read(ShardTable.snapshot)
@@ -166,88 +132,11 @@ class MetaService:
         """One shard. Raises NotFound."""
         return await self._parts()[0].read(lambda table: table.shard(key))
 
-    # Topics -----------------------------------------------------------------------------------------------------
-    async def create_topic(
-        self,
-        name: str,
-        *,
-        shard_count: int,
-        replication_factor: int,
-        settings: Mapping[str, str],
-        is_internal: bool = False,
-        validate_only: bool = False,
-    ) -> Topic:
-        command = CreateTopic(name, shard_count, replication_factor, dict(settings), is_internal)
-        return await self._do(command, Topic, validate_only=validate_only)
-
-    async def delete_topic(self, topic_id: UUID) -> None:
-        await self._parts()[0].submit(DeleteTopic(topic_id))
-
-    async def add_shards(self, topic_id: UUID, shard_count: int) -> Topic:
-        return await self._do(AddShards(topic_id, shard_count), Topic)
-
-    async def alter_topic(
-        self,
-        topic_id: UUID,
-        settings: Mapping[str, str],
-        *,
-        expected: Mapping[str, str] | None = None,
-        shard_count: int | None = None,
-    ) -> Topic:
-        return await self._do(AlterTopic(topic_id, dict(settings), expected, shard_count), Topic)
-
-    # Life of a segment ------------------------------------------------------------------------------------------
-    async def roll_segment(self, segment: SegmentKey, end_offset: int) -> Segment:
-        return await self._do(RollSegment(segment, end_offset), Segment)
-
-    async def seal_segment(self, segment: SegmentKey, record: SealRecord) -> Segment:
-        return await self._do(SealSegment(segment, record), Segment)
-
-    async def propose_isr(self, segment: SegmentKey, isr: Sequence[int], expected_version: int) -> Segment:
-        return await self._do(ProposeIsr(segment, tuple(isr), expected_version), Segment)
-
-    async def raise_fence(self, segment: SegmentKey, fence: int) -> Segment:
-        return await self._do(RaiseFence(segment, fence), Segment)
-
-    async def advance_log_start(self, shard: ShardKey, offset: int) -> Shard:
-        return await self._do(AdvanceLogStart(shard, offset), Shard)
-
-    async def forget_local(self, segments: Sequence[SegmentKey], node_id: int) -> None:
-        await self._parts()[0].submit(ForgetLocal(tuple(segments), node_id))
-
-    # Remote copies ----------------------------------------------------------------------------------------------
-    async def commit_parts(self, lock: Lock, commits: Sequence[PartCommit]) -> list[Segment | StratalogError]:
-        return list(await self.perform(CommitParts(lock, tuple(commits))))
-
-    async def complete_remote(
-        self, lock: Lock, segment: SegmentKey, *, manifest_key: str, manifest_digest: bytes, size_bytes: int
-    ) -> Segment:
-        return await self._do(CompleteRemote(lock, segment, manifest_key, manifest_digest, size_bytes), Segment)
-
-    async def replace_parts(
-        self, lock: Lock, replacements: Sequence[PartReplacement]
-    ) -> list[Segment | StratalogError]:
-        return list(await self.perform(ReplaceParts(lock, tuple(replacements))))
-
     async def deleted_segments(self) -> list[Segment]:
         return await self._parts()[0].read(ShardTable.deleted_segments)
 
     async def purged_topics(self) -> frozenset[UUID]:
         return await self._parts()[0].read(ShardTable.purged_topics)
-
-    async def purge_segments(self, segments: Sequence[SegmentKey]) -> None:
-        await self._parts()[0].submit(PurgeSegments(tuple(segments)))
-
-    # Locks and numbers ------------------------------------------------------------------------------------------
-    async def acquire_lock(self, name: str, holder: str, ttl_ms: int, lasting: Sequence[str] = ()) -> Lock:
-        return await self._do(AcquireLock(name, holder, ttl_ms, tuple(lasting)), Lock)
-
-    async def release_lock(self, lock: Lock) -> None:
-        await self._parts()[0].submit(ReleaseLock(lock))
-
-    async def allocate_producer_ids(self, count: int) -> range:
-        block = await self.perform(AllocateProducerIds(count))
-        return range(block.first, block.end)
 
 
 def open_service(directory: Path, clock_ms: Callable[[], int], *, known_by: Path | None = None) -> MetaService:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stratalog.meta_api.attempts import Patience
+from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.client import MetaClient
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands import AcquireLock, CreateTopic, RegisterNode
@@ -22,7 +22,7 @@ from stratalog_meta.stores.rocksdb import RocksStore
 from stratalog_meta.stores.seam import MetaStore
 
 START_MS = 1_700_000_000_000
-IMPATIENT = Patience(
+IMPATIENT = RetryPolicy(
     attempts=3,
     attempt_s=20.0,
     connect_s=10.0,

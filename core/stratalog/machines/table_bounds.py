@@ -6,16 +6,18 @@ watcher in sane sizes. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from typing import Final
 
-from stratalog.model.errors import InvalidRequest
+from stratalog.model.errors import InvalidRequest, LimitExceeded
 from stratalog.model.segment import RemotePart, SealRecord
 
 INT64_MAX: Final = 2**63 - 1
 MAX_LEASE_MS: Final = 3_600_000
 """A lease is renewed every few seconds; one of an hour already survives any pause of a living holder."""
 MAX_LOCKS: Final = 100_000
+MAX_SEGMENTS_NAMED: Final = 10_000
+"""In one command."""
 MAX_NAME_CHARACTERS: Final = 512
 MAX_KEY_CHARACTERS: Final = 1024
 """Of an object's key; S3 takes no longer one."""
@@ -30,6 +32,12 @@ def check_names(what: str, names: Iterable[str]) -> None:
                 f"{what}: a name of {len(name)} characters ({name[:40]!r}…) is longer than {MAX_NAME_CHARACTERS}: "
                 "shorten it"
             )
+
+
+def check_segments_named(segments: Sized) -> None:
+    """Raises LimitExceeded for more than `MAX_SEGMENTS_NAMED`."""
+    if len(segments) > MAX_SEGMENTS_NAMED:
+        raise LimitExceeded(f"{len(segments)} segments are named, at most {MAX_SEGMENTS_NAMED} may be: ask in parts")
 
 
 def is_object_key(key: str) -> bool:

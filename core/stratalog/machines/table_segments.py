@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stratalog.machines.table_bounds import INT64_MAX, is_seal_in_bounds
+from stratalog.machines.table_bounds import INT64_MAX, check_segments_named, is_seal_in_bounds
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, describe_segment
 from stratalog.model.commands import (
     ForgetLocal,
@@ -170,6 +170,7 @@ def _led_segment(tx: TableTransaction, key: SegmentKey, deed: str) -> Segment:
 
 def forget_local(tx: TableTransaction, command: ForgetLocal) -> Steps[None]:
     """A node is about to free local copies: refused unless another readable copy stays, or none is wanted (F37)."""
+    check_segments_named(command.segments)
     segments = [tx.state.segment(key) for key in command.segments]
     for segment in segments:
         if segment.state is not SegmentState.DELETED and segment.remote.state is not RemoteState.COMPLETE:
@@ -188,6 +189,7 @@ def forget_local(tx: TableTransaction, command: ForgetLocal) -> Steps[None]:
 
 def purge_segments(tx: TableTransaction, command: PurgeSegments) -> Steps[None]:
     """Forget DELETED segments whose files and objects are gone. One purged before is passed over."""
+    check_segments_named(command.segments)
     for number, key in enumerate(dict.fromkeys(command.segments), 1):
         if number % RECORDS_PER_STEP == 0:
             yield

@@ -19,14 +19,14 @@ class Repeat(Enum):
 
     READ = auto()
     """Nothing: it changes nothing."""
-    HARMLESS = auto()
+    IDEMPOTENT = auto()
     """The service sees that it was done, or doing it again comes to the same."""
     NEVER = auto()
     """It could be refused for what the first did, or undo what another did meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How long a client tries. The times are in seconds."""
 
     attempts: int = 5

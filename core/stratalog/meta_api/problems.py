@@ -1,13 +1,12 @@
 """Errors as problem JSON (RFC 9457): the kind of error crosses HTTP, so that a client raises what the service raised.
 
-An answer that is no problem of ours (a proxy's page, a cut body) says nothing about what was done: `OutcomeUnknown`.
+A kind that is not known here is told by whose fault it is.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
-
-from pydantic import BaseModel, ValidationError
 
 from stratalog.model.errors import (
     AlreadyExists,
@@ -60,13 +59,15 @@ _STATUS: Final[tuple[tuple[type[StratalogError], int], ...]] = (
 )
 
 
-class CorruptPlace(BaseModel):
+@dataclass(frozen=True, slots=True)
+class CorruptPlace:
     reason: str
     source: str
     position: int
 
 
-class Problem(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Problem:
     """Why a request was not done. `type` ends in the kind of error; `status` repeats the HTTP status."""
 
     type: str
@@ -93,14 +94,3 @@ def from_problem(problem: Problem) -> StratalogError:
     if kind is None:  # a kind that a newer service knows: its status says whose fault it is
         kind = Rejected if 400 <= problem.status < 500 else OutcomeUnknown
     return kind(problem.detail)
-
-
-def read_problem(status: int, body: bytes, where: str) -> StratalogError:
-    """The error in an answer that is not a success."""
-    try:
-        return from_problem(Problem.model_validate_json(body))
-    except ValidationError:
-        text = body[:200].decode("utf-8", "replace").strip()
-        return OutcomeUnknown(
-            f"{where} answered {status} and no problem that we know ({text!r}): something stands between"
-        )

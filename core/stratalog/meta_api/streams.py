@@ -3,28 +3,30 @@
 A snapshot is a first line that counts what follows, then one record a line; a reader that does not get them all knows.
 A shard with many segments takes several lines, all but its last one say `more`.
 
-Cost: a line costs what its records cost (see `codec`), at most `RECORDS_PER_PIECE` of them and one.
+Cost: a line costs what its records cost (see `json_shape`), at most `RECORDS_PER_PIECE` of them and one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
-from pydantic import BaseModel, ValidationError
-
-from stratalog.meta_api.codec import Count, Json, NodeJson, SegmentJson, ShardJson, TopicJson
+from stratalog.meta_api.json_shape import JsonShape, NotOfShape
+from stratalog.model.bounds import Count
 from stratalog.model.errors import Unavailable
+from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import NodeInfo, Snapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
 T = TypeVar("T")
-RECORDS_PER_PIECE = 256
+RECORDS_PER_PIECE: Final = 256
 
 
-class SnapshotHead(Json):
-    """The first line of a snapshot: its version, and how many lines of each kind follow."""
+@dataclass(frozen=True, slots=True)
+class SnapshotHead:
+    """The first line of a snapshot: its version, and how many nodes, topics and shards follow."""
 
     version: Count
     nodes: Count
@@ -32,22 +34,30 @@ class SnapshotHead(Json):
     shards: Count
 
 
-class ShardLineJson(ShardJson):
+@dataclass(frozen=True, slots=True)
+class ShardLine:
     """A shard, or some of its segments, oldest first."""
 
+    key: ShardKey
+    log_start_offset: Count
+    segments: tuple[Segment, ...]
     more: bool = False
     """Further segments of this shard are in the next line."""
 
 
+_HEAD: Final[JsonShape[SnapshotHead]] = JsonShape(SnapshotHead)
+_NODE: Final[JsonShape[NodeInfo]] = JsonShape(NodeInfo)
+_TOPIC: Final[JsonShape[Topic]] = JsonShape(Topic)
+_SHARD: Final[JsonShape[ShardLine]] = JsonShape(ShardLine)
+
+
 def snapshot_pieces(snapshot: Snapshot) -> Iterator[bytes]:
     """The lines of a snapshot, some at a time: between two pieces the caller may let others run."""
-    head = SnapshotHead(
-        version=snapshot.version, nodes=len(snapshot.nodes), topics=len(snapshot.topics), shards=len(snapshot.shards)
-    )
-    lines, weight = [head.model_dump_json().encode()], 0
-    for line in _lines(snapshot):
-        lines.append(line.model_dump_json().encode())
-        weight += 1 + sum(map(weight_of, line.segments)) if isinstance(line, ShardLineJson) else 1
+    head = SnapshotHead(snapshot.version, len(snapshot.nodes), len(snapshot.topics), len(snapshot.shards))
+    lines, weight = [_HEAD.write(head)], 0
+    for line, line_weight in _lines(snapshot):
+        lines.append(line)
+        weight += line_weight
         if weight >= RECORDS_PER_PIECE:
             yield b"\n".join(lines) + b"\n"
             lines, weight = [], 0
@@ -55,19 +65,20 @@ def snapshot_pieces(snapshot: Snapshot) -> Iterator[bytes]:
         yield b"\n".join(lines) + b"\n"
 
 
-def _lines(snapshot: Snapshot) -> Iterator[BaseModel]:
+def _lines(snapshot: Snapshot) -> Iterator[tuple[bytes, int]]:
+    """Each line and how many records it holds."""
     for node in snapshot.nodes:
-        yield NodeJson.model_validate(node)
+        yield _NODE.write(node), 1
     for topic in snapshot.topics:
-        yield TopicJson.model_validate(topic)
+        yield _TOPIC.write(topic), 1
     for shard in snapshot.shards:
         for start, end in cut(shard.segments, weight_of, RECORDS_PER_PIECE):
-            some = Shard(shard.key, shard.log_start_offset, shard.segments[start:end])
-            line = ShardLineJson.model_validate(some)
-            yield line if end == len(shard.segments) else line.model_copy(update={"more": True})
+            some = shard.segments[start:end]
+            line = ShardLine(shard.key, shard.log_start_offset, some, end < len(shard.segments))
+            yield _SHARD.write(line), 1 + sum(map(weight_of, some))
 
 
-def weight_of(segment: Segment | SegmentJson) -> int:
+def weight_of(segment: Segment) -> int:
     """How many records it is: itself, its parts, its producers."""
     producers = segment.seal.producers if segment.seal is not None else ()
     return 1 + len(segment.remote.parts) + len(producers)
@@ -100,23 +111,20 @@ class SnapshotReader:
         """Raises Unavailable for what is no line of a snapshot."""
         try:
             if self._head is None:
-                self._head = SnapshotHead.model_validate_json(line)
+                self._head = _HEAD.read(line)
             elif len(self._nodes) < self._head.nodes:
-                self._nodes.append(NodeJson.model_validate_json(line).to_record())
+                self._nodes.append(_NODE.read(line))
             elif len(self._topics) < self._head.topics:
-                self._topics.append(TopicJson.model_validate_json(line).to_record())
+                self._topics.append(_TOPIC.read(line))
             else:
-                self._add_shard(ShardLineJson.model_validate_json(line))
-        except ValidationError as error:
-            raise Unavailable(
-                f"a line of the snapshot cannot be read ({error.errors()[0]['msg']}): ask again"
-            ) from error
+                self._add_shard(_SHARD.read(line))
+        except NotOfShape as error:
+            raise Unavailable(f"a line of the snapshot cannot be read ({error}): ask again") from error
 
-    def _add_shard(self, line: ShardLineJson) -> None:
-        some = line.to_record()
-        self._begun += some.segments
+    def _add_shard(self, line: ShardLine) -> None:
+        self._begun += line.segments
         if not line.more:
-            self._shards.append(Shard(some.key, some.log_start_offset, tuple(self._begun)))
+            self._shards.append(Shard(line.key, line.log_start_offset, tuple(self._begun)))
             self._begun = []
 
     def finish(self) -> Snapshot:

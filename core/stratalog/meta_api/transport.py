@@ -18,8 +18,8 @@ from typing import Final
 
 import aiohttp
 
-from stratalog.meta_api.attempts import AttemptLog, Patience, Repeat
-from stratalog.meta_api.problems import read_problem
+from stratalog.meta_api.attempts import AttemptLog, Repeat, RetryPolicy
+from stratalog.meta_api.wire import read_problem
 from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
@@ -30,9 +30,9 @@ MAX_REQUESTS: Final = 32
 class Transport:
     """One service at `http://HOST:PORT`."""
 
-    def __init__(self, url: str, patience: Patience) -> None:
+    def __init__(self, url: str, policy: RetryPolicy) -> None:
         self._url = url.rstrip("/")
-        self._patience = patience
+        self._policy = policy
         self._random = random.Random()
         self._kept: aiohttp.ClientSession | None = None
         self._fresh: aiohttp.ClientSession | None = None
@@ -40,8 +40,8 @@ class Transport:
         self._is_closed = False
 
     @property
-    def patience(self) -> Patience:
-        return self._patience
+    def policy(self) -> RetryPolicy:
+        return self._policy
 
     async def close(self) -> None:
         self._is_closed = True
@@ -55,7 +55,7 @@ class Transport:
         if self._is_closed:
             raise Unavailable(f"this client of the meta service at {self._url} has been closed: make another one")
         if self._kept is None or self._fresh is None:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._patience.connect_s)
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._policy.connect_s)
             # No limit here: waiting for a free connection would count as waiting for an answer. `_slots` limits.
             kept, fresh = aiohttp.TCPConnector(limit=0), aiohttp.TCPConnector(limit=0, force_close=True)
             self._kept = aiohttp.ClientSession(connector=kept, timeout=timeout, trust_env=False)
@@ -63,11 +63,11 @@ class Transport:
         return self._kept, self._fresh
 
     async def pause(self, attempt: int) -> None:
-        await asyncio.sleep(self._patience.pause_s(attempt, self._random.random))
+        await asyncio.sleep(self._policy.pause_s(attempt, self._random.random))
 
     async def request(self, method: str, path: str, body: bytes | None, repeat: Repeat) -> bytes:
         """The body of a successful answer, after as many attempts as are allowed."""
-        log = AttemptLog(repeat, self._patience.attempts)
+        log = AttemptLog(repeat, self._policy.attempts)
         attempt = 0
         while True:
             try:
@@ -81,23 +81,21 @@ class Transport:
             attempt += 1
 
     async def _attempt(self, method: str, path: str, body: bytes | None, repeat: Repeat) -> bytes:
-        assert method == "POST" or repeat is not Repeat.NEVER, "only a POST is sent once"
+        assert method == "POST" or repeat is Repeat.READ, "changes are sent as POST"
         kept, fresh = self._sessions()
         session = fresh if repeat is Repeat.NEVER else kept
         where = f"{method} {self._url}{path}"
         # The service takes a change only as JSON, even one without a body: no foreign web page can send that.
         headers = {} if method == "GET" else {"Content-Type": "application/json"}
         try:
-            async with asyncio.timeout(self._patience.attempt_s):
+            async with asyncio.timeout(self._policy.attempt_s):
                 async with session.request(method, self._url + path, data=body, headers=headers) as response:
                     answer = await response.read()
                     if response.status == 200:
                         return answer
                     raise read_problem(response.status, answer, where)
         except TimeoutError as error:
-            raise OutcomeUnknown(
-                f"{where}: no answer within {self._patience.attempt_s} s: read before acting"
-            ) from error
+            raise OutcomeUnknown(f"{where}: no answer within {self._policy.attempt_s} s: read before acting") from error
         except aiohttp.ClientError as error:
             raise _translated(error, where) from error
 
@@ -108,7 +106,7 @@ class Transport:
         kept, _ = self._sessions()
         where = f"GET {self._url}{path}"
         try:
-            async with asyncio.timeout(self._patience.attempt_s):
+            async with asyncio.timeout(self._policy.attempt_s):
                 response = await kept.get(self._url + path)
             try:
                 if response.status != 200:

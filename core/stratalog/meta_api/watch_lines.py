@@ -4,34 +4,24 @@ A line holds changes of one version; all but a change set's last line say `more`
 line is empty when there is nothing to say; a problem is the last line. Of a segment's parts a watch sends only those
 that it has not sent before, so that a commit costs the same whether a segment has one part or thousands.
 
-Cost: a line costs what its records cost (see `codec`), for the first watch that wants it; each further one looks once
-at each change. Memory: `EncodedLines.max_bytes` for all watches, and what one line takes for each.
+Cost: a line costs what its records cost (see `json_shape`), for the first watch that wants it; each further one looks
+once at each change. Memory: `EncodedLines.max_bytes` for all watches, and what one line takes for each.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Annotated, Final, Literal, TypeAlias, assert_never
+from dataclasses import dataclass, replace
+from typing import Final
 
-from pydantic import Field, TypeAdapter, ValidationError
-
-from stratalog.meta_api.codec import Count, Json, NodeJson, SegmentJson, SegmentKeyJson, ShardJson, TopicJson
+from stratalog.meta_api.json_shape import JsonShape, NotOfShape
 from stratalog.meta_api.problems import Problem, from_problem
 from stratalog.meta_api.streams import cut, weight_of
+from stratalog.model.bounds import Count
 from stratalog.model.errors import OutcomeUnknown
 from stratalog.model.ids import SegmentKey
-from stratalog.model.metadata import (
-    Change,
-    ChangeSet,
-    NodeChanged,
-    SegmentChanged,
-    SegmentPurged,
-    ShardChanged,
-    TopicChanged,
-    TopicDeleted,
-)
+from stratalog.model.metadata import Change, ChangeSet, SegmentChanged, SegmentPurged, ShardChanged
 from stratalog.model.parts import PartList
 from stratalog.model.segment import Segment
 
@@ -40,59 +30,21 @@ RECORDS_PER_LINE: Final = 256
 MAX_ENCODED_BYTES: Final = 16 * 1024 * 1024
 
 
-class TopicChangedJson(Json):
-    kind: Literal["topic-changed"] = "topic-changed"
-    topic: TopicJson
-
-
-class TopicDeletedJson(Json):
-    kind: Literal["topic-deleted"] = "topic-deleted"
-    topic: TopicJson
-
-
-class ShardChangedJson(Json):
-    kind: Literal["shard-changed"] = "shard-changed"
-    shard: ShardJson
-
-
-class SegmentChangedJson(Json):
-    kind: Literal["segment-changed"] = "segment-changed"
-    segment: SegmentJson
-
-
-class SegmentPurgedJson(Json):
-    kind: Literal["segment-purged"] = "segment-purged"
-    key: SegmentKeyJson
-
-
-class NodeChangedJson(Json):
-    kind: Literal["node-changed"] = "node-changed"
-    node: NodeJson
-
-
-ChangeJson: TypeAlias = Annotated[
-    TopicChangedJson | TopicDeletedJson | ShardChangedJson | SegmentChangedJson | SegmentPurgedJson | NodeChangedJson,
-    Field(discriminator="kind"),
-]
-
-
-class ChangeSetJson(Json):
+@dataclass(frozen=True, slots=True)
+class WatchLine:
     """One line of a watch."""
 
     version: Count
-    changes: tuple[ChangeJson, ...]
+    changes: tuple[Change, ...] = ()
+    parts_kept: tuple[Count, ...] = ()
+    """For each change: so many parts of its segment, sent before, come before those that it names."""
     more: bool = False
     """Further lines with changes of this version follow."""
+    problem: Problem | None = None
+    """Why the watch ends; there are no changes then."""
 
 
-class ProblemLine(Json):
-    """The last line of a watch that ends with an error."""
-
-    problem: Problem
-
-
-WatchLine: TypeAlias = ChangeSetJson | ProblemLine
-_WATCH_LINE: TypeAdapter[WatchLine] = TypeAdapter(WatchLine)
+_LINE: Final[JsonShape[WatchLine]] = JsonShape(WatchLine)
 
 
 class _SentParts:
@@ -129,13 +81,9 @@ class EncodedLines:
         place = (change_set.version, start, kept)
         line = self._lines.get(place)
         if line is None:
-            changes = change_set.changes
-            told = ChangeSetJson(
-                version=change_set.version,
-                changes=tuple(map(_change_json, changes[start:end], kept)),
-                more=end < len(changes),
-            )
-            line = self._lines[place] = told.model_dump_json().encode() + b"\n"
+            some = tuple(map(_without_parts, change_set.changes[start:end], kept))
+            told = WatchLine(change_set.version, some, kept, end < len(change_set.changes))
+            line = self._lines[place] = _LINE.write(told) + b"\n"
             self.records_encoded += end - start
             self.size_bytes += len(line)
             while self.size_bytes > self.max_bytes:
@@ -184,35 +132,16 @@ def _weight(change: Change) -> int:
             return 1
 
 
-def _change_json(change: Change, kept: int) -> ChangeJson:
-    match change:
-        case TopicChanged(topic):
-            return TopicChangedJson(topic=TopicJson.model_validate(topic))
-        case TopicDeleted(topic):
-            return TopicDeletedJson(topic=TopicJson.model_validate(topic))
-        case ShardChanged(shard):
-            return ShardChangedJson(shard=ShardJson.model_validate(shard))
-        case SegmentChanged(segment):
-            return SegmentChangedJson(segment=segment_json(segment, kept))
-        case SegmentPurged(key):
-            return SegmentPurgedJson(key=SegmentKeyJson.model_validate(key))
-        case NodeChanged(node):
-            return NodeChangedJson(node=NodeJson.model_validate(node))
-        case _:
-            assert_never(change)
-
-
-def segment_json(segment: Segment, kept: int) -> SegmentJson:
-    """A segment without its first `kept` parts, which the reader has."""
-    if kept == 0:
-        return SegmentJson.model_validate(segment)
-    rest = replace(segment, remote=replace(segment.remote, parts=segment.remote.parts[kept:]))
-    whole = SegmentJson.model_validate(rest)
-    return whole.model_copy(update={"remote": whole.remote.model_copy(update={"parts_kept": kept})})
+def _without_parts(change: Change, kept: int) -> Change:
+    """The change without the first `kept` parts of its segment, which the reader has."""
+    if kept == 0 or not isinstance(change, SegmentChanged):
+        return change
+    remote = change.segment.remote
+    return SegmentChanged(replace(change.segment, remote=replace(remote, parts=remote.parts[kept:])))
 
 
 def problem_line(problem: Problem) -> bytes:
-    return ProblemLine(problem=problem).model_dump_json().encode() + b"\n"
+    return _LINE.write(WatchLine(0, problem=problem)) + b"\n"
 
 
 class WatchReader:
@@ -230,53 +159,47 @@ class WatchReader:
         Raises the error that the line tells of; OutcomeUnknown for what is no line of a watch.
         """
         try:
-            told = _WATCH_LINE.validate_json(line)
-        except ValidationError as error:
-            raise OutcomeUnknown(
-                f"a line of the watch cannot be read ({error.errors()[0]['msg']}): watch again"
-            ) from error
-        if isinstance(told, ProblemLine):
+            told = _LINE.read(line)
+        except NotOfShape as error:
+            raise OutcomeUnknown(f"a line of the watch cannot be read ({error}): watch again") from error
+        if told.problem is not None:
             raise from_problem(told.problem)
+        if len(told.parts_kept) != len(told.changes):
+            raise OutcomeUnknown("a line of the watch does not say which parts it leaves out: watch again")
         if self._begun and told.version != self._version:
             raise OutcomeUnknown(f"the watch broke off inside version {self._version}: watch again")
         self._version = told.version
-        self._begun += [self._change(change) for change in told.changes]
+        self._begun += map(self._change, told.changes, told.parts_kept)
         if told.more:
             return None
         changes, self._begun = tuple(self._begun), []
         return ChangeSet(told.version, changes)
 
-    def _change(self, change: ChangeJson) -> Change:
+    def _change(self, change: Change, kept: int) -> Change:
         match change:
-            case TopicChangedJson():
-                return TopicChanged(change.topic.to_record())
-            case TopicDeletedJson():
-                return TopicDeleted(change.topic.to_record())
-            case ShardChangedJson():
-                shard = change.shard.to_record()
+            case SegmentChanged(segment):
+                whole = self._with_parts(segment, kept)
+                self._sent.note(whole)
+                return change if whole is segment else SegmentChanged(whole)
+            case ShardChanged(shard):
                 for segment in shard.segments:
-                    self._sent.note(segment)
-                return ShardChanged(shard)
-            case SegmentChangedJson():
-                return SegmentChanged(self._segment(change.segment))
-            case SegmentPurgedJson():
-                key = change.key.to_record()
+                    self._sent.note(self._with_parts(segment, 0))
+            case SegmentPurged(key):
                 self._sent.forget(key)
-                return SegmentPurged(key)
-            case NodeChangedJson():
-                return NodeChanged(change.node.to_record())
             case _:
-                assert_never(change)
+                pass
+        return change
 
-    def _segment(self, told: SegmentJson) -> Segment:
-        kept = None
-        count = told.remote.parts_kept
-        if count:
-            kept = self._sent.known(told.key.to_record())
-            if kept is None or len(kept) < count:
-                raise OutcomeUnknown("the watch leaves out parts that it never sent: watch again")
-            if len(kept) > count:
-                kept = PartList(kept[:count])
-        segment = told.to_record(kept)
-        self._sent.note(segment)
-        return segment
+    def _with_parts(self, segment: Segment, kept: int) -> Segment:
+        """The segment with its first `kept` parts, which were sent before."""
+        remote = segment.remote
+        if not kept and not remote.parts:
+            return segment
+        parts = self._sent.known(segment.key) if kept else PartList()
+        if parts is None or len(parts) < kept:
+            raise OutcomeUnknown("the watch leaves out parts that it never sent: watch again")
+        if len(parts) > kept:
+            parts = PartList(parts[:kept])
+        for part in remote.parts:
+            parts = parts.appended(part)
+        return replace(segment, remote=replace(remote, parts=parts))

@@ -8,10 +8,11 @@ made from its fields. Times and new ids are the service's and travel beside it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
+from stratalog.model.bounds import Count, Int32
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock, NodeInfo, PartCommit, PartReplacement, Registration
@@ -50,7 +51,7 @@ class ForgetLocal(Command[None]):
     is_idempotent = True
 
     segments: tuple[SegmentKey, ...]
-    node_id: int
+    node_id: Int32
 
 
 # Topics and shards ----------------------------------------------------------------------------------------------
@@ -62,7 +63,7 @@ class CreateTopic(Command[Topic]):
     name: str
     shard_count: int
     replication_factor: int
-    settings: Mapping[str, str]
+    settings: Mapping[str, str] = field(default_factory=dict)
     is_internal: bool = False
 
 
@@ -76,6 +77,8 @@ class DeleteTopic(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class AddShards(Command[Topic]):
+    """Let a topic grow."""
+
     topic_id: UUID
     shard_count: int
     """The new total, as in Kafka's CreatePartitions."""
@@ -101,7 +104,7 @@ class AdvanceLogStart(Command[Shard]):
     is_idempotent = True
 
     shard: ShardKey
-    offset: int
+    offset: Count
 
 
 # Life of a segment ----------------------------------------------------------------------------------------------
@@ -113,7 +116,7 @@ class RollSegment(Command[Segment]):
     is_idempotent = True
 
     segment: SegmentKey
-    end_offset: int
+    end_offset: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +136,8 @@ class ProposeIsr(Command[Segment]):
     one, Fenced when the segment has no leader any more."""
 
     segment: SegmentKey
-    isr: tuple[int, ...]
-    expected_version: int
+    isr: tuple[Int32, ...]
+    expected_version: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,7 @@ class RaiseFence(Command[Segment]):
     is_idempotent = True
 
     segment: SegmentKey
-    fence: int
+    fence: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +196,7 @@ class CompleteRemote(Command[Segment]):
     segment: SegmentKey
     manifest_key: str
     manifest_digest: bytes
-    size_bytes: int
+    size_bytes: Count
 
 
 # Locks and numbers ----------------------------------------------------------------------------------------------
@@ -223,8 +226,8 @@ class ReleaseLock(Command[None]):
 class ProducerIdBlock:
     """Ids from `first` up to, not with, `end`."""
 
-    first: int
-    end: int
+    first: Count
+    end: Count
 
 
 @dataclass(frozen=True, slots=True)

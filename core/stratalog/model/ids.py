@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from stratalog.model.bounds import Count, Int32
+
 MAX_OFFSET: Final = 2**63 - 1
 
 
@@ -15,16 +17,16 @@ class ShardKey(NamedTuple):
     """One shard (a Kafka partition) of one topic. A recreated topic has a new id, so it never meets old data."""
 
     topic_id: UUID
-    shard: int
+    shard: Int32
 
 
 class SegmentKey(NamedTuple):
     """One segment: a contiguous offset range of one shard, written under one epoch."""
 
     topic_id: UUID
-    shard: int
-    epoch: int
-    base_offset: int
+    shard: Int32
+    epoch: Int32
+    base_offset: Count
 
     @property
     def shard_key(self) -> ShardKey:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from stratalog.model.bounds import Count, CountOrNone, Int32
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.model.topic import Shard, Topic
@@ -17,7 +18,7 @@ from stratalog.model.topic import Shard, Topic
 class NodeInfo:
     """A storage node. `storage_id` is made when the data directory is made: a new id means an empty disk."""
 
-    node_id: int
+    node_id: Int32
     storage_id: str
     host: str
     port: int
@@ -27,7 +28,7 @@ class NodeInfo:
 @dataclass(frozen=True, slots=True)
 class Registration:
     cluster_id: str
-    node_epoch: int
+    node_epoch: Count
     """Grows with each registration; part of every object name this node life writes."""
 
 
@@ -40,8 +41,8 @@ class Lock:
 
     name: str
     holder: str
-    epoch: int
-    expires_ms: int
+    epoch: Count
+    expires_ms: Count
     earlier: tuple[str, ...] = ()
     """Who held it before, oldest first: the last few. What they left behind is this lock's, not a stranger's."""
 
@@ -59,7 +60,7 @@ class PartCommit:
     """
 
     segment: SegmentKey
-    expected_commit_offset: int
+    expected_commit_offset: CountOrNone
     part: RemotePart
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
 
+from stratalog.model.bounds import Count, CountOrNone, Int32
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerSnapshot
 
@@ -57,16 +58,16 @@ class SealRecord:
     batch headers (docs/formats.md). Timestamps are -1 when the segment holds no record.
     """
 
-    epoch: int
-    base_offset: int
-    end_offset: int
+    epoch: Int32
+    base_offset: Count
+    end_offset: Count
     first_timestamp_ms: int
     max_timestamp_ms: int
-    size_bytes: int
+    size_bytes: Count
     digest: bytes
     producers: tuple[ProducerSnapshot, ...]
-    replicas: tuple[int, ...]
-    sealed_ms: int
+    replicas: tuple[Int32, ...]
+    sealed_ms: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,10 @@ class RemotePart:
     """
 
     object_key: str
-    position: int
-    size_bytes: int
-    base_offset: int
-    end_offset: int
+    position: Count
+    size_bytes: Count
+    base_offset: Count
+    end_offset: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +89,13 @@ class RemoteCopy:
     """Where a segment is in the object store. Everything below `commit_offset` is durable there."""
 
     state: RemoteState = RemoteState.NONE
-    commit_offset: int = -1
+    commit_offset: CountOrNone = -1
     parts: Sequence[RemotePart] = ()
     """Committed parts, contiguous by offset. Empty once COMPLETE: then the manifest object lists them. Immutable; from
     the meta service a `PartList` (there may be thousands), which equals a tuple of the same parts."""
     manifest_key: str | None = None
     manifest_digest: bytes | None = None
-    size_bytes: int = 0
+    size_bytes: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +104,20 @@ class Segment:
 
     key: SegmentKey
     state: SegmentState
-    leader: int | None
+    leader: Int32 | None
     """Node id of the leader while ACTIVE or SEALING; a sealed segment has none."""
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    isr_version: int
-    opened_ms: int
-    end_offset: int | None = None
+    replicas: tuple[Int32, ...]
+    isr: tuple[Int32, ...]
+    isr_version: Count
+    opened_ms: Count
+    end_offset: Count | None = None
     """Set when the segment leaves ACTIVE."""
     seal: SealRecord | None = None
-    local_nodes: tuple[int, ...] = ()
+    local_nodes: tuple[Int32, ...] = ()
     """Nodes that hold a local copy whose digest equals the seal record's."""
     remote: RemoteCopy = field(default_factory=RemoteCopy)
-    deleted_ms: int | None = None
-    fence: int = 0
+    deleted_ms: Count | None = None
+    fence: Count = 0
     """Raised by recovery: appends of a leader below it are void (rule 7)."""
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from stratalog.model.bounds import Count, Int32
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
 
@@ -16,10 +17,10 @@ class Topic:
 
     name: str
     topic_id: UUID
-    shard_count: int
-    replication_factor: int
+    shard_count: Int32
+    replication_factor: Int32
     settings: Mapping[str, str]
-    created_ms: int
+    created_ms: Count
     is_internal: bool = False
 
 
@@ -28,5 +29,5 @@ class Shard:
     """A shard and its segments, oldest first; the last one is ACTIVE (or being opened)."""
 
     key: ShardKey
-    log_start_offset: int
+    log_start_offset: Count
     segments: tuple[Segment, ...]

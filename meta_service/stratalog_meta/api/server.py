@@ -8,16 +8,15 @@ Lives on the service's event loop.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
 
-from stratalog.meta_api.codec import SegmentJson
 from stratalog.meta_api.problems import CONTENT_TYPE, to_problem
 from stratalog.meta_api.streams import RECORDS_PER_PIECE, cut, snapshot_pieces, weight_of
 from stratalog.meta_api.watch_lines import EncodedLines, WatchWriter, problem_line
+from stratalog.meta_api.wire import PROBLEM, SEGMENT
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet
 from stratalog.telemetry.door import Door, body_of
@@ -26,7 +25,7 @@ from stratalog.telemetry.door_limits import MIB, DoorLimits, DoorStats
 from stratalog.telemetry.fair_turns import FairTurns
 from stratalog.telemetry.http import listen_on
 from stratalog.telemetry.logs import logger
-from stratalog_meta.api.openapi import describe
+from stratalog_meta.api.openapi import document
 from stratalog_meta.api.routes import ROUTES, Call, LongAnswer, Route, read_number
 from stratalog_meta.service import MetaService
 
@@ -99,12 +98,12 @@ class MetaServer:
             answer = await route.handler(Call(self._service, request.match_info, request.query, body_of(request)))
             if isinstance(answer, LongAnswer):
                 return await self._send_long(request, answer)
-            return web.Response(body=answer.model_dump_json().encode(), content_type="application/json")
+            return web.Response(body=answer, content_type="application/json")
 
         return handle
 
     async def _openapi(self, request: web.Request) -> web.StreamResponse:
-        return web.json_response(describe())
+        return web.json_response(document())
 
     async def _healthz(self, request: web.Request) -> web.StreamResponse:
         return web.Response(text="ok\n")
@@ -136,7 +135,7 @@ class MetaServer:
             await self._turns.next()
         for start, end in cut(answer.segments, weight_of, RECORDS_PER_PIECE):
             some = answer.segments[start:end]
-            piece += b",".join([SegmentJson.model_validate(segment).model_dump_json().encode() for segment in some])
+            piece += b",".join(map(SEGMENT.write, some))
             await response.write(piece)
             await self._turns.next()
             piece = b","
@@ -217,7 +216,7 @@ async def _problems(
 def _answer(error: StratalogError, status: int | None = None) -> web.Response:
     problem = to_problem(error)
     return web.Response(
-        body=json.dumps(problem.model_dump(exclude_none=True)).encode(),
+        body=PROBLEM.write(problem),
         status=status or problem.status,
         content_type=CONTENT_TYPE,
     )

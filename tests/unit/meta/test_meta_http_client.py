@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.meta_api.attempts import Patience
+from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands import (
     AddShards,
@@ -28,7 +28,7 @@ from support.fault_proxy import BlackHole, CutBody, FaultProxy, Latency, LostAns
 from support.meta_worlds import IMPATIENT, MetaWorld, collect, running
 from support.scripted_server import Script, http_answer, scripted_server
 
-HASTY = Patience(
+HASTY = RetryPolicy(
     attempts=3, attempt_s=0.3, connect_s=0.3, first_pause_s=0.001, longest_pause_s=0.01, silence_s=0.3, watch_gap_s=0.3
 )
 STEADY = replace(HASTY, attempt_s=10.0, connect_s=10.0, silence_s=10.0)
@@ -37,14 +37,14 @@ STEADY = replace(HASTY, attempt_s=10.0, connect_s=10.0, silence_s=10.0)
 
 @asynccontextmanager
 async def behind_faults(
-    tmp_path: Path, patience: Patience = STEADY
+    tmp_path: Path, policy: RetryPolicy = STEADY
 ) -> AsyncIterator[tuple[MetaWorld, HttpMetaClient, FaultProxy]]:
     """A service, and a client that reaches it through a proxy."""
     async with running("http/memory", tmp_path) as world:
         assert world.url is not None
         await world.node()
         async with FaultProxy(int(world.url.rpartition(":")[2])) as proxy:
-            client = HttpMetaClient(proxy.endpoint, patience)
+            client = HttpMetaClient(proxy.endpoint, policy)
             yield world, client, proxy
             await client.close()
 
@@ -91,7 +91,7 @@ async def test_a_change_that_must_not_be_doubled_is_never_sent_again_when_its_an
 async def test_a_change_that_may_be_repeated_is_sent_again_when_its_answer_was_lost(tmp_path: Path) -> None:
     async with behind_faults(tmp_path) as (world, client, proxy):
         segment = await world.active(await world.topic())
-        rule = proxy.add(Rule(LostAnswer(), target_contains="/roll", times=2))
+        rule = proxy.add(Rule(LostAnswer(), target_contains="/roll-segment", times=2))
         rolled = await client.perform(RollSegment(segment.key, 10))
         assert rule.hits == 2 and rolled.base_offset == 10
         assert len((await world.service.snapshot()).shards[0].segments) == 2
@@ -172,8 +172,8 @@ async def test_a_watch_that_falls_silent_is_taken_up_again() -> None:
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    patience = Patience(attempts=3, attempt_s=1, connect_s=1, first_pause_s=0.001, silence_s=0.1, watch_gap_s=5)
-    client = HttpMetaClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", patience)
+    policy = RetryPolicy(attempts=3, attempt_s=1, connect_s=1, first_pause_s=0.001, silence_s=0.1, watch_gap_s=5)
+    client = HttpMetaClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", policy)
     (change_set,) = await asyncio.wait_for(collect(client.watch(7), 1), 10)
     assert change_set.version == 8 and connections == 2
     await client.close()
@@ -234,8 +234,8 @@ async def test_single_records_are_read_by_their_keys(tmp_path: Path) -> None:
 
 async def test_a_crowd_of_requests_waits_its_turn_without_running_out_of_time(tmp_path: Path) -> None:
     """Time begins when a request is sent: more of them than may be sent at once is no reason to give one up."""
-    patience = replace(STEADY, connect_s=0.5)
-    async with behind_faults(tmp_path, patience) as (world, client, proxy):
+    policy = replace(STEADY, connect_s=0.5)
+    async with behind_faults(tmp_path, policy) as (world, client, proxy):
         proxy.add(Rule(Latency(0.15)))
         await asyncio.gather(*(make_topic(client, f"topic-{number}") for number in range(150)))
         assert len((await world.service.snapshot()).topics) == 150

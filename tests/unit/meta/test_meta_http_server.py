@@ -18,13 +18,14 @@ from stratalog.model.commands import AdvanceLogStart, CommitParts, RollSegment
 from stratalog.model.errors import Unavailable
 from stratalog.telemetry.door_limits import DoorLimits
 from stratalog_meta import MetaService
-from stratalog_meta.api import serve
-from stratalog_meta.api.openapi import describe
+from stratalog_meta.api import openapi, serve
 from stratalog_meta.api.routes import ROUTES
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.stores.memory import MemoryStore
 from support.failing_meta_store import FailingStore
 from support.meta_worlds import HandClock, MetaWorld, running
+
+PRODUCER_IDS, CREATE_TOPIC = "/v1/commands/allocate-producer-ids", "/v1/commands/create-topic"
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ async def test_a_service_whose_store_failed_lives_but_is_not_ready() -> None:
     server = await serve(service, "127.0.0.1", 0)
     store.fails_before = True
     async with aiohttp.ClientSession(server.address) as http:
-        async with http.post("/v1/producer-ids", json={"count": 1}) as response:
+        async with http.post(PRODUCER_IDS, json={"count": 1}) as response:
             assert (await problem_of(response))[:2] == (500, "OutcomeUnknown")
         async with http.get("/readyz") as response:
             assert response.status == 503 and "started again" in await response.text()
@@ -69,7 +70,7 @@ async def test_a_service_whose_store_failed_lives_but_is_not_ready() -> None:
             assert response.status == 200
         async with http.get("/v1/cluster") as response:
             assert (await response.json())["refusal"] is not None
-        async with http.post("/v1/producer-ids", json={"count": 1}) as response:
+        async with http.post(PRODUCER_IDS, json={"count": 1}) as response:
             assert (await problem_of(response))[:2] == (503, "Unavailable")
     await server.close()
     await service.close()
@@ -116,10 +117,10 @@ async def test_settings_are_compared_when_the_caller_says_what_it_read(
     world: MetaWorld, http: aiohttp.ClientSession
 ) -> None:
     segment = await world.ready_topic()
-    path = f"/v1/topics/{segment.key.topic_id}/settings"
-    async with http.post(path, json={"settings": {"a": "1"}, "expected": {}}) as response:
+    asked = {"topic_id": str(segment.key.topic_id), "expected": {}}
+    async with http.post("/v1/commands/alter-topic", json=asked | {"settings": {"a": "1"}}) as response:
         assert response.status == 200
-    async with http.post(path, json={"settings": {"a": "2"}, "expected": {}}) as response:
+    async with http.post("/v1/commands/alter-topic", json=asked | {"settings": {"a": "2"}}) as response:
         assert (await problem_of(response))[:2] == (409, "Conflict")
 
 
@@ -137,18 +138,52 @@ async def test_settings_are_compared_when_the_caller_says_what_it_read(
         ("GET", "/v1/topics?limit=many", None, (400, "InvalidRequest")),
         ("GET", "/v1/watch", None, (400, "InvalidRequest")),
         ("GET", "/v1/watch?after=-1", None, (400, "InvalidRequest")),
-        ("POST", "/v1/topics", b"", (400, "InvalidRequest")),
-        ("POST", "/v1/topics", b"{", (400, "InvalidRequest")),
-        ("POST", "/v1/topics", b"\xff", (400, "InvalidRequest")),
-        ("POST", "/v1/topics", b'{"name":"a"}', (400, "InvalidRequest")),
+        ("POST", CREATE_TOPIC, b"", (400, "InvalidRequest")),
+        ("POST", CREATE_TOPIC, b"{", (400, "InvalidRequest")),
+        ("POST", CREATE_TOPIC, b"\xff", (400, "InvalidRequest")),
+        ("POST", CREATE_TOPIC, b'{"name":"a"}', (400, "InvalidRequest")),
         (
             "POST",
-            "/v1/topics",
+            CREATE_TOPIC,
             b'{"name":"a","shard_count":1,"replication_factor":1,"retension":"1"}',
             (400, "InvalidRequest"),
         ),
-        ("POST", "/v1/producer-ids", b'{"count":' + b"9" * 400 + b"}", (400, "InvalidRequest")),
-        ("PUT", "/v1/nodes/x", b'{"storage_id":"s","host":"h","port":1}', (400, "InvalidRequest")),
+        ("POST", CREATE_TOPIC, b'{"name":"a","shard_count":"1","replication_factor":1}', (400, "InvalidRequest")),
+        ("POST", CREATE_TOPIC, b'{"name":"a","shard_count":true,"replication_factor":1}', (400, "InvalidRequest")),
+        ("POST", CREATE_TOPIC, b'{"name":"a","shard_count":1.0,"replication_factor":1}', (400, "InvalidRequest")),
+        ("POST", CREATE_TOPIC, b"[" * 100_000, (400, "InvalidRequest")),
+        (
+            "POST",
+            CREATE_TOPIC + "?validate_only=perhaps",
+            b'{"name":"a","shard_count":1,"replication_factor":1}',
+            (400, "InvalidRequest"),
+        ),
+        ("POST", "/v1/commands/roll-segments", b"{}", (404, "InvalidRequest")),
+        ("GET", "/v1/commands/roll-segment", None, (405, "InvalidRequest")),
+        ("POST", "/v1/commands/delete-topic", b'{"topic_id":"orders"}', (400, "InvalidRequest")),
+        (
+            "POST",
+            "/v1/commands/roll-segment",
+            b'{"segment":{"topic_id":"'
+            + str(uuid4()).encode()
+            + b'","shard":0,"epoch":0,"base_offset":0,"end":9},"end_offset":1}',
+            (400, "InvalidRequest"),
+        ),
+        (
+            "POST",
+            "/v1/commands/complete-remote",
+            b'{"lock":{"name":"a","holder":"b","epoch":1,"expires_ms":1},"segment":{"topic_id":"'
+            + str(uuid4()).encode()
+            + b'","shard":0,"epoch":0,"base_offset":0},"manifest_key":"k","manifest_digest":"!","size_bytes":1}',
+            (400, "InvalidRequest"),
+        ),
+        ("POST", PRODUCER_IDS, b'{"count":' + b"9" * 400 + b"}", (400, "InvalidRequest")),
+        (
+            "POST",
+            "/v1/commands/register-node",
+            b'{"node":{"node_id":"x","storage_id":"s","host":"h","port":1}}',
+            (400, "InvalidRequest"),
+        ),
     ],
 )
 async def test_a_request_that_cannot_be_is_a_problem(
@@ -167,14 +202,14 @@ async def test_the_port_has_the_limits_and_the_guard_of_every_http_port(world: M
     url = await server.start("127.0.0.1", 0)
     headers = {"Content-Type": "application/json"}
     async with aiohttp.ClientSession(url) as http:
-        async with http.post("/v1/topics", data=b"x" * 1_001, headers=headers) as response:
+        async with http.post(CREATE_TOPIC, data=b"x" * 1_001, headers=headers) as response:
             assert (await problem_of(response))[:2] == (413, "LimitExceeded")
-        async with http.post("/v1/topics", data=b"{}") as response:
+        async with http.post(CREATE_TOPIC, data=b"{}") as response:
             assert (response.status, (await problem_of(response))[1]) == (415, "InvalidRequest")
         async with http.get("/v1/topics", headers={"Host": "rebound.example"}) as response:
             assert (response.status, (await problem_of(response))[1]) == (403, "InvalidRequest")
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-    writer.write(b"POST /v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+    writer.write(b"POST /v1/commands/create-topic HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
     writer.write(b"Content-Length: 50\r\n\r\n{")
     assert b" 408 " in await asyncio.wait_for(reader.readline(), 10)
     writer.close()
@@ -191,9 +226,10 @@ async def test_a_web_page_elsewhere_can_change_nothing(world: MetaWorld, http: a
         {"Content-Type": "application/json", "Sec-Fetch-Site": "same-site"},
         {"Content-Type": "application/json", "Host": "page.example"},
     ):
-        async with http.post("/v1/topics", data=body, headers=headers) as response:
+        async with http.post(CREATE_TOPIC, data=body, headers=headers) as response:
             assert response.status in (403, 415)
-        async with http.post(f"/v1/topics/{topic.topic_id}/delete", headers=headers) as response:
+        deletion = json.dumps({"topic_id": str(topic.topic_id)}).encode()
+        async with http.post("/v1/commands/delete-topic", data=deletion, headers=headers) as response:
             assert response.status in (403, 415)
     assert [known.name for known in (await world.client.snapshot()).topics] == ["orders"]
 
@@ -201,14 +237,14 @@ async def test_a_web_page_elsewhere_can_change_nothing(world: MetaWorld, http: a
 async def test_a_crash_in_a_handler_is_an_unknown_outcome_and_the_server_lives(
     world: MetaWorld, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(*_: object) -> None:
+    def crash(*_: object, **__: object) -> None:
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(MetaService, "allocate_producer_ids", crash)
-        async with http.post("/v1/producer-ids", json={"count": 1}) as response:
+        patch.setattr(MetaService, "perform", crash)
+        async with http.post(PRODUCER_IDS, json={"count": 1}) as response:
             assert (await problem_of(response))[:2] == (500, "OutcomeUnknown")
-    async with http.post("/v1/producer-ids", json={"count": 1}) as response:
+    async with http.post(PRODUCER_IDS, json={"count": 1}) as response:
         assert response.status == 200
 
 
@@ -291,7 +327,7 @@ async def test_a_snapshot_comes_in_lines_of_bounded_size_whatever_a_shard_holds(
 async def test_the_description_names_every_route_and_every_model_it_refers_to(http: aiohttp.ClientSession) -> None:
     async with http.get("/openapi.json") as response:
         document = await response.json()
-    assert document == json.loads(json.dumps(describe()))
+    assert document == json.loads(json.dumps(openapi.document()))
     for route in ROUTES:
         operation = document["paths"][route.path][route.method.lower()]
         assert operation["summary"]
@@ -299,4 +335,5 @@ async def test_the_description_names_every_route_and_every_model_it_refers_to(ht
     assert {"/v1/snapshot", "/v1/watch", "/healthz", "/readyz"} <= set(document["paths"])
     referred = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
     assert referred <= set(document["components"]["schemas"])
-    assert document["components"]["schemas"]["SegmentKeyJson"]["properties"]["epoch"]["minimum"] == 0
+    assert document["components"]["schemas"]["SegmentKey"]["properties"]["epoch"]["minimum"] == 0
+    assert document["paths"]["/v1/commands/roll-segment"]["post"]["summary"].startswith("The ACTIVE segment ends")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.meta_api.attempts import AttemptLog, Patience, Repeat
-from stratalog.meta_api.problems import Problem, from_problem, read_problem, to_problem
+from stratalog.meta_api.attempts import AttemptLog, Repeat, RetryPolicy
+from stratalog.meta_api.problems import Problem, from_problem, to_problem
+from stratalog.meta_api.wire import PROBLEM, read_problem
 from stratalog.model.errors import (
     AlreadyExists,
     Conflict,
@@ -42,7 +43,7 @@ STATUS = {
 def test_every_kind_of_error_comes_back_as_itself(kind: type[StratalogError]) -> None:
     problem = to_problem(kind("what, where, what next"))
     assert problem.status == STATUS[kind]
-    back = read_problem(problem.status, problem.model_dump_json().encode(), "GET /x")
+    back = read_problem(problem.status, PROBLEM.write(problem), "GET /x")
     assert type(back) is kind and str(back) == "what, where, what next"
 
 
@@ -73,17 +74,17 @@ UNSENT, UNSURE = Unavailable("no connection"), OutcomeUnknown("answer lost")
         # Surely not done: again, until patience ends.
         (Repeat.NEVER, [UNSENT, UNSENT], None),
         (Repeat.NEVER, [UNSENT, UNSENT, UNSENT], Unavailable),
-        (Repeat.HARMLESS, [UNSENT, UNSENT, UNSENT], Unavailable),
+        (Repeat.IDEMPOTENT, [UNSENT, UNSENT, UNSENT], Unavailable),
         (Repeat.READ, [UNSENT, UNSENT, UNSENT], Unavailable),
         # May be done.
         (Repeat.NEVER, [UNSURE], OutcomeUnknown),
         (Repeat.NEVER, [UNSENT, UNSURE], OutcomeUnknown),
-        (Repeat.HARMLESS, [UNSURE, UNSURE], None),
-        (Repeat.HARMLESS, [UNSURE, UNSENT, UNSENT], OutcomeUnknown),
+        (Repeat.IDEMPOTENT, [UNSURE, UNSURE], None),
+        (Repeat.IDEMPOTENT, [UNSURE, UNSENT, UNSENT], OutcomeUnknown),
         (Repeat.READ, [UNSURE, UNSURE, UNSURE], Unavailable),
         # Refused: never again.
         (Repeat.READ, [NotFound("x")], NotFound),
-        (Repeat.HARMLESS, [UNSURE, Conflict("x")], Conflict),
+        (Repeat.IDEMPOTENT, [UNSURE, Conflict("x")], Conflict),
     ],
 )
 def test_a_request_is_sent_again_when_that_does_no_harm(
@@ -96,6 +97,6 @@ def test_a_request_is_sent_again_when_that_does_no_harm(
 
 
 def test_pauses_grow_to_a_bound_and_are_spread() -> None:
-    patience = Patience(first_pause_s=0.1, longest_pause_s=1.0)
-    assert [patience.pause_s(attempt, lambda: 1.0) for attempt in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    assert patience.pause_s(5_000, lambda: 0.25) == 0.25
+    policy = RetryPolicy(first_pause_s=0.1, longest_pause_s=1.0)
+    assert [policy.pause_s(attempt, lambda: 1.0) for attempt in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert policy.pause_s(5_000, lambda: 0.25) == 0.25

@@ -370,7 +370,7 @@ async def test_a_restarted_service_goes_on_where_it_was(memory: MemoryStore) -> 
     assert (await second.perform(AllocateProducerIds(1))).first == ids.end
     assert isinstance(await second.perform(AcquireLock("tier/1", lock.holder, 1)), Lock)
     node = before.nodes[0]
-    assert (await second.register_node(node)).node_epoch == 2
+    assert (await second.perform(RegisterNode(node))).node_epoch == 2
     assert [entry.version for entry in await collect(second.watch(before.version), 1)] == [before.version + 1]
     with pytest.raises(Unavailable):
         await first.start()

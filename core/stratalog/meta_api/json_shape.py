@@ -1,0 +1,273 @@
+"""Records as JSON, made from their dataclasses: nothing says a second time which fields a record has.
+
+A dataclass or a named tuple is an object of its fields, bytes are base64, an enum its value, an id text. One of several
+records is an object with one field, named after the kind (`{"topic_changed": {...}}`); an error is a problem.
+What is asked of the service is read strictly: a field that is not known is refused, a number keeps the bounds of its
+type (`stratalog.model.bounds`), and text is no number. What the service says may have fields that a newer one adds.
+
+Importing this costs tens of milliseconds, a shape about one: only what speaks HTTP imports it (decision 0015).
+Cost: 4 us per segment to JSON, 8 us back.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, Union, get_args, get_origin
+from typing import get_type_hints as hints_of
+from uuid import UUID
+
+from pydantic_core import CoreSchema, SchemaSerializer, SchemaValidator, ValidationError
+from pydantic_core import core_schema as schemas
+
+from stratalog.meta_api.problems import Problem, from_problem, to_problem
+from stratalog.model.bounds import INT64, Bounds
+from stratalog.model.errors import StratalogError
+
+T = TypeVar("T")
+JsonObject: TypeAlias = dict[str, object]
+COMPONENTS: Final = "#/components/schemas/"
+_BASE64: Final = schemas.CoreConfig(ser_json_bytes="base64", val_json_bytes="base64")
+
+
+class NotOfShape(ValueError):
+    """What was read is something else; the message names the field."""
+
+
+class JsonShape(Generic[T]):
+    """How one type is written as JSON, and read back."""
+
+    def __init__(self, kind: object, *, is_asked: bool = False) -> None:
+        """`is_asked`: a caller asks for it, so it is read strictly."""
+        lights = _Maker(is_asked).lights(kind)
+        self._reader = SchemaValidator(lights.read, _BASE64)
+        self._writer = SchemaSerializer(lights.write, _BASE64)
+
+    def write(self, value: T) -> bytes:
+        return self._writer.to_json(value)
+
+    def read(self, raw: bytes) -> T:
+        """Raises NotOfShape."""
+        try:
+            value: T = self._reader.validate_json(raw)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            place = ".".join(str(step) for step in first["loc"]) or "all of it"
+            unknown = first["type"] in ("unexpected_keyword_argument", "extra_forbidden")
+            raise NotOfShape(f"{place}: {'there is no such field' if unknown else first['msg']}") from error
+        return value
+
+
+def describe(kind: object, components: dict[str, JsonObject]) -> JsonObject:
+    """The JSON schema of a type; those of the records in it are added to `components`."""
+    return _Maker(False, components).lights(kind).described
+
+
+def field_name(kind: type) -> str:
+    """`TopicChanged` as `topic_changed`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+class _Lights(NamedTuple):
+    """A type in three lights: how it is read, how it is written, and how it is described."""
+
+    read: CoreSchema
+    write: CoreSchema
+    described: JsonObject
+
+
+_PLAIN: Final[dict[object, _Lights]] = {
+    str: _Lights(schemas.str_schema(strict=True), schemas.str_schema(), {"type": "string"}),
+    bool: _Lights(schemas.bool_schema(strict=True), schemas.bool_schema(), {"type": "boolean"}),
+    UUID: _Lights(schemas.uuid_schema(), schemas.uuid_schema(), {"type": "string", "format": "uuid"}),
+    bytes: _Lights(schemas.bytes_schema(), schemas.bytes_schema(), {"type": "string", "contentEncoding": "base64"}),
+    NoneType: _Lights(schemas.none_schema(), schemas.none_schema(), {"type": "null"}),
+}
+
+
+class _Maker:
+    """Makes the lights of a type and of all that is in it. Types are what get_type_hints says, so any object."""
+
+    def __init__(self, is_asked: bool, components: dict[str, JsonObject] | None = None) -> None:
+        self._is_asked = is_asked
+        self._components = {} if components is None else components
+        self._made: dict[object, _Lights] = {}
+
+    def lights(self, kind: object) -> _Lights:
+        made = self._made.get(kind)
+        if made is None:
+            made = self._made[kind] = _PLAIN.get(kind) or self._make(kind)
+        return made
+
+    def _make(self, kind: object) -> _Lights:
+        origin, inner = get_origin(kind), get_args(kind)
+        if kind is int:
+            return self._number(INT64)
+        if origin is Annotated and inner[0] is int and isinstance(inner[1], Bounds):
+            return self._number(inner[1])
+        if origin in (Union, UnionType):
+            return self._one_of(inner)
+        if origin in (tuple, Sequence):
+            return _several(self.lights(inner[0]), is_tuple=origin is tuple)
+        if origin is Mapping:
+            return self._by_name(self.lights(inner[1]))
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return _choice(kind)
+        if isinstance(kind, type) and issubclass(kind, StratalogError):
+            return self._converted(Problem, to_problem, from_problem)
+        if isinstance(kind, type) and is_dataclass(kind):
+            return self._dataclass(kind)
+        if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+            return self._named_tuple(kind)
+        raise TypeError(f"{kind!r} has no JSON shape: give it one here, or another type")
+
+    def _number(self, bounds: Bounds) -> _Lights:
+        read = schemas.int_schema(strict=True)
+        if self._is_asked:
+            read = schemas.int_schema(strict=True, ge=bounds.least, le=bounds.most)
+        return _Lights(read, schemas.int_schema(), {"type": "integer", "minimum": bounds.least, "maximum": bounds.most})
+
+    def _by_name(self, one: _Lights) -> _Lights:
+        name = _PLAIN[str]
+        return _Lights(
+            schemas.dict_schema(name.read, one.read),
+            schemas.dict_schema(name.write, one.write),
+            {"type": "object", "additionalProperties": one.described},
+        )
+
+    def _one_of(self, kinds: tuple[object, ...]) -> _Lights:
+        some = [kind for kind in kinds if kind is not NoneType]
+        lights = self.lights(some[0]) if len(some) == 1 else self._tagged(some)
+        if len(some) == len(kinds):
+            return lights
+        return _Lights(
+            schemas.nullable_schema(lights.read),
+            schemas.nullable_schema(lights.write),
+            {"anyOf": [lights.described, {"type": "null"}]},
+        )
+
+    def _tagged(self, kinds: list[object]) -> _Lights:
+        """An object with one field, whose name says of which kind its value is."""
+        named = {_tag(kind): self.lights(kind) for kind in kinds}
+
+        def tagged(value: object) -> dict[str, object]:
+            kind = StratalogError if isinstance(value, StratalogError) else type(value)
+            return {_tag(kind): value}
+
+        def untagged(value: dict[str, object]) -> object:
+            if len(value) != 1:
+                raise ValueError(f"exactly one of {', '.join(named)} must be there")
+            return next(iter(value.values()))
+
+        read = schemas.typed_dict_schema(
+            {tag: schemas.typed_dict_field(one.read, required=False) for tag, one in named.items()},
+            extra_behavior="forbid",
+        )
+        write = schemas.typed_dict_schema(
+            {tag: schemas.typed_dict_field(one.write, required=False) for tag, one in named.items()}
+        )
+        described: JsonObject = {
+            "type": "object",
+            "properties": {tag: one.described for tag, one in named.items()},
+            "minProperties": 1,
+            "maxProperties": 1,
+        }
+        return _Lights(schemas.no_info_after_validator_function(untagged, read), _written_as(tagged, write), described)
+
+    def _converted(self, kind: type, there: Callable[..., object], back: Callable[..., object]) -> _Lights:
+        """Something that travels as another kind."""
+        lights = self.lights(kind)
+        return _Lights(
+            schemas.no_info_after_validator_function(back, lights.read),
+            _written_as(there, lights.write),
+            lights.described,
+        )
+
+    # Records ----------------------------------------------------------------------------------------------------
+    def _dataclass(self, kind: type) -> _Lights:
+        hints = hints_of(kind, include_extras=True)
+        entries = [(entry, self.lights(hints[entry.name])) for entry in fields(kind)]
+        read = schemas.dataclass_schema(
+            kind,
+            schemas.dataclass_args_schema(
+                kind.__name__,
+                [schemas.dataclass_field(entry.name, _with_default(entry, one.read)) for entry, one in entries],
+                extra_behavior="forbid" if self._is_asked else "ignore",
+            ),
+            [entry.name for entry, _ in entries],
+            slots=True,
+            config=_BASE64,
+        )
+        write = schemas.dataclass_schema(
+            kind,
+            schemas.dataclass_args_schema(
+                kind.__name__, [schemas.dataclass_field(entry.name, one.write) for entry, one in entries]
+            ),
+            [entry.name for entry, _ in entries],
+            slots=True,
+            config=_BASE64,
+        )
+        required = [entry.name for entry, _ in entries if not _has_default(entry)]
+        described = self._component(kind, {entry.name: one.described for entry, one in entries}, required)
+        return _Lights(read, write, described)
+
+    def _named_tuple(self, kind: type) -> _Lights:
+        make: Any = kind  # made by its fields' names, which no type says
+        hints = hints_of(kind, include_extras=True)
+        named = {name: self.lights(one) for name, one in hints.items()}
+        read = schemas.typed_dict_schema(
+            {name: schemas.typed_dict_field(one.read) for name, one in named.items()},
+            extra_behavior="forbid" if self._is_asked else "ignore",
+        )
+        write = schemas.typed_dict_schema({name: schemas.typed_dict_field(one.write) for name, one in named.items()})
+        return _Lights(
+            schemas.no_info_after_validator_function(lambda value: make(**value), read),
+            _written_as(make._asdict, write),
+            self._component(kind, {name: one.described for name, one in named.items()}, list(named)),
+        )
+
+    def _component(self, kind: type, properties: JsonObject, required: list[str]) -> JsonObject:
+        component: JsonObject = {"type": "object", "properties": properties, "required": required}
+        said = inspect.getdoc(kind) or ""
+        if said and not said.startswith(f"{kind.__name__}("):  # a dataclass without words describes itself so
+            component["description"] = said
+        self._components[kind.__name__] = component
+        return {"$ref": COMPONENTS + kind.__name__}
+
+
+def _tag(kind: object) -> str:
+    assert isinstance(kind, type), "one of several is a record or an error"
+    return "problem" if issubclass(kind, StratalogError) else field_name(kind)
+
+
+def _choice(kind: type[Enum]) -> _Lights:
+    read = schemas.enum_schema(kind, list(kind), sub_type="str")
+    return _Lights(read, read, {"type": "string", "enum": [member.value for member in kind]})
+
+
+def _several(one: _Lights, *, is_tuple: bool) -> _Lights:
+    """A list, read as a tuple."""
+    read = schemas.tuple_schema([one.read], variadic_item_index=0)
+    write = schemas.tuple_schema([one.write], variadic_item_index=0)
+    described: JsonObject = {"type": "array", "items": one.described}
+    return _Lights(read, write if is_tuple else _written_as(tuple, write), described)
+
+
+def _written_as(there: Callable[..., object], write: CoreSchema) -> CoreSchema:
+    return schemas.any_schema(serialization=schemas.plain_serializer_function_ser_schema(there, return_schema=write))
+
+
+def _has_default(entry: Field[Any]) -> bool:
+    return entry.default is not MISSING or entry.default_factory is not MISSING
+
+
+def _with_default(entry: Field[Any], schema: CoreSchema) -> CoreSchema:
+    if entry.default is not MISSING:
+        return schemas.with_default_schema(schema, default=entry.default)
+    if entry.default_factory is not MISSING:
+        return schemas.with_default_schema(schema, default_factory=entry.default_factory)
+    return schema

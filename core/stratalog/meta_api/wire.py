@@ -1,0 +1,105 @@
+"""What the meta service and its clients say to each other over HTTP, in JSON made from the records themselves.
+
+A command is `POST /v1/commands/<its name>` with its fields as the body, and is answered with what it answers. Lines of
+snapshots and watches are in `streams` and `watch_lines`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, get_args
+from uuid import UUID
+
+from stratalog.meta_api.json_shape import JsonShape, NotOfShape, field_name
+from stratalog.meta_api.problems import Problem, from_problem
+from stratalog.model.bounds import Count
+from stratalog.model.commands import COMMANDS, Command
+from stratalog.model.errors import OutcomeUnknown, StratalogError
+from stratalog.model.metadata import NodeInfo
+from stratalog.model.segment import Segment
+from stratalog.model.topic import Shard, Topic
+
+R = TypeVar("R")
+
+
+# Answers to reads that are more than one record ------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    cluster_id: str
+    version: Count
+    nodes: Count
+    topics: Count
+    shards: Count
+    refusal: str | None
+    """Why changes are refused; null while they are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeList:
+    items: tuple[NodeInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicList:
+    items: tuple[Topic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicIds:
+    items: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentList:
+    items: tuple[Segment, ...]
+
+
+CLUSTER: Final[JsonShape[ClusterInfo]] = JsonShape(ClusterInfo)
+NODES: Final[JsonShape[NodeList]] = JsonShape(NodeList)
+TOPIC: Final[JsonShape[Topic]] = JsonShape(Topic)
+TOPICS: Final[JsonShape[TopicList]] = JsonShape(TopicList)
+TOPIC_IDS: Final[JsonShape[TopicIds]] = JsonShape(TopicIds)
+SHARD: Final[JsonShape[Shard]] = JsonShape(Shard)
+SEGMENT: Final[JsonShape[Segment]] = JsonShape(Segment)
+SEGMENTS: Final[JsonShape[SegmentList]] = JsonShape(SegmentList)
+PROBLEM: Final[JsonShape[Problem]] = JsonShape(Problem)
+
+
+# Commands -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class CommandWire(Generic[R]):
+    """One kind of command: where it is sent, what is sent, what comes back."""
+
+    kind: type[Command[R]]
+    answers: object
+    """The type of its answer."""
+    path: str
+    body: JsonShape[Command[R]]
+    answer: JsonShape[R]
+
+
+def _wire(kind: type[Command[Any]]) -> CommandWire[Any]:
+    (base,) = vars(kind)["__orig_bases__"]  # Command[...], which says what it answers
+    (answers,) = get_args(base)
+    path = f"/v1/commands/{field_name(kind).replace('_', '-')}"
+    return CommandWire(kind, answers, path, JsonShape(kind, is_asked=True), JsonShape(answers))
+
+
+COMMAND_WIRES: Final = {kind: _wire(kind) for kind in COMMANDS}
+
+
+def wire_of(command: Command[R]) -> CommandWire[R]:
+    return COMMAND_WIRES[type(command)]
+
+
+# Problems -------------------------------------------------------------------------------------------------------
+def read_problem(status: int, body: bytes, where: str) -> StratalogError:
+    """The error in an answer that is not a success. One that is no problem of ours (a proxy's page, a cut body) says
+    nothing about what was done: `OutcomeUnknown`."""
+    try:
+        return from_problem(PROBLEM.read(body))
+    except NotOfShape:
+        text = body[:200].decode("utf-8", "replace").strip()
+        return OutcomeUnknown(
+            f"{where} answered {status} and no problem that we know ({text!r}): something stands between"
+        )

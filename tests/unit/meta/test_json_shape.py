@@ -1,0 +1,127 @@
+"""Records as JSON: made from their fields alone, and read strictly where a caller asks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, dataclass, fields
+from types import NoneType
+from uuid import UUID
+
+import pytest
+
+from stratalog.meta_api.json_shape import JsonObject, JsonShape, NotOfShape, describe, field_name
+from stratalog.meta_api.wire import COMMAND_WIRES, SEGMENT
+from stratalog.model.commands import COMMANDS, CreateTopic, PartOutcomes, RollSegment
+from stratalog.model.errors import Conflict, Corrupt
+from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import Change, SegmentPurged, TopicDeleted
+from stratalog.model.parts import PartList
+from stratalog.model.segment import RemoteCopy, RemoteState, Segment, SegmentState
+from stratalog.model.topic import Topic
+from support.meta_worlds import part, seal_record
+from support.source_tree import REPOSITORY
+
+KEY = SegmentKey(UUID(int=1), 2, 3, 4)
+ASKED: JsonShape[RollSegment] = JsonShape(RollSegment, is_asked=True)
+TOLD: JsonShape[RollSegment] = JsonShape(RollSegment)
+ROLL = ASKED.write(RollSegment(KEY, 9))
+
+
+def segment() -> Segment:
+    remote = RemoteCopy(RemoteState.PARTIAL, 9, PartList([part(4, 9)]), None, b"\x00\xff\xfe", 5)
+    return Segment(KEY, SegmentState.SEALING, None, (1, 2), (2,), 0, 7, 9, seal_record(KEY, 9), (), remote)
+
+
+def test_a_record_is_an_object_of_its_fields() -> None:
+    told = json.loads(SEGMENT.write(segment()))
+    assert told["key"] == {"topic_id": str(UUID(int=1)), "shard": 2, "epoch": 3, "base_offset": 4}
+    assert (told["state"], told["leader"], told["isr"], told["seal"]["digest"]) == ("sealing", None, [2], "0Z4=")
+    assert told["remote"]["parts"][0]["object_key"] == "data/4-9.chunk"
+    assert SEGMENT.read(SEGMENT.write(segment())) == segment()
+
+
+def test_one_of_several_is_named_after_its_kind() -> None:
+    shape: JsonShape[tuple[Change, ...]] = JsonShape(tuple[Change, ...])
+    changes = (SegmentPurged(KEY), TopicDeleted(Topic("a", UUID(int=1), 1, 1, {"k": "v"}, 5)))
+    told = json.loads(shape.write(changes))
+    assert [list(change) for change in told] == [["segment_purged"], ["topic_deleted"]]
+    assert shape.read(shape.write(changes)) == changes
+    for line in (b"[{}]", b'[{"novel":{}}]', b'[{"segment_purged":{},"topic_deleted":{}}]', b"[null]"):
+        with pytest.raises(NotOfShape):
+            shape.read(line)
+
+
+def test_an_error_among_outcomes_is_a_problem_and_comes_back_as_itself() -> None:
+    shape: JsonShape[PartOutcomes] = JsonShape(PartOutcomes)
+    outcomes = (segment(), Conflict("read again"), Corrupt("torn", source="file", position=7))
+    told = json.loads(shape.write(outcomes))
+    assert [list(outcome) for outcome in told] == [["segment"], ["problem"], ["problem"]]
+    first, conflict, corrupt = shape.read(shape.write(outcomes))
+    assert first == segment()
+    assert type(conflict) is Conflict and str(conflict) == "read again"
+    assert isinstance(corrupt, Corrupt) and corrupt.position == 7
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        (b'"end_offset":9', b'"end_offset":9,"until":9', "until: there is no such field"),
+        (b'"shard":2', b'"shard":2,"partition":2', "segment.partition: there is no such field"),
+        (b'"end_offset":9', b'"end":9', "end_offset"),
+        (b'"shard":2', b'"shard":"2"', "segment.shard"),
+        (b'"shard":2', b'"shard":2.0', "segment.shard"),
+        (b'"shard":2', b'"shard":true', "segment.shard"),
+        (b'"shard":2', b'"shard":null', "segment.shard"),
+        (b'"shard":2', b'"shard":2147483648', "segment.shard"),
+        (b'"epoch":3', b'"epoch":-1', "segment.epoch"),
+        (b'"end_offset":9', b'"end_offset":9223372036854775808', "end_offset"),
+        (b'"end_offset":9', b'"end_offset":' + b"9" * 4_000, "end_offset"),
+        (b'"end_offset":9', b'"end_offset":' + b"9" * 9_000, "all of it"),
+        (b'"topic_id":"0', b'"topic_id":"x', "segment.topic_id"),
+        (b'{"segment"', b'[{"segment"', "all of it"),
+    ],
+)
+def test_what_a_caller_asks_is_read_strictly_and_the_message_names_the_field(
+    old: bytes, new: bytes, place: str
+) -> None:
+    assert old in ROLL
+    with pytest.raises(NotOfShape, match=f"^{place}"):
+        ASKED.read(ROLL.replace(old, new))
+
+
+def test_what_the_service_says_may_have_fields_of_a_newer_one() -> None:
+    newer = ROLL.replace(b'"shard":2', b'"shard":2,"zone":"a"').replace(b'"end_offset":9', b'"end_offset":9,"by":1')
+    assert TOLD.read(newer) == RollSegment(KEY, 9)
+
+
+def test_a_field_that_is_left_out_has_its_default() -> None:
+    shape: JsonShape[CreateTopic] = JsonShape(CreateTopic, is_asked=True)
+    assert shape.read(b'{"name":"a","shard_count":1,"replication_factor":1}') == CreateTopic("a", 1, 1)
+
+
+def test_every_command_has_a_path_of_its_own_and_words_that_describe_it() -> None:
+    components: dict[str, JsonObject] = {}
+    assert len({wire.path for wire in COMMAND_WIRES.values()}) == len(COMMANDS) == 18
+    for kind in COMMANDS:
+        assert describe(kind, components) == {"$ref": f"#/components/schemas/{kind.__name__}"}
+        assert components[kind.__name__].get("description"), f"{kind.__name__} says what it does in its docstring"
+    assert field_name(RollSegment) == "roll_segment"
+
+
+def test_the_page_lists_every_command_as_it_is() -> None:
+    page = (REPOSITORY / "docs/meta.md").read_text(encoding="utf-8")
+    for kind, wire in COMMAND_WIRES.items():
+        given = [(entry.name, entry.default is MISSING and entry.default_factory is MISSING) for entry in fields(kind)]
+        names = ", ".join(f"`{name}`{'' if is_needed else '?'}" for name, is_needed in given)
+        answer = {NoneType: "nothing", PartOutcomes: "outcomes"}.get(wire.answers) or wire.answers.__name__  # type: ignore[attr-defined, call-overload]
+        again = "yes" if kind.is_idempotent else "no"
+        assert f"| `{wire.path.rpartition('/')[2]}` | {names} | {answer} | {again} |" in page
+
+
+def test_a_type_without_a_shape_is_named_when_the_program_starts() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Odd:
+        ratio: float
+
+    with pytest.raises(TypeError, match="float"):
+        JsonShape(Odd)
