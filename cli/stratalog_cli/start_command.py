@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from stratalog.settings.load import load_process_settings
-from stratalog.settings.relations import require_one_node
+from stratalog.settings.one_node import require_one_node
 from stratalog.telemetry.http import split_address
 
 

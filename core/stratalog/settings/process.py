@@ -450,6 +450,5 @@ class ProcessSettings(BaseModel):
 
     @model_validator(mode="after")
     def _related(self) -> Self:
-        settings: ProcessSettings = self
-        assert_relations(settings, PROCESS_RELATIONS)
+        assert_relations(self, PROCESS_RELATIONS)
         return self

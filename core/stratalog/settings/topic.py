@@ -23,11 +23,8 @@ from stratalog.settings.choices import (
 )
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.refusal import explain, fields_by_key, key_of, unknown_key
-from stratalog.settings.relations import TOPIC_RELATIONS, assert_relations
+from stratalog.settings.relations import NO_LIMIT, SAME_AS_TOTAL, TOPIC_RELATIONS, assert_relations
 from stratalog.settings.units import GIB, INT64_MAX
-
-SAME_AS_TOTAL = -2
-NO_LIMIT = -1
 
 PROCESS_DEFAULTS: Final[Mapping[str, str]] = {
     "retention_ms": "log_retention_ms",
@@ -155,8 +152,7 @@ class TopicSettings(BaseModel):
 
     @model_validator(mode="after")
     def _related(self) -> Self:
-        settings: TopicSettings = self
-        assert_relations(settings, TOPIC_RELATIONS)
+        assert_relations(self, TOPIC_RELATIONS)
         return self
 
     # What the -2 of the local settings stands for ----------------------------------------------------------------

@@ -1,0 +1,84 @@
+"""What all fetches of the listener share: where they look, and how much of it in a turn.
+
+All together look at so many partitions in a turn of the loop, whatever thousands of connections ask in it or wait for:
+the others look in the next turns, in the order in which they were told. Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from stratalog_node.serve.serving import Serving
+from stratalog_node.serve.unknown_shards import missing_shard_error
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.directory import ShardDirectory
+from stratalog_node.shards.reading import ShardReader
+
+_LOOKS_PER_TURN = 2_000
+"""So many partitions may fetches look at in a turn, whoever woke them: 5 to 15 ms."""
+
+
+class Retried(Protocol):
+    """A fetch that looks again."""
+
+    @property
+    def weight(self) -> int:
+        """What a look costs, in partitions."""
+        ...
+
+    def retry(self) -> None: ...
+
+    def fail(self, error: Exception) -> None:
+        """`retry` raised. Never raises itself."""
+        ...
+
+
+class FetchDesk:
+    def __init__(self, serving: Serving, catalog: Catalog, shards: ShardDirectory, reader: ShardReader) -> None:
+        self.loop = serving.loop
+        self.turn = serving.turn
+        self.limits = serving.limits
+        self.stats = serving.stats
+        self.reader = reader
+        self.shard_of = shards.by_name
+        self._catalog = catalog
+        self._shards = shards
+        self._retrying: deque[Retried] = deque()
+        self._looks_left = _LOOKS_PER_TURN
+        serving.turn.after_shards.append(self._retry)
+
+    @property
+    def shard_count(self) -> int:
+        """Shards that may be fetched from here."""
+        return self._shards.count
+
+    def missing_shard_error(self, topic: str, shard: int) -> int:
+        return missing_shard_error(self._catalog, topic, shard)
+
+    def may_look(self, weight: int) -> bool:
+        """Whether a fetch may look at so many partitions now, which are then taken off the turn's: not once they are
+        used up, and not past others that wait for theirs."""
+        if self._looks_left <= 0 or self._retrying:
+            return False
+        self._looks_left -= weight
+        return True
+
+    def retry(self, fetch: Retried) -> None:
+        """It looks again at the end of this turn, or of one to come."""
+        self._retrying.append(fetch)
+        self.turn.request()
+
+    def _retry(self) -> None:
+        self._looks_left = _LOOKS_PER_TURN
+        fetches = self._retrying
+        while fetches and self._looks_left > 0:
+            fetch = fetches.popleft()
+            weight = fetch.weight  # a look may decode the request, which names less than its bytes let fear
+            try:
+                fetch.retry()
+            except Exception as error:  # one fetch's fault must not take the turn of all others (F48)
+                fetch.fail(error)
+            self._looks_left -= weight
+        if fetches:
+            self.turn.request()

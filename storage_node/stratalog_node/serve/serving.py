@@ -1,0 +1,68 @@
+"""What all connections of the Kafka listener and their requests share: limits, counters, memory, the turn.
+
+Made before them and never changed: a connection knows this, and not who accepted it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.histogram import Histogram
+from stratalog.telemetry.metrics import counter, gauge, histogram
+from stratalog_node.buffers import BufferPool
+from stratalog_node.serve.byte_budget import ByteBudget
+from stratalog_node.turn import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class ServeLimits:
+    max_frame_bytes: int
+    max_connections: int
+    max_connections_per_ip: int
+    read_timeout_ms: int
+    max_idle_ms: int
+    fetch_max_bytes: int
+
+    @classmethod
+    def of(cls, settings: ProcessSettings, most_connections: int) -> ServeLimits:
+        """`most_connections`: so many descriptors are there for clients, whatever the settings say."""
+        return cls(
+            settings.socket_request_max_bytes,
+            min(settings.max_connections, most_connections),
+            settings.max_connections_per_ip,
+            settings.connection_read_timeout_ms,
+            settings.connections_max_idle_ms,
+            settings.fetch_max_bytes,
+        )
+
+
+@dataclass(slots=True)
+class ServeStats:
+    received_bytes: int = counter("Bytes received from clients.")
+    sent_bytes: int = counter("Bytes sent to clients.")
+    produce_requests: int = counter("Produce requests.")
+    fetch_requests: int = counter("Fetch requests answered.")
+    control_requests: int = counter("Requests of all other keys.")
+    produce_errors: int = counter("Batches refused.")
+    control_errors: int = counter("Control requests that failed inside and closed their connection.")
+    reads_unavailable: int = counter("Fetch reads that could not be served now.")
+    accepted: int = counter("Connections accepted.")
+    refused: int = counter("Connections refused for a limit.")
+    closed_for_fault: int = counter("Connections closed for malformed, oversized or slow frames.")
+    connections: int = gauge("Connections open now.")
+    control_duration: Histogram = field(
+        default_factory=Histogram, metadata=histogram("Time from a control request's dispatch to its answer.")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    loop: asyncio.AbstractEventLoop
+    turn: Turn
+    limits: ServeLimits
+    stats: ServeStats
+    pool: BufferPool
+    budget: ByteBudget
+    """Of frames that are being received."""
