@@ -36,6 +36,7 @@ from stratalog_node.identity_file import load_or_create, lock_directory
 from stratalog_node.open_files import OpenFiles
 from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.context import NodeServices
+from stratalog_node.serve.control_state import ControlState
 from stratalog_node.serve.registry import Registry
 from stratalog_node.serve.server import KafkaServer, bind, data_apis
 from stratalog_node.shards.assembly import LocalShards, open_shards
@@ -136,6 +137,7 @@ class StorageNode:
         age_clock = NodeAgeClock(self.layout.clock_file, self._clock_ms, monotonic_ms)
         taken.push_async_callback(age_clock.close)
         self._build_groups(age_clock)
+        registry = Registry([*data_apis(), *control_apis()])
         services = NodeServices(
             identity.node_id,
             self.cluster_id,
@@ -146,9 +148,8 @@ class StorageNode:
             self.local.disk,
             self.groups,
             self.topic_changes,
+            ControlState(registry.advertised()),
         )
-        registry = Registry([*data_apis(), *control_apis()])
-        services.control.registry = registry
         self.server = KafkaServer(
             services,
             self.shards,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -38,7 +39,7 @@ BYTES_PER_ENTRY = 1_500
 async def bench() -> AsyncIterator[ControlBench]:
     async with control_bench(auto_create_topics_enable=False) as control:
         node = await GroupNode().start()
-        control.services.groups = node.groups
+        control.services = replace(control.services, groups=node.groups)
         await control.topic("orders", shards=4)
         try:
             yield control

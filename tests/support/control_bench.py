@@ -26,6 +26,7 @@ from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.context import ConnectionInfo, NodeServices, RequestContext
+from stratalog_node.serve.control_state import ControlState
 from stratalog_node.serve.registry import Api, Registry
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.shard_lookup import DiskUsage, FoundOffset
@@ -155,8 +156,8 @@ class ControlBench:
             self.shards,
             cast(Any, None),
             TopicChanges(meta, settings),
+            ControlState(self.registry.advertised()),
         )
-        self.services.control.registry = self.registry
 
     async def ask(self, key: int, version: int, /, **fields: Any) -> Any:
         """The answer as kafka-python reads it. Nested structures may be given as dicts."""

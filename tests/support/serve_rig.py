@@ -11,6 +11,7 @@ from typing import Any, cast
 from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.context import ConnectionInfo, NodeServices
+from stratalog_node.serve.control_state import ControlState
 from stratalog_node.serve.registry import Registry
 from stratalog_node.serve.server import KafkaServer, data_apis
 from stratalog_node.topic_changes import TopicChanges
@@ -122,8 +123,8 @@ class ServeRig(ShardRig):
             self.local.disk,
             cast(Any, None),
             TopicChanges(cast(Any, self.meta), self.settings),
+            ControlState(registry.advertised()),
         )
-        services.control.registry = registry
         self.server = KafkaServer(
             services, self.shards, registry, self.turn, self.pool, self.reader, most_connections=100_000
         )
@@ -146,7 +147,7 @@ class ServeRig(ShardRig):
         if receive_buffer is not None:
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         ours.setblocking(False)
-        connection = Connection(ours, self.server, ConnectionInfo("pair:1", "localhost", 9092), self.turn.steady_ms)
+        connection = self.server.connection(ours, ConnectionInfo("pair:1", "localhost", 9092))
         self.server._connections.add(connection)
         connection.open()
         client = WireClient(theirs, connection)

@@ -18,10 +18,9 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from stratalog.kafka.errors import MalformedFrame
-from stratalog.kafka.frames import decode_request_header
+from stratalog.kafka.frames import RequestHeader, decode_request_header
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import Buffer
@@ -29,9 +28,7 @@ from stratalog_node.serve.answer import Answer, Parkable
 from stratalog_node.serve.context import ConnectionInfo
 from stratalog_node.serve.control_line import ControlLine
 from stratalog_node.serve.outbox import Outbox
-
-if TYPE_CHECKING:
-    from stratalog_node.serve.server import KafkaServer
+from stratalog_node.serve.serving import Serving
 
 log = logger(__name__)
 
@@ -60,39 +57,53 @@ class Connection:
         "_catching_up",
         "_control",
         "_deadline_ms",
+        "_dispatch",
         "_end",
         "_first_bytes",
         "_granted",
         "_held_bytes",
-        "_is_closed",
         "_is_reading",
         "_is_writing",
         "_loop",
+        "_on_closed",
         "_out",
         "_parked",
         "_pause_reasons",
         "_paused_ms",
+        "_serving",
         "_start",
         "_taken_in_turn",
+        "_turn",
         "fd",
         "in_send_list",
         "info",
+        "is_closed",
         "last_active_ms",
-        "server",
         "slow_reads",
         "sock",
         "waiting_fetches",
     )
 
-    def __init__(self, sock: socket.socket, server: KafkaServer, info: ConnectionInfo, now_ms: int) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        serving: Serving,
+        info: ConnectionInfo,
+        dispatch: Callable[[Connection, RequestHeader, memoryview], None],
+        on_closed: Callable[[Connection, str, bool], None],
+    ) -> None:
+        """`dispatch` takes requests, whose bytes are good for a turn; `on_closed` hears why, and if it was a fault."""
         self.sock = sock
         self.fd = sock.fileno()
-        self.server = server
         self.info = info
-        self.last_active_ms = now_ms
+        self.last_active_ms = serving.turn.steady_ms
         self.in_send_list = False
         self._control: ControlLine | None = None
-        self._loop = server.loop
+        self._serving = serving
+        self._turn = serving.turn
+        self._loop = serving.loop
+        self._dispatch = dispatch
+        self._on_closed = on_closed
         self._buffer: Buffer | None = None
         self._start = 0
         self._end = 0
@@ -116,27 +127,19 @@ class Connection:
         self._catching_up: asyncio.Handle | None = None
         """Under way from a pause to reading: never together with `_is_reading`."""
         self._is_writing = False
-        self._is_closed = False
+        self.is_closed = False
 
     # Life -----------------------------------------------------------------------------------------------------------
     def open(self) -> None:
         self._is_reading = True
         self._loop.add_reader(self.fd, self._on_readable)
 
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed
-
-    @property
-    def waiting_answers(self) -> int:
-        return len(self._answers)
-
     def overdue(self, now_ms: int) -> str | None:
         """Why this connection should be closed by the reaper, if it should."""
-        limits = self.server.limits
+        limits = self._serving.limits
         if self._deadline_ms and now_ms > self._deadline_ms and not self._pause_reasons:
             return f"a frame was not complete after {limits.read_timeout_ms} ms (connection.read.timeout.ms)"
-        if self._paused_ms and self._granted and self.server.budget.waiting_count:
+        if self._paused_ms and self._granted and self._serving.budget.waiting_count:
             paused_ms = now_ms - self._paused_ms
             if paused_ms > limits.read_timeout_ms:
                 return f"unread requests hold {self._granted} bytes behind answers that did not move for {paused_ms} ms"
@@ -148,9 +151,9 @@ class Connection:
         return None
 
     def close(self, reason: str, *, is_fault: bool = False) -> None:
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
+        self.is_closed = True
         self._loop.remove_reader(self.fd)
         if self._is_writing:
             self._loop.remove_writer(self.fd)
@@ -163,21 +166,21 @@ class Connection:
         self._answers.clear()
         self._parked.clear()
         # First out of the line, or its own release would serve it once more.
-        self.server.budget.abandon(self)
+        self._serving.budget.abandon(self)
         self._return_grant()
         if self._buffer is not None:
             # Batches of this turn may still be views of it: let the tick use them first.
-            self.server.turn.free_after_turn(self._buffer)
+            self._turn.free_after_turn(self._buffer)
             self._buffer = None
         self.sock.close()
-        self.server.forget(self, reason, is_fault=is_fault)
+        self._on_closed(self, reason, is_fault)
 
     # Reading --------------------------------------------------------------------------------------------------------
     def _on_readable(self) -> None:
-        if self._taken_in_turn == self.server.turn.number:
+        if self._taken_in_turn == self._turn.number:
             # The loop polled again within the turn, and would poll on: nobody is asked about it before the next one.
             self._pause(_PAUSED_BY_TURN)
-            self.server.turn.read_after_turn(self)
+            self._turn.read_after_turn(self)
             return
         buffer = self._buffer
         if buffer is None:
@@ -187,8 +190,7 @@ class Connection:
         elif self._end == buffer.capacity or (self._start > 0 and buffer.capacity - self._end < 4096):
             if not self._make_room(buffer):
                 return
-            assert self._buffer is not None
-            buffer = self._buffer
+            buffer = self._buffer or buffer
         try:
             count = self.sock.recv_into(buffer.view[self._end :])
         except (BlockingIOError, InterruptedError):
@@ -202,20 +204,19 @@ class Connection:
         self._end += count
         if self._end == buffer.capacity:
             self._first_bytes = _FIRST_BUFFER
-        server = self.server
-        server.stats.received_bytes += count
-        self.last_active_ms = server.turn.steady_ms
+        self._serving.stats.received_bytes += count
+        self.last_active_ms = self._turn.steady_ms
         self._take_frames_or_close(buffer)
 
     def _take_first_buffer(self) -> Buffer:
         size = self._first_bytes
         if size > _SMALL_BUFFER:
-            if self.server.budget.take_if_free(size):
+            if self._serving.budget.take_if_free(size):
                 self._granted = size
             else:
                 size = _SMALL_BUFFER
         self._start = self._end = 0
-        self._buffer = self.server.pool.take(size)
+        self._buffer = self._serving.pool.take(size)
         return self._buffer
 
     def _take_frames_or_close(self, buffer: Buffer) -> None:
@@ -235,8 +236,8 @@ class Connection:
         view = buffer.view
         start = begin = self._start
         end = self._end
-        server = self.server
-        max_frame = server.limits.max_frame_bytes
+        turn, limits = self._turn, self._serving.limits
+        max_frame = limits.max_frame_bytes
         while end - start >= 4:
             (size,) = _SIZE.unpack_from(view, start)
             if size < 8 or size > max_frame:
@@ -252,11 +253,11 @@ class Connection:
                 self._start = start
                 return
             self._start = frame_end
-            self._taken_in_turn = server.turn.number
+            self._taken_in_turn = turn.number
             frame = view[start + 4 : frame_end]
             header = decode_request_header(frame)
-            server.dispatch(self, header, frame)
-            if self._is_closed:
+            self._dispatch(self, header, frame)
+            if self.is_closed:
                 return
             start = frame_end
             if len(self._answers) > _MAX_WAITING_ANSWERS:
@@ -266,24 +267,22 @@ class Connection:
         self._start = start
         if start == end:
             self._deadline_ms = 0
-            server.turn.free_when_idle(self)
+            turn.free_when_idle(self)
         elif start != begin or not self._deadline_ms:  # each frame has its own time
-            self._deadline_ms = server.turn.steady_ms + server.limits.read_timeout_ms
+            self._deadline_ms = turn.steady_ms + limits.read_timeout_ms
 
     def _make_room(self, buffer: Buffer) -> bool:
         """Move the unfinished frame to the front, or to a larger buffer that it is allowed to have."""
         kept = self._end - self._start
-        needed = 0
-        if kept >= 4:
-            needed = 4 + int(_SIZE.unpack_from(buffer.view, self._start)[0])
+        needed = 4 + int(_SIZE.unpack_from(buffer.view, self._start)[0]) if kept >= 4 else 0
         if needed <= buffer.capacity or (kept < buffer.capacity and self._start > 0):
             buffer.data[0:kept] = buffer.view[self._start : self._end]
             self._start, self._end = 0, kept
             return True
         # Grow with what really came, at most fourfold: a length alone gets no memory.
-        capacity = min(self.server.pool.capacity_for(needed), buffer.capacity * 4)
+        capacity = min(self._serving.pool.capacity_for(needed), buffer.capacity * 4)
         extra = capacity - self._granted
-        if not self.server.budget.take(self, extra, lambda: self._grow(capacity)):
+        if not self._serving.budget.take(self, extra, lambda: self._grow(capacity)):
             self._pause(_PAUSED_BY_BUDGET)
             return False
         self._granted += extra
@@ -291,8 +290,8 @@ class Connection:
         return True
 
     def _grow(self, capacity: int) -> None:
-        if self._is_closed:
-            self.server.budget.release(self, capacity - self._granted)
+        if self.is_closed:
+            self._serving.budget.release(self, capacity - self._granted)
             return
         self._granted = capacity
         self._move_to(capacity)
@@ -301,39 +300,39 @@ class Connection:
     def _move_to(self, capacity: int) -> None:
         old = self._buffer
         assert old is not None
-        new = self.server.pool.take(capacity)
+        new = self._serving.pool.take(capacity)
         kept = self._end - self._start
         new.view[:kept] = old.view[self._start : self._end]
-        self.server.turn.free_after_turn(old)
+        self._turn.free_after_turn(old)
         self._buffer, self._start, self._end = new, 0, kept
 
     def _return_grant(self) -> None:
         if self._granted:
             granted, self._granted = self._granted, 0
-            self.server.budget.release(self, granted)
+            self._serving.budget.release(self, granted)
 
     def give_back_buffer(self) -> None:
-        """Called by the server at the end of a turn, whose batches are used up: with nothing unread it holds no memory.
+        """Called at the end of a turn, whose batches are used up: with nothing unread it holds no memory.
 
         A large buffer stays while large frames keep coming, for growing anew costs copies: but only with a client whose
         requests are answered within the turn, and while nobody waits for room. Answers that wait, for a flush or for
         replicas, wait without it.
         """
         buffer = self._buffer
-        if buffer is None or self._is_closed:
+        if buffer is None or self.is_closed:
             return
         if self._start != self._end:
             self._shrink(buffer)
             return
-        server = self.server
+        serving = self._serving
         if (
             buffer.capacity > _FIRST_BUFFER
             and not self._answers
-            and not server.budget.waiting_count
-            and server.turn.steady_ms - self.last_active_ms <= _KEPT_MS
+            and not serving.budget.waiting_count
+            and self._turn.steady_ms - self.last_active_ms <= _KEPT_MS
         ):
             return
-        server.pool.give_back(buffer)
+        serving.pool.give_back(buffer)
         self._buffer = None
         self._start = self._end = 0
         self._return_grant()
@@ -341,24 +340,24 @@ class Connection:
     def _shrink(self, buffer: Buffer) -> None:
         """What is unread waits in no more memory than it needs: a client that goes on slowly must not hold what its
         last large frame took."""
-        server = self.server
+        serving = self._serving
         kept = self._end - self._start
-        capacity = server.pool.capacity_for(kept)
+        capacity = serving.pool.capacity_for(kept)
         if 4 * capacity > buffer.capacity or self._pause_reasons & _PAUSED_BY_BUDGET:
             return
-        smaller = server.pool.take(capacity)
+        smaller = serving.pool.take(capacity)
         smaller.view[:kept] = buffer.view[self._start : self._end]
-        server.pool.give_back(buffer)
+        serving.pool.give_back(buffer)
         self._buffer, self._start, self._end = smaller, 0, kept
         needed = capacity if capacity > _SMALL_BUFFER else 0
         if self._granted > needed:
             unneeded, self._granted = self._granted - needed, needed
-            server.budget.release(self, unneeded)
+            serving.budget.release(self, unneeded)
 
     def _pause(self, reason: int) -> None:
         self._pause_reasons |= reason
         if reason & _PAUSED_BY_ITSELF and not self._paused_ms:
-            self._paused_ms = self.server.turn.steady_ms
+            self._paused_ms = self._turn.steady_ms
         if self._is_reading:
             self._is_reading = False
             self._loop.remove_reader(self.fd)
@@ -370,33 +369,33 @@ class Connection:
         self._pause_reasons &= ~reason
         if not self._pause_reasons & _PAUSED_BY_ITSELF:
             self._paused_ms = 0
-        if self._pause_reasons or self._is_closed or self._is_reading or self._catching_up is not None:
+        if self._pause_reasons or self.is_closed or self._is_reading or self._catching_up is not None:
             return
         if self._deadline_ms and reason != _PAUSED_BY_TURN:
             # The client is not to blame for the time it was not read.
-            self._deadline_ms = self.server.turn.steady_ms + self.server.limits.read_timeout_ms
+            self._deadline_ms = self._turn.steady_ms + self._serving.limits.read_timeout_ms
         if self._buffer is not None and self._end > self._start:
             self._catching_up = self._loop.call_soon(self._take_left_over)
         else:
             self._read_on()
 
     def turn_ended(self) -> None:
-        """Called by the server after a turn within which there was more to read."""
+        """Called after a turn within which there was more to read."""
         self._resume(_PAUSED_BY_TURN)
 
     def _take_left_over(self) -> None:
         """The frames that were read before the pause. The socket is read again only after the turn that uses them."""
         self._catching_up = None
-        if self._buffer is None or self._is_closed:
+        if self._buffer is None or self.is_closed:
             return
         self._take_frames_or_close(self._buffer)
-        if not self._pause_reasons and not self._is_closed:
-            self.server.turn.request()
+        if not self._pause_reasons and not self.is_closed:
+            self._turn.request()
             self._catching_up = self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
         self._catching_up = None
-        if not self._is_closed:
+        if not self.is_closed:
             self._is_reading = True
             self._loop.add_reader(self.fd, self._on_readable)
 
@@ -432,7 +431,7 @@ class Connection:
 
     def wake_parked(self) -> None:
         """Room was made: the next one may go on, the first in line before all others."""
-        while self._parked and not self._is_closed:
+        while self._parked and not self.is_closed:
             first = self._answers[0] if self._answers else None
             place = next((place for place, parked in enumerate(self._parked) if parked is first), 0)
             woken = self._parked[place]
@@ -444,13 +443,13 @@ class Connection:
 
     def answer_ready(self) -> None:
         """Some answer in the line got its buffers: send, at the end of this turn, all that are ready at the head."""
-        if not self.in_send_list and not self._is_closed:
+        if not self.in_send_list and not self.is_closed:
             self.in_send_list = True
-            self.server.turn.send(self)
+            self._turn.send(self)
 
     def send_ready(self) -> None:
         self.in_send_list = False
-        if self._is_closed:
+        if self.is_closed:
             return
         answers = self._answers
         out = self._out
@@ -471,7 +470,7 @@ class Connection:
     def _send(self) -> None:
         out = self._out
         try:
-            self.server.stats.sent_bytes += out.send(self.sock, _TURN_BYTES)
+            self._serving.stats.sent_bytes += out.send(self.sock, _TURN_BYTES)
         except (OSError, StratalogError) as error:
             self.close(f"write failed: {error}")
             return
@@ -491,7 +490,7 @@ class Connection:
             self._resume(_PAUSED_BY_WRITES)
 
     def _on_writable(self) -> None:
-        self.last_active_ms = self.server.turn.steady_ms
+        self.last_active_ms = self._turn.steady_ms
         self._send()
         self.wake_parked()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stratalog_node.serve.control_state import ControlState
@@ -28,7 +28,7 @@ class ConnectionInfo:
     """The advertised address of the listener this client came through: what Metadata answers."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class NodeServices:
     """Everything one storage node is made of, as handlers see it."""
 
@@ -41,8 +41,8 @@ class NodeServices:
     disk: DiskView
     groups: GroupCoordinator
     topic_changes: TopicChanges
-    control: ControlState = field(default_factory=ControlState)
-    """What control handlers keep between requests; its `registry` is set by whoever opens the listeners."""
+    control: ControlState
+    """What control handlers keep between requests."""
 
 
 @dataclass(frozen=True, slots=True)

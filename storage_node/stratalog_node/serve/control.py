@@ -10,7 +10,7 @@ Lives on the event loop.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.errors import MalformedFrame
@@ -22,10 +22,8 @@ from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import FEW
 from stratalog_node.serve.registry import Api
+from stratalog_node.serve.serving import Serving
 from stratalog_node.serve.untaken import UntakenAnswers
-
-if TYPE_CHECKING:
-    from stratalog_node.serve.server import KafkaServer
 
 log = logger(__name__)
 
@@ -43,8 +41,8 @@ _GROUPS_SINCE = 8
 class ControlDesk:
     """The control requests of all connections."""
 
-    def __init__(self, server: KafkaServer, services: NodeServices) -> None:
-        self.server = server
+    def __init__(self, serving: Serving, services: NodeServices) -> None:
+        self.serving = serving
         self.services = services
         self.large = asyncio.Semaphore(LARGE_AT_ONCE)
         self.untaken = UntakenAnswers(services.settings.queued_max_request_bytes)
@@ -71,7 +69,7 @@ class ControlDesk:
         pending = _PendingControl(self, connection, api, header, body)
         connection.expect_answer(pending)
         connection.hold(pending, len(body))
-        self.server.stats.control_requests += 1
+        self.serving.stats.control_requests += 1
         connection.run_control(pending.work)
 
 
@@ -89,8 +87,8 @@ class _PendingControl(Answer):
         self._body = body
 
     async def work(self) -> None:
-        server, api, connection = self._desk.server, self._api, self._connection
-        begin = server.loop.time()
+        serving, api, connection = self._desk.serving, self._api, self._connection
+        begin = serving.loop.time()
         try:
             buffers = await self._answer()
         except asyncio.CancelledError:
@@ -99,7 +97,7 @@ class _PendingControl(Answer):
             connection.close(str(error), is_fault=True)
             return
         except Exception as error:  # one handler's fault must not take the node down (F48)
-            server.stats.control_errors += 1
+            serving.stats.control_errors += 1
             log.error(
                 "request failed",
                 api=api.name,
@@ -114,9 +112,9 @@ class _PendingControl(Answer):
             return
         self.buffers = buffers
         self._desk.untaken.hold(self, connection, sum(map(len, buffers)))
-        server.stats.control_duration.observe(int((server.loop.time() - begin) * 1e6))
+        serving.stats.control_duration.observe(int((serving.loop.time() - begin) * 1e6))
         connection.answer_ready()
-        server.turn.request()
+        serving.turn.request()
 
     async def _answer(self) -> list[bytes]:
         desk, key = self._desk, self._api.key

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import AllocateProducerIds
+from stratalog_node.serve.advertised import AdvertisedApi
 from stratalog_node.serve.metadata_pieces import MetadataPieces
-
-if TYPE_CHECKING:
-    from stratalog.meta_api.client import MetaClient
-    from stratalog_node.serve.registry import Registry
 
 PRODUCER_ID_BLOCK = 1_000
 
@@ -36,7 +33,7 @@ class ProducerIds:
 
 @dataclass(slots=True)
 class ControlState:
-    registry: Registry | None = None
+    advertised: tuple[AdvertisedApi, ...]
     """What ApiVersions lists."""
     producer_ids: ProducerIds = field(default_factory=ProducerIds)
     metadata: MetadataPieces = field(default_factory=MetadataPieces)

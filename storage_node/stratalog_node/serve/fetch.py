@@ -5,7 +5,7 @@ limits. Who waits is told by the high watermark (a seal, a deletion), never by p
 reading it (`serve/fetch_count.py`); the only timer is the client's own `max_wait_ms`. Fetch sessions are refused
 (session id 0): clients then send full lists.
 
-All fetches together look at so many partitions in a turn of the loop (`KafkaServer.may_look`), whatever thousands of
+All fetches together look at so many partitions in a turn of the loop (`fetch_desk.py`), whatever thousands of
 connections ask in it or wait for: the others look in the next turns, in the order in which they were told. A request
 waits for its first look in the bytes it came in, which count against its connection; a large one always does.
 Source: docs/kafka.md "Fetch".
@@ -14,8 +14,7 @@ Source: docs/kafka.md "Fetch".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Iterable
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.errors import MalformedFrame
@@ -33,13 +32,11 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.serve.answer import Parkable
 from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.fetch_count import PartitionCount
+from stratalog_node.serve.fetch_desk import FetchDesk
 from stratalog_node.serve.slow_reads import SlowReads
 from stratalog_node.shards.local_copy import NotCached
-from stratalog_node.shards.reading import Piece, Read, ShardReader
-
-if TYPE_CHECKING:
-    from stratalog_node.serve.server import KafkaServer
-    from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.reading import Piece, Read
+from stratalog_node.shards.shard_log import ShardLog
 
 log = logger(__name__)
 
@@ -68,6 +65,7 @@ class PendingFetch(Parkable):
     __slots__ = (
         "_connection",
         "_counted_bytes",
+        "_desk",
         "_enough_bytes",
         "_frame",
         "_header",
@@ -75,30 +73,18 @@ class PendingFetch(Parkable):
         "_is_overdue",
         "_is_parked",
         "_is_queued",
-        "_reader",
         "_request",
-        "_server",
-        "_shard_of",
         "_task",
         "_timer",
         "_waits_on",
         "weight",
     )
 
-    def __init__(
-        self,
-        server: KafkaServer,
-        connection: Connection,
-        header: RequestHeader,
-        reader: ShardReader,
-        shard_of: Callable[[str, int], ShardLog | None],
-    ) -> None:
+    def __init__(self, desk: FetchDesk, connection: Connection, header: RequestHeader) -> None:
         super().__init__()
-        self._server = server
+        self._desk = desk
         self._connection = connection
         self._header = header
-        self._reader = reader
-        self._shard_of = shard_of
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_queued = False
@@ -121,11 +107,11 @@ class PendingFetch(Parkable):
         """Look now if that may be, or keep the frame until then. Raises: MalformedFrame."""
         size = len(frame)
         self.weight = weight = _OF_ITSELF + size // _FRAME_BYTES
-        if size <= _LARGE_BYTES and self._server.may_look(weight):
+        if size <= _LARGE_BYTES and self._desk.may_look(weight):
             self.attempt(frame)
         else:
             self._keep(frame)
-            self._look_soon()
+            self._retry_soon()
 
     def _keep(self, frame: memoryview) -> None:
         self._frame = bytes(frame)
@@ -133,12 +119,12 @@ class PendingFetch(Parkable):
 
     def _decode(self, frame: memoryview) -> FetchRequest:
         """Raises: MalformedFrame."""
-        server, header = self._server, self._header
-        most = server.shard_count + _NAMED_IN_VAIN
+        desk, header = self._desk, self._header
+        most = desk.shard_count + _NAMED_IN_VAIN
         request = decode_fetch(frame, header.body_position, header.api_version, most + _NAMED_AGAIN)
         request.topics = distinct(request.topics, most)
         self._request = request
-        self._enough_bytes = min(request.min_bytes, request.max_bytes, server.limits.fetch_max_bytes)
+        self._enough_bytes = min(request.min_bytes, request.max_bytes, desk.limits.fetch_max_bytes)
         self._is_overdue = request.max_wait_ms <= 0
         if self._frame is not None:
             self._frame = None
@@ -157,21 +143,21 @@ class PendingFetch(Parkable):
                 self._counted_bytes += grown_bytes
                 if self._counted_bytes < self._enough_bytes:
                     return
-        self._look_soon()
+        self._retry_soon()
 
-    def _look_soon(self) -> None:
+    def _retry_soon(self) -> None:
         if not self._is_queued and not self._is_done:
             self._is_queued = True
-            self._server.to_look_again(self)
+            self._desk.retry(self)
 
     def unpark(self) -> bool:
         self._is_parked = False
         if self._is_done or self._task is not None:
             return False
-        self._look_soon()
+        self._retry_soon()
         return True
 
-    def look_again(self) -> None:
+    def retry(self) -> None:
         self._is_queued = False
         if not self._is_done and self._task is None:
             self.attempt()
@@ -182,14 +168,14 @@ class PendingFetch(Parkable):
         self._is_overdue = True
         if self._is_done or self._task is not None:
             return
-        if not self._server.may_look(self.weight):
-            self._look_soon()
+        if not self._desk.may_look(self.weight):
+            self._retry_soon()
             return
         try:
             self.attempt()
         except Exception as error:
             self.fail(error)
-        self._server.turn.request()
+        self._desk.turn.request()
 
     def _abandon(self) -> None:
         """The connection is gone."""
@@ -220,10 +206,10 @@ class PendingFetch(Parkable):
         if request.session_id != 0:
             self._finish([], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return
-        left = self._reader.room_bytes(min(request.max_bytes, self._server.limits.fetch_max_bytes))
-        total = 0
-        has_error = False
-        is_cut = False
+        desk = self._desk
+        reader, shard_of = desk.reader, desk.shard_of
+        left = reader.room_bytes(min(request.max_bytes, desk.limits.fetch_max_bytes))
+        total, has_error, is_cut = 0, False, False
         slow: list[tuple[FetchedPartition[Piece], ShardLog, PartitionFetch]] = []
         is_slow_first = False
         reads: list[Read] = []
@@ -233,7 +219,7 @@ class PendingFetch(Parkable):
             line: list[FetchedPartition[Piece]] = []
             answers.append((name, line))
             for wanted in partitions:
-                shard = self._shard_of(name, wanted.partition)
+                shard = shard_of(name, wanted.partition)
                 code = self._refusal(name, shard, wanted)
                 if code:
                     has_error = True
@@ -250,7 +236,7 @@ class PendingFetch(Parkable):
                     continue
                 try:
                     want = min(wanted.max_bytes, max(left, 1))
-                    read = self._reader.read_hot(shard, wanted.fetch_offset, want, for_socket=True)
+                    read = reader.read_hot(shard, wanted.fetch_offset, want, for_socket=True)
                 except NotCached:
                     is_slow_first = is_slow_first or not total
                     slow.append((answer, shard, wanted))
@@ -274,7 +260,7 @@ class PendingFetch(Parkable):
             self._unregister()
             self._connection.slow_reads += 1
             work = self._read_slowly(answers, reads, slow, total, left, is_slow_first=is_slow_first)
-            self._task = self._server.loop.create_task(self._or_close(work))
+            self._task = self._desk.loop.create_task(self._or_close(work))
         elif has_error or is_cut or total >= self._enough_bytes or self._is_overdue or not looks:
             # Cut: there is more than this answer has room for, so waiting adds nothing to it.
             self._answer(answers, reads)
@@ -305,11 +291,11 @@ class PendingFetch(Parkable):
         self._counted_bytes = total
         if self._timer is None:
             assert self._request is not None
-            self._timer = self._server.loop.call_later(self._request.max_wait_ms / 1000, self._expire)
+            self._timer = self._desk.loop.call_later(self._request.max_wait_ms / 1000, self._expire)
 
     def _refusal(self, name: str, shard: ShardLog | None, wanted: PartitionFetch) -> int:
         if shard is None:
-            return self._server.missing_shard_error(name, wanted.partition)
+            return self._desk.missing_shard_error(name, wanted.partition)
         if wanted.current_leader_epoch >= 0 and (order := shard.compare_epoch(wanted.current_leader_epoch)):
             return ErrorCode.FENCED_LEADER_EPOCH if order < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
         if wanted.fetch_offset < shard.log_start_offset:
@@ -352,7 +338,7 @@ class PendingFetch(Parkable):
         """
         assert self._request is not None
         wants = [(shard, wanted) for _, shard, wanted in slow]
-        slow_reads = SlowReads(self._reader, wants, left, self._enough_bytes - total)
+        slow_reads = SlowReads(self._desk.reader, wants, left, self._enough_bytes - total)
         tasks = slow_reads.tasks
         try:
             await slow_reads.run(max(self._request.max_wait_ms / 1000, _SLOW_READ_S))
@@ -388,7 +374,7 @@ class PendingFetch(Parkable):
             for index, answer in enumerate(line):
                 line[index] = found.get(id(answer), answer)
         self._answer(answers, reads)
-        self._server.turn.request()
+        self._desk.turn.request()
 
     def _code_of(self, error: StratalogError, topic: str, wanted: PartitionFetch) -> int:
         if isinstance(error, NotFound):
@@ -397,7 +383,7 @@ class PendingFetch(Parkable):
             # The client must hear of it: behind a retriable code a consumer would wait for ever and not know why.
             return ErrorCode.CORRUPT_MESSAGE
         if isinstance(error, Unavailable):
-            self._server.stats.reads_unavailable += 1
+            self._desk.stats.reads_unavailable += 1
             # Retriable: consumers must not jump because a store is slow (F40).
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.UNKNOWN_SERVER_ERROR
@@ -416,7 +402,7 @@ class PendingFetch(Parkable):
         if self._timer is not None:
             self._timer.cancel()
         self._unregister()
-        self._server.stats.fetch_requests += 1
+        self._desk.stats.fetch_requests += 1
         self.release = None
         self.buffers = encode_fetch_response(
             self._header.api_version, self._header.correlation_id, error_code, 0, answers

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from stratalog.formats.offered_batch import LZ4, ZSTD, BatchFault, FaultyBatch, check_offered, stamp_append_time
 from stratalog.kafka.error_codes import ErrorCode
@@ -21,11 +21,11 @@ from stratalog.machines.segment_leader import OfferedBatch
 from stratalog.model.append import AppendFailure
 from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.connection import Connection
-
-if TYPE_CHECKING:
-    from stratalog_node.serve.server import KafkaServer
-    from stratalog_node.shards.append import AppendRequest
-    from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.serve.serving import Serving
+from stratalog_node.serve.unknown_shards import missing_shard_error
+from stratalog_node.shards.append import AppendRequest
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.shard_log import ShardLog
 
 _ACKS = (-1, 1, 0)
 _TIMED_OUT = "not acknowledged in time; it may be appended: repeat it with idempotence on"
@@ -74,13 +74,13 @@ class PendingProduce(Answer):
         "_timer",
         "acks",
         "correlation_id",
-        "server",
+        "serving",
         "version",
     )
 
-    def __init__(self, server: KafkaServer, connection: Connection, header: RequestHeader, acks: int) -> None:
+    def __init__(self, serving: Serving, connection: Connection, header: RequestHeader, acks: int) -> None:
         super().__init__()
-        self.server = server
+        self.serving = serving
         self.version = header.api_version
         self.correlation_id = header.correlation_id
         self.acks = acks
@@ -116,7 +116,7 @@ class PendingProduce(Answer):
         answers[position] = answer
         self._missing -= 1
         if answer.error_code:
-            self.server.stats.produce_errors += 1
+            self.serving.stats.produce_errors += 1
         if self._missing == 0:
             self.finish()
 
@@ -143,7 +143,7 @@ class PendingProduce(Answer):
     def await_acknowledgement(self, timeout_ms: int, topics: Sequence[TopicRecords]) -> None:
         """Not answered within the turn: answer "timed out", outcome unknown, when the client's patience ends."""
         self._partitions = [[partition for partition, _ in partitions] for _, partitions in topics]
-        self._timer = self.server.loop.call_later(max(timeout_ms, 1) / 1000, self._expire)
+        self._timer = self.serving.loop.call_later(max(timeout_ms, 1) / 1000, self._expire)
 
     def _expire(self) -> None:
         for topic, answers in enumerate(self._answers):
@@ -164,17 +164,17 @@ class PendingSingle(Answer):
         "_timer",
         "acks",
         "correlation_id",
-        "server",
+        "serving",
         "version",
     )
 
     def __init__(
-        self, server: KafkaServer, connection: Connection, header: RequestHeader, acks: int, name: str, partition: int
+        self, serving: Serving, connection: Connection, header: RequestHeader, acks: int, name: str, partition: int
     ) -> None:
         self.buffers = None
         self.held_bytes = 0
         self.release = None
-        self.server = server
+        self.serving = serving
         self.version = header.api_version
         self.correlation_id = header.correlation_id
         self.acks = acks
@@ -204,7 +204,7 @@ class PendingSingle(Answer):
         self._is_settled = True
         if self._timer is not None:
             self._timer.cancel()
-        self.server.stats.produce_errors += 1
+        self.serving.stats.produce_errors += 1
         if self.acks:
             self._answer(ProducedPartition(self._partition, code, -1, -1, log_start_offset, message))
         else:
@@ -219,7 +219,7 @@ class PendingSingle(Answer):
         return self._is_settled
 
     def await_acknowledgement(self, timeout_ms: int, topics: Sequence[TopicRecords]) -> None:
-        self._timer = self.server.loop.call_later(max(timeout_ms, 1) / 1000, self._expire)
+        self._timer = self.serving.loop.call_later(max(timeout_ms, 1) / 1000, self._expire)
 
     def _expire(self) -> None:
         self.fail(None, ErrorCode.REQUEST_TIMED_OUT, _TIMED_OUT)
@@ -228,25 +228,29 @@ class PendingSingle(Answer):
 class ProduceHandler:
     """Produce requests of all connections."""
 
-    def __init__(self, server: KafkaServer, shard_of: Callable[[str, int], ShardLog | None]) -> None:
-        self._server = server
+    def __init__(self, serving: Serving, catalog: Catalog, shard_of: Callable[[str, int], ShardLog | None]) -> None:
+        self._serving = serving
+        self._catalog = catalog
+        self._this_turn: list[tuple[PendingProduce | PendingSingle, int, Sequence[TopicRecords]]] = []
+        """Usually answered by this turn's flush; those that are not get a timer."""
+        serving.turn.after_shards.append(self._start_timers)
         self._shard_of = shard_of
 
     def handle(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
-        server = self._server
+        serving = self._serving
         request = decode_produce(frame, header.body_position, header.api_version)
-        server.stats.produce_requests += 1
+        serving.stats.produce_requests += 1
         topics = request.topics
         if len(topics) == 1 and len(topics[0][1]) == 1:
             name, ((partition, records),) = topics[0]
-            single = PendingSingle(server, connection, header, request.acks, name, partition)
+            single = PendingSingle(serving, connection, header, request.acks, name, partition)
             if request.acks != 0:
                 connection.expect_answer(single)
             self._offer(name, partition, records, header.api_version, request.acks, single, None)
             if not single._is_settled:
-                server.await_turn(single, request.timeout_ms, topics)
+                self._this_turn.append((single, request.timeout_ms, topics))
             return
-        pending = PendingProduce(server, connection, header, request.acks)
+        pending = PendingProduce(serving, connection, header, request.acks)
         if request.acks != 0:
             connection.expect_answer(pending)
         for name, partitions in topics:
@@ -259,7 +263,14 @@ class ProduceHandler:
                 slot = (topic_index, position, partition)
                 self._offer(name, partition, records, header.api_version, request.acks, pending, slot)
         if not pending.is_finished:
-            server.await_turn(pending, request.timeout_ms, topics)
+            self._this_turn.append((pending, request.timeout_ms, topics))
+
+    def _start_timers(self) -> None:
+        if self._this_turn:
+            for pending, timeout_ms, topics in self._this_turn:
+                if not pending.is_finished:
+                    pending.await_acknowledgement(timeout_ms, topics)
+            self._this_turn.clear()
 
     def _offer(
         self,
@@ -276,12 +287,12 @@ class ProduceHandler:
             return
         shard = self._shard_of(name, partition)
         if shard is None:
-            pending.fail(slot, self._server.missing_shard_error(name, partition))
+            pending.fail(slot, missing_shard_error(self._catalog, name, partition))
             return
         if shard.topic.is_internal:
             pending.fail(slot, ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by the node alone")
             return
-        faulty = offer(shard, records, version, acks, pending, slot, self._server.turn.now_ms)
+        faulty = offer(shard, records, version, acks, pending, slot, self._serving.turn.now_ms)
         if faulty is not None:
             pending.refused(slot, faulty.fault, faulty.message, shard.log_start_offset)
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from stratalog_node.serve.advertised import AdvertisedApi
 from stratalog_node.serve.context import RequestContext
 
 # A control request and its response are kio's generated entities, which have no common type.
@@ -38,6 +39,15 @@ class Registry:
 
     def get(self, key: int) -> Api | None:
         return self._by_key.get(key)
+
+    def advertised(self) -> tuple[AdvertisedApi, ...]:
+        """What clients are told, in the order of keys."""
+        return tuple(
+            AdvertisedApi(
+                api.key, api.min_version if api.advertised_min is None else api.advertised_min, api.max_version
+            )
+            for api in self.all()
+        )
 
     def all(self) -> list[Api]:
         return sorted(self._by_key.values(), key=lambda api: api.key)

@@ -1,7 +1,7 @@
-"""The Kafka listener of a node: accepts, dispatches, and drives the loop turn.
+"""The Kafka listener of a node: accepts, dispatches, and closes connections that overstay.
 
-One turn: connections read, once each, and dispatch; then `tick` flushes the shards, lets woken fetches look again, and
-sends every answer that is ready, one `sendmsg` per connection. Lives on the event loop; nothing here blocks.
+In a turn of the loop connections read, once each, and dispatch; what that put in line is worked off at the turn's end
+(`turn.py`). Lives on the event loop; nothing here blocks.
 """
 
 from __future__ import annotations
@@ -9,18 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.frames import RequestHeader
-from stratalog.kafka.produce import TopicRecords
 from stratalog.model.errors import Unavailable
-from stratalog.settings.process import ProcessSettings
-from stratalog.telemetry.histogram import Histogram
 from stratalog.telemetry.logs import logger
-from stratalog.telemetry.metrics import counter, gauge, histogram
 from stratalog_node.buffers import BufferPool
 from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.api.p18_api_versions import fallback_response
@@ -29,8 +21,10 @@ from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.context import ConnectionInfo, NodeServices
 from stratalog_node.serve.control import ControlDesk
 from stratalog_node.serve.fetch import PendingFetch
-from stratalog_node.serve.produce import PendingProduce, PendingSingle, ProduceHandler
+from stratalog_node.serve.fetch_desk import FetchDesk
+from stratalog_node.serve.produce import ProduceHandler
 from stratalog_node.serve.registry import Api, Registry
+from stratalog_node.serve.serving import ServeLimits, ServeStats, Serving
 from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.reading import ShardReader
 from stratalog_node.turn import Turn
@@ -43,49 +37,6 @@ _REAP_S = 1.0
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_RETRY_S = 0.5
 _TELL_EVERY_MS = 10_000
-_LOOKS_PER_TURN = 2_000
-"""So many partitions may fetches look at in a turn, whoever woke them: 5 to 15 ms."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServeLimits:
-    max_frame_bytes: int
-    max_connections: int
-    max_connections_per_ip: int
-    read_timeout_ms: int
-    max_idle_ms: int
-    fetch_max_bytes: int
-
-    @classmethod
-    def of(cls, settings: ProcessSettings, most_connections: int) -> ServeLimits:
-        """`most_connections`: so many descriptors are there for clients, whatever the settings say."""
-        return cls(
-            settings.socket_request_max_bytes,
-            min(settings.max_connections, most_connections),
-            settings.max_connections_per_ip,
-            settings.connection_read_timeout_ms,
-            settings.connections_max_idle_ms,
-            settings.fetch_max_bytes,
-        )
-
-
-@dataclass(slots=True)
-class ServeStats:
-    received_bytes: int = counter("Bytes received from clients.")
-    sent_bytes: int = counter("Bytes sent to clients.")
-    produce_requests: int = counter("Produce requests.")
-    fetch_requests: int = counter("Fetch requests answered.")
-    control_requests: int = counter("Requests of all other keys.")
-    produce_errors: int = counter("Batches refused.")
-    control_errors: int = counter("Control requests that failed inside and closed their connection.")
-    reads_unavailable: int = counter("Fetch reads that could not be served now.")
-    accepted: int = counter("Connections accepted.")
-    refused: int = counter("Connections refused for a limit.")
-    closed_for_fault: int = counter("Connections closed for malformed, oversized or slow frames.")
-    connections: int = gauge("Connections open now.")
-    control_duration: Histogram = field(
-        default_factory=Histogram, metadata=histogram("Time from a control request's dispatch to its answer.")
-    )
 
 
 class KafkaServer:
@@ -100,28 +51,23 @@ class KafkaServer:
         *,
         most_connections: int,
     ) -> None:
+        settings = services.settings
         self.loop = asyncio.get_running_loop()
-        self.limits = ServeLimits.of(services.settings, most_connections)
-        self.stats = ServeStats()
-        self.pool = pool
-        self.budget = ByteBudget(services.settings.queued_max_request_bytes)
         self.turn = turn
-        self._services = services
-        self._shards = shards
-        self._registry = registry
-        self._reader = reader
-        self._produce = ProduceHandler(self, shards.by_name)
-        self._control = ControlDesk(self, services)
+        self.limits = ServeLimits.of(settings, most_connections)
+        self.stats = ServeStats()
+        self.budget = ByteBudget(settings.queued_max_request_bytes)
+        self.serving = Serving(self.loop, turn, self.limits, self.stats, pool, self.budget)
+        self._advertised = registry.advertised()
+        self._fetches = FetchDesk(self.serving, services.catalog, shards, reader)
+        self._produce = ProduceHandler(self.serving, services.catalog, shards.by_name)
+        self._control = ControlDesk(self.serving, services)
         self._apis: dict[int, Api] = {api.key: api for api in registry.all()}
         self._connections: set[Connection] = set()
         self._per_ip: dict[str, int] = {}
         self._listeners: list[socket.socket] = []
-        self._looking_again: deque[PendingFetch] = deque()
-        self._looks_left = _LOOKS_PER_TURN
-        self._this_turn: list[tuple[PendingProduce | PendingSingle, int, Sequence[TopicRecords]]] = []
         self._reaper: asyncio.TimerHandle | None = None
-        self._told_refused_ms = self.turn.steady_ms - _TELL_EVERY_MS
-        turn.after_shards.append(self._after_shards)
+        self._told_refused_ms = turn.steady_ms - _TELL_EVERY_MS
 
     # Listening ------------------------------------------------------------------------------------------------------
     def open(self, sock: socket.socket, advertised: tuple[str, int]) -> None:
@@ -155,12 +101,16 @@ class KafkaServer:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             info = ConnectionInfo(f"{peer_ip}:{address[1]}", host, port)
-            connection = Connection(sock, self, info, self.turn.steady_ms)
+            connection = self.connection(sock, info)
             self._connections.add(connection)
             self._per_ip[peer_ip] = self._per_ip.get(peer_ip, 0) + 1
             self.stats.accepted += 1
             self.stats.connections = len(self._connections)
             connection.open()
+
+    def connection(self, sock: socket.socket, info: ConnectionInfo) -> Connection:
+        """One of this listener's, not open yet."""
+        return Connection(sock, self.serving, info, self.dispatch, self.forget)
 
     def _refused(self, peer_ip: str) -> None:
         self.stats.refused += 1
@@ -179,7 +129,7 @@ class KafkaServer:
         if listener in self._listeners:
             self.loop.add_reader(listener.fileno(), self._accept, listener, host, port)
 
-    def forget(self, connection: Connection, reason: str, *, is_fault: bool) -> None:
+    def forget(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self._connections.discard(connection)
         peer_ip = connection.info.peer.rpartition(":")[0]
         left = self._per_ip.get(peer_ip, 1) - 1
@@ -233,7 +183,7 @@ class KafkaServer:
         if api.key == _PRODUCE:
             self._produce.handle(connection, header, frame)
         elif api.key == _FETCH:
-            fetch = PendingFetch(self, connection, header, self._reader, self._shards.by_name)
+            fetch = PendingFetch(self._fetches, connection, header)
             connection.expect_answer(fetch)
             fetch.start(frame)
         else:
@@ -248,64 +198,10 @@ class KafkaServer:
             )
             return
         answer = Answer()
-        answer.buffers = [fallback_response(self._registry, header.correlation_id)]
+        answer.buffers = [fallback_response(self._advertised, header.correlation_id)]
         connection.expect_answer(answer)
         connection.answer_ready()
         self.turn.request()
-
-    @property
-    def shard_count(self) -> int:
-        """Shards that may be fetched from here."""
-        return self._shards.count
-
-    def missing_shard_error(self, topic: str, shard: int) -> int:
-        """Unknown here: is it being created (retriable), or is there no such shard?"""
-        known = self._services.catalog.topic(topic)
-        if known is not None and 0 <= shard < known.shard_count:
-            return ErrorCode.LEADER_NOT_AVAILABLE
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-    # The turn -------------------------------------------------------------------------------------------------------
-    def _after_shards(self) -> None:
-        self._looks_left = _LOOKS_PER_TURN
-        if self._looking_again:
-            self._look_again()
-        if self._this_turn:
-            for pending, timeout_ms, topics in self._this_turn:
-                if not pending.is_finished:
-                    pending.await_acknowledgement(timeout_ms, topics)
-            self._this_turn.clear()
-
-    def may_look(self, weight: int) -> bool:
-        """Whether a fetch may look at so many partitions now, which are then taken off the turn's: not once they are
-        used up, and not past others that wait for theirs."""
-        if self._looks_left <= 0 or self._looking_again:
-            return False
-        self._looks_left -= weight
-        return True
-
-    def _look_again(self) -> None:
-        fetches = self._looking_again
-        while fetches and self._looks_left > 0:
-            fetch = fetches.popleft()
-            weight = fetch.weight  # a look may decode the request, which names less than its bytes let fear
-            try:
-                fetch.look_again()
-            except Exception as error:  # one fetch's fault must not take the turn of all others (F48)
-                fetch.fail(error)
-            self._looks_left -= weight
-        if fetches:
-            self.turn.request()
-
-    def to_look_again(self, fetch: PendingFetch) -> None:
-        self._looking_again.append(fetch)
-        self.turn.request()
-
-    def await_turn(
-        self, pending: PendingProduce | PendingSingle, timeout_ms: int, topics: Sequence[TopicRecords]
-    ) -> None:
-        """A produce request that is usually answered by this turn's flush; if not, it gets a timer."""
-        self._this_turn.append((pending, timeout_ms, topics))
 
 
 def bind(host: str, port: int) -> socket.socket:

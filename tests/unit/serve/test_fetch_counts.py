@@ -216,7 +216,7 @@ async def test_400_fetches_that_wait_on_one_connection_cost_an_append_a_handful_
         count = 400
         frame = client.fetch_frame("flights", 0, min_bytes=50_000, max_wait_ms=60_000)
         await client.write(frame * count)
-        await eventually(lambda: client.connection.waiting_answers == count)
+        await eventually(lambda: len(client.connection._answers) == count)
         most = connection_module._MAX_WAITING_FETCHES
         assert len(shard.waiters) == most
         looks.update(looks=0, reads=0)

@@ -103,7 +103,7 @@ async def test_a_request_is_decoded_at_its_turn_and_waits_in_its_bytes(
         sending = asyncio.ensure_future(client.write(frame * count))
         await eventually(lambda: client.connection._held_bytes > _HIGH_WATER_BYTES)
         await eventually(lambda: not client.connection._is_reading)
-        assert len(decoded) == 1 and client.connection.waiting_answers < count
+        assert len(decoded) == 1 and len(client.connection._answers) < count
         go_on.set()
         for _ in range(count):
             await client.read_frame()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,7 +97,7 @@ async def test_a_shard_elsewhere_unknown_or_not_open_is_a_retriable_error() -> N
         topic = await bench.topic("orders")
         bench.shards.missing.add(ShardKey(topic.topic_id, 0))
         assert (await listed(bench, 6, -1)).error_code == 5
-        bench.services.node_id = 2
+        bench.services = replace(bench.services, node_id=2)
         assert (await listed(bench, 6, -1)).error_code == 6
 
 

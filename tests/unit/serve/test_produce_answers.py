@@ -69,7 +69,7 @@ async def test_answers_come_in_the_order_of_requests_whatever_is_acknowledged_fi
             + client.produce_frame("fast", batch_of(b"4"), acks=1)
         )
         await eventually(lambda: fast.high_watermark == 3)
-        assert client.connection.waiting_answers == 3
+        assert len(client.connection._answers) == 3
         rig.meta.release(RollSegment)
         assert [(await client.produced()).base_offset for _ in range(3)] == [1, 0, 2]
 
