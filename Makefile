@@ -42,7 +42,7 @@ demo: $(READY)  ## 336,776 real flights through topics, seals, the cold tier and
 
 .PHONY: test
 test: $(READY) kcat s3  ## Every test that fits in minutes, with real clients, crashes and a real S3 server
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
 
 .PHONY: lint
 lint: $(READY)  ## ruff, import contracts and circles, mypy

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+_MOST_PROCESSES = 8
+"""Many a test starts a node or a server of its own beside them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,6 +26,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=random.SystemRandom().randrange(1 << 30),
         help="repeats the random moments of a crash test; each one prints its seed",
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """For `-n auto`: a process per core; this one alone where single files, tests or words are asked for.
+
+    Each process reads all tests first, which takes longer than running a few.
+    """
+    is_part = bool(config.option.keyword) or any(".py" in argument for argument in config.args)
+    if is_part:
+        config.option.dist = "no"
+        return 0
+    return min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
 
 
 @pytest.fixture(scope="session")

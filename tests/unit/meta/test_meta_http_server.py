@@ -167,7 +167,7 @@ async def test_settings_are_compared_when_the_caller_says_what_it_read(
             "POST",
             "/v1/commands/roll-segment",
             b'{"segment":{"topic_id":"'
-            + str(uuid4()).encode()
+            + str(NOBODYS).encode()
             + b'","shard":0,"epoch":0,"base_offset":0,"end":9},"end_offset":1}',
             (400, "InvalidRequest"),
         ),
@@ -175,7 +175,7 @@ async def test_settings_are_compared_when_the_caller_says_what_it_read(
             "POST",
             "/v1/commands/complete-remote",
             b'{"lock":{"name":"a","holder":"b","epoch":1,"expires_ms":1},"segment":{"topic_id":"'
-            + str(uuid4()).encode()
+            + str(NOBODYS).encode()
             + b'","shard":0,"epoch":0,"base_offset":0},"manifest_key":"k","manifest_digest":"!","size_bytes":1}',
             (400, "InvalidRequest"),
         ),

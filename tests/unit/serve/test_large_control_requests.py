@@ -98,7 +98,7 @@ async def test_a_request_is_decoded_at_its_turn_and_waits_in_its_bytes(
 
         rig.server._apis[10] = replace(api, handler=slow)
         client = rig.connect(is_tcp=True)
-        frame = client.frame(10, 4, key_type=0, coordinator_keys=_KEYS)
+        frame = client.frame(10, 4, key_type=0, coordinator_keys=[f"group-{number:0200}" for number in range(300)])
         count = 2 * _HIGH_WATER_BYTES // len(frame)
         sending = asyncio.ensure_future(client.write(frame * count))
         await eventually(lambda: client.connection._held_bytes > _HIGH_WATER_BYTES)

@@ -36,10 +36,10 @@ def frames_that_fill_the_first_read(client: WireClient, name: bytes) -> list[tup
     small = [
         (name + suffix, client.produce_frame("flights", batch_of(name + suffix))) for suffix in (b"-a", b"-c", b"-d")
     ]
-    padding = FIRST_READ - len(small[0][1]) - len(client.produce_frame("flights", batch_of(name + b"-b")))
-    value = name + b"-b" + bytes(padding)
-    while len(frame := client.produce_frame("flights", batch_of(value))) + len(small[0][1]) > FIRST_READ:
-        value = value[:-1]
+    value = name + b"-b" + bytes(FIRST_READ - 2 * len(small[0][1]))
+    too_many = len(small[0][1]) + len(client.produce_frame("flights", batch_of(value))) - FIRST_READ
+    value = value[:-too_many]
+    frame = client.produce_frame("flights", batch_of(value))
     assert len(frame) + len(small[0][1]) == FIRST_READ
     return [small[0], (value, frame), *small[1:]]
 
