@@ -150,7 +150,6 @@ class ShardRig:
         self.catalog.load(snapshot)
         self.pool = BufferPool()
         self.turn = Turn(self.pool, self.clock, self.steady)
-        self._is_alive = True
         self.node_epoch = registration.node_epoch
         self.local = await open_shards(
             node_id=NODE_ID,
@@ -168,6 +167,7 @@ class ShardRig:
             cold=self.cold,
             remote=self.remote,
         )
+        self._is_alive = True
         self.shards, self.context, self.reader = self.local.directory, self.local.context, self.local.reader
         self.flusher, self.sealing, self.healing = self.local.flusher, self.local.sealing, self.local.healing
         self.threads, self.checkpoints = self.context.threads, self.local.checkpoints

@@ -1,9 +1,9 @@
 """Finds the offsets of a segment that the object store has not got, and puts batches without records in their place.
 
-No more is given up than that: what the object store has behind such a hole is written back behind it. Whether it may be
-done is decided by the caller. A part counts as a hole once it was asked for `_TRIES` times in vain, with pauses: an
-answer may be damaged on its way. What is asked for again is asked for in rounds, so that there are no more pauses for a
-thousand holes than for one. A store that is away, or another store, makes no holes: that is raised.
+No more is given up than that: what the object store has behind such a hole is written back behind it. Whether it is
+done is decided by `machines.shard_healing`. A part counts as a hole once it was asked for `_TRIES` times in vain, with
+pauses: an answer may be damaged on its way. What is asked for again is asked for in rounds, so that there are no more
+pauses for a thousand holes than for one. A store that is away, or another store, makes no holes: that is raised.
 The file ends at the first hole, for whoever scans it, until all behind it is flushed: the batch in its place is written
 last. So a crash leaves a file that is healed as if nothing had been done yet, or one that is whole.
 What was in the file from the first hole on is kept under another name, for a human.
@@ -13,13 +13,14 @@ Lives on the event loop; the file is written on the background threads.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 
 from stratalog.formats.digest import extend_digest_over
 from stratalog.formats.records import encode_empty_batches
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.shard_healing import OffsetRange
 from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
 from stratalog.model.segment import Segment
 from stratalog_node.backoff import Backoff
@@ -33,9 +34,6 @@ _TRIES = 6
 """Within a second or so."""
 _PIECE_BYTES = 1 << 20
 
-Range = tuple[int, int]
-"""Offsets `[base_offset, end_offset)`."""
-
 
 class GivingUp:
     def __init__(self, context: ShardContext, remote: RemoteBatches | None, segment: Segment) -> None:
@@ -44,14 +42,14 @@ class GivingUp:
         self._remote = remote
         self._segment = segment
 
-    async def find_holes(self, offset: int, end_offset: int) -> list[Range]:
+    async def find_holes(self, offset: int, end_offset: int) -> list[OffsetRange]:
         """What the object store has not got of the offsets from the batch boundary `offset` on; ascending, apart.
 
         Cost: each part is read once, and those that are not there `_TRIES` times.
         Raises: Unavailable, also when metadata moved meanwhile; Conflict.
         """
         committed_end = min(max(self._segment.remote.commit_offset, offset), end_offset)
-        wanted: list[Range] = [(offset, committed_end)]
+        wanted: list[OffsetRange] = [(offset, committed_end)]
         backoff = Backoff()
         for look in range(_TRIES):
             if look:
@@ -62,11 +60,11 @@ class GivingUp:
         now = self._context.catalog.segment(self._segment.key)
         if now is None or now.remote != self._segment.remote:
             raise Unavailable(f"segment {self._segment.key}: metadata moved while its parts were looked for")
-        return joined([*wanted, (committed_end, end_offset)])
+        return _joined([*wanted, (committed_end, end_offset)])
 
-    async def _ask_for(self, offset: int, end_offset: int) -> list[Range]:
+    async def _ask_for(self, offset: int, end_offset: int) -> list[OffsetRange]:
         """Returns: the parts of it that could not be had, each by itself."""
-        missed: list[Range] = []
+        missed: list[OffsetRange] = []
         while offset < end_offset:
             try:
                 async for found in self._read(offset, end_offset):
@@ -100,7 +98,7 @@ class GivingUp:
                     return
         raise NotFound(f"segment {self._segment.key}: metadata name no part from {offset} on")
 
-    async def fill(self, file: SegmentFile, scan: SegmentScan, holes: list[Range], end_offset: int) -> None:
+    async def fill(self, file: SegmentFile, scan: SegmentScan, holes: Sequence[OffsetRange], end_offset: int) -> None:
         """Write what there is from the first of `holes` on, where `scan` ends, and batches without records between; all
         of it is flushed.
 
@@ -128,15 +126,14 @@ class GivingUp:
         await background(lambda: file.put_back(begin, first))
         await background(file.sync)
 
-    def _empty(self, hole: Range) -> bytes:
+    def _empty(self, hole: OffsetRange) -> bytes:
         return encode_empty_batches(*hole, epoch=self._segment.key.epoch)
 
 
-def joined(ranges: Iterable[Range], from_offset: int = 0) -> list[Range]:
-    """What of them lies from `from_offset` on; those that touch become one, empty ones none."""
-    found: list[Range] = []
+def _joined(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Those that touch become one, empty ones none."""
+    found: list[OffsetRange] = []
     for base_offset, end_offset in ranges:
-        base_offset = max(base_offset, from_offset)
         if found and found[-1][1] == base_offset < end_offset:
             found[-1] = (found[-1][0], end_offset)
         elif base_offset < end_offset:

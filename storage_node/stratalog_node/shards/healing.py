@@ -1,26 +1,38 @@
 """Brings back what a shard's disk lost and the meta service knows of: from the object store, beside the traffic.
 
 A power cut takes the tail of a file that was not flushed, though parts of it are in the object store, and metadata
-say so. Until the file is whole again the shard refuses with a retriable error; everything else serves. The bytes are
-written where they were, so what lies behind a damaged place stays; they are checked against the digest chain of the
-parts, and flushed, before the shard is read anew.
-Offsets below the log start are not missed: the log goes on behind it, in a new segment.
-Offsets that are nowhere stop the shard, which names them. With `uncleanSeal=allow` on the topic just they are given up
-(`shards/giving_up.py`): a batch without records takes their place, so that the log has no gap, and what the object
-store has behind them comes back. The checkpoint, which may be all that knows of them, is revoked once that is flushed:
-until then the next start heals again, afterwards the file refutes it.
+say so. Until the file is whole again the shard refuses with a retriable error; everything else serves. What is brought
+back, passed over, given up or named as lost is decided by `machines.shard_healing`; this does its steps, those about
+the file in `shards/refill.py` and `shards/giving_up.py`. The bytes are written where they were, so what lies behind a
+damaged place stays; they are checked against the digest chain of the parts, and flushed, before the shard is read anew.
 Lives on the event loop; files are written on the background threads. A store that is away holds up these shards only.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import assert_never
 
-from stratalog.formats.segment_file import encode_segment_header
+from stratalog.machines.restart_events import Heal, MakeAnew, RevokeCheckpoints, StopKind
+from stratalog.machines.shard_healing import (
+    AttemptBegun,
+    AttemptFailed,
+    DropSegment,
+    EndSegment,
+    FindHoles,
+    GiveUp,
+    HealingEvent,
+    HealingStep,
+    HolesFound,
+    ListFiles,
+    Refill,
+    ShardHealing,
+    StopHealing,
+    TryAgain,
+)
 from stratalog.model.commands import AdvanceLogStart, RollSegment
-from stratalog.model.errors import Rejected, StratalogError, Unavailable
-from stratalog.model.ids import ShardKey
-from stratalog.model.segment import Segment, SegmentState
+from stratalog.model.errors import Rejected, StratalogError
+from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.disk.files import FlushLost, SegmentFile
@@ -28,10 +40,10 @@ from stratalog_node.shards.catalog_wait import catalog_shows
 from stratalog_node.shards.cold_reads import RemoteBatches
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.giving_up import GivingUp, joined
-from stratalog_node.shards.new_segment import identity_of
-from stratalog_node.shards.recovery import MissingTail, Recovery
-from stratalog_node.shards.refill import Lost, Refill
+from stratalog_node.shards.giving_up import GivingUp
+from stratalog_node.shards.opening import make_anew
+from stratalog_node.shards.recovery import Recovery, describe_missing
+from stratalog_node.shards.refill import FileRefill
 from stratalog_node.shards.sealing import Sealing
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.stopped import Stop, StopCause
@@ -40,6 +52,7 @@ log = logger(__name__)
 
 _AT_ONCE = 4
 _SHOWN_WITHIN_MS = 10_000
+_CAUSES = {StopKind.UNREADABLE: StopCause.UNREADABLE, StopKind.DATA_LOST: StopCause.DATA_LOST}
 
 
 class Healing:
@@ -54,7 +67,6 @@ class Healing:
         """`remote` is None on a node without an object store."""
         self._context = context
         self._directory = directory
-        self._meta = context.meta
         self._recovery = recovery
         self._sealing = sealing
         self._remote = remote
@@ -75,30 +87,91 @@ class Healing:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _heal(self, key: ShardKey) -> None:
-        backoff = Backoff()
+        """One missing range after the other."""
         while (shard := self._directory.get(key)) is not None and (
             missing := self._recovery.unhealed.get(key)
         ) is not None:
-            try:
+            healing, backoff = ShardHealing(missing), Backoff()
+            while True:
                 async with self._slots:
-                    await self._bring_back(shard, missing)
-                    await self._open_again(shard)
-                continue
-            except Lost as lost:
-                self._stop(shard, missing, lost)
+                    last = await self._attempt(shard, missing, healing)
+                if not isinstance(last, TryAgain) or self._directory.get(key) is not shard:
+                    break
+                await backoff.pause()
+            if isinstance(last, StopHealing):
                 return
+
+    async def _attempt(self, shard: ShardLog, missing: Heal, healing: ShardHealing) -> HealingStep:
+        """Returns: the step it ended with."""
+        key = missing.segment.key
+        event: HealingEvent = AttemptBegun(
+            self._context.catalog.segment(key),
+            self._context.catalog.log_start_offset(shard.key),
+            has_file=self._context.layout.segment(key).exists(),
+            may_give_up=shard.rules.gives_up_lost,
+        )
+        file = _HealedFile(self._context, self._remote, key)
+        try:
+            while True:
+                steps = healing.step(event)
+                answer = await self._perform(shard, missing, steps, file)
+                if answer is None:
+                    return steps[-1]
+                event = answer
+        finally:
+            file.close()
+
+    async def _perform(
+        self, shard: ShardLog, missing: Heal, steps: list[HealingStep], file: _HealedFile
+    ) -> HealingEvent | None:
+        for step in steps:
+            try:
+                answer = await self._do(shard, missing, step, file)
             except (Rejected, FlushLost) as error:  # that a second flush succeeds proves nothing
-                log.error("shard cannot be healed", topic=shard.topic.name, shard=shard.key.shard, error=str(error))
-                shard.stop = Stop(str(error), StopCause.UNREADABLE)
-                return
+                return AttemptFailed(str(error), is_final=True)
             except (StratalogError, OSError, TimeoutError) as error:
-                shard.stop = self._waiting(shard, missing, str(error) or repr(error))
+                return AttemptFailed(str(error) or repr(error), is_final=False)
             except Exception as error:  # one shard's fault must not end in silence (F48)
                 log.error("shard stopped by a fault", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
-                reason = f"a fault in the node, see its log: {error}"
-                shard.stop = Stop(reason, StopCause.UNREADABLE)
-                return
-            await backoff.pause()
+                return AttemptFailed(f"a fault in the node, see its log: {error}", is_final=True)
+            if answer is not None:
+                return answer
+        return None
+
+    # Steps --------------------------------------------------------------------------------------------------------
+    async def _do(self, shard: ShardLog, missing: Heal, step: HealingStep, file: _HealedFile) -> HealingEvent | None:
+        match step:
+            case MakeAnew(key):
+                make_anew(self._context, key, shard.topic.name)
+            case Refill():
+                return await file.refill(step)
+            case FindHoles(_, _, _, why):
+                shard.stop = self._waiting(shard, missing, why)
+                return HolesFound(await file.find_holes(step), shard.rules.gives_up_lost)
+            case GiveUp():
+                self._tell_given_up(shard, step)
+                await file.give_up(step)
+            case RevokeCheckpoints(keys):
+                await self._recovery.revoke(keys)
+            case EndSegment(key, end_offset):
+                await self._context.meta.perform(RollSegment(key, end_offset))
+            case DropSegment(key, log_start):
+                await self._context.meta.perform(AdvanceLogStart(shard.key, log_start))
+                await self._until_dropped(key)
+            case ListFiles():
+                file.close()  # the pass opens it anew, and may cut it
+                await self._open_again(shard)
+            case TryAgain(why):
+                shard.stop = self._waiting(shard, missing, why)
+            case StopHealing():
+                self._stop(shard, step, missing)
+            case _:
+                assert_never(step)
+        return None
+
+    async def _until_dropped(self, key: SegmentKey) -> None:
+        while not await catalog_shows(lambda: self._context.catalog.segment(key) is None, _SHOWN_WITHIN_MS):
+            log.warning("a segment that was ended and deleted is still in the catalog", segment=str(key))
 
     async def _open_again(self, shard: ShardLog) -> None:
         await self._recovery.recover_again(shard)
@@ -109,93 +182,72 @@ class Healing:
         log.info("shard healed", topic=shard.topic.name, shard=shard.key.shard, end_offset=shard.end_offset)
         self._context.turn.tell_moved(shard)
 
-    def _waiting(self, shard: ShardLog, missing: MissingTail, why: str) -> Stop:
-        reason = f"{missing.describe(shard.topic.name)} and cannot be brought back yet: {why}; it is tried again"
+    def _waiting(self, shard: ShardLog, missing: Heal, why: str) -> Stop:
+        reason = (
+            f"{describe_missing(missing, shard.topic.name)} and cannot be brought back yet: {why}; it is tried again"
+        )
         if shard.stop is None or shard.stop.reason != reason:
             log.warning("shard not healed yet", reason=reason)
         return Stop(reason, StopCause.HEALING)
 
-    def _stop(self, shard: ShardLog, missing: MissingTail, lost: Lost) -> None:
-        path = self._context.layout.segment(missing.segment.key)
-        log_start = self._context.catalog.log_start_offset(shard.key)
-        ranges = joined(lost.ranges, log_start) or lost.ranges
-        offsets = ", ".join(f"{base_offset} to {end_offset}" for base_offset, end_offset in ranges)
-        reason = (
-            f"{shard.topic.name}-{shard.key.shard}: offsets {offsets} were written and are lost: {path} lacks them, "
-            f"and {lost}"
-        )
-        log.error("local data is lost", error=reason)
-        shard.stop = Stop(reason, StopCause.DATA_LOST)
+    def _stop(self, shard: ShardLog, step: StopHealing, missing: Heal) -> None:
+        reason = step.why
+        if step.lost:
+            path = self._context.layout.segment(missing.segment.key)
+            offsets = ", ".join(f"{base_offset} to {end_offset}" for base_offset, end_offset in step.lost)
+            reason = (
+                f"{shard.topic.name}-{shard.key.shard}: offsets {offsets} were written and are lost: {path} lacks "
+                f"them, and {step.why}"
+            )
+        log.error("shard cannot be healed", topic=shard.topic.name, shard=shard.key.shard, error=reason)
+        shard.stop = Stop(reason, _CAUSES[step.kind])
 
-    # One attempt ------------------------------------------------------------------------------------------------------
-    async def _bring_back(self, shard: ShardLog, missing: MissingTail) -> None:
-        segment = self._context.catalog.segment(missing.segment.key)
-        if segment is None:
-            return  # deleted meanwhile
-        log_start = self._context.catalog.log_start_offset(shard.key)
-        if log_start >= missing.known_end > missing.local_end:
-            await self._go_on_behind(shard, segment, log_start, missing)
-            return
-        path = self._context.layout.segment(segment.key)
-        committed_end = max(segment.remote.commit_offset, segment.base_offset)
-        if committed_end == segment.base_offset and not shard.rules.gives_up_lost and not path.exists():
-            # Nothing to begin with: the name stays free for a copy that somebody puts there.
-            raise Lost([(missing.local_end, missing.known_end)], "the object store has nothing of the segment")
-        file = await self._open(shard, segment)
-        file.pin()
-        try:
-            file.fd()  # writes and their flush go through one descriptor
-            refill = Refill(self._context, self._remote, segment, file)
-            try:
-                lost = await refill.up_to(missing.known_end)
-                if lost is not None:
-                    shard.stop = self._waiting(shard, missing, str(lost))
-                    await self._give_up(shard, segment, refill, file, missing.known_end, lost)
-            finally:
-                # Also what is not whole yet: the next start takes what it finds for flushed up to the checkpoint.
-                if refill.has_written:
-                    await self._context.threads.background(lambda: file.sync(with_names=True))
-        finally:
-            file.unpin()
-            file.close()
-
-    async def _go_on_behind(self, shard: ShardLog, segment: Segment, log_start: int, missing: MissingTail) -> None:
-        """All that is missing was deleted: end the segment at the log start, and with it its life."""
-        if segment.state is SegmentState.ACTIVE:
-            await self._meta.perform(RollSegment(segment.key, log_start))
-        await self._meta.perform(AdvanceLogStart(shard.key, log_start))
-        while not await catalog_shows(lambda: self._context.catalog.segment(segment.key) is None, _SHOWN_WITHIN_MS):
-            log.warning("a segment that was ended and deleted is still in the catalog", segment=str(segment.key))
-        shard.inherited = missing.producers
-
-    async def _open(self, shard: ShardLog, segment: Segment) -> SegmentFile:
-        """The segment's file, made if it is gone."""
-        path = self._context.layout.segment(segment.key)
-        if path.exists():
-            return SegmentFile(path, self._context.descriptors, path.stat().st_size)
-        file = SegmentFile(path, self._context.descriptors, 0)
-        file.create(encode_segment_header(identity_of(self._context, segment.key, shard.topic.name)))
-        return file
-
-    async def _give_up(
-        self, shard: ShardLog, segment: Segment, refill: Refill, file: SegmentFile, end_offset: int, lost: Lost
-    ) -> None:
-        """What is lost, from where `refill` got to, if that may be. Raises: Lost when it may not, with just that named;
-        Unavailable when it is there after all."""
-        giving_up = GivingUp(self._context, self._remote, segment)
-        holes = await giving_up.find_holes(refill.scan.next_offset, end_offset)
-        if not holes or holes[0][0] != refill.scan.next_offset:
-            raise Unavailable(str(lost))
-        if not shard.rules.gives_up_lost:
-            raise Lost(holes, str(lost))
-        for base_offset, hole_end in holes:
+    def _tell_given_up(self, shard: ShardLog, step: GiveUp) -> None:
+        for base_offset, end_offset in step.holes:
             log.error(
                 "offsets given up: they are lost, and uncleanSeal=allow",
                 topic=shard.topic.name,
                 shard=shard.key.shard,
                 base_offset=base_offset,
-                end_offset=hole_end,
+                end_offset=end_offset,
             )
-        await giving_up.fill(file, refill.scan, holes, end_offset)
-        await self._recovery.revoke(segment.key)
-        self._context.stats.given_up_offsets += sum(hole_end - base_offset for base_offset, hole_end in holes)
+
+
+class _HealedFile:
+    """The file of one attempt: pinned, and its descriptor open, so that writes and their flush go through one."""
+
+    def __init__(self, context: ShardContext, remote: RemoteBatches | None, key: SegmentKey) -> None:
+        self._context = context
+        self._remote = remote
+        self._path = context.layout.segment(key)
+        self._file: SegmentFile | None = None
+        self._refill: FileRefill | None = None
+
+    def close(self) -> None:
+        file, self._file, self._refill = self._file, None, None
+        if file is not None:
+            file.unpin()
+            file.close()
+
+    async def refill(self, step: Refill) -> HealingEvent:
+        file = SegmentFile(self._path, self._context.descriptors, self._path.stat().st_size)
+        file.pin()
+        self._file = file
+        file.fd()
+        refill = self._refill = FileRefill(self._context, self._remote, step.segment, file)
+        try:
+            return await refill.up_to(step.end_offset)
+        finally:
+            # Also what is not whole yet: the next start takes what it finds for flushed up to the checkpoint.
+            if refill.has_written:
+                await self._context.threads.background(lambda: file.sync(with_names=True))
+
+    async def find_holes(self, step: FindHoles) -> tuple[tuple[int, int], ...]:
+        giving_up = GivingUp(self._context, self._remote, step.segment)
+        return tuple(await giving_up.find_holes(step.base_offset, step.end_offset))
+
+    async def give_up(self, step: GiveUp) -> None:
+        assert self._file is not None and self._refill is not None, "a file is refilled before anything is given up"
+        giving_up = GivingUp(self._context, self._remote, step.segment)
+        await giving_up.fill(self._file, self._refill.scan, step.holes, step.end_offset)
+        self._context.stats.given_up_offsets += sum(end_offset - base_offset for base_offset, end_offset in step.holes)

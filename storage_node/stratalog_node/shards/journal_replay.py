@@ -1,8 +1,7 @@
 """Gives back to segment files what a power cut took from them: the journal had it flushed.
 
 Runs once, before shards are recovered. Blocking; for a thread. Bytes below an acknowledgement never change, so writing
-an entry again is harmless, and an entry of a segment that meta does not know, or has sealed (then its file was flushed)
-is not needed.
+an entry again is harmless; which entries are needed is decided by `machines.shard_restart`.
 Durability: when `replay_into_segments` returns, every file it wrote to is flushed, and so are the directories that name
 it: the journal may go.
 """
@@ -11,12 +10,14 @@ from __future__ import annotations
 
 from stratalog.formats.journal import JournalEntry
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, encode_segment_header
+from stratalog.machines.shard_restart import counts_in_journal
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import SegmentIdentity, SegmentState
+from stratalog.model.segment import SegmentIdentity
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.files import SegmentFile, read_front, sync_names_of
 from stratalog_node.disk.journal_file import replay
 from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.opening import is_header
 
 log = logger(__name__)
 
@@ -55,7 +56,7 @@ class JournalReplay:
         if file is None:
             segment = self._context.catalog.segment(key)
             topic = self._context.catalog.topic_by_id(key.topic_id)
-            if segment is None or topic is None or segment.state is SegmentState.SEALED:
+            if segment is None or topic is None or not counts_in_journal(segment):
                 return
             if len(self._files) >= _FILES_AT_ONCE:
                 self._flush()
@@ -68,7 +69,7 @@ class JournalReplay:
         file = SegmentFile(path, self._context.descriptors, 0)
         if front is not None:
             file.fd()
-        if front is not None and len(front) == SEGMENT_HEADER_BYTES and any(front):
+        if is_header(front):
             return file
         # The name, or the first page, was never flushed: only the journal was.
         log.warning("segment file made again from the journal", file=str(path))

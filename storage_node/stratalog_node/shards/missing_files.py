@@ -1,13 +1,16 @@
 """Sealed segments whose file should be on this disk and is not: dropped when noticed, taken back when it is there.
 
-What that means for a segment is judged in `machines.missing_copies`. A copy without its file is treated as after a
-restart without it, at once: reads go to the object store, the uploader holds the segment and says why.
+Which are missed is decided by `machines.shard_restart`, what it means for a segment by `machines.missing_copies`. A
+copy without its file is treated as after a restart without it, at once: reads go to the object store, the uploader
+holds the segment and says why.
 """
 
 from __future__ import annotations
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.missing_copies import judge_missing
+from stratalog.machines.restart_events import NoteMissing, TakeSealed
+from stratalog.machines.shard_restart import judge_sealed
 from stratalog.model.errors import NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
@@ -36,7 +39,7 @@ def take_sealed(shard: LocalShard, segment: Segment) -> None:
 
 def note_missing(shard: LocalShard, segment: Segment) -> None:
     """Told and counted once, until it is back."""
-    if segment.end_offset == segment.base_offset or segment.key in shard.missing:
+    if segment.key in shard.missing:
         return
     shard.missing.add(segment.key)
     shard.context.stats.missing_copies += 1
@@ -53,7 +56,8 @@ def copy_gone(shard: LocalShard, copy: LocalCopy) -> None:
     copy.file.retire()
     shard.context.sealed_points.forget(copy)
     if segment is not None:
-        note_missing(shard, segment)
+        if isinstance(judge_sealed(segment, shard.context.node_id, has_file=False), NoteMissing):
+            note_missing(shard, segment)
         shard.context.events.segment_changed(shard, segment)
 
 
@@ -71,7 +75,9 @@ async def look_for(shard: LocalShard, key: SegmentKey) -> bool:
     if not await shard.context.threads.read(is_there):
         return False
     segment = shard.context.catalog.segment(key)
-    if segment is None or segment.seal is None or shard.context.node_id not in segment.local_nodes:
+    if segment is None or segment.seal is None:
+        return False
+    if not isinstance(judge_sealed(segment, shard.context.node_id, has_file=True), TakeSealed):
         return False
     if key in shard.missing:
         take_sealed(shard, segment)

@@ -1,16 +1,16 @@
-"""Opens the file of an unsealed segment at start: checks whose it is, scans it from its checkpoint, finds its end, cuts
-room ahead or a torn tail.
+"""The files of one shard's unsealed segments while it is restarted: looks at them, scans, cuts, sets aside, makes anew.
 
-Nothing is cut from a file that is shorter than what is known to have been in it: `TailMissing` says what is missing.
-A checkpoint is known to be right when batches follow at its position, or lead up to it. Else the file is read from its
-start, and decides: the checkpoint is wrong if whole batches reach its offset all the same, and the file if not.
+What is done, and in which order, is decided by `machines.shard_restart`; this does one step at a time and says what it
+found. Afterwards the files that the log goes on with become `ActiveSegment`s.
 Runs before the shard serves; scans on the disk threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import assert_never
 
 from stratalog.formats.checkpoint import Checkpoint
 from stratalog.formats.index_points import IndexBuilder, IndexPoint
@@ -21,7 +21,23 @@ from stratalog.formats.segment_file import (
     decode_segment_header,
     encode_segment_header,
 )
-from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.restart_events import (
+    CheckpointTraced,
+    CutTail,
+    FileDamaged,
+    FileOpened,
+    FileScanned,
+    FileStep,
+    FlushFile,
+    MakeAnew,
+    OpenFile,
+    Producers,
+    RecoveredSegment,
+    RestartEvent,
+    ScanFile,
+    SetAside,
+    TraceCheckpoint,
+)
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
@@ -41,149 +57,144 @@ log = logger(__name__)
 _SHORT_BYTES = 64 << 10
 
 
-class TailMissing(Exception):
-    """The file of a segment ends at `local_end`, though offsets up to `known_end` were in it."""
+@dataclass(slots=True)
+class _OpenedFile:
+    file: SegmentFile
+    identity: SegmentIdentity
+    scans: dict[int, SegmentScan] = field(default_factory=dict)
+    """By the position that each began at."""
+    is_flushed: bool = False
 
-    def __init__(self, key: SegmentKey, local_end: int, known_end: int) -> None:
-        super().__init__(f"{key}: ends at {local_end}, {known_end} is known to have been written")
-        self.key = key
-        self.local_end = local_end
-        self.known_end = known_end
 
+class OpenedFiles:
+    """Those of one pass over one shard."""
 
-class SegmentOpener:
-    def __init__(self, context: ShardContext, flusher: Flusher, checkpoints: Mapping[SegmentKey, Checkpoint]) -> None:
+    def __init__(
+        self, context: ShardContext, flusher: Flusher, shard: ShardLog, checkpoints: Mapping[SegmentKey, Checkpoint]
+    ) -> None:
         self._context = context
         self._flusher = flusher
+        self._shard = shard
         self._checkpoints = checkpoints
-        self.used: set[SegmentKey] = set()
-        """Whose checkpoint stands and was gone on from."""
+        self._opened: dict[SegmentKey, _OpenedFile] = {}
+        self.taken: dict[SegmentKey, ActiveSegment] = {}
 
-    async def open(
-        self,
-        shard: ShardLog,
-        key: SegmentKey,
-        table: ProducerTable,
-        *,
-        is_confirmed: bool = True,
-        known_end: int = 0,
-    ) -> ActiveSegment:
-        """`table` is the producer state before the segment, and after it. Raises: TailMissing, Corrupt, Unavailable."""
-        path = self._context.layout.segment(key)
-        file = SegmentFile(path, self._context.descriptors, path.stat().st_size)
-        identity = self._identify(file, shard, key)
-        data_bytes = file.size_bytes - SEGMENT_HEADER_BYTES
-        scan, checked_bytes = await self._scan_file(file, key, data_bytes, table)
-        if scan.next_offset < known_end:
-            # Before anything is cut: behind one damaged batch there may be whole ones.
-            file.close()
-            raise TailMissing(key, scan.next_offset, known_end)
-        if scan.position < data_bytes:
-            if not _holds_only_zeros_from(file, SEGMENT_HEADER_BYTES + scan.position):
-                torn = data_bytes - scan.position
-                self._context.stats.torn_tail_bytes += torn
-                log.warning(
-                    "torn tail cut", file=str(file.path), bytes=torn, end_offset=scan.next_offset, reason=scan.stopped
-                )
-            file.truncate(SEGMENT_HEADER_BYTES + scan.position)
-        flushed_bytes = SEGMENT_HEADER_BYTES + checked_bytes if checked_bytes else 0
-        if shard.rules.is_fsync and checked_bytes < scan.position:
-            # What is found here is below the high watermark from now on, and a repetition of it is acknowledged.
-            await self._context.threads.read(lambda: file.sync(with_names=True))
-            flushed_bytes = file.size_bytes
-        leader = SegmentLeader(
-            key,
-            self._context.node_id,
-            shard.rules.roll,
-            table,
-            isr=(self._context.node_id,),
-            end_offset=scan.next_offset,
-            size_bytes=scan.position,
-            max_timestamp_ms=scan.index.max_timestamp_ms,
-            first_append_ms=identity.created_ms if scan.position else None,
-            is_confirmed=is_confirmed,
-            # Nothing of a segment that is not confirmed was ever acknowledged or shown.
-            is_tail_doubted=is_confirmed and key.epoch == shard.doubted_epoch,
+    async def do(self, step: FileStep) -> RestartEvent | None:
+        """Raises: Unavailable, DiskFull, OSError: the step could not be done."""
+        match step:
+            case OpenFile(key):
+                return self._open(key)
+            case SetAside(key):
+                set_aside(self._context.layout.segment(key))
+                self._drop(key)
+            case MakeAnew(key):
+                make_anew(self._context, key, self._shard.topic.name)
+            case ScanFile(key, from_position, producers):
+                return await self._scan(key, from_position, producers)
+            case TraceCheckpoint(key):
+                return self._trace(key)
+            case CutTail(key, position):
+                self._cut(self._opened[key], position)
+            case FlushFile(key):
+                opened = self._opened[key]
+                await self._context.threads.read(lambda: opened.file.sync(with_names=True))
+                opened.is_flushed = True
+            case _:
+                assert_never(step)
+        return None
+
+    def take(self, found: RecoveredSegment) -> ActiveSegment:
+        """The segment as it goes on. Its leader and the file are the caller's from now on."""
+        if found.key in self.taken:
+            return self.taken[found.key]
+        opened = self._opened.pop(found.key)
+        scan, file = opened.scans[found.checked_from], opened.file
+        active = ActiveSegment(
+            opened.identity,
+            file,
+            self._leader_of(found, scan, opened.identity.created_ms),
+            scan.index,
+            checked_from=found.checked_from,
         )
-        active = ActiveSegment(identity, file, leader, scan.index, checked_from=checked_bytes)
-        active.flushed_bytes = flushed_bytes
-        if checked_bytes < scan.position:
+        active.producers_at_end = found.producers if found.is_ended else None
+        if opened.is_flushed:
+            active.flushed_bytes = file.size_bytes
+        elif found.checked_from:
+            active.flushed_bytes = SEGMENT_HEADER_BYTES + found.checked_from
+        if found.checked_from < found.size_bytes:
             # So that the next start does not read it again, also when nobody writes until then.
-            self._flusher.note_written(shard, active)
+            self._flusher.note_written(self._shard, active)
+        self.taken[found.key] = active
         return active
 
-    def _identify(self, file: SegmentFile, shard: ShardLog, key: SegmentKey) -> SegmentIdentity:
-        """What the file's header says, checked; a file whose header was never written is made again."""
-        path = file.path
-        identity = identity_of(self._context, key, shard.topic.name)
-        front = read_front(path, SEGMENT_HEADER_BYTES) or b""
-        if len(front) < SEGMENT_HEADER_BYTES or not any(front):
-            # The crash came while the file was being made (or the power went before any of it was flushed).
-            if file.size_bytes > SEGMENT_HEADER_BYTES:
-                set_aside(file.path)
-            file.create(encode_segment_header(identity))
-            return identity
-        found = decode_segment_header(front, source=str(path))
-        check_identity(found, identity, source=str(path))
-        return found
+    def _leader_of(self, found: RecoveredSegment, scan: SegmentScan, created_ms: int) -> SegmentLeader:
+        leader = SegmentLeader(
+            found.key,
+            self._context.node_id,
+            self._shard.rules.roll,
+            scan.producers,
+            isr=(self._context.node_id,),
+            end_offset=found.end_offset,
+            size_bytes=found.size_bytes,
+            max_timestamp_ms=scan.index.max_timestamp_ms,
+            first_append_ms=created_ms if found.size_bytes else None,
+            is_confirmed=found.is_confirmed,
+            is_tail_doubted=found.is_tail_doubted,
+        )
+        leader.is_ended = found.is_ended
+        return leader
 
-    async def _scan_file(
-        self, file: SegmentFile, key: SegmentKey, data_bytes: int, table: ProducerTable
-    ) -> tuple[SegmentScan, int]:
-        """The state at the end of the valid batches, and the position of the checkpoint it started from."""
-        before = table.snapshot()
-        checkpoint = self._checkpoints.get(key)
-        if checkpoint is not None and checkpoint.position > data_bytes:
-            checkpoint = None
-        scan = self._begin_scan(key, checkpoint, table)
-        start = scan.position
-        await self._advance(scan, file, data_bytes)
-        if start == scan.position < data_bytes and start > 0 and not self._leads_there(file, scan):
-            # Not one batch follows the checkpoint, and none leads to it: either the checkpoint is wrong or the file.
-            log.warning("checkpoint doubted: reading the segment from its start", file=str(file.path), position=start)
-            again = self._context.producer_table(before)
-            full = await self._advance(SegmentScan.begin(key, again, self._context.turn.now_ms), file, data_bytes)
-            if (full.position, full.next_offset) != (start, scan.next_offset):
-                table.replace(again.snapshot())
-                full.producers = table
-                return full, 0
-        if checkpoint is not None:
-            self.used.add(key)
-        return scan, start
+    def close(self) -> None:
+        """Those that nobody took."""
+        for opened in self._opened.values():
+            opened.file.close()
+        self._opened.clear()
 
-    @staticmethod
-    def _leads_there(file: SegmentFile, scan: SegmentScan) -> bool:
-        """Whether the batches from the last index point on end just where the checkpoint stands: then what follows is
-        room ahead, or a tail torn just there. Only their headers count: a batch damaged since it was flushed is no
-        reason to cut what follows."""
-        points = scan.index
-        last = points[len(points) - 1] if len(points) else IndexPoint(scan.key.base_offset, 0, -1)
-        data = file.read(SEGMENT_HEADER_BYTES + last.position, scan.position - last.position)
-        next_offset = last.offset
-        try:
-            for _, header in walk(
-                data, source=str(file.path), verify=False, expected_base_offset=next_offset, epoch=scan.key.epoch
-            ):
-                next_offset = header.end_offset
-        except Corrupt:
-            return False
-        return next_offset == scan.next_offset
+    def _drop(self, key: SegmentKey) -> None:
+        opened = self._opened.pop(key, None)
+        if opened is not None:
+            opened.file.close()
 
-    async def _advance(self, scan: SegmentScan, file: SegmentFile, data_bytes: int) -> SegmentScan:
-        def work() -> SegmentScan:
-            return scan.advance(lambda at, size: file.read(SEGMENT_HEADER_BYTES + at, size), data_bytes)
+    # Steps --------------------------------------------------------------------------------------------------------
+    def _open(self, key: SegmentKey) -> FileOpened | FileDamaged:
+        path = self._context.layout.segment(key)
+        identity = identity_of(self._context, key, self._shard.topic.name)
+        file = SegmentFile(path, self._context.descriptors, path.stat().st_size)
+        front = read_front(path, SEGMENT_HEADER_BYTES)
+        has_header = is_header(front)
+        if has_header:
+            assert front is not None
+            try:
+                found = decode_segment_header(front, source=str(path))
+                check_identity(found, identity, source=str(path))
+            except Corrupt as error:
+                return FileDamaged(key, str(error))
+            identity = found
+        self._opened[key] = _OpenedFile(file, identity)
+        return FileOpened(key, file.size_bytes - SEGMENT_HEADER_BYTES, has_header)
 
-        if scan.position == data_bytes:
-            return scan
-        if data_bytes - scan.position <= _SHORT_BYTES:
-            return work()  # nobody is served yet, and a thread costs more than this
-        return await self._context.threads.read_file(file, work)
+    async def _scan(self, key: SegmentKey, from_position: int, producers: Producers) -> FileScanned:
+        opened = self._opened[key]
+        file = opened.file
+        if opened.scans:
+            log.warning("checkpoint doubted: reading the segment from its start", file=str(file.path))
+        scan = opened.scans[from_position] = self._begin_scan(key, from_position, producers)
+        data_bytes = file.size_bytes - SEGMENT_HEADER_BYTES
 
-    def _begin_scan(self, key: SegmentKey, checkpoint: Checkpoint | None, table: ProducerTable) -> SegmentScan:
-        now_ms = self._context.turn.now_ms
-        if checkpoint is None:
+        def work() -> None:
+            scan.advance(lambda at, size: file.read(SEGMENT_HEADER_BYTES + at, size), data_bytes)
+
+        if data_bytes - from_position > _SHORT_BYTES:
+            await self._context.threads.read_file(file, work)
+        elif data_bytes > from_position:
+            work()  # nobody is served yet, and a thread costs more than this
+        return FileScanned(key, scan.position, scan.next_offset, scan.producers.snapshot())
+
+    def _begin_scan(self, key: SegmentKey, from_position: int, producers: Producers) -> SegmentScan:
+        table, now_ms = self._context.producer_table(producers), self._context.turn.now_ms
+        if from_position == 0:
             return SegmentScan.begin(key, table, now_ms)
-        table.replace(checkpoint.producers)
+        checkpoint = self._checkpoints[key]
         index = IndexBuilder.resume(
             key.base_offset,
             checkpoint.points,
@@ -195,11 +206,50 @@ class SegmentOpener:
             key, index, table, checkpoint.position, checkpoint.next_offset, checkpoint.digest, now_ms=now_ms
         )
 
+    def _trace(self, key: SegmentKey) -> CheckpointTraced:
+        """From the last index point on. Only headers count: a batch damaged since it was flushed is no reason to cut
+        what follows."""
+        file, checkpoint = self._opened[key].file, self._checkpoints[key]
+        points = checkpoint.points
+        last = points[len(points) - 1] if len(points) else IndexPoint(key.base_offset, 0, -1)
+        data = file.read(SEGMENT_HEADER_BYTES + last.position, checkpoint.position - last.position)
+        next_offset = last.offset
+        try:
+            for _, header in walk(
+                data, source=str(file.path), verify=False, expected_base_offset=next_offset, epoch=key.epoch
+            ):
+                next_offset = header.end_offset
+        except Corrupt:
+            return CheckpointTraced(key, is_led_to=False)
+        return CheckpointTraced(key, is_led_to=next_offset == checkpoint.next_offset)
+
+    def _cut(self, opened: _OpenedFile, position: int) -> None:
+        file, end = opened.file, SEGMENT_HEADER_BYTES + position
+        if not _holds_only_zeros_from(file, end):
+            torn = file.size_bytes - end
+            reason = next((scan.stopped for scan in opened.scans.values() if scan.position == position), None)
+            self._context.stats.torn_tail_bytes += torn
+            log.warning("torn tail cut", file=str(file.path), bytes=torn, position=end, reason=reason)
+        file.truncate(end)
+
+
+def is_header(front: bytes | None) -> bool:
+    """Whether a file that begins so had its header written, whatever it says."""
+    return front is not None and len(front) >= SEGMENT_HEADER_BYTES and any(front)
+
+
+def make_anew(context: ShardContext, key: SegmentKey, topic: str) -> None:
+    """Blocking. Raises: DiskFull, Unavailable."""
+    file = SegmentFile(context.layout.segment(key), context.descriptors, 0)
+    file.create(encode_segment_header(identity_of(context, key, topic)))
+    file.close()
+
 
 def set_aside(path: Path) -> None:
-    """Batches after a gap: never acknowledged, because their roll was not. Kept under another name for a human."""
+    """Batches that this life does without: their roll was not acknowledged, or their header is gone. Kept under another
+    name for a human."""
     target = path.with_suffix(UNCONFIRMED_SUFFIX)
-    log.warning("unacknowledged segment set aside", file=str(path), kept_as=str(target))
+    log.warning("segment file set aside", file=str(path), kept_as=str(target))
     path.rename(target)
 
 

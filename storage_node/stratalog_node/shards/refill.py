@@ -14,6 +14,7 @@ from contextlib import aclosing
 from stratalog.formats.digest import extend_digest_over
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.shard_healing import FileRefilled, Obstacle
 from stratalog.model.errors import Conflict, Corrupt, NotFound
 from stratalog.model.segment import Segment
 from stratalog_node.disk.files import SegmentFile
@@ -22,15 +23,7 @@ from stratalog_node.shards.cold_reads import CommittedRange, RemoteBatches
 from stratalog_node.shards.context import ShardContext
 
 
-class Lost(Exception):
-    """Offsets that are neither on the disk nor in the object store: `ranges`, half-open and ascending."""
-
-    def __init__(self, ranges: list[tuple[int, int]], why: str) -> None:
-        super().__init__(why)
-        self.ranges = ranges
-
-
-class Refill:
+class FileRefill:
     def __init__(
         self, context: ShardContext, remote: RemoteBatches | None, segment: Segment, file: SegmentFile
     ) -> None:
@@ -43,25 +36,22 @@ class Refill:
         """Where the batches that are whole from the segment's start on end."""
         self.has_written = False
 
-    async def up_to(self, end_offset: int) -> Lost | None:
-        """Returns: what keeps the file from being whole up to there; it may be in trouble only now, and all of it that
-        was missing before is there. Raises: Lost when the object store is not known, Unavailable, Conflict."""
+    async def up_to(self, end_offset: int) -> FileRefilled:
+        """Raises: Unavailable, Conflict."""
         while True:
             await self._go_on_locally()
             at = self.scan.next_offset
             if at >= end_offset:
-                return None
-            committed_end = self._segment.remote.commit_offset
-            if at >= committed_end:
-                known = max(committed_end, self._segment.base_offset)
-                return Lost([(at, end_offset)], f"{known} is as far as the object store has the segment")
+                return FileRefilled(at)
+            if at >= self._segment.remote.commit_offset:
+                return FileRefilled(at, Obstacle.NOT_COMMITTED)
             if self._remote is None:
-                why = "the object store, which has them, is not known to this node: start it with --bucket"
-                raise Lost([(at, committed_end)], why)
+                return FileRefilled(at, Obstacle.NO_STORE)
             try:
                 await self._go_on_remotely(self._remote)
             except (Corrupt, NotFound) as error:
-                return Lost([(self.scan.next_offset, committed_end)], str(error))
+                # It may be in trouble only now, and all of it that was missing before is there.
+                return FileRefilled(self.scan.next_offset, Obstacle.NOT_THERE, str(error))
 
     async def _go_on_locally(self) -> None:
         scan, file = self.scan, self._file

@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 
 from stratalog.formats.checkpoint import Checkpoint
+from stratalog.formats.digest import EMPTY_DIGEST
+from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.checkpoints import Checkpoints, flushed_ends
+from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.stopped import StopCause
 from support.shard_rig import ShardRig
@@ -167,6 +171,86 @@ async def test_damage_that_the_bucket_mends_costs_nothing_of_what_lies_behind_it
         shard = await rig.healed(shard)
         assert await rig.read_values(shard) == [b"a", b"b", b"c", b"d"]
         assert path.read_bytes() == whole
+
+
+async def test_what_was_flushed_is_still_missed_after_a_start_that_could_not_read_the_file(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await acknowledged(rig, shard, b"a", b"b", b"c")
+        path = rig.file_of(shard)
+        await rig.stop()
+        whole = path.read_bytes()
+        path.write_bytes(b"\xff" * len(whole))
+        await rig.start()
+        stop = rig.shard(shard).stop
+        assert stop is not None and stop.cause is StopCause.UNREADABLE
+        await rig.stop()
+        path.write_bytes(whole[: SEGMENT_HEADER_BYTES + BATCH])
+        await rig.start()
+        assert "offsets 1 to 3 were written and are lost" in await stopped(rig, shard)
+
+
+async def test_a_wrong_checkpoint_just_where_the_healed_file_ends_does_not_make_it_heal_for_ever(
+    tmp_path: Path,
+) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await acknowledged(rig, shard, b"a", b"b", b"c")
+        await rig.uploaded()
+        assert shard.active is not None
+        key, path = shard.active.key, rig.file_of(shard)
+        await rig.stop()
+        os.truncate(path, SEGMENT_HEADER_BYTES + BATCH)
+        store = Checkpoints(rig.layout.checkpoints)
+        store.put([Checkpoint(key, BATCH * 3, 2, EMPTY_DIGEST, 1, 1, IndexPoints(), ())])
+        store.close()
+        await rig.start()
+        assert await rig.read_values(await rig.healed(shard)) == [b"a", b"b", b"c"]
+        assert rig.stats.healed_shards == 1
+
+
+async def test_a_wrong_checkpoint_is_gone_before_the_file_that_refutes_it_is_cut_just_where_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await acknowledged(rig, shard, b"a", b"b", b"c")
+        assert shard.active is not None
+        rig.checkpoints.put([Checkpoint(shard.active.key, BATCH * 3, 2, EMPTY_DIGEST, 1, 1, IndexPoints(), ())])
+        path = rig.file_of(shard)
+        await rig.crash()
+        with path.open("ab") as file:
+            file.write(b"torn")
+        real = SegmentFile.truncate
+
+        def cut_and_die(file: SegmentFile, size_bytes: int) -> None:
+            real(file, size_bytes)
+            raise RuntimeError("killed")
+
+        monkeypatch.setattr(SegmentFile, "truncate", cut_and_die)
+        with pytest.raises(ExceptionGroup):
+            await rig.start()
+        monkeypatch.undo()
+        await rig.start()
+        assert await rig.read_values(rig.shard(shard)) == [b"a", b"b", b"c"]
+
+
+async def test_a_segment_that_ended_empty_is_sealed_though_its_file_is_gone(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.restart("crash")
+        shard = rig.shard(shard)
+        rig.meta.hold(AdvanceLogStart)  # which would delete it at once
+        asked = rig.append(shard, b"a")
+        await eventually(lambda: asked.is_acknowledged)
+        path = rig.file_of(shard, 0)
+        await rig.crash()
+        path.unlink()
+        rig.meta.open_all()
+        await rig.start()
+        assert rig.shard(shard).stop is None
+        assert await rig.read_values(rig.shard(shard)) == [b"a"]
+        await rig.all_sealed()
 
 
 class _UnsyncedCheckpoints:

@@ -1,0 +1,444 @@
+"""A shard's files drawn as text, metadata, checkpoints and an object store beside them: a shell around the machines of
+a restart without any bytes. Stories and property tests share it.
+
+A file is one character per batch; each batch has one record and takes `BATCH_BYTES`:
+
+    .  whole          ~  without records, in the place of an offset that was given up
+    x  damaged, its header is readable       0  zeros: never written, or gone       /  torn; the last character only
+
+The state of producers at an offset is one producer that appended the last record before it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from stratalog.machines.restart_events import (
+    CheckpointClaim,
+    CheckpointTraced,
+    ConfirmRoll,
+    CutTail,
+    FileDamaged,
+    FileOpened,
+    FileScanned,
+    FilesListed,
+    FlushFile,
+    FreeLeftover,
+    Heal,
+    MakeAnew,
+    NoteMissing,
+    OpenFile,
+    Producers,
+    RestartEvent,
+    RestartStep,
+    RevokeCheckpoints,
+    RevokeStale,
+    ScanFile,
+    SealEnded,
+    Serve,
+    SetAside,
+    ShardMetadata,
+    StepFailed,
+    Stop,
+    TakeSealed,
+    TraceCheckpoint,
+)
+from stratalog.machines.shard_healing import (
+    AttemptBegun,
+    AttemptFailed,
+    DropSegment,
+    EndSegment,
+    FileRefilled,
+    FindHoles,
+    GiveUp,
+    HealingEvent,
+    HealingStep,
+    HolesFound,
+    ListFiles,
+    Obstacle,
+    OffsetRange,
+    Refill,
+    ShardHealing,
+    StopHealing,
+    TryAgain,
+)
+from stratalog.machines.shard_restart import ShardRestart
+from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.segment import RemoteCopy, RemoteState, SealRecord, Segment, SegmentState
+
+NODE = 1
+BATCH_BYTES = 10
+WHOLE = ".~"
+TOPIC = uuid.UUID(int=7)
+
+
+class PowerCut(Exception):
+    """The world ends between two steps."""
+
+
+def key_of(epoch: int, base_offset: int) -> SegmentKey:
+    return SegmentKey(TOPIC, 0, epoch, base_offset)
+
+
+def producers_at(offset: int) -> Producers:
+    return (ProducerSnapshot(7, 0, offset, ()),) if offset > 0 else ()
+
+
+def segment_of(
+    key: SegmentKey,
+    state: SegmentState,
+    end_offset: int | None = None,
+    *,
+    commit_offset: int = -1,
+    is_here: bool = True,
+    is_stored: bool = False,
+) -> Segment:
+    seal = None
+    if state is SegmentState.SEALED:
+        assert end_offset is not None
+        seal = SealRecord(key.epoch, key.base_offset, end_offset, -1, -1, 0, b"", producers_at(end_offset), (NODE,), 0)
+    remote = RemoteCopy(
+        RemoteState.COMPLETE if is_stored else RemoteState.PARTIAL if commit_offset > 0 else RemoteState.NONE,
+        commit_offset,
+    )
+    local_nodes = (NODE,) if is_here and seal is not None else ()
+    return Segment(key, state, NODE, (NODE,), (NODE,), 0, 0, end_offset, seal, local_nodes, remote)
+
+
+@dataclass
+class DrawnFile:
+    cells: str
+    is_headless: bool = False
+    is_foreign: bool = False
+    is_unreadable: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.cells) * BATCH_BYTES - (BATCH_BYTES // 2 if self.cells.endswith("/") else 0)
+
+    def whole_from(self, cell: int) -> int:
+        """The first cell from there on that is no whole batch."""
+        while cell < len(self.cells) and self.cells[cell] in WHOLE:
+            cell += 1
+        return cell
+
+    def put(self, cell: int, cells: str) -> None:
+        drawn = self.cells.ljust(cell, "0")
+        self.cells = drawn[:cell] + cells + drawn[cell + len(cells) :]
+
+
+@dataclass(repr=False)
+class World:
+    """What survives a life, and what happens in one. `said` takes what each step did, in words."""
+
+    segments: list[Segment] = field(default_factory=list)
+    log_start: int = 0
+    is_topic_deleted: bool = False
+    is_fsync: bool = False
+    may_give_up: bool = False
+    files: dict[SegmentKey, DrawnFile] = field(default_factory=dict)
+    kept: dict[SegmentKey, list[str]] = field(default_factory=dict)
+    """Under other names, for a human."""
+    checkpoints: dict[SegmentKey, CheckpointClaim] = field(default_factory=dict)
+    has_store: bool = True
+    is_store_away: bool = False
+    store_lacks: set[int] = field(default_factory=set)
+    failing: set[SegmentKey] = field(default_factory=set)
+    """Files that cannot be written to."""
+    said: list[str] = field(default_factory=list)
+    steps_left: int = -1
+    """After so many the power goes; -1: never."""
+
+    restart: ShardRestart = field(default_factory=lambda: ShardRestart(NODE, -1))
+    outcome: Serve | Heal | Stop | StopHealing | TryAgain | None = None
+    missing: Heal | None = None
+    healing: ShardHealing | None = None
+
+    def __repr__(self) -> str:
+        """Drawn, for who reads why a property fails."""
+        lines = [
+            f"{one.epoch} at {one.base_offset} {one.state.value} to {one.end_offset}, stored to "
+            f"{one.remote.commit_offset} {one.remote.state.value}{' here' * bool(one.local_nodes)}"
+            for one in self.segments
+        ]
+        lines += [
+            f"file {key.epoch} at {key.base_offset}: {file.cells}{' headless' * file.is_headless}"
+            f"{' foreign' * file.is_foreign}{' failing' * (key in self.failing)}"
+            for key, file in sorted(self.files.items())
+        ]
+        lines += [f"{key.epoch} {cells} kept aside" for key, kept in sorted(self.kept.items()) for cells in kept]
+        lines += [
+            f"checkpoint {key.epoch} at {claim.end_offset}, position {claim.position}"
+            for key, claim in sorted(self.checkpoints.items())
+        ]
+        traits = [name for name in ("is_fsync", "may_give_up", "has_store", "is_store_away") if getattr(self, name)]
+        lines.append(f"log start {self.log_start}, store lacks {sorted(self.store_lacks)}, {' '.join(traits)}")
+        return "\n".join([*lines, *(f"  {said}" for said in self.said)])
+
+    # Lives ------------------------------------------------------------------------------------------------------------
+    def start(self, doubted_epoch: int | None = -1) -> None:
+        self.restart = ShardRestart(NODE, doubted_epoch)
+        self.healing = self.missing = None
+        self._list_files()
+
+    def attempt(self) -> None:
+        """One of healing, and all that follows from it."""
+        assert isinstance(self.outcome, Heal | TryAgain) and self.missing is not None, "nothing is missing"
+        if self.healing is None:
+            self.healing = ShardHealing(self.missing)
+        key = self.missing.segment.key
+        segment = next((segment for segment in self.segments if segment.key == key), None)
+        self._heal(AttemptBegun(segment, self.log_start, key in self.files, self.may_give_up))
+
+    def _list_files(self) -> None:
+        metadata = ShardMetadata(tuple(self.segments), self.log_start, self.is_fsync)
+        listed = FilesListed(None if self.is_topic_deleted else metadata, frozenset(self.files), dict(self.checkpoints))
+        event: RestartEvent | None = listed
+        self.outcome = None
+        while event is not None:
+            event = self._perform(self.restart.step(event))
+
+    def _perform(self, steps: list[RestartStep]) -> RestartEvent | None:
+        for number, step in enumerate(steps, 1):
+            self._count()
+            self.said.append(in_words(step))
+            answer = self._do(step)
+            if isinstance(answer, StepFailed):
+                return answer
+            if answer is not None:
+                assert number == len(steps), f"{steps[number]} comes behind {step}, which is answered"
+                return answer
+        return None
+
+    def _heal(self, event: HealingEvent) -> None:
+        healing = self.healing
+        assert healing is not None
+        following: HealingEvent | None = event
+        self.outcome = None
+        while following is not None:
+            steps, following = healing.step(following), None
+            for number, step in enumerate(steps, 1):
+                self._count()
+                self.said.append(healing_in_words(step))
+                following = self._do_healing(step)
+                if following is not None:
+                    assert number == len(steps) or isinstance(following, AttemptFailed)
+                    break
+
+    def _count(self) -> None:
+        if self.steps_left == 0:
+            raise PowerCut
+        self.steps_left -= 1
+
+    # Steps of a pass --------------------------------------------------------------------------------------------------
+    def _do(self, step: RestartStep) -> RestartEvent | None:
+        match step:
+            case TakeSealed() | NoteMissing() | SealEnded() | ConfirmRoll() | FlushFile():
+                pass
+            case FreeLeftover(key):
+                del self.files[key]
+            case OpenFile(key):
+                return self._open(key)
+            case SetAside(key):
+                self.kept.setdefault(key, []).append(self.files.pop(key).cells)
+            case MakeAnew(key):
+                self.files[key] = DrawnFile("")
+            case ScanFile(key, from_position, producers):
+                return self._scan(key, from_position, producers)
+            case TraceCheckpoint(key):
+                file, claim = self.files[key], self.checkpoints[key]
+                cells = claim.position // BATCH_BYTES
+                is_led_to = cells == claim.end_offset - key.base_offset and not set(file.cells[:cells]) & set("0/")
+                return CheckpointTraced(key, is_led_to)
+            case CutTail(key, position):
+                if key in self.failing:
+                    return StepFailed(key, "input/output error")
+                self.files[key].cells = self.files[key].cells[: position // BATCH_BYTES]
+            case RevokeCheckpoints(keys) | RevokeStale(keys):
+                for key in keys:
+                    self.checkpoints.pop(key, None)
+            case Serve() | Stop():
+                self.outcome = step
+            case Heal():
+                self.outcome = self.missing = step
+                self.healing = None
+            case _:
+                assert_never(step)
+        return None
+
+    def _open(self, key: SegmentKey) -> RestartEvent:
+        file = self.files[key]
+        if file.is_unreadable:
+            return StepFailed(key, "permission denied")
+        if file.is_foreign:
+            return FileDamaged(key, "wrong identity")
+        return FileOpened(key, file.size_bytes, has_header=not file.is_headless)
+
+    def _scan(self, key: SegmentKey, from_position: int, producers: Producers) -> FileScanned:
+        file, claim = self.files[key], self.checkpoints.get(key)
+        first = from_position // BATCH_BYTES
+        # A checkpoint at a wrong place: its offset does not follow there, so no batch does.
+        is_wrong = from_position > 0 and claim is not None and claim.end_offset != key.base_offset + first
+        last = first if is_wrong else file.whole_from(first)
+        end_offset = key.base_offset + last
+        if is_wrong and claim is not None:
+            end_offset = claim.end_offset
+        records = [cell for cell in range(first, last) if file.cells[cell] == "."]
+        at_end = producers_at(key.base_offset + records[-1] + 1) if records else producers
+        return FileScanned(key, last * BATCH_BYTES, end_offset, at_end)
+
+    # Steps of healing -------------------------------------------------------------------------------------------------
+    def _do_healing(self, step: HealingStep) -> HealingEvent | None:
+        match step:
+            case MakeAnew(key):
+                self.files[key] = DrawnFile("")
+            case Refill(segment, end_offset):
+                return self._refill(segment, end_offset)
+            case FindHoles(segment, base_offset, end_offset):
+                if self.is_store_away and self.has_store and base_offset < segment.remote.commit_offset:
+                    return AttemptFailed("connection refused", is_final=False)
+                return HolesFound(tuple(self._holes(segment, base_offset, end_offset)), self.may_give_up)
+            case GiveUp(segment, holes, end_offset):
+                self._give_up(segment.key, holes, end_offset)
+            case RevokeCheckpoints(keys):
+                for key in keys:
+                    self.checkpoints.pop(key, None)
+            case EndSegment(key, end_offset):
+                self._end_segment(key, end_offset)
+            case DropSegment(_, log_start):
+                self.segments = [
+                    segment for segment in self.segments if segment.end_offset is None or segment.end_offset > log_start
+                ]
+            case ListFiles():
+                self._list_files()
+            case TryAgain() | StopHealing():
+                self.outcome = step
+            case _:
+                assert_never(step)
+        return None
+
+    def _refill(self, segment: Segment, end_offset: int) -> HealingEvent:
+        key = segment.key
+        file, committed_end = self.files[key], segment.remote.commit_offset
+        while True:
+            at = key.base_offset + file.whole_from(0)
+            if at >= end_offset:
+                return FileRefilled(at)
+            if at >= committed_end:
+                return FileRefilled(at, Obstacle.NOT_COMMITTED)
+            if not self.has_store:
+                return FileRefilled(at, Obstacle.NO_STORE)
+            if self.is_store_away:
+                return AttemptFailed("connection refused", is_final=False)
+            if at in self.store_lacks:
+                return FileRefilled(at, Obstacle.NOT_THERE, "no such object")
+            file.put(at - key.base_offset, ".")
+
+    def _holes(self, segment: Segment, base_offset: int, end_offset: int) -> Iterator[OffsetRange]:
+        committed_end = segment.remote.commit_offset if self.has_store else -1
+        begin = None
+        for offset in range(base_offset, end_offset + 1):
+            is_hole = offset < end_offset and (offset >= committed_end or offset in self.store_lacks)
+            if is_hole and begin is None:
+                begin = offset
+            elif not is_hole and begin is not None:
+                yield (begin, offset)
+                begin = None
+
+    def _give_up(self, key: SegmentKey, holes: tuple[OffsetRange, ...], end_offset: int) -> None:
+        file, first = self.files[key], holes[0][0] - key.base_offset
+        self.kept.setdefault(key, []).append(file.cells[first:])
+        given_up = {offset for begin, end in holes for offset in range(begin, end)}
+        cells = ("~" if offset in given_up else "." for offset in range(holes[0][0], end_offset))
+        file.cells = file.cells[:first] + "".join(cells)
+
+    def _end_segment(self, key: SegmentKey, end_offset: int) -> None:
+        old = self.segments[-1]
+        assert old.key == key
+        self.segments[-1] = replace(old, state=SegmentState.SEALING, end_offset=end_offset)
+        self.segments.append(segment_of(key_of(key.epoch + 1, end_offset), SegmentState.ACTIVE))
+
+
+# In words -----------------------------------------------------------------------------------------------------------
+def in_words(step: RestartStep) -> str:
+    match step:
+        case TakeSealed(segment):
+            return f"take sealed {segment.epoch}"
+        case NoteMissing(segment):
+            return f"note that {segment.epoch} is missing"
+        case FreeLeftover(key):
+            return f"free {key.epoch}, which metadata let go of"
+        case OpenFile(key):
+            return f"open {key.epoch}"
+        case SetAside(key):
+            return f"set {key.epoch} aside"
+        case MakeAnew(key):
+            return f"make {key.epoch} anew"
+        case ScanFile(key, from_position):
+            return f"scan {key.epoch} from {key.base_offset + from_position // BATCH_BYTES}"
+        case TraceCheckpoint(key):
+            return f"trace what leads to the checkpoint of {key.epoch}"
+        case CutTail(key, position):
+            return f"cut {key.epoch} at {key.base_offset + position // BATCH_BYTES}"
+        case FlushFile(key):
+            return f"flush {key.epoch}"
+        case RevokeCheckpoints(keys) | RevokeStale(keys):
+            when = ", which is stale" if isinstance(step, RevokeStale) else ""
+            return "revoke the checkpoint of " + ", ".join(str(key.epoch) for key in keys) + when
+        case Serve(log):
+            told = [f"{found.key.epoch} ended at {found.end_offset}" for found in log.ended]
+            if log.active is not None:
+                doubt = ", takes no batches" if log.active.is_tail_doubted else ""
+                unknown = "" if log.active.is_confirmed else ", not confirmed"
+                told.append(f"{log.active.key.epoch} goes on at {log.active.end_offset}{unknown}{doubt}")
+            if log.inherited is not None:
+                told.append(f"the next file begins with producers of {_seen_at(log.inherited)}")
+            return f"serve readers up to {log.high_watermark}" + "".join(f"; {one}" for one in told)
+        case Heal(segment, local_end, known_end, log):
+            ended = "".join(f"; {found.key.epoch} is read" for found in log.ended)
+            return f"heal {segment.epoch}: {local_end} to {known_end} are missing{ended}"
+        case Stop(kind, why, log):
+            ended = "".join(f"; {found.key.epoch} is read" for found in log.ended)
+            return f"stop, {kind.name}: {why}{ended}"
+        case SealEnded(key):
+            return f"seal {key.epoch}"
+        case ConfirmRoll(old, new):
+            return f"confirm the roll of {old.epoch} at {new.base_offset}"
+        case _:
+            assert_never(step)
+
+
+def healing_in_words(step: HealingStep) -> str:
+    match step:
+        case MakeAnew() | RevokeCheckpoints():
+            return in_words(step)
+        case Refill(segment, end_offset):
+            return f"refill {segment.epoch} up to {end_offset}"
+        case FindHoles(segment, base_offset, end_offset, why):
+            return f"find what is nowhere of {base_offset} to {end_offset} in {segment.epoch}: {why}"
+        case GiveUp(segment, holes, end_offset):
+            return f"give up {_ranges(holes)} in {segment.epoch}, which ends at {end_offset}"
+        case EndSegment(key, end_offset):
+            return f"end {key.epoch} at {end_offset}"
+        case DropSegment(key, log_start):
+            return f"drop {key.epoch}, all of it is below the log start {log_start}"
+        case ListFiles():
+            return "list the files"
+        case TryAgain(why):
+            return f"try again: {why}"
+        case StopHealing(kind, why, lost):
+            return f"stop, {kind.name}{' ' if lost else ''}{_ranges(lost)}: {why}"
+        case _:
+            assert_never(step)
+
+
+def _ranges(ranges: tuple[OffsetRange, ...]) -> str:
+    return ", ".join(f"{begin} to {end}" for begin, end in ranges)
+
+
+def _seen_at(producers: Producers) -> int:
+    return producers[0].last_append_ms if producers else 0
