@@ -32,6 +32,8 @@ KAFKA_SETTINGS = {
     "log.initial.task.delay.ms": "300",
 }
 _SETTLED_BYTES = 16 << 20
+_STAYS_AFTER_S = 4.0
+"""What has not shrunk for so long stays: bundles with few dead parts, for example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,16 @@ class Tiered:
         return _size_bytes(self.remote) / (1 << 20)
 
     def settle(self, patience_s: float = 60) -> None:
-        """Waits until what a deleted topic left is gone from the disk and from the remote tier."""
-        deadline = time.monotonic() + patience_s
-        while _size_bytes(self.server.directory) + _size_bytes(self.remote) > _SETTLED_BYTES:
-            if time.monotonic() > deadline:
-                return  # the next run is burdened; its range will show it
+        """Waits until what a deleted topic left is gone from the disk and from the remote tier, but for what stays."""
+        end = time.monotonic() + patience_s
+        smallest, shrank_at = self._size_bytes(), time.monotonic()
+        while smallest > _SETTLED_BYTES and time.monotonic() < min(end, shrank_at + _STAYS_AFTER_S):
             time.sleep(0.1)
+            if (size := self._size_bytes()) < smallest:
+                smallest, shrank_at = size, time.monotonic()
+
+    def _size_bytes(self) -> int:
+        return _size_bytes(self.server.directory) + _size_bytes(self.remote)
 
     def stop(self) -> None:
         for server in (self.server, *self.beside):
