@@ -442,6 +442,18 @@ async def test_a_local_copy_is_kept_until_the_remote_one_is_complete(world: Meta
         await world.client.perform(ForgetLocal((SegmentKey(uuid4(), 0, 0, 0),), 1))
 
 
+async def test_a_trial_of_a_command_says_what_it_would_come_to_and_changes_nothing(world: MetaWorld) -> None:
+    segment = await world.ready_topic()
+    before = await world.client.snapshot()
+    opened = await world.client.perform(RollSegment(segment.key, 10), validate_only=True)
+    assert (opened.epoch, opened.base_offset) == (1, 10)
+    await world.client.perform(DeleteTopic(segment.key.topic_id), validate_only=True)
+    with pytest.raises(NotFound):
+        await world.client.perform(RollSegment(opened.key, 20), validate_only=True)
+    assert await world.client.snapshot() == before
+    assert await world.client.perform(RollSegment(segment.key, 10)) == opened
+
+
 async def test_producer_ids_are_never_given_twice(world: MetaWorld) -> None:
     blocks = await asyncio.gather(*(world.client.perform(AllocateProducerIds(10)) for _ in range(20)))
     given = [producer_id for block in blocks for producer_id in range(block.first, block.end)]

@@ -23,29 +23,8 @@ from stratalog.machines.table_invariants import check_invariants
 from stratalog.machines.table_load import load_state
 from stratalog.machines.table_records import StoredRecord, TableHeader, TableWrite
 from stratalog.machines.table_state import Steps, TableState, TableTransaction
-from stratalog.model.commands import (
-    AcquireLock,
-    AddShards,
-    AdvanceLogStart,
-    AllocateProducerIds,
-    AlterTopic,
-    Command,
-    CommitParts,
-    CompleteRemote,
-    CreateTopic,
-    DeleteTopic,
-    ForgetLocal,
-    ProposeIsr,
-    PurgeSegments,
-    RaiseFence,
-    RegisterNode,
-    ReleaseLock,
-    ReplaceParts,
-    RollSegment,
-    SealSegment,
-    TableCommand,
-    TableResult,
-)
+from stratalog.model import commands
+from stratalog.model.commands import Command, TableCommand, TableResult
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Snapshot
 from stratalog.model.segment import Segment
@@ -166,45 +145,45 @@ class ShardTable:
 
 def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]:
     match command:
-        case RegisterNode():
+        case commands.RegisterNode():
             return table_topics.register_node(tx, command)
-        case CreateTopic():
+        case commands.CreateTopic():
             return (yield from table_topics.create_topic(tx, command))
-        case DeleteTopic():
+        case commands.DeleteTopic():
             yield from table_topics.delete_topic(tx, command)
             return None
-        case AddShards():
+        case commands.AddShards():
             return (yield from table_topics.add_shards(tx, command))
-        case AlterTopic():
+        case commands.AlterTopic():
             return (yield from table_topics.alter_topic(tx, command))
-        case AdvanceLogStart():
+        case commands.AdvanceLogStart():
             return (yield from table_topics.advance_log_start(tx, command))
-        case RollSegment():
+        case commands.RollSegment():
             return table_segments.roll_segment(tx, command)
-        case SealSegment():
+        case commands.SealSegment():
             return (yield from table_segments.seal_segment(tx, command))
-        case ProposeIsr():
+        case commands.ProposeIsr():
             return table_segments.propose_isr(tx, command)
-        case RaiseFence():
+        case commands.RaiseFence():
             return table_segments.raise_fence(tx, command)
-        case ForgetLocal():
+        case commands.ForgetLocal():
             yield from table_segments.forget_local(tx, command)
             return None
-        case PurgeSegments():
+        case commands.PurgeSegments():
             yield from table_segments.purge_segments(tx, command)
             return None
-        case CommitParts():
+        case commands.CommitParts():
             return (yield from table_remote.commit_parts(tx, command))
-        case CompleteRemote():
+        case commands.CompleteRemote():
             return table_remote.complete_remote(tx, command)
-        case ReplaceParts():
+        case commands.ReplaceParts():
             return (yield from table_remote.replace_parts(tx, command))
-        case AcquireLock():
+        case commands.AcquireLock():
             return table_locks.acquire_lock(tx, command)
-        case ReleaseLock():
+        case commands.ReleaseLock():
             table_locks.release_lock(tx, command)
             return None
-        case AllocateProducerIds():
+        case commands.AllocateProducerIds():
             return table_locks.allocate_producer_ids(tx, command)
         case _:
             assert_never(command)
