@@ -44,9 +44,9 @@ class JsonShape(Generic[T]):
 
     def __init__(self, kind: object, *, is_asked: bool = False) -> None:
         """`is_asked`: a caller asks for it, so it is read strictly."""
-        lights = _Maker(is_asked).lights(kind)
-        self._reader = SchemaValidator(lights.read, _BASE64)
-        self._writer = SchemaSerializer(lights.write, _BASE64)
+        forms = _Maker(is_asked).forms(kind)
+        self._reader = SchemaValidator(forms.read, _BASE64)
+        self._writer = SchemaSerializer(forms.write, _BASE64)
 
     def write(self, value: T) -> bytes:
         return self._writer.to_json(value)
@@ -64,7 +64,7 @@ class JsonShape(Generic[T]):
 
 def describe(kind: object, components: dict[str, JsonObject]) -> JsonObject:
     """The JSON schema of a type; those of the records in it are added to `components`."""
-    return _Maker(False, components).lights(kind).described
+    return _Maker(False, components).forms(kind).described
 
 
 def field_name(kind: type) -> str:
@@ -72,38 +72,38 @@ def field_name(kind: type) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
-class _Lights(NamedTuple):
-    """A type in three lights: how it is read, how it is written, and how it is described."""
+class _Forms(NamedTuple):
+    """A type in three forms: how it is read, how it is written, and how it is described."""
 
     read: CoreSchema
     write: CoreSchema
     described: JsonObject
 
 
-_PLAIN: Final[dict[object, _Lights]] = {
-    str: _Lights(schemas.str_schema(strict=True), schemas.str_schema(), {"type": "string"}),
-    bool: _Lights(schemas.bool_schema(strict=True), schemas.bool_schema(), {"type": "boolean"}),
-    UUID: _Lights(schemas.uuid_schema(), schemas.uuid_schema(), {"type": "string", "format": "uuid"}),
-    bytes: _Lights(schemas.bytes_schema(), schemas.bytes_schema(), {"type": "string", "contentEncoding": "base64"}),
-    NoneType: _Lights(schemas.none_schema(), schemas.none_schema(), {"type": "null"}),
+_PLAIN: Final[dict[object, _Forms]] = {
+    str: _Forms(schemas.str_schema(strict=True), schemas.str_schema(), {"type": "string"}),
+    bool: _Forms(schemas.bool_schema(strict=True), schemas.bool_schema(), {"type": "boolean"}),
+    UUID: _Forms(schemas.uuid_schema(), schemas.uuid_schema(), {"type": "string", "format": "uuid"}),
+    bytes: _Forms(schemas.bytes_schema(), schemas.bytes_schema(), {"type": "string", "contentEncoding": "base64"}),
+    NoneType: _Forms(schemas.none_schema(), schemas.none_schema(), {"type": "null"}),
 }
 
 
 class _Maker:
-    """Makes the lights of a type and of all that is in it. Types are what get_type_hints says, so any object."""
+    """Makes the forms of a type and of all that is in it. Types are what get_type_hints says, so any object."""
 
     def __init__(self, is_asked: bool, components: dict[str, JsonObject] | None = None) -> None:
         self._is_asked = is_asked
         self._components = {} if components is None else components
-        self._made: dict[object, _Lights] = {}
+        self._made: dict[object, _Forms] = {}
 
-    def lights(self, kind: object) -> _Lights:
+    def forms(self, kind: object) -> _Forms:
         made = self._made.get(kind)
         if made is None:
             made = self._made[kind] = _PLAIN.get(kind) or self._make(kind)
         return made
 
-    def _make(self, kind: object) -> _Lights:
+    def _make(self, kind: object) -> _Forms:
         origin, inner = get_origin(kind), get_args(kind)
         if kind is int:
             return self._number(INT64)
@@ -112,7 +112,7 @@ class _Maker:
         if origin in (Union, UnionType):
             return self._one_of(inner)
         if origin in (tuple, Sequence):
-            return _several(self.lights(inner[0]), is_tuple=origin is tuple)
+            return _several(self.forms(inner[0]), is_tuple=origin is tuple)
         if kind == Mapping[str, str]:
             return _texts()
         if isinstance(kind, type) and issubclass(kind, Enum):
@@ -125,26 +125,26 @@ class _Maker:
             return self._named_tuple(kind)
         raise TypeError(f"{kind!r} has no JSON shape: give it one here, or another type")
 
-    def _number(self, bounds: Bounds) -> _Lights:
+    def _number(self, bounds: Bounds) -> _Forms:
         read = schemas.int_schema(strict=True)
         if self._is_asked:
             read = schemas.int_schema(strict=True, ge=bounds.least, le=bounds.most)
-        return _Lights(read, schemas.int_schema(), {"type": "integer", "minimum": bounds.least, "maximum": bounds.most})
+        return _Forms(read, schemas.int_schema(), {"type": "integer", "minimum": bounds.least, "maximum": bounds.most})
 
-    def _one_of(self, kinds: tuple[object, ...]) -> _Lights:
+    def _one_of(self, kinds: tuple[object, ...]) -> _Forms:
         some = [kind for kind in kinds if kind is not NoneType]
-        lights = self.lights(some[0]) if len(some) == 1 else self._tagged(some)
+        forms = self.forms(some[0]) if len(some) == 1 else self._tagged(some)
         if len(some) == len(kinds):
-            return lights
-        return _Lights(
-            schemas.nullable_schema(lights.read),
-            schemas.nullable_schema(lights.write),
-            {"anyOf": [lights.described, {"type": "null"}]},
+            return forms
+        return _Forms(
+            schemas.nullable_schema(forms.read),
+            schemas.nullable_schema(forms.write),
+            {"anyOf": [forms.described, {"type": "null"}]},
         )
 
-    def _tagged(self, kinds: list[object]) -> _Lights:
+    def _tagged(self, kinds: list[object]) -> _Forms:
         """An object with one field, whose name says of which kind its value is."""
-        named = {_tag(kind): self.lights(kind) for kind in kinds}
+        named = {_tag(kind): self.forms(kind) for kind in kinds}
 
         def tagged(value: object) -> dict[str, object]:
             kind = StratalogError if isinstance(value, StratalogError) else type(value)
@@ -168,21 +168,21 @@ class _Maker:
             "minProperties": 1,
             "maxProperties": 1,
         }
-        return _Lights(schemas.no_info_after_validator_function(untagged, read), _written_as(tagged, write), described)
+        return _Forms(schemas.no_info_after_validator_function(untagged, read), _written_as(tagged, write), described)
 
-    def _converted(self, kind: type, there: Callable[..., object], back: Callable[..., object]) -> _Lights:
+    def _converted(self, kind: type, there: Callable[..., object], back: Callable[..., object]) -> _Forms:
         """Something that travels as another kind."""
-        lights = self.lights(kind)
-        return _Lights(
-            schemas.no_info_after_validator_function(back, lights.read),
-            _written_as(there, lights.write),
-            lights.described,
+        forms = self.forms(kind)
+        return _Forms(
+            schemas.no_info_after_validator_function(back, forms.read),
+            _written_as(there, forms.write),
+            forms.described,
         )
 
     # Records ----------------------------------------------------------------------------------------------------
-    def _dataclass(self, kind: type) -> _Lights:
+    def _dataclass(self, kind: type) -> _Forms:
         hints = hints_of(kind, include_extras=True)
-        entries = [(entry, self.lights(hints[entry.name])) for entry in fields(kind)]
+        entries = [(entry, self.forms(hints[entry.name])) for entry in fields(kind)]
         names = [entry.name for entry, _ in entries]
         if self._is_asked:
             read = _asked_record(kind, {entry.name: _with_default(entry, one.read) for entry, one in entries})
@@ -197,19 +197,19 @@ class _Maker:
         )
         required = [entry.name for entry, _ in entries if not _has_default(entry)]
         described = self._component(kind, {entry.name: one.described for entry, one in entries}, required)
-        return _Lights(read, write, described)
+        return _Forms(read, write, described)
 
-    def _named_tuple(self, kind: type) -> _Lights:
+    def _named_tuple(self, kind: type) -> _Forms:
         make: Any = kind  # made by its fields' names, which no type says
         hints = hints_of(kind, include_extras=True)
-        named = {name: self.lights(one) for name, one in hints.items()}
+        named = {name: self.forms(one) for name, one in hints.items()}
         if self._is_asked:
             read = _asked_record(kind, {name: one.read for name, one in named.items()})
         else:
             told = schemas.typed_dict_schema({name: schemas.typed_dict_field(one.read) for name, one in named.items()})
             read = schemas.no_info_after_validator_function(lambda value: make(**value), told)
         write = schemas.typed_dict_schema({name: schemas.typed_dict_field(one.write) for name, one in named.items()})
-        return _Lights(
+        return _Forms(
             read,
             _written_as(make._asdict, write),
             self._component(kind, {name: one.described for name, one in named.items()}, list(named)),
@@ -229,23 +229,23 @@ def _tag(kind: object) -> str:
     return "problem" if issubclass(kind, StratalogError) else field_name(kind)
 
 
-def _texts() -> _Lights:
+def _texts() -> _Forms:
     def read(value: object) -> object:
         if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
             raise ValueError("an object is needed whose fields are all text")
         return value
 
     name = _PLAIN[str]
-    return _Lights(
+    return _Forms(
         schemas.no_info_plain_validator_function(read),
         schemas.dict_schema(name.write, name.write),
         {"type": "object", "additionalProperties": name.described},
     )
 
 
-def _choice(kind: type[Enum]) -> _Lights:
+def _choice(kind: type[Enum]) -> _Forms:
     read = schemas.enum_schema(kind, list(kind), sub_type="str")
-    return _Lights(read, read, {"type": "string", "enum": [member.value for member in kind]})
+    return _Forms(read, read, {"type": "string", "enum": [member.value for member in kind]})
 
 
 def _asked_record(kind: type, entries: Mapping[str, CoreSchema]) -> CoreSchema:
@@ -269,12 +269,12 @@ def _asked_record(kind: type, entries: Mapping[str, CoreSchema]) -> CoreSchema:
     )
 
 
-def _several(one: _Lights, *, is_tuple: bool) -> _Lights:
+def _several(one: _Forms, *, is_tuple: bool) -> _Forms:
     """A list, read as a tuple."""
     read = schemas.tuple_schema([one.read], variadic_item_index=0, fail_fast=True)
     write = schemas.tuple_schema([one.write], variadic_item_index=0)
     described: JsonObject = {"type": "array", "items": one.described}
-    return _Lights(read, write if is_tuple else _written_as(tuple, write), described)
+    return _Forms(read, write if is_tuple else _written_as(tuple, write), described)
 
 
 def _written_as(there: Callable[..., object], write: CoreSchema) -> CoreSchema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -11,18 +12,22 @@ from stratalog.machines.shard_table import Applied, ShardTable
 from stratalog.machines.table_records import TableHeader
 from stratalog.machines.table_state import RECORDS_PER_STEP
 from stratalog.model.commands import (
+    AcquireLock,
     AddShards,
     AdvanceLogStart,
+    CommitParts,
     CreateTopic,
     DeleteTopic,
     PurgeSegments,
     RegisterNode,
+    ReplaceParts,
     RollSegment,
     TableCommand,
 )
 from stratalog.model.errors import Conflict
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import NodeInfo
+from stratalog.model.metadata import NodeInfo, PartCommit, PartReplacement
+from stratalog.model.segment import RemotePart, Segment
 from support.table_stories import state_of
 
 TOPIC, OTHER = UUID(int=1), UUID(int=2)
@@ -64,6 +69,24 @@ def test_large_commands_go_in_steps_and_small_ones_in_one(table: ShardTable) -> 
         assert steps_of(table, command)[0] >= COUNT // RECORDS_PER_STEP, command
     for command in (deletion, CreateTopic("small", 100, 1, {}), DeleteTopic(OTHER)):
         assert steps_of(table, command)[0] == 0, command
+    table.check_invariants()
+
+
+def test_a_bundle_of_many_parts_is_one_command_in_steps(table: ShardTable) -> None:
+    lock = table.apply(AcquireLock("tier/1", "node-1/1", 1_000), 2, OTHER).result
+    _, made = steps_of(table, CreateTopic("wide", COUNT, 1, {}))
+    commits = tuple(
+        PartCommit(SegmentKey(made.result.topic_id, shard, 0, 0), -1, RemotePart(f"{shard}", 0, 1, 0, 5))
+        for shard in range(COUNT)
+    )
+    count, applied = steps_of(table, CommitParts(lock, commits))
+    assert count >= COUNT // RECORDS_PER_STEP
+    assert all(isinstance(outcome, Segment) for outcome in applied.result)
+    assert len(applied.change_set.changes if applied.change_set else ()) == COUNT, "watchers see all of it, or nothing"
+    moves = tuple(
+        PartReplacement(commit.segment, (commit.part,), (replace(commit.part, object_key="new"),)) for commit in commits
+    )
+    assert steps_of(table, ReplaceParts(lock, moves))[0] >= COUNT // RECORDS_PER_STEP
     table.check_invariants()
 
 
