@@ -207,8 +207,9 @@ def _add_checkpoint(draw: st.DrawFn, world: World, key: SegmentKey, length: int)
     flushed = draw(st.integers(0, length))
     place = draw(st.integers(1, length)) if flushed and draw(st.integers(0, 5)) == 0 else flushed
     file = world.files.get(key)
-    if file is not None and file.size_bytes == place * BATCH_BYTES:
-        place = flushed  # one that is wrong and just where the file ends is believed: nothing is read of such a file
+    size_bytes = 0 if file is None or file.is_headless else file.size_bytes
+    if size_bytes == place * BATCH_BYTES or size_bytes <= place * BATCH_BYTES < flushed * BATCH_BYTES:
+        place = flushed  # one that is wrong and just where the file ends, now or later, is believed: nothing is read
     end_offset = key.base_offset + flushed
     world.checkpoints[key] = CheckpointClaim(place * BATCH_BYTES, end_offset, producers_at(end_offset))
 

@@ -9,7 +9,7 @@ what must follow. Files are drawn as in support.simulated_disk. Commands:
     > file E [at BASE] [DRAWING] [headless] [foreign] [unreadable] [failing]     BASE is metadata's unless it is said
     > file E gone  /  file E is readable
     > checkpoint E at N [where M should be]      the checkpoint says N at the position of M
-    > store is away  /  is back  /  is unknown  /  lacks A to B  /  has all
+    > store is away  /  is back  /  is unknown  /  lacks A to B  /  garbles N once  /  has all
     > restart [unclean] [doubting E]             after a stop in order, but for what is said
     > heal                                       one attempt
     > disk                                       draw it
@@ -125,6 +125,8 @@ class RestartStory:
                 self.world.has_store = False
             case ["lacks", begin, "to", end]:
                 self.world.store_lacks.update(range(int(begin), int(end)))
+            case ["garbles", offset, "once"]:
+                self.world.store_garbles.add(int(offset))
             case ["has", "all"]:
                 self.world.store_lacks.clear()
             case _:

@@ -147,6 +147,8 @@ class World:
     has_store: bool = True
     is_store_away: bool = False
     store_lacks: set[int] = field(default_factory=set)
+    store_garbles: set[int] = field(default_factory=set)
+    """Offsets that are damaged the first time they are asked for."""
     failing: set[SegmentKey] = field(default_factory=set)
     """Files that cannot be written to."""
     said: list[str] = field(default_factory=list)
@@ -200,7 +202,9 @@ class World:
         event: RestartEvent | None = listed
         self.outcome = None
         while event is not None:
-            event = self._perform(self.restart.step(event))
+            steps = self.restart.step(event)
+            self.restart.check_invariants()
+            event = self._perform(steps)
 
     def _perform(self, steps: list[RestartStep]) -> RestartEvent | None:
         for number, step in enumerate(steps, 1):
@@ -334,7 +338,8 @@ class World:
                 return FileRefilled(at, Obstacle.NO_STORE)
             if self.is_store_away:
                 return AttemptFailed("connection refused", is_final=False)
-            if at in self.store_lacks:
+            if at in self.store_lacks or at in self.store_garbles:
+                self.store_garbles.discard(at)
                 return FileRefilled(at, Obstacle.NOT_THERE, "no such object")
             file.put(at - key.base_offset, ".")
 

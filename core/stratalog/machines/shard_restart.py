@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import assert_never
 
 from stratalog.machines.restart_events import (
@@ -176,6 +177,17 @@ class ShardRestart:
                 return self._stop(key, why)
             case _:
                 assert_never(event)
+
+    def check_invariants(self) -> None:
+        """Of what this pass found so far."""
+        recovered = self._pass.recovered
+        for before, after in pairwise(recovered):
+            assert before.is_ended, "the log goes on in two segments"
+            assert before.key.epoch < after.key.epoch and before.end_offset <= after.key.base_offset
+            assert after.is_confirmed or before.end_offset == after.key.base_offset, "a gap before an unconfirmed roll"
+            assert before.is_confirmed or not after.is_confirmed
+        assert all(found.key.base_offset <= found.end_offset for found in recovered)
+        assert not self._pass.refuted & self._pass.standing
 
     @property
     def _current(self) -> _Opening:
