@@ -90,6 +90,8 @@ class Turn:
         self._clock_ms = clock_ms
         self._monotonic_ms = monotonic_ms
         self._is_due = False
+        """A run is to come, or under way, that works off what is put in line now."""
+        self._is_before_sends = False
         self._is_closed = False
         self._dirty: list[TurningShard] = []
         self._dirty_next: list[TurningShard] = []
@@ -124,7 +126,8 @@ class Turn:
     def send(self, sender: Sender) -> None:
         """It has answers that are ready; put it here once a turn."""
         self._senders.append(sender)
-        self.request()
+        if not self._is_before_sends:
+            self.request()
 
     def free_after_turn(self, buffer: Buffer) -> None:
         """A buffer of which only this turn's flush still uses views."""
@@ -149,20 +152,24 @@ class Turn:
     def run(self) -> None:
         if self._is_closed:
             return
-        self._is_due = False
         self.stats.turns += 1
         self.now_ms = self._clock_ms()
         self.steady_ms = self._monotonic_ms()
-        if self._dirty:
-            self._flush_shards(self.now_ms)
-        if self._moved:
-            self._tell_moved()
-        if self._dirty_next:
-            self._dirty, self._dirty_next = self._dirty_next, []
-            self.request()
-        self.number += 1
-        for look in self.after_shards:
-            look()
+        self._is_due = self._is_before_sends = True
+        try:
+            self._turn_shards()
+        finally:
+            self._is_due = False
+        try:
+            if self._dirty_next or self._dirty:
+                self._dirty += self._dirty_next
+                self._dirty_next.clear()
+                self.request()
+            self.number += 1
+            for look in self.after_shards:
+                look()
+        finally:
+            self._is_before_sends = False
         if self._senders:
             self._send()
         if self._used:
@@ -178,7 +185,8 @@ class Turn:
             for holder in unread:
                 holder.turn_ended()
 
-    def _flush_shards(self, now_ms: int) -> None:
+    def _turn_shards(self) -> None:
+        now_ms = self.now_ms
         while self._dirty:
             dirty, self._dirty = self._dirty, []
             for shard in dirty:
@@ -186,8 +194,6 @@ class Turn:
                     shard.flush_pending(now_ms)
                 except Exception as error:
                     shard.turn_failed(error)
-
-    def _tell_moved(self) -> None:
         while self._moved:
             moved, self._moved = self._moved, {}
             for shard in moved:
