@@ -43,7 +43,7 @@ _A = TypeVar("_A", JoinAnswer, SyncAnswer, GroupError, tuple[GroupError, ...])
 
 _WAKES_PER_TURN = 200
 _ANSWERS_PER_TURN = 500
-_CATCH_UP_LOOK_S = 0.1
+_CATCH_UP_POLL_S = 0.1
 
 
 class Membership:
@@ -155,7 +155,7 @@ class Membership:
         if earliest_ms is not None:
             delay_s = max(earliest_ms - self.now_ms(), 0) / 1000
             if self._attention.is_catching_up:
-                delay_s = max(delay_s, _CATCH_UP_LOOK_S)
+                delay_s = max(delay_s, _CATCH_UP_POLL_S)
             self._alarm = asyncio.get_running_loop().call_later(delay_s, self.run_due)
 
     def _perform(self, hosted: HostedGroup, effect: GroupEffect) -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from stratalog.kafka.frames import RequestHeader
+from stratalog.meta_api.client import MetaClient
+from stratalog.settings.process import ProcessSettings
+from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.serve.control_state import ControlState
-
-if TYPE_CHECKING:
-    from stratalog.kafka.frames import RequestHeader
-    from stratalog.meta_api.client import MetaClient
-    from stratalog.settings.process import ProcessSettings
-    from stratalog_node.groups.coordinator import GroupCoordinator
-    from stratalog_node.shards.catalog import Catalog
-    from stratalog_node.shards.shard_lookup import DiskView
-    from stratalog_node.shards.shard_view import Shards
-    from stratalog_node.topic_changes import TopicChanges
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.shard_lookup import DiskView, ShardLookups
+from stratalog_node.topic_changes import TopicChanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +33,7 @@ class NodeServices:
     settings: ProcessSettings
     meta: MetaClient
     catalog: Catalog
-    shards: Shards
+    shards: ShardLookups
     disk: DiskView
     groups: GroupCoordinator
     topic_changes: TopicChanges

@@ -7,13 +7,9 @@ Lives on the event loop. Cost: below a microsecond for each append and waiting f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from stratalog.kafka.fetch import PartitionFetch
 from stratalog_node.shards.reading import Read
-
-if TYPE_CHECKING:
-    from stratalog.kafka.fetch import PartitionFetch
-    from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.shard_log import ShardLog
 
 
 class PartitionCount:

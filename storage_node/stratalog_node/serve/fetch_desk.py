@@ -15,7 +15,7 @@ from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.reading import ShardReader
 
-_LOOKS_PER_TURN = 2_000
+_PARTITIONS_PER_TURN = 2_000
 """So many partitions may fetches look at in a turn, whoever woke them: 5 to 15 ms."""
 
 
@@ -45,7 +45,7 @@ class FetchDesk:
         self._catalog = catalog
         self._shards = shards
         self._retrying: deque[Retried] = deque()
-        self._looks_left = _LOOKS_PER_TURN
+        self._partitions_left = _PARTITIONS_PER_TURN
         serving.turn.after_shards.append(self._retry)
 
     @property
@@ -59,9 +59,9 @@ class FetchDesk:
     def may_look(self, weight: int) -> bool:
         """Whether a fetch may look at so many partitions now, which are then taken off the turn's: not once they are
         used up, and not past others that wait for theirs."""
-        if self._looks_left <= 0 or self._retrying:
+        if self._partitions_left <= 0 or self._retrying:
             return False
-        self._looks_left -= weight
+        self._partitions_left -= weight
         return True
 
     def retry(self, fetch: Retried) -> None:
@@ -70,15 +70,15 @@ class FetchDesk:
         self.turn.request()
 
     def _retry(self) -> None:
-        self._looks_left = _LOOKS_PER_TURN
+        self._partitions_left = _PARTITIONS_PER_TURN
         fetches = self._retrying
-        while fetches and self._looks_left > 0:
+        while fetches and self._partitions_left > 0:
             fetch = fetches.popleft()
             weight = fetch.weight  # a look may decode the request, which names less than its bytes let fear
             try:
                 fetch.retry()
             except Exception as error:  # one fetch's fault must not take the turn of all others (F48)
                 fetch.fail(error)
-            self._looks_left -= weight
+            self._partitions_left -= weight
         if fetches:
             self.turn.request()

@@ -7,7 +7,6 @@ Cost: 0.1 us for a topic when nothing at all changed, otherwise 0.35 us per shar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from stratalog.kafka.error_codes import ErrorCode
@@ -15,9 +14,7 @@ from stratalog.kafka.metadata import PartitionReplicas, encode_topic, shape_of_v
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
-
-if TYPE_CHECKING:
-    from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog import Catalog
 
 NO_LEADER = -1
 _MAX_PIECES = 20_000

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from stratalog.kafka.fetch import PartitionFetch
 from stratalog_node.shards.reading import Read, ShardReader
-
-if TYPE_CHECKING:
-    from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.shard_log import ShardLog
 
 _LEAST_SHARE_BYTES = 1 << 20
 """A request to the object store for less is not worth its cost: rather fewer partitions in one answer."""

@@ -4,7 +4,7 @@ A connection stops being read once it has enough unsent, but the answer that a r
 one may take tens of megabytes: a hundred clients that ask and do not read would hold gigabytes. While there is more
 than the limit, no further large answer is begun (`room`), and connections whose clients take nothing, or are still at
 an answer made long ago, are closed, the oldest answer's first. Clients that read are left alone, however many come at
-once: patience begins with the answer, not with the request, and of the time between two looks a second counts, so that
+once: patience begins with the answer, not with the request, and of the time between two polls a second counts, so that
 no client pays for time in which this node's own loop stood still.
 Lives on the event loop. Cost: a look at every answer that waits, once a second, only above the limit.
 """
@@ -16,9 +16,9 @@ import asyncio
 from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.connection import Connection
 
-_LOOK_MS = 1_000
-_STILL_MS = 2 * _LOOK_MS
-_LONG_MS = 10 * _LOOK_MS
+_POLL_MS = 1_000
+_STILL_MS = 2 * _POLL_MS
+_LONG_MS = 10 * _POLL_MS
 
 
 class UntakenAnswers:
@@ -27,8 +27,8 @@ class UntakenAnswers:
         self._limit_bytes = limit_bytes
         self._held: dict[Answer, tuple[Connection, int, int]] = {}
         """Oldest first: whose it is, its size, and when it was made, in `_patience_ms`."""
-        self._looks_ms = (0, 0)
-        """When the last two looks were. Sockets were served between each and the one after it, if only once."""
+        self._polls_ms = (0, 0)
+        """When the last two polls were. Sockets were served between each and the one after it, if only once."""
         self._patience_ms = 0
         """Time that counts: of a stall no more than a second does."""
         self._has_room = asyncio.Event()
@@ -57,9 +57,9 @@ class UntakenAnswers:
 
     def shed(self, now_ms: int) -> None:
         """Once a second. While nobody waits for room the newest answer stays, however large it is."""
-        before_last_ms, last_ms = self._looks_ms
-        self._looks_ms = last_ms, now_ms
-        self._patience_ms += min(now_ms - last_ms, _LOOK_MS)
+        before_last_ms, last_ms = self._polls_ms
+        self._polls_ms = last_ms, now_ms
+        self._patience_ms += min(now_ms - last_ms, _POLL_MS)
         if not self.is_full:
             return
         for connection, _, made_ms in list(self._held.values())[: None if self._asking else -1]:

@@ -51,8 +51,8 @@ class GivingUp:
         committed_end = min(max(self._segment.remote.commit_offset, offset), end_offset)
         wanted: list[OffsetRange] = [(offset, committed_end)]
         backoff = Backoff()
-        for look in range(_TRIES):
-            if look:
+        for attempt in range(_TRIES):
+            if attempt:
                 await backoff.pause()
             wanted = [hole for base_offset, end in wanted for hole in await self._ask_for(base_offset, end)]
             if not wanted:

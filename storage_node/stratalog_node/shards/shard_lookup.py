@@ -7,8 +7,10 @@ offset in its place (trap 10 of docs/kafka.md).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
+from stratalog.model.ids import ShardKey
 from stratalog_node.shards.shard_view import ShardView
 
 
@@ -69,6 +71,14 @@ class ShardLookup(ShardView, Protocol):
         """Move the log start up to `offset` (at most HW), through the meta service. Returns: the log start now.
         Raises: Unavailable, OutcomeUnknown, Fenced."""
         ...
+
+
+class ShardLookups(Protocol):
+    """All shards of this node, as the control requests see them."""
+
+    def get(self, key: ShardKey) -> ShardLookup | None: ...
+
+    def all(self) -> Iterable[ShardLookup]: ...
 
 
 class DiskUsage(NamedTuple):

@@ -1,7 +1,7 @@
 """Watches the room for new data: refuses writes before the disk is full, takes them again when there is room.
 
 Reads, uploads and retention go on meanwhile: they are what makes room (F52).
-Lives on the event loop; looks once a second, oftener as the reserve comes near, and at once after a failed write.
+Lives on the event loop; polls once a second, oftener as the reserve comes near, and at once after a failed write.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logger(__name__)
 _POLL_S = 1.0
 _SHORTEST_POLL_S = 0.005
 _FASTEST_BYTES_PER_S = 1 << 30
-"""No node writes faster: what is above the reserve lasts at least so long, and the next look may wait so long."""
+"""No node writes faster: what is above the reserve lasts at least so long, and the next poll may wait so long."""
 _HEALED_SHARE = 1.1
 """Free space must exceed the reserve by this much before writes resume, or they would flap."""
 
@@ -60,7 +60,7 @@ class SpaceGuard:
         self._since_counted_s = _POLL_S
 
     def start(self) -> None:
-        self.look()
+        self.poll()
         self._gate.on_write_failure(self.write_failed)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -76,21 +76,21 @@ class SpaceGuard:
                 pause_s = min(max(self._spare_bytes / _FASTEST_BYTES_PER_S, _SHORTEST_POLL_S), _POLL_S)
             await asyncio.sleep(pause_s)
             self._since_counted_s += pause_s
-            self.look()
+            self.poll()
 
     def write_failed(self, error: StratalogError) -> None:
-        """A write found no room: do not wait for the next look."""
+        """A write found no room: do not wait for the next poll."""
         if isinstance(error, DiskFull):
             self._has_failed = True
-            self.look()
+            self.poll()
 
     def set_pressure(self, pressure: DiskPressure | None) -> None:
         """Local data waits for its upload above the hard limit (or no more)."""
         if pressure != self._pressure:
             self._pressure = pressure
-            self.look()
+            self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Decide by the numbers of this moment."""
         free_bytes = self._disk.usage().usable_bytes
         self._spare_bytes = free_bytes - self._reserve_bytes

@@ -28,7 +28,7 @@ class Looks:
         self.by_turn: Counter[int] = Counter()
         self.decoded: Counter[int] = Counter()
         self.deferred = 0
-        patch.setattr(fetch_desk_module, "_LOOKS_PER_TURN", _LOOKS)
+        patch.setattr(fetch_desk_module, "_PARTITIONS_PER_TURN", _LOOKS)
         real_attempt, real_decode, real_soon = PendingFetch.attempt, PendingFetch._decode, PendingFetch._retry_soon
 
         def attempt(fetch: PendingFetch, *frame: memoryview) -> None:
@@ -191,7 +191,7 @@ async def test_nobody_passes_those_who_wait_for_their_look(tmp_path: Path, monke
         rig.tick()
         assert sum(looks.by_turn.values()) < _CLIENTS
         assert not rig.server._fetches.may_look(1), "the turn's looks are used up, and others wait"
-        rig.server._fetches._looks_left = _LOOKS
+        rig.server._fetches._partitions_left = _LOOKS
         assert not rig.server._fetches.may_look(1), "others wait"
         for client in clients:
             await client.fetched()

@@ -32,7 +32,7 @@ class Disk:
 
     def look(self, free_bytes: int) -> None:
         self.free_bytes = free_bytes
-        self.guard.look()
+        self.guard.poll()
 
 
 async def test_writes_stop_below_the_reserve_and_resume_well_above_it(tmp_path: Path) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from stratalog.kafka.metadata import BrokerAddress
-
-if TYPE_CHECKING:
-    from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.context import RequestContext
 
 
 def this_node(context: RequestContext) -> BrokerAddress:

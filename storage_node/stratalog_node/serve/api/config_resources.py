@@ -6,7 +6,7 @@ Settings of internal topics are fixed (44). How changes keep out of each other's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.internal_topics import refuse_internal
@@ -14,11 +14,9 @@ from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice
+from stratalog_node.serve.context import NodeServices
 from stratalog_node.shards.catalog_wait import catalog_shows
 from stratalog_node.slices import Slices
-
-if TYPE_CHECKING:
-    from stratalog_node.serve.context import NodeServices
 
 TOPIC, BROKER = 2, 4
 _SHOWN_WITHIN_MS = 1_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.model.ids import ShardKey
@@ -58,7 +58,7 @@ async def _asked(services: NodeServices, topics: Any, slices: Slices) -> dict[st
     found: dict[str, list[ShardLookup]] = defaultdict(list)
     if topics is None:
         for view in services.shards.all():
-            found[view.topic.name].append(cast("ShardLookup", view))
+            found[view.topic.name].append(view)
         for shards in found.values():
             shards.sort(key=lambda shard: shard.key.shard)
         return found
@@ -71,7 +71,7 @@ async def _asked(services: NodeServices, topics: Any, slices: Slices) -> dict[st
         for partition in partitions:
             await slices.did()
             if (here := services.shards.get(ShardKey(topic.topic_id, partition))) is not None:
-                found[topic.name].append(cast("ShardLookup", here))
+                found[topic.name].append(here)
     return found
 
 

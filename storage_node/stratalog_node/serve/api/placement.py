@@ -6,15 +6,12 @@ An offset question is answered by the leader of the active segment only, so that
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, cast
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import Fenced, NotFound, StratalogError
 from stratalog.model.ids import ShardKey
-
-if TYPE_CHECKING:
-    from stratalog_node.serve.context import NodeServices
-    from stratalog_node.shards.shard_lookup import ShardLookup
+from stratalog_node.serve.context import NodeServices
+from stratalog_node.shards.shard_lookup import ShardLookup
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 ANY_EPOCH = -1
@@ -57,11 +54,9 @@ def led_shard(
         raise NotHere(ErrorCode.LEADER_NOT_AVAILABLE, f"{where} has no active segment at present: try again")
     if active.leader != services.node_id:
         raise NotHere(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{where} is led by node {active.leader}")
-    view = services.shards.get(key)
-    if view is None:
+    shard = services.shards.get(key)
+    if shard is None:
         raise NotHere(ErrorCode.LEADER_NOT_AVAILABLE, f"{where} is still being opened on this node: try again")
-    # The node's shards implement both seams; the second one is kept apart because only control requests need it.
-    shard = cast("ShardLookup", view)
     if leader_epoch != ANY_EPOCH:
         if leader_epoch < active.epoch:
             raise NotHere(ErrorCode.FENCED_LEADER_EPOCH, f"{where} is at epoch {active.epoch}, not {leader_epoch}")
