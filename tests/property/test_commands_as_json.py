@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
@@ -28,6 +29,7 @@ PLAIN: dict[object, st.SearchStrategy[Any]] = {
 }
 
 
+@cache
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Any value that the type allows."""
     origin, inner = get_origin(kind), get_args(kind)

@@ -35,6 +35,7 @@ from support.waiting import eventually_sync
 
 READY = re.compile(r"^stratalog ready: kafka (?P<kafka>\S+), admin (?P<admin>\S+),.*$", re.MULTILINE)
 
+_AS_INSTALLED = str(Path(__file__).with_name("as_installed"))
 _PORTS = (12_000, 32_000)
 _SHOWN_LINES = 25
 _SHOWN_COLUMNS = 300
@@ -99,7 +100,7 @@ class NodeProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=os.environ | self._environment,
+                env=os.environ | {"PYTHONPATH": _AS_INSTALLED} | self._environment,
                 start_new_session=True,
             )
         self.lives += 1
