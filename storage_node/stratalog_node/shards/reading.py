@@ -23,6 +23,7 @@ from stratalog.model.segment import RemoteState, Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.files import FileSlice
+from stratalog_node.disk.mapped import map_range
 from stratalog_node.shards.cold_reads import ColdReads
 from stratalog_node.shards.local_copy import Extent, LocalCopy, NotCached, NotChecked
 from stratalog_node.shards.local_shard import LocalShard
@@ -33,6 +34,8 @@ log = logger(__name__)
 
 _SLICE_BYTES = 32 << 10
 """From here on a slice of the file may stand for the bytes, where memory is short."""
+_MAPPED_BYTES = 256 << 10
+"""From here on the page faults of a mapping cost less than the copy that it saves (docs/decisions/0005)."""
 _LARGEST_COPY_BYTES = 4 << 20
 """More than this is not copied in one step of the event loop."""
 
@@ -116,11 +119,8 @@ class ShardReader:
 
     # On the loop ----------------------------------------------------------------------------------------------------
     def read_hot(self, shard: LocalShard, offset: int, max_bytes: int, *, for_socket: bool = False) -> Read:
-        """Bytes; with `for_socket` a slice of the file if it is large, or half of the memory for answers is taken.
-
-        A read into a pooled buffer and one send of all pieces beat `sendfile` at every size on Linux 6.18 (64 KiB: 36
-        us of CPU and 62; 1 MiB: 230 and 280): it hands over page by page and wakes the receiver often. Slices hold no
-        memory, so they are what many slow readers get.
+        """Bytes; with `for_socket` the mapped range of the file if it is large, and a slice of the file if it is very
+        large, or half of what answers may hold is taken (docs/decisions/0005).
 
         Raises: NotCached, NotChecked (use `read`), NotFound.
         """
@@ -137,8 +137,11 @@ class ShardReader:
             extent = copy.find(points, offset, max_bytes, place.end_position, place.end_offset, copy.read_header_cached)
             if not copy.checked.covers(extent.position, extent.end_position):
                 raise _not_as_it_is(copy, extent)
-            if for_socket and self._goes_as_slice(extent.size_bytes):
-                return self._slice(shard, copy, extent)
+            if for_socket:
+                if self._goes_as_slice(extent.size_bytes):
+                    return self._slice(shard, copy, extent)
+                if extent.size_bytes >= _MAPPED_BYTES and (read := self._mapped(shard, copy, extent)) is not None:
+                    return read
         except (Corrupt, NotFound):
             raise NotCached from None  # the slow way remembers the damage, and goes to the object store if it can
         size = extent.size_bytes
@@ -177,6 +180,25 @@ class ShardReader:
         shard.context.stats.cached_read_bytes += size
         piece = FileSlice(copy.file, position, size)
         return Read([piece], size, piece.release, extent.next_offset)
+
+    def _mapped(self, shard: LocalShard, copy: LocalCopy, extent: Extent) -> Read | None:
+        """None where it cannot be mapped: then it is copied."""
+        file, position, size = copy.file, SEGMENT_HEADER_BYTES + extent.position, extent.size_bytes
+        if not file.is_cached(position, size):
+            raise NotCached
+        view = map_range(file, position, size)
+        if view is None:
+            return None
+        copy.remember(extent.next_offset, extent.end_position)
+        shard.context.stats.cached_read_bytes += size
+        self.outstanding_bytes += size
+        file.pin()
+
+        def release() -> None:
+            self.outstanding_bytes -= size
+            file.unpin()
+
+        return Read([view], size, release, extent.next_offset)
 
     # Off the loop ---------------------------------------------------------------------------------------------------
     async def read(self, shard: LocalShard, offset: int, max_bytes: int) -> Read:

@@ -15,17 +15,9 @@ from stratalog.model.errors import NotFound, StratalogError
 from stratalog_node.disk.files import FileSlice
 from stratalog_node.shards import copy_files as copy_files_module
 from stratalog_node.shards.shard_log import ShardLog
+from support.sealed_shards import sealed_shard
 from support.shard_rig import ShardRig
 from support.waiting import eventually
-
-
-async def sealed_shard(rig: ShardRig, values: int = 3, size: int = 10) -> ShardLog:
-    shard = await rig.shard_of()
-    for number in range(values):
-        rig.append(shard, b"%d" % number * size)
-    shard.ask_roll(rig.clock())
-    await rig.all_sealed()
-    return shard
 
 
 class HeldRead:
