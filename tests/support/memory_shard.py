@@ -16,7 +16,7 @@ from stratalog.model.errors import Fenced, NotFound, OutcomeUnknown, StratalogEr
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
-from stratalog_node.shards.shard_view import LogRange
+from stratalog_node.shards.shard_view import LogRange, TakeBuffer
 
 
 class MemoryShard:
@@ -75,7 +75,13 @@ class MemoryShard:
         raise NotFound(f"{segment} is not here: this shard has no segments")
 
     async def read_committed_range(
-        self, segment: SegmentKey, from_offset: int, max_bytes: int, *, at_least_one: bool = True
+        self,
+        segment: SegmentKey,
+        from_offset: int,
+        max_bytes: int,
+        *,
+        at_least_one: bool = True,
+        take_buffer: TakeBuffer | None = None,
     ) -> LogRange:
         raise NotFound(f"{segment} is not here: this shard has no segments")
 

@@ -31,7 +31,7 @@ from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.events import ShardEvents
-from stratalog_node.shards.shard_view import LogRange
+from stratalog_node.shards.shard_view import LogRange, TakeBuffer
 from stratalog_node.tier.janitor import Janitor, JanitorSchedule
 from stratalog_node.tier.retention import RetentionSchedule, RetentionWorker
 from stratalog_node.tier.stats import TierStats
@@ -113,7 +113,13 @@ class RigShard:
         return sum(h.size_bytes for h in copy.headers if from_offset <= h.base_offset < self.high_watermark)
 
     async def read_committed_range(
-        self, segment: SegmentKey, from_offset: int, max_bytes: int, *, at_least_one: bool = True
+        self,
+        segment: SegmentKey,
+        from_offset: int,
+        max_bytes: int,
+        *,
+        at_least_one: bool = True,
+        take_buffer: TakeBuffer | None = None,
     ) -> LogRange:
         await asyncio.sleep(0)
         copy = self.copies.get(segment)

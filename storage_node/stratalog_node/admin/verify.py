@@ -147,7 +147,7 @@ async def _check_growing(services: AdminServices, view: ShardView, segment: Segm
             piece = await view.read_committed_range(segment.key, stream.next_offset, _RANGE_BYTES)
             if not piece.data:
                 break
-            stream.feed(piece.data)
+            stream.feed(bytes(piece.data))
         stream.finish()
     except Corrupt as error:
         step = (

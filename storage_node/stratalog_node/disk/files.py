@@ -241,6 +241,19 @@ class SegmentFile:
         with self._borrowed(os.O_RDONLY) as fd:
             return read_exactly(fd, position, size_bytes, str(self.path))
 
+    def read_into(self, buffer: memoryview, position: int) -> None:
+        """Blocking: fill `buffer`; for disk threads, of a pinned file. Raises: as `read`."""
+        with self._borrowed(os.O_RDONLY) as fd:
+            missing = buffer
+            while missing:
+                try:
+                    count = os.preadv(fd, [missing], position)
+                except OSError as error:
+                    raise Unavailable(f"{self.path}: cannot read at {position}: {error.strerror}") from error
+                if not count:
+                    raise Corrupt(f"ends {len(missing)} bytes early", source=str(self.path), position=position)
+                missing, position = missing[count:], position + count
+
     def sync(self, *, with_names: bool = False) -> None:
         """Blocking fdatasync; for disk threads, of a pinned file. `with_names`: and of the directories that name it.
 

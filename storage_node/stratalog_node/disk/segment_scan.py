@@ -19,8 +19,8 @@ from stratalog.model.ids import SegmentKey
 _WINDOW_BYTES = 128 << 10
 """Small, because the interpreter is given up between windows only (see disk/yielding_gil.py)."""
 
-ReadAt = Callable[[int, int], bytes]
-"""(position from the first batch, size) -> exactly those bytes."""
+ReadAt = Callable[[int, int], "bytes | memoryview"]
+"""(position from the first batch, size) -> exactly those bytes, at least until the next call."""
 
 
 @dataclass(slots=True)

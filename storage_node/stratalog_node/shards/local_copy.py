@@ -8,11 +8,12 @@ headers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from stratalog.formats.batch_scan import scan_batches
 from stratalog.formats.index_points import IndexPoints
-from stratalog.formats.record_batch import parse_header, walk
+from stratalog.formats.record_batch import parse_header
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.errors import Corrupt
@@ -25,6 +26,7 @@ ReadBytes = Callable[[int, int], "bytes | memoryview"]
 """(position, size) -> at most that many bytes, fewer only at the end of the batches."""
 
 _HINTS = 64
+_WINDOW_BYTES = 128 << 10
 _HEADER_VIEW = memoryview(bytearray(BATCH_HEADER_BYTES))
 
 
@@ -159,31 +161,46 @@ class LocalCopy:
     def read_blocking(self, position: int, size_bytes: int) -> bytes:
         return self.file.read(SEGMENT_HEADER_BYTES + position, size_bytes)
 
+    def read_into(self, buffer: memoryview, position: int) -> None:
+        self.file.read_into(buffer, SEGMENT_HEADER_BYTES + position)
+
+    def window_reader(self) -> ReadBytes:
+        """As `read_blocking`, for one thread: what it gives is good until the next call."""
+        memory = memoryview(bytearray(_WINDOW_BYTES))
+
+        def read(position: int, size_bytes: int) -> bytes | memoryview:
+            if size_bytes > len(memory):
+                return self.read_blocking(position, size_bytes)
+            window = memory[:size_bytes]
+            self.read_into(window, position)
+            return window
+
+        return read
+
     def read_verified(self, extent: Extent) -> bytes:
         """Blocking. What comes off the disk is checked before anybody sees it (F73). Raises: Corrupt."""
         data = self.read_blocking(extent.position, extent.size_bytes)
-        for _ in self.checked_headers(data, extent):
-            pass
+        self._check(data, extent)
         return data
 
-    def checked_headers(self, data: bytes, extent: Extent) -> Iterator[BatchHeader]:
-        """Blocking. The extent's batches: each is checked, and that their offsets go on from one another, for those lie
-        outside the CRC. Raises: Corrupt."""
+    def checked_headers(self, data: bytes | memoryview, extent: Extent) -> Iterator[BatchHeader]:
+        """Blocking. The extent's batches, all of them checked before the first is given. Raises: Corrupt."""
+        for position in yielding_gil(self._check(data, extent)):
+            yield parse_header(data, position)
+
+    def _check(self, data: bytes | memoryview, extent: Extent) -> Sequence[int]:
+        """Each batch, and that their offsets go on from one another, for those lie outside the CRC.
+
+        Returns: where each begins. Raises: Corrupt.
+        """
         source, position = str(self.file.path), SEGMENT_HEADER_BYTES + extent.position
-        batches = walk(
-            data,
-            source=source,
-            position=position,
-            expected_base_offset=extent.base_offset,
-            epoch=self.key.epoch,
+        found = scan_batches(
+            data, base_offset=extent.base_offset, epoch=self.key.epoch, source=source, position=position
         )
-        end_offset = extent.base_offset
-        for _, header in yielding_gil(batches):
-            end_offset = header.end_offset
-            yield header
-        if end_offset != extent.next_offset:
-            reason = f"batches end at offset {end_offset} and should end at {extent.next_offset}"
+        if found.end_offset != extent.next_offset:
+            reason = f"batches end at offset {found.end_offset} and should end at {extent.next_offset}"
             raise Corrupt(reason, source=source, position=position + extent.size_bytes)
+        return found.positions[:-1]
 
     def was_checked(self, extent: Extent) -> None:
         """As a whole, and without a finding. On the event loop, as `remember`."""

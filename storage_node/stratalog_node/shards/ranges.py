@@ -15,7 +15,7 @@ from stratalog_node.shards.local_copy import Extent, LocalCopy
 from stratalog_node.shards.local_shard import LocalShard
 from stratalog_node.shards.missing_files import copy_gone
 from stratalog_node.shards.sealed import SealedCopy
-from stratalog_node.shards.shard_view import LogRange
+from stratalog_node.shards.shard_view import LogRange, TakeBuffer
 
 
 def readable_end(copy: LocalCopy) -> tuple[int, int]:
@@ -40,7 +40,12 @@ def size_below_high_watermark(copy: LocalCopy, from_offset: int) -> int:
 
 
 async def read_committed_range(
-    shard: LocalShard, segment: SegmentKey, from_offset: int, max_bytes: int, at_least_one: bool
+    shard: LocalShard,
+    segment: SegmentKey,
+    from_offset: int,
+    max_bytes: int,
+    at_least_one: bool,
+    take: TakeBuffer | None,
 ) -> LogRange:
     """See `ShardView.read_committed_range`."""
     copy = shard.copy_of(segment)
@@ -56,7 +61,12 @@ async def read_committed_range(
         extent = copy.find(points, from_offset, max_bytes, end_position, end_offset, copy.read_blocking)
         if extent.size_bytes > max_bytes and not at_least_one:
             return LogRange(from_offset, from_offset, b"", (), extent.size_bytes), extent
-        data = copy.read_blocking(extent.position, extent.size_bytes)
+        data: bytes | memoryview
+        if take is None:
+            data = copy.read_blocking(extent.position, extent.size_bytes)
+        else:
+            data = take(extent.size_bytes)
+            copy.read_into(data, extent.position)
         headers = tuple(copy.checked_headers(data, extent))
         return LogRange(headers[0].base_offset, headers[-1].end_offset, data, headers), extent
 

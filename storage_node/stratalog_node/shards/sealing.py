@@ -286,7 +286,7 @@ class Sealing:
         old.file.cut_room()
         old.file.sync()
         scan = SegmentScan.begin(old.key, ProducerTable())
-        scan.advance(old.read_blocking, old.size_bytes, lambda: self._is_closing)
+        scan.advance(old.window_reader(), old.size_bytes, lambda: self._is_closing)
         if self._is_closing:
             raise Unavailable("the node is stopping")
         if scan.stopped is not None or scan.next_offset != old.leader.end_offset:

@@ -51,7 +51,7 @@ from stratalog_node.shards.new_segment import open_new
 from stratalog_node.shards.owed import OwedBatches
 from stratalog_node.shards.rules import ShardRules
 from stratalog_node.shards.shard_lookup import FoundOffset
-from stratalog_node.shards.shard_view import LogRange
+from stratalog_node.shards.shard_view import LogRange, TakeBuffer
 from stratalog_node.shards.stopped import Stop, StopCause
 from stratalog_node.shards.waiting import Waiting, WaitingLines
 from stratalog_node.shards.workers import ShardWorkers
@@ -525,9 +525,15 @@ class ShardLog:
         return ranges.size_below_high_watermark(copy, from_offset) if (copy := self.copy_of(segment)) is not None else 0
 
     async def read_committed_range(
-        self, segment: SegmentKey, from_offset: int, max_bytes: int, *, at_least_one: bool = True
+        self,
+        segment: SegmentKey,
+        from_offset: int,
+        max_bytes: int,
+        *,
+        at_least_one: bool = True,
+        take_buffer: TakeBuffer | None = None,
     ) -> LogRange:
-        return await ranges.read_committed_range(self, segment, from_offset, max_bytes, at_least_one)
+        return await ranges.read_committed_range(self, segment, from_offset, max_bytes, at_least_one, take_buffer)
 
     async def offset_for_time(self, timestamp_ms: int) -> FoundOffset | None:
         return await self.workers.times.offset_for_time(self, timestamp_ms)

@@ -5,14 +5,17 @@ Threads: everything here is called on the node's event loop; what reads files do
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from stratalog.model.batch import BatchHeader
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
+
+TakeBuffer: TypeAlias = Callable[[int], memoryview]
+"""Gives memory of so many bytes; called on a disk thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class LogRange:
 
     base_offset: int
     end_offset: int
-    data: bytes
+    data: bytes | memoryview
     headers: tuple[BatchHeader, ...]
     needed_bytes: int = 0
     """Set instead of data: the first batch has so many bytes, more than were allowed."""
@@ -63,11 +66,17 @@ class ShardView(Protocol):
         ...
 
     async def read_committed_range(
-        self, segment: SegmentKey, from_offset: int, max_bytes: int, *, at_least_one: bool = True
+        self,
+        segment: SegmentKey,
+        from_offset: int,
+        max_bytes: int,
+        *,
+        at_least_one: bool = True,
+        take_buffer: TakeBuffer | None = None,
     ) -> LogRange:
         """Batches of one local segment from a batch boundary on, below min(HW, LSO); the first one even when it is
         larger than `max_bytes`, or only its size if not `at_least_one`. Empty when there is none. Verifies every CRC.
-        Raises Corrupt, NotFound."""
+        With `take_buffer` they are read into what it gives. Raises Corrupt, NotFound."""
         ...
 
     async def append(self, batches: Sequence[bytes]) -> int:

@@ -13,7 +13,7 @@ from stratalog.formats.fields import Buffer
 from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, PartIndex, check_part, decode_part_header
 from stratalog.formats.part import decode_part_index as decode_index
 from stratalog.formats.record_batch import walk
-from stratalog.machines.upload_events import Piece, TooLarge
+from stratalog.machines.upload_events import Piece, TooLarge, UploadLimits
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
@@ -22,6 +22,7 @@ from stratalog.objects.store import ObjectStore
 from stratalog_node.shards.shard_view import Shards, ShardView
 from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.ledger import PartLedger
+from stratalog_node.tier.upload_buffers import UploadBuffers
 
 _SMALL_PART_BYTES = 64 << 10
 """A part up to this size is read whole when its header and index are wanted: one request instead of two."""
@@ -43,9 +44,10 @@ class PieceReader:
     """Every read of a segment's bytes on their way up."""
 
     def __init__(
-        self, shards: Shards, store: ObjectStore, ledger: PartLedger, encoder: Encoder, timeout_ms: int
+        self, shards: Shards, store: ObjectStore, ledger: PartLedger, encoder: Encoder, limits: UploadLimits
     ) -> None:
-        self._timeout_ms = timeout_ms
+        self.buffers = UploadBuffers(limits.in_flight_bytes)
+        self._timeout_ms = limits.call_timeout_ms
         self._shards = shards
         self._store = store
         self._ledger = ledger
@@ -61,7 +63,9 @@ class PieceReader:
         view = self._local_view(piece.key)
         if view is None:
             raise NotFound(f"segment {piece.key} has no local copy on this node to upload from: look for its replicas")
-        found = await view.read_committed_range(piece.key, piece.base_offset, piece.max_bytes, at_least_one=False)
+        found = await view.read_committed_range(
+            piece.key, piece.base_offset, piece.max_bytes, at_least_one=False, take_buffer=self.buffers.take
+        )
         if found.needed_bytes:
             return TooLarge(piece.key, found.needed_bytes)
         if not found.headers:
@@ -139,7 +143,9 @@ class PieceReader:
         headers: list[BatchHeader] = []
         left_bytes = piece.max_bytes
         while next_offset < end_offset:
-            found = await view.read_committed_range(piece.key, next_offset, max(left_bytes, 1))
+            found = await view.read_committed_range(
+                piece.key, next_offset, max(left_bytes, 1), take_buffer=self.buffers.take
+            )
             size = 0
             for header in found.headers:
                 if header.end_offset > end_offset:

@@ -136,12 +136,12 @@ class NodeUploader:
         self._machine = Uploader(limits, self._known.is_bundle_key)
         self._committer = Committer(meta, limits, rng, self.stats)
         self._preflight = UploadPreflight(store, limits, clock_ms, rng)
-        reader = PieceReader(shards, store, self._ledger, self._encoder, limits.call_timeout_ms)
+        self._reader = PieceReader(shards, store, self._ledger, self._encoder, limits)
         self._sender = Sender(
             cluster_id=cluster_id,
             node_id=node_id,
             store=store,
-            reader=reader,
+            reader=self._reader,
             builder=PartBuilder(self._encoder),
             committer=self._committer,
             attempts=self.attempts,
@@ -153,15 +153,14 @@ class NodeUploader:
         self._publisher = Publisher(
             store=store,
             meta=meta,
-            reader=reader,
+            reader=self._reader,
             committer=self._committer,
             attempts=self.attempts,
             known=self._known,
             limits=limits,
             stats=self.stats,
         )
-        nonce = nonce or uuid4()
-        owner = ClaimOwner(node_id, storage_id, nonce)
+        owner = ClaimOwner(node_id, storage_id, nonce := nonce or uuid4())
         self.claim = EpochClaim(owner, self.names, store, limits, self.stats, catalog.has_remote_data, clock_ms)
         self.lock = TierLock(
             meta=meta,
@@ -494,6 +493,7 @@ class NodeUploader:
             event = self._failed(task, TaskFailure.REFUSED, repr(error))
         finally:
             del self._uploads[task]
+            self._reader.buffers.drop_idle(in_use=bool(self._uploads))
             self._tell(event)
 
     def _failed(self, task: int, failure: TaskFailure, reason: str) -> TaskFailed:

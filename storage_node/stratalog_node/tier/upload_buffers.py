@@ -1,0 +1,56 @@
+"""Buffers for what is read to go up, used again and again.
+
+A fresh buffer of megabytes costs a page fault for each of its pages: twice what filling it costs, and more where the
+machine is a virtual one. A buffer is free again once nobody holds a view of it: a put that was given up may go on
+reading for a while, so nobody is asked to give one back.
+Taken on any thread. Memory: at most what is in flight; dropped when nothing is (`drop_idle`).
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+LEAST_BYTES = 1 << 20
+"""Smaller buffers are made anew: the allocator has them at hand."""
+_STEP_BYTES = 1 << 20
+_UNUSED_REFERENCES = 2
+"""The list's, and that of the argument of `getrefcount`."""
+
+
+class UploadBuffers:
+    """`limit_bytes`: more than that is made for one use and not kept."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._kept: list[bytearray] = []
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(map(len, self._kept))
+
+    def take(self, size_bytes: int) -> memoryview:
+        """So many bytes, of any content. They are the taker's as long as a view of them is held."""
+        if size_bytes < LEAST_BYTES:
+            return memoryview(bytearray(size_bytes))
+        with self._lock:
+            kept = self._kept
+            for place in range(len(kept)):
+                if len(kept[place]) >= size_bytes and self._is_unused(place):
+                    return memoryview(kept[place])[:size_bytes]
+            fresh = bytearray(-(-size_bytes // _STEP_BYTES) * _STEP_BYTES)
+            if self.kept_bytes + len(fresh) > self._limit_bytes:
+                self._kept = [kept[place] for place in range(len(kept)) if not self._is_unused(place)]
+            if self.kept_bytes + len(fresh) <= self._limit_bytes:
+                self._kept.append(fresh)
+            return memoryview(fresh)[:size_bytes]
+
+    def _is_unused(self, place: int) -> bool:
+        return sys.getrefcount(self._kept[place]) == _UNUSED_REFERENCES
+
+    def drop_idle(self, *, in_use: bool) -> None:
+        """Give the memory back unless uploads go on; what somebody still reads goes with its last view."""
+        if not in_use:
+            with self._lock:
+                self._kept.clear()
