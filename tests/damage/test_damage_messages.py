@@ -263,6 +263,13 @@ CASES = (
     # The others
     Case("a cut manifest", "manifest", MANIFEST[:-10], 16, ("manifest claims a body of",)),
     Case("a cut checkpoint", "checkpoint", CHECKPOINT[:20], 20, ("checkpoint is cut short",)),
+    Case(
+        "an older version",
+        "checkpoint",
+        put(CHECKPOINT, 8, ">H", 1, reseal=whole(CHECKPOINT)),
+        8,
+        ("version 1", "this reader knows 2", "an older release"),
+    ),
     Case("a zeroed checkpoint", "checkpoint", bytes(len(CHECKPOINT)), 0, ("no checkpoint here", "found zeros")),
     Case("a journal of zeros", "journal-header", bytes(len(JOURNAL_HEADER)), 0, ("no journal here", "found zeros")),
 )

@@ -95,7 +95,6 @@ def test_checkpoints(key, count, draw):
         key=key,
         position=position,
         next_offset=key.base_offset + count,
-        digest=draw.draw(digests),
         first_timestamp_ms=draw.draw(times),
         max_timestamp_ms=max_timestamp_ms,
         points=draw.draw(points_within(key.base_offset, key.base_offset + count, position, max_timestamp_ms)),

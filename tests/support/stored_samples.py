@@ -128,7 +128,7 @@ CLAIM_VALUE = Claim(IDENTITY.cluster_id, 3, "6f1c9a0e-storage", 11, UUID(int=0x0
 CLAIM = encode_claim(CLAIM_VALUE)
 
 CHECKPOINT_VALUE = Checkpoint(
-    IDENTITY.key, len(DATA), END_OFFSET, DIGEST, SEAL.first_timestamp_ms, SEAL.max_timestamp_ms, POINTS, PRODUCERS
+    IDENTITY.key, len(DATA), END_OFFSET, SEAL.first_timestamp_ms, SEAL.max_timestamp_ms, POINTS, PRODUCERS
 )
 CHECKPOINT = encode_checkpoint(CHECKPOINT_VALUE)
 

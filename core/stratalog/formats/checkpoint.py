@@ -20,12 +20,11 @@ from stratalog.model.producers import ProducerSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`position` counts from the first batch; `digest` and the rest are the state after the batches below it."""
+    """`position` counts from the first batch; the rest is the state after the batches below it."""
 
     key: SegmentKey
     position: int
     next_offset: int
-    digest: bytes
     first_timestamp_ms: int
     max_timestamp_ms: int
     points: IndexPoints
@@ -41,7 +40,6 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     write_key(out, checkpoint.key)
     out.natural(checkpoint.position, "checked position")
     out.natural(checkpoint.next_offset, "next offset")
-    out.digest(checkpoint.digest, "digest")
     out.i64(checkpoint.first_timestamp_ms, "first timestamp")
     out.i64(checkpoint.max_timestamp_ms, "max timestamp")
     checkpoint.points.write(out)
@@ -56,7 +54,6 @@ def decode_checkpoint(data: Buffer, *, source: str) -> Checkpoint:
         key=read_key(fields),
         position=fields.natural("checked position"),
         next_offset=fields.natural("next offset"),
-        digest=fields.digest("digest"),
         first_timestamp_ms=fields.i64("first timestamp"),
         max_timestamp_ms=fields.i64("max timestamp"),
         points=IndexPoints.read(fields),

@@ -16,7 +16,6 @@ from stratalog.model.errors import Corrupt
 
 PREAMBLE_BYTES = 16
 ENVELOPE_BYTES = 24
-VERSION = 1
 
 _CRC_AT = 12
 _PREAMBLE = struct.Struct(">8sHHI")
@@ -42,8 +41,17 @@ class Structure(Enum):
     JOURNAL_ENTRY = b"SLOGJENT"
 
     @property
+    def version(self) -> int:
+        """Of the layout that is written and read."""
+        return _VERSIONS.get(self, 1)
+
+    @property
     def words(self) -> str:
         return self.name.lower().replace("_", " ")
+
+
+_VERSIONS = {Structure.CHECKPOINT: 2}
+"""Of those whose layout has changed."""
 
 
 def identify(head: Buffer) -> Structure | None:
@@ -56,7 +64,7 @@ def identify(head: Buffer) -> Structure | None:
 
 def seal_fixed(structure: Structure, body: bytes) -> bytes:
     """A structure of fixed size: preamble and body, which the caller padded."""
-    head = _HEAD.pack(structure.value, VERSION, 0)
+    head = _HEAD.pack(structure.value, structure.version, 0)
     return head + _CRC.pack(crc32c(body, crc32c(head))) + body
 
 
@@ -101,9 +109,11 @@ def _check_head(view: memoryview, structure: Structure, size: int, source: str, 
         found = identify(magic)
         what = found.words if found else ("zeros" if not any(magic) else f"magic {magic.hex()}")
         raise Corrupt(f"no {words} here: found {what}", source=source, position=position)
-    if version != VERSION:
+    if version != structure.version:
+        other = "a newer" if version > structure.version else "an older"
         raise Corrupt(
-            f"{words} has version {version}, this reader knows {VERSION}: it is damaged, or a newer release wrote it",
+            f"{words} has version {version}, this reader knows {structure.version}: it is damaged, or {other} release "
+            "wrote it",
             source=source,
             position=position + 8,
         )

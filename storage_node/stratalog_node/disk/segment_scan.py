@@ -33,6 +33,7 @@ class SegmentScan:
     position: int
     next_offset: int
     digest: bytes = EMPTY_DIGEST
+    """Over the batches that this scan has read: the segment's only when it began at the start."""
     now_ms: int = 0
     """When the producers found count as seen; for who looks at them."""
     stopped: str | None = None

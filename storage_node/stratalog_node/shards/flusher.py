@@ -20,7 +20,6 @@ from functools import partial
 from typing import Protocol
 
 from stratalog.formats.checkpoint import Checkpoint
-from stratalog.formats.digest import EMPTY_DIGEST
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog.model.topic import Topic
 from stratalog.telemetry.logs import logger
@@ -373,7 +372,6 @@ class Flusher:
             key=active.key,
             position=position,
             next_offset=leader.end_offset,
-            digest=EMPTY_DIGEST,
             first_timestamp_ms=active.index.first_timestamp_ms,
             max_timestamp_ms=active.index.max_timestamp_ms,
             points=active.index.freeze(),

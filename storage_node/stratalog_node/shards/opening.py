@@ -202,9 +202,7 @@ class OpenedFiles:
             checkpoint.first_timestamp_ms,
             checkpoint.max_timestamp_ms,
         )
-        return SegmentScan(
-            key, index, table, checkpoint.position, checkpoint.next_offset, checkpoint.digest, now_ms=now_ms
-        )
+        return SegmentScan(key, index, table, checkpoint.position, checkpoint.next_offset, now_ms=now_ms)
 
     def _trace(self, key: SegmentKey) -> CheckpointTraced:
         """From the last index point on. Only headers count: a batch damaged since it was flushed is no reason to cut

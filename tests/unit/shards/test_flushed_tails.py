@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from stratalog.formats.checkpoint import Checkpoint
-from stratalog.formats.digest import EMPTY_DIGEST
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.commands import AdvanceLogStart
@@ -202,7 +201,7 @@ async def test_a_wrong_checkpoint_just_where_the_healed_file_ends_does_not_make_
         await rig.stop()
         os.truncate(path, SEGMENT_HEADER_BYTES + BATCH)
         store = Checkpoints(rig.layout.checkpoints)
-        store.put([Checkpoint(key, BATCH * 3, 2, EMPTY_DIGEST, 1, 1, IndexPoints(), ())])
+        store.put([Checkpoint(key, BATCH * 3, 2, 1, 1, IndexPoints(), ())])
         store.close()
         await rig.start()
         assert await rig.read_values(await rig.healed(shard)) == [b"a", b"b", b"c"]
@@ -216,7 +215,7 @@ async def test_a_wrong_checkpoint_is_gone_before_the_file_that_refutes_it_is_cut
         shard = await rig.shard_of()
         await acknowledged(rig, shard, b"a", b"b", b"c")
         assert shard.active is not None
-        rig.checkpoints.put([Checkpoint(shard.active.key, BATCH * 3, 2, EMPTY_DIGEST, 1, 1, IndexPoints(), ())])
+        rig.checkpoints.put([Checkpoint(shard.active.key, BATCH * 3, 2, 1, 1, IndexPoints(), ())])
         path = rig.file_of(shard)
         await rig.crash()
         with path.open("ab") as file:

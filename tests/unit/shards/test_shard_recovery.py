@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from stratalog.formats.checkpoint import Checkpoint
-from stratalog.formats.digest import EMPTY_DIGEST
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
@@ -135,7 +134,7 @@ async def test_a_checkpoint_that_points_between_two_batches_does_not_cost_what_f
         shard = await rig.shard_of()
         await numbered(rig, shard, 0, 10)
         assert shard.active is not None
-        rig.checkpoints.put([Checkpoint(shard.active.key, 69 * 3 + 5, 3, EMPTY_DIGEST, 1, 1, IndexPoints(), ())])
+        rig.checkpoints.put([Checkpoint(shard.active.key, 69 * 3 + 5, 3, 1, 1, IndexPoints(), ())])
         await rig.restart("crash")
         assert await rig.read_values(rig.shard(shard)) == numbers(10)
 
@@ -146,7 +145,7 @@ async def test_a_checkpoint_with_a_wrong_offset_is_refuted_by_its_file(tmp_path:
         await numbered(rig, shard, 0, 10)
         assert shard.active is not None
         key = shard.active.key
-        rig.checkpoints.put([Checkpoint(key, 69 * 10, 7, EMPTY_DIGEST, 1, 1, IndexPoints(), ())])
+        rig.checkpoints.put([Checkpoint(key, 69 * 10, 7, 1, 1, IndexPoints(), ())])
         path = rig.file_of(shard)
         await rig.crash()
         with path.open("ab") as file:
