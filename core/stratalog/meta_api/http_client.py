@@ -41,7 +41,7 @@ class HttpMetaClient:
         path, repeat = known.path, Repeat.IDEMPOTENT if command.is_idempotent else Repeat.NEVER
         if validate_only:
             path, repeat = f"{path}?validate_only=true", Repeat.READ
-        told = await self._transport.request("POST", path, known.body.write(command), repeat)
+        told = await self._transport.request(path, known.body.write(command), repeat)
         try:
             return known.answer.read(told)
         except NotOfShape as error:
@@ -49,7 +49,7 @@ class HttpMetaClient:
             raise kind(f"POST {path}: the answer cannot be read ({error}): read before acting again") from error
 
     async def _read(self, path: str, answer: JsonShape[R]) -> R:
-        told = await self._transport.request("GET", path, None, Repeat.READ)
+        told = await self._transport.request(path, None, Repeat.READ)
         try:
             return answer.read(told)
         except NotOfShape as error:

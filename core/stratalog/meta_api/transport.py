@@ -4,8 +4,8 @@
 trusted. Anything else is what the service raised.
 
 Lives on one event loop. Requests that must not be doubled go over fresh connections: on a kept one that the service has
-just closed nobody could know whether the request was read. They are POSTs: aiohttp sends any PUT or DELETE whose
-connection broke once more by itself.
+just closed nobody could know whether the request was read. All that asks for a change is a POST, for aiohttp sends any
+other request whose connection broke once more by itself.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Transport:
     async def pause(self, attempt: int) -> None:
         await asyncio.sleep(self._policy.pause_s(attempt, self._random.random))
 
-    async def request(self, method: str, path: str, body: bytes | None, repeat: Repeat) -> bytes:
-        """The body of a successful answer, after as many attempts as are allowed."""
+    async def request(self, path: str, body: bytes | None, repeat: Repeat) -> bytes:
+        """The body of a successful answer, after as many attempts as are allowed. One with a body is a POST."""
         log = AttemptLog(repeat, self._policy.attempts)
         attempt = 0
         while True:
             try:
                 async with self._slots:
-                    return await self._attempt(method, path, body, repeat)
+                    return await self._attempt(path, body, repeat)
             except StratalogError as error:
                 final = log.failed(error)
                 if final is not None:
@@ -80,13 +80,14 @@ class Transport:
             await self.pause(attempt)
             attempt += 1
 
-    async def _attempt(self, method: str, path: str, body: bytes | None, repeat: Repeat) -> bytes:
-        assert method == "POST" or repeat is Repeat.READ, "changes are sent as POST"
+    async def _attempt(self, path: str, body: bytes | None, repeat: Repeat) -> bytes:
+        assert body is not None or repeat is Repeat.READ, "changes are sent as POST"
+        method = "GET" if body is None else "POST"
         kept, fresh = self._sessions()
         session = fresh if repeat is Repeat.NEVER else kept
         where = f"{method} {self._url}{path}"
-        # The service takes a change only as JSON, even one without a body: no foreign web page can send that.
-        headers = {} if method == "GET" else {"Content-Type": "application/json"}
+        # The service takes a body only as JSON: no foreign web page can send that.
+        headers = {} if body is None else {"Content-Type": "application/json"}
         try:
             async with asyncio.timeout(self._policy.attempt_s):
                 async with session.request(method, self._url + path, data=body, headers=headers) as response:
