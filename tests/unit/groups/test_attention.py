@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stratalog.model.group import GroupError, GroupState
+from stratalog_node.groups import attention as attention_module
 from stratalog_node.groups.attention import Attention
 from support.group_node import GroupNode, joining, syncing
 from support.waiting import eventually
+
+
+@pytest.fixture
+def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns of the loop are what counts; the clock is the test's."""
+    monkeypatch.setattr(attention_module, "_TICK_S", 0.01)
 
 
 async def a_member(node: GroupNode) -> str:
@@ -30,6 +39,7 @@ async def test_nobody_expires_for_a_stall_before_its_heartbeats_were_read() -> N
     await node.groups.stop()
 
 
+@pytest.mark.usefixtures("short_ticks")
 async def test_who_is_silent_after_a_stall_expires_all_the_same() -> None:
     node = await GroupNode().start()
     await a_member(node)
@@ -45,6 +55,7 @@ async def test_who_is_silent_after_a_stall_expires_all_the_same() -> None:
     await node.groups.stop()
 
 
+@pytest.mark.usefixtures("short_ticks")
 async def test_sessions_that_ended_with_a_stall_wait_until_the_sockets_were_read() -> None:
     node = await GroupNode().start()
     await a_member(node)
@@ -68,6 +79,7 @@ def test_a_loop_that_is_a_little_late_has_not_stood_still() -> None:
     assert attention.unattended_ms() == 5_000 and attention.is_catching_up
 
 
+@pytest.mark.usefixtures("short_ticks")
 async def test_a_loop_that_is_slow_for_good_finds_out_who_is_dead() -> None:
     node = await GroupNode().start()
     await a_member(node)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stratalog.model.errors import Unavailable
 from stratalog.model.group import GroupError, GroupState
+from stratalog_node.groups import catalog_lag
 from stratalog_node.groups.requests import CommitRequest, OffsetToCommit, TopicShard
 from support.group_node import GroupNode, committing
 from support.waiting import eventually
@@ -35,7 +38,10 @@ async def a_group_whose_topic_the_catalog_lost(node: GroupNode) -> None:
     node.hidden = node.topics.by_name.pop("orders")  # type: ignore[attr-defined]
 
 
-async def test_a_topic_that_the_catalog_does_not_know_yet_is_not_nothing_committed() -> None:
+async def test_a_topic_that_the_catalog_does_not_know_yet_is_not_nothing_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(catalog_lag, "_PATIENCE_MS", 20)
     node = await GroupNode().start()
     await a_group_whose_topic_the_catalog_lost(node)
     node.meta_version = node.topics.version + 1

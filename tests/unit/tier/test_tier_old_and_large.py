@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stratalog.formats.record_batch import walk
 from stratalog.model.commands import RollSegment
 from stratalog_node.tier.cold_limits import ColdReadLimits
 from stratalog_node.tier.cold_reader import ColdReader
-from support.tier_rig import TierRig
+from support.tier_rig import RIG_LIMITS, TierRig
 from support.waiting import eventually
 
 FAR = (1 << 33) + 5
@@ -15,7 +17,7 @@ DELAY_MS = 60_000
 
 async def test_f34_offsets_beyond_32_bits_go_up_merge_and_come_back() -> None:
     """F34: 64 bits everywhere, in parts, index, manifest, names and reads."""
-    async with TierRig() as rig:
+    async with TierRig(replace(RIG_LIMITS, interval_ms=50)) as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.meta.perform(RollSegment(shard.segments[0].key, FAR))
         await eventually(lambda: shard.segments[-1].base_offset == FAR)
