@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stratalog.kafka.subscription import subscribed_topics
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.addresses import parse_address
 from stratalog.model.commands import RegisterNode
@@ -235,6 +236,7 @@ class StorageNode:
             age_ms=age_clock,
             monotonic_ms=monotonic_ms,
             new_member_id=lambda client: f"{client}-{secrets.token_hex(16)}",
+            subscribed_topics=subscribed_topics,
         )
         self.catalog.on_change(self.groups.on_change)
 

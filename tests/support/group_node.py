@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 from uuid import UUID, uuid5
 
+from stratalog.kafka.subscription import subscribed_topics
 from stratalog.machines.age_clock import AgeClock
 from stratalog.machines.internal_topics import is_reserved, settings_to_create
 from stratalog.model.commands import AdvanceLogStart, Command, CreateTopic
@@ -88,6 +89,7 @@ class GroupNode:
             monotonic_ms=lambda: self.monotonic_ms,
             loop_s=lambda: self.loop_s,
             new_member_id=self._new_member_id,
+            subscribed_topics=subscribed_topics,
             limits=self.limits,
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 from support.source_tree import PRODUCT_ROOTS, python_files, relative
 
@@ -15,6 +16,7 @@ Graph = Mapping[str, frozenset[str]]
 """Module to the modules of the same tree that it imports."""
 
 
+@cache
 def product_graph() -> Graph:
     """The whole product."""
     return graph_of({_module(relative(path)): path.read_text("utf-8") for path in python_files(PRODUCT_ROOTS)})

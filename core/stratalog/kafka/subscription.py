@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import struct
 
-CONSUMER_PROTOCOL_TYPE = "consumer"
-
 _HEAD = struct.Struct(">hi")
 _LENGTH = struct.Struct(">h")
 

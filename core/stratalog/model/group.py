@@ -13,6 +13,8 @@ from typing import NamedTuple
 NO_GENERATION = -1
 NO_OFFSET = -1
 NEVER_EXPIRES = -1
+CONSUMER_PROTOCOL_TYPE = "consumer"
+"""Of groups whose members say in their metadata which topics they subscribe to."""
 
 _MEMBER_BYTES, _PROTOCOL_BYTES = 40, 180
 

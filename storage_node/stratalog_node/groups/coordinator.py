@@ -72,7 +72,7 @@ _MEMBER_ID_PREFIX = 128
 
 class GroupCoordinator:
     """See the module. `led_shard` gives the view of a shard that this node leads now, None for every other; `age_ms` is
-    the time that data ages by."""
+    the time that data ages by; `subscribed_topics` reads the names in a consumer's metadata, None when it cannot."""
 
     def __init__(
         self,
@@ -87,6 +87,7 @@ class GroupCoordinator:
         monotonic_ms: Callable[[], int],
         loop_s: Callable[[], float] = time.monotonic,
         new_member_id: Callable[[str], str],
+        subscribed_topics: Callable[[bytes], frozenset[str] | None],
         limits: CoordinatorLimits | None = None,
     ) -> None:
         self.stats = GroupStats()
@@ -120,6 +121,7 @@ class GroupCoordinator:
             topics,
             self.membership,
             self._offsets,
+            subscribed_topics=subscribed_topics,
             room=room,
             wall_ms=stamp_ms,
             age_ms=age_ms,

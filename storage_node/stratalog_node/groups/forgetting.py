@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from stratalog.formats.group_log import GroupEntry, encode_entry
-from stratalog.kafka.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from stratalog.machines.group_offsets import OffsetExpiry
-from stratalog.model.group import CommittedOffset, GroupError, GroupState
+from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, CommittedOffset, GroupError, GroupState
 from stratalog.model.ids import ShardKey
 from stratalog.telemetry.logs import logger
 from stratalog_node.groups.hosted import HostedGroup, ShardState
@@ -38,6 +37,7 @@ class Forgetting:
         membership: Membership,
         offsets: OffsetKeeper,
         *,
+        subscribed_topics: Callable[[bytes], frozenset[str] | None],
         room: GroupRoom,
         wall_ms: Callable[[], int],
         age_ms: Callable[[], int],
@@ -47,6 +47,7 @@ class Forgetting:
         self._topics = topics
         self._membership = membership
         self._offsets = offsets
+        self._subscribed_topics = subscribed_topics
         self._room = room
         self._wall_ms = wall_ms
         self._age_ms = age_ms
@@ -207,7 +208,7 @@ class Forgetting:
         wanted: set[UUID] = set()
         async for some in in_slices(metadata, 20):
             for one in some:
-                names = subscribed_topics(one)
+                names = self._subscribed_topics(one)
                 if names is None:
                     return None
                 wanted.update(topic.topic_id for name in names if (topic := self._topics.topic(name)))

@@ -6,6 +6,7 @@ import-linter checks the same for imports through other modules; this test sees 
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,7 @@ def test_the_check_lets_plain_code_pass() -> None:
     )
 
 
+@cache
 def _imports(path: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
