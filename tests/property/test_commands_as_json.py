@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.meta_api.wire import COMMAND_WIRES, CommandWire
@@ -62,6 +62,7 @@ def is_alike(one: object, other: object) -> bool:
 
 
 @pytest.mark.parametrize("wire", COMMAND_WIRES.values(), ids=lambda wire: wire.kind.__name__)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_a_command_and_its_answer_cross_http_unchanged(wire: CommandWire[Any], data: st.DataObject) -> None:
     command = data.draw(values_of(wire.kind))
