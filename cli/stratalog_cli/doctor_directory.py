@@ -14,6 +14,7 @@ from stratalog.admin_api.next_steps import CHECK_VOLUME
 from stratalog.formats.journal import JOURNAL_HEADER_BYTES, decode_journal_header
 from stratalog.formats.object_names import parse_index_file_name, parse_segment_file_name
 from stratalog.machines.missing_copies import RESTORE_VOLUME, judge_missing
+from stratalog.machines.shard_restart import written_end
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment, SegmentState
@@ -184,9 +185,8 @@ def _say_is_short(place: str, how: str, known: Segment, known_end: int, seen: Ex
 
 
 def _known_end_of(segment: Segment, flushed: Mapping[SegmentKey, int]) -> int:
-    if segment.end_offset is not None:
-        return segment.end_offset
-    return max(segment.remote.commit_offset, flushed.get(segment.key, segment.base_offset))
+    """As a start reckons it, but for the log start: deleted records are missed by nobody."""
+    return written_end(segment, flushed_end=flushed.get(segment.key, -1), log_start_offset=-1)
 
 
 def _foreign_files(layout: NodeLayout) -> Iterator[Path]:

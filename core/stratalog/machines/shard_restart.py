@@ -75,11 +75,11 @@ def judge_sealed(segment: Segment, node_id: int, *, has_file: bool) -> TakeSeale
     return None
 
 
-def written_end(segment: Segment, claim: CheckpointClaim | None, log_start_offset: int) -> int:
-    """Up to which offset an unsealed segment is known to have been written; its base when nothing is known."""
+def written_end(segment: Segment, *, flushed_end: int, log_start_offset: int) -> int:
+    """Up to which offset an unsealed segment is known to have been written; its base when nothing is known.
+    `flushed_end` is its checkpoint's word, -1 without one."""
     if segment.end_offset is not None:
         return max(segment.end_offset, segment.base_offset)
-    flushed_end = segment.base_offset if claim is None else claim.end_offset
     # Records were deleted up to the log start, so there were some.
     return max(segment.base_offset, segment.remote.commit_offset, flushed_end, log_start_offset)
 
@@ -367,7 +367,12 @@ class ShardRestart:
         return segment is not None and end_offset < self._written_end(segment)
 
     def _written_end(self, segment: Segment) -> int:
-        return written_end(segment, self._pass.checkpoints.get(segment.key), self._pass.log_start_offset)
+        claim = self._pass.checkpoints.get(segment.key)
+        return written_end(
+            segment,
+            flushed_end=-1 if claim is None else claim.end_offset,
+            log_start_offset=self._pass.log_start_offset,
+        )
 
     # The end of a pass ----------------------------------------------------------------------------------------------
     def _serve(self) -> list[RestartStep]:
