@@ -35,8 +35,8 @@ from stratalog.machines.shard_healing import (
 )
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment, SegmentState
+from support.restart_words import BATCH_BYTES
 from support.simulated_disk import (
-    BATCH_BYTES,
     NODE,
     WHOLE,
     DrawnFile,

@@ -22,7 +22,8 @@ from dataclasses import replace
 from stratalog.machines.restart_events import CheckpointClaim
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SegmentState
-from support.simulated_disk import BATCH_BYTES, DrawnFile, World, key_of, producers_at, segment_of
+from support.restart_words import BATCH_BYTES
+from support.simulated_disk import DrawnFile, World, key_of, producers_at, segment_of
 
 
 class RestartStory:

@@ -133,8 +133,7 @@ class Recovery:
 
     async def recover_again(self, shard: ShardLog) -> None:
         """The disk holds more than before: look anew. Afterwards the shard serves, or `unhealed` or its stop say why
-        not."""
-        self.unhealed.pop(shard.key, None)
+        not. Raises: Unavailable, OSError; then nothing has changed."""
         await self._recover(shard, self._context.layout.list_shard(shard.key), is_first=False)
 
     async def revoke(self, keys: Iterable[SegmentKey]) -> None:
@@ -201,6 +200,7 @@ class Recovery:
             case RevokeCheckpoints(keys) | RevokeStale(keys):
                 await self.revoke(keys)
             case Serve(found):
+                self.unhealed.pop(shard.key, None)
                 self._take(shard, found, opened, None)
             case Heal():
                 self.unhealed[shard.key] = step
@@ -208,6 +208,7 @@ class Recovery:
                 stop = Stop(reason, StopCause.HEALING)
                 self._take(shard, step.log, opened, stop)
             case StopShard(_, why, found):
+                self.unhealed.pop(shard.key, None)
                 log.error("shard cannot be opened", topic=shard.topic.name, shard=shard.key.shard, error=why)
                 stop = Stop(why, StopCause.UNREADABLE)
                 self._take(shard, found, opened, stop)

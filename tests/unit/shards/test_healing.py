@@ -16,12 +16,14 @@ from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import AdvanceLogStart, SealSegment
 from stratalog.model.errors import NotFound, Unavailable
+from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SegmentState
 from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
 from stratalog_node import backoff
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.files import SegmentFile
+from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.shards.refill import CommittedRange
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.stopped import StopCause
@@ -447,6 +449,28 @@ async def test_with_unclean_seal_nothing_is_given_up_because_the_wrong_bucket_wa
         rig.store = right
         await rig.start()
         assert await rig.read_values(await rig.healed(shard)) == [b"a", b"b", b"c"]
+
+
+async def test_a_directory_that_cannot_be_listed_once_does_not_end_the_healing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await acknowledged(rig, shard, b"a", b"b")
+        await rig.uploaded()
+        await rig.power_cut()
+        real, failed = NodeLayout.list_shard, []
+
+        def fails_once(layout: NodeLayout, key: ShardKey) -> list[SegmentKey]:
+            if not failed:
+                failed.append(key)
+                raise OSError(errno.EIO, "input/output error")
+            return real(layout, key)
+
+        monkeypatch.setattr(NodeLayout, "list_shard", fails_once)
+        await rig.start()
+        assert await rig.read_values(await rig.healed(shard)) == [b"a", b"b"]
+        assert failed == [shard.key]
 
 
 # The log start ----------------------------------------------------------------------------------------------------
