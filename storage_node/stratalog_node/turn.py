@@ -152,14 +152,17 @@ class Turn:
     def run(self) -> None:
         if self._is_closed:
             return
+        self._is_due = False
         self.stats.turns += 1
         self.now_ms = self._clock_ms()
         self.steady_ms = self._monotonic_ms()
-        self._is_due = self._is_before_sends = True
-        try:
-            self._turn_shards()
-        finally:
-            self._is_due = False
+        self._is_before_sends = True
+        if self._dirty or self._moved:
+            self._is_due = True  # what they put in line is worked off by this very run
+            try:
+                self._turn_shards()
+            finally:
+                self._is_due = False
         try:
             if self._dirty_next or self._dirty:
                 self._dirty += self._dirty_next
@@ -171,7 +174,12 @@ class Turn:
         finally:
             self._is_before_sends = False
         if self._senders:
-            self._send()
+            senders, self._senders = self._senders, []
+            for sender in senders:
+                try:
+                    sender.send_ready()
+                except Exception as error:
+                    sender.turn_failed(error)
         if self._used:
             for buffer in self._used:
                 self._pool.give_back(buffer)
@@ -201,14 +209,6 @@ class Turn:
                     shard.tell_moved()
                 except Exception as error:
                     shard.turn_failed(error)
-
-    def _send(self) -> None:
-        senders, self._senders = self._senders, []
-        for sender in senders:
-            try:
-                sender.send_ready()
-            except Exception as error:
-                sender.turn_failed(error)
 
     def close(self) -> None:
         """No more turns: what is in line stays there."""

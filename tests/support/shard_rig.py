@@ -168,6 +168,7 @@ class ShardRig:
             remote=self.remote,
         )
         self._is_alive = True
+        self._is_alive = True
         self.shards, self.context, self.reader = self.local.directory, self.local.context, self.local.reader
         self.flusher, self.sealing, self.healing = self.local.flusher, self.local.sealing, self.local.healing
         self.threads, self.checkpoints = self.context.threads, self.local.checkpoints
