@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stratalog.machines.segment_leader import OfferedBatch
+from stratalog.machines.leader_events import OfferedBatch
+from stratalog.machines.waiting_lines import WaitingLines
 from stratalog_node.buffers import Buffer, BufferPool
 from stratalog_node.serve.byte_budget import ByteBudget
-from stratalog_node.shards.waiting import Waiting, WaitingLines
 
 KEPT = 1 << 20
 
@@ -121,8 +121,10 @@ TestPool = PoolMachine.TestCase
 TestBudget = BudgetMachine.TestCase
 
 
-def batch(acks: int) -> OfferedBatch:
-    return OfferedBatch(b"", 0, 1, 0, -1, -1, -1, acks, None, None)
+def batch(acks: int, end_offset: int) -> OfferedBatch:
+    made = OfferedBatch(b"", 0, 1, 0, -1, -1, -1, acks, None, None)
+    made.base_offset = end_offset - 1
+    return made
 
 
 @given(st.lists(st.tuples(st.sampled_from([-1, 1]), st.booleans(), st.integers(0, 20), st.integers(0, 20))))
@@ -130,27 +132,28 @@ def test_every_waiting_answer_is_taken_once_in_order_and_never_too_early(
     steps: list[tuple[int, bool, int, int]],
 ) -> None:
     lines = WaitingLines()
-    inside: dict[int, list[Waiting]] = {-1: [], 1: []}
+    inside: dict[int, list[OfferedBatch]] = {-1: [], 1: []}
     end = mark = high = 0
     for acks, is_repeated, leader_step, high_step in steps:
         if is_repeated and end > mark:
-            waiting = Waiting(mark + (end - mark + 1) // 2, 0, batch(acks))
+            waiting = batch(acks, mark + (end - mark + 1) // 2)
             lines.insert(waiting)
         else:
             end += 1
-            waiting = Waiting(end, 0, batch(acks))
+            waiting = batch(acks, end)
             lines.append(waiting)
         inside[acks].append(waiting)
         mark = min(end, mark + leader_step % 3)
         high = min(mark, high + high_step % 3)
-        taken = list(lines.take_reached(mark, high))
+        taken = lines.take_reached(mark, high)
         for acks_of, limit in ((1, mark), (-1, high)):
             due = [w for w in inside[acks_of] if w.end_offset <= limit]
-            got = [w for w in taken if w.batch.acks == acks_of]
+            got = [w for w in taken if w.acks == acks_of]
             assert set(map(id, got)) == set(map(id, due))
             assert [w.end_offset for w in got] == sorted(w.end_offset for w in got)
             inside[acks_of] = [w for w in inside[acks_of] if w.end_offset > limit]
         assert len(lines) == sum(map(len, inside.values()))
-    lost = list(lines.take_above(high + 2))
+    lost = lines.take_above(high + 2)
     assert all(w.end_offset > high + 2 for w in lost)
+    assert all(w.payload is None for w in lost), "what waits is the answer"
     assert len(lines) == sum(1 for line in inside.values() for w in line if w.end_offset <= high + 2)

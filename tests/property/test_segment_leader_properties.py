@@ -8,8 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.segment_leader import (
+from stratalog.machines.leader_events import (
     Acknowledge,
     BatchesPersisted,
     BatchesReceived,
@@ -25,8 +24,9 @@ from stratalog.machines.segment_leader import (
     ProposeIsr,
     RollPolicy,
     RollSegment,
-    SegmentLeader,
 )
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.model.ids import SegmentKey
 
 MEMBERS = st.sampled_from([2, 3])

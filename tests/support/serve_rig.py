@@ -166,6 +166,6 @@ class ServeRig(ShardRig):
             "outstanding reads": self.reader.outstanding_bytes,
             "pins": [str(file.path) for file in self.context.descriptors._open if file.pins],
             "waiters": [shard.key for shard in self.shards.all() if shard.waiters],
-            "waiting answers": [shard.key for shard in self.shards.all() if len(shard._waiting)],
+            "waiting answers": [shard.key for shard in self.shards.all() if shard.chain.waiting_count],
         }
         return {name: what for name, what in held.items() if what}

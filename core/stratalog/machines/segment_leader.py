@@ -1,235 +1,52 @@
 """The leader of one active segment: gives offsets, decides what is acknowledged, when to roll, who is in sync.
 
-Plain data in, plain data out; the shell around it (`stratalog_node.shards`) writes files and answers clients, the
-simulator is another shell. Step it once per shard and loop tick with everything that came.
+Plain data in, plain data out (`machines/leader_events.py`). A shard's segments in a row are `machines/shard_chain.py`,
+which steps this once per loop tick with everything that came; the simulator is another shell of both.
 Cost: about 2 us a step and 0.5 us a batch.
 Source: docs/design.md section 3, rules 1-6.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias, assert_never
+from typing import assert_never
 
-from stratalog.machines.producer_table import Duplicate, ProducerTable, SequenceFault
+from stratalog.machines.leader_events import (
+    Acknowledge,
+    AnswerDuplicate,
+    BatchesPersisted,
+    BatchesReceived,
+    BatchesWritten,
+    FenceRaised,
+    FlushFailed,
+    FollowerFetched,
+    FollowerLagged,
+    IsrCommitted,
+    LeaderEffect,
+    LeaderEvent,
+    LeaderLife,
+    LeaderStatus,
+    OfferedBatch,
+    OpeningConfirmed,
+    PersistBatches,
+    PersistFailed,
+    PolicyChanged,
+    ProposeIsr,
+    RefuseBatch,
+    RollAsked,
+    RollFailed,
+    RollPolicy,
+    RollSegment,
+    StopLeading,
+    SuccessorOpened,
+    TimePassed,
+)
+from stratalog.machines.producer_table import Duplicate, ProducerTable
 from stratalog.model.append import AppendFailure
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerSnapshot
 
-
-class OfferedBatch:
-    """One record batch that a client offers. `payload`, `request` and `slot` (which of the
-    request's answers is this batch's) belong to the shell and are never looked at."""
-
-    __slots__ = (
-        "acks",
-        "base_offset",
-        "base_sequence",
-        "max_timestamp_ms",
-        "payload",
-        "producer_epoch",
-        "producer_id",
-        "record_count",
-        "request",
-        "size_bytes",
-        "slot",
-    )
-
-    def __init__(
-        self,
-        payload: Any,
-        size_bytes: int,
-        record_count: int,
-        max_timestamp_ms: int,
-        producer_id: int,
-        producer_epoch: int,
-        base_sequence: int,
-        acks: int,
-        request: Any,
-        slot: Any,
-    ) -> None:
-        self.payload = payload
-        self.size_bytes = size_bytes
-        self.record_count = record_count
-        self.max_timestamp_ms = max_timestamp_ms
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.base_sequence = base_sequence
-        self.acks = acks
-        self.request = request
-        self.slot = slot
-        self.base_offset = -1
-
-    @property
-    def end_offset(self) -> int:
-        return self.base_offset + self.record_count
-
-
-# Events: what happened
-# -------------------------------------------------------------------------------------------------
-@dataclass(slots=True)
-class BatchesReceived:
-    batches: list[OfferedBatch]
-
-
-@dataclass(frozen=True, slots=True)
-class BatchesWritten:
-    """The last `PersistBatches` is in the file, but not yet as durable as the flush policy asks."""
-
-
-@dataclass(slots=True)
-class BatchesPersisted:
-    """Everything below `end_offset` is as durable here as the topic's flush policy asks."""
-
-    end_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class PersistFailed:
-    """The last `PersistBatches` did not reach the file, which ends again where it did before."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpeningConfirmed:
-    """The meta service knows this segment (a roll was committed): what is in it may be acknowledged."""
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerFetched:
-    """A follower asked for `offset`: it holds everything below."""
-
-    node_id: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class IsrCommitted:
-    """The meta service accepted an ISR (or told of a newer one)."""
-
-    isr: tuple[int, ...]
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerLagged:
-    """A follower in the ISR has not caught up for longer than allowed."""
-
-    node_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class FenceRaised:
-    """The meta service is sealing this segment without us: never acknowledge anything again (rule 7)."""
-
-    fence: int
-
-
-@dataclass(frozen=True, slots=True)
-class RollAsked:
-    """By command."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimePassed:
-    """Look at the segment's age."""
-
-
-LeaderEvent: TypeAlias = (
-    BatchesReceived
-    | BatchesWritten
-    | BatchesPersisted
-    | PersistFailed
-    | OpeningConfirmed
-    | FollowerFetched
-    | IsrCommitted
-    | FollowerLagged
-    | FenceRaised
-    | RollAsked
-    | TimePassed
-)
-
-
-# Effects: what the shell must do, in this order -----------------------------------------------------------------------
-@dataclass(slots=True)
-class PersistBatches:
-    """Append these, in order; each has its base offset. Then tell: `BatchesPersisted`, or
-    `BatchesWritten` first where durability takes longer, or `PersistFailed`."""
-
-    batches: list[OfferedBatch]
-    size_bytes: int
-    max_timestamp_ms: int
-    end_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class RefuseBatch:
-    """Nothing was appended."""
-
-    batch: OfferedBatch
-    why: AppendFailure | SequenceFault
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerDuplicate:
-    """In the log already: answer with its offset, once everything below `duplicate.end_offset` may be acknowledged."""
-
-    batch: OfferedBatch
-    duplicate: Duplicate
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
-    """acks=1 may be answered below `leader_mark`, acks=all (and readers served) below `high_watermark`."""
-
-    leader_mark: int
-    high_watermark: int
-
-
-@dataclass(slots=True)
-class RollSegment:
-    """This segment ends at `end_offset`. `remaining` were offered but belong to the next one."""
-
-    end_offset: int
-    remaining: list[OfferedBatch] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class ProposeIsr:
-    """Ask the meta service for this ISR under `version` (compare-and-set)."""
-
-    isr: tuple[int, ...]
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class StopLeading:
-    """Fenced: whoever still waits gets "outcome unknown"."""
-
-
-LeaderEffect: TypeAlias = (
-    PersistBatches | RefuseBatch | AnswerDuplicate | Acknowledge | RollSegment | ProposeIsr | StopLeading
-)
-
-
-@dataclass(frozen=True, slots=True)
-class RollPolicy:
-    """When a segment is full or old. Sizes in bytes of batches."""
-
-    segment_bytes: int
-    segment_ms: int
-    min_insync_replicas: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderStatus:
-    key: SegmentKey
-    end_offset: int
-    durable_offset: int
-    high_watermark: int
-    size_bytes: int
-    isr: tuple[int, ...]
-    is_confirmed: bool
-    is_fenced: bool
+_TAKES_BATCHES = (LeaderLife.OPEN, LeaderLife.DOUBTED)
+_ACKNOWLEDGES_NOTHING = (LeaderLife.FENCED, LeaderLife.FLUSH_FAILED)
 
 
 class SegmentLeader:
@@ -237,30 +54,30 @@ class SegmentLeader:
 
     Invariant: base_offset <= high_watermark <= durable_offset <= end_offset, and the high watermark never falls.
     Invariant: nothing moves the high watermark before the segment's opening is confirmed, or after a fence.
-    Invariant: an offset is given once in an epoch. `is_tail_doubted` says that a former life may have given offsets
-    from `end_offset` on, of which the disk knows nothing any more: such a segment takes no batch, the first rolls it.
+    Invariant: an offset is given once in an epoch: a leader whose tail is doubted takes no batch, the first rolls it.
+    Nothing is set from outside: what happens to it are events, what a start found is told when it is made.
     Source: docs/design.md section 3, rules 1-6.
     """
 
     __slots__ = (
         "_follower_offsets",
         "_in_flight",
+        "_rolled_from",
         "_undo",
         "durable_offset",
         "end_offset",
         "first_append_ms",
         "high_watermark",
         "is_confirmed",
-        "is_ended",
-        "is_fenced",
-        "is_tail_doubted",
         "isr",
         "isr_version",
         "key",
+        "life",
         "max_timestamp_ms",
         "node_id",
         "policy",
         "producers",
+        "producers_at_end",
         "proposed_isr",
         "size_bytes",
     )
@@ -280,7 +97,9 @@ class SegmentLeader:
         first_append_ms: int | None = None,
         is_confirmed: bool = True,
         is_tail_doubted: bool = False,
+        is_ended: bool = False,
     ) -> None:
+        """`is_ended`: found at a start, and known to the meta service to have ended where it ends."""
         self.key = key
         self.node_id = node_id
         self.policy = policy
@@ -295,9 +114,13 @@ class SegmentLeader:
         self.size_bytes = size_bytes
         self.max_timestamp_ms = max_timestamp_ms
         self.first_append_ms = first_append_ms
-        self.is_fenced = False
-        self.is_ended = False
-        self.is_tail_doubted = is_tail_doubted
+        self.life = LeaderLife.DOUBTED if is_tail_doubted else LeaderLife.OPEN
+        self.producers_at_end: tuple[ProducerSnapshot, ...] | None = None
+        """Once it has ended: what its seal record carries."""
+        if is_ended:
+            self.life = LeaderLife.ENDED
+            self.producers_at_end = producers.snapshot()
+        self._rolled_from = self.life
         self._follower_offsets: dict[int, int] = {}
         self._undo: list[tuple[int, ProducerSnapshot | None]] = []
         self._in_flight: tuple[int, int, int, int | None] | None = None
@@ -327,8 +150,23 @@ class SegmentLeader:
             case FollowerLagged(node_id):
                 return self._propose(tuple(n for n in self.isr if n != node_id)) if node_id != self.node_id else []
             case FenceRaised():
-                self.is_fenced = True
+                self.life = LeaderLife.FENCED
                 return [StopLeading()]
+            case FlushFailed():
+                if self.life is not LeaderLife.FENCED:
+                    self.life = LeaderLife.FLUSH_FAILED
+                return []
+            case SuccessorOpened(producers):
+                assert self.life not in _TAKES_BATCHES, "a segment goes on behind one that has not ended"
+                self.producers_at_end = producers
+                return []
+            case RollFailed():
+                if self.life is LeaderLife.ENDED:
+                    self.life = self._rolled_from
+                return []
+            case PolicyChanged(policy):
+                self.policy = policy
+                return []
             case RollAsked():
                 return self._roll([]) if self.end_offset > self.key.base_offset else []
             case TimePassed():
@@ -339,10 +177,11 @@ class SegmentLeader:
                 assert_never(event)
 
     def _append(self, offered: list[OfferedBatch], now_ms: int) -> list[LeaderEffect]:
-        if self.is_fenced or self.is_ended:
-            return [RefuseBatch(batch, AppendFailure.NOT_LEADER) for batch in offered]
-        if self.is_tail_doubted:
-            return self._roll(offered)
+        if self.life is not LeaderLife.OPEN:
+            if self.life is LeaderLife.DOUBTED:
+                return self._roll(offered)
+            why = AppendFailure.STOPPED if self.life is LeaderLife.FLUSH_FAILED else AppendFailure.NOT_LEADER
+            return [RefuseBatch(batch, why) for batch in offered]
         assert self._in_flight is None, "the last PersistBatches was not answered"
         effects: list[LeaderEffect] = []
         accepted: list[OfferedBatch] = []
@@ -401,9 +240,9 @@ class SegmentLeader:
         return effects
 
     def _roll(self, remaining: list[OfferedBatch]) -> list[LeaderEffect]:
-        if self.is_ended or self.is_fenced:
+        if self.life not in _TAKES_BATCHES:
             return []
-        self.is_ended = True
+        self._rolled_from, self.life = self.life, LeaderLife.ENDED
         return [RollSegment(self.end_offset, remaining)]
 
     def _undo_append(self) -> None:
@@ -414,10 +253,11 @@ class SegmentLeader:
         self._undo.clear()
         self.end_offset, self.size_bytes, self.max_timestamp_ms, self.first_append_ms = self._in_flight
         self._in_flight = None
-        self.is_ended = False
+        if self.life is LeaderLife.ENDED:
+            self.life = LeaderLife.OPEN
 
     def _advance(self) -> list[LeaderEffect]:
-        if not self.is_confirmed or self.is_fenced:
+        if not self.is_confirmed or self.life in _ACKNOWLEDGES_NOTHING:
             return []
         mark = self.durable_offset
         # Rule 5: whoever meta counts as in sync holds the mark back, also while a smaller ISR is only proposed.
@@ -455,10 +295,15 @@ class SegmentLeader:
         self.isr, self.isr_version = isr, version
         return self._advance()
 
+    @property
+    def is_wholly_committed(self) -> bool:
+        return self.high_watermark == self.end_offset
+
     def check_invariants(self) -> None:
         assert self.key.base_offset <= self.high_watermark <= self.durable_offset <= self.end_offset
         assert self.size_bytes >= 0
-        assert self.node_id in self.isr or self.is_fenced
+        assert self.node_id in self.isr or self.life is LeaderLife.FENCED
+        assert self.producers_at_end is None or self.life not in _TAKES_BATCHES
 
     def describe(self) -> LeaderStatus:
         return LeaderStatus(
@@ -469,5 +314,5 @@ class SegmentLeader:
             self.size_bytes,
             self.isr,
             self.is_confirmed,
-            self.is_fenced,
+            self.life,
         )

@@ -15,6 +15,7 @@ class AppendFailure(Enum):
 
     NO_ROOM = "there is no room for new data; this ends by itself once there is"
     WRITE_FAILED = "the disk did not take it"
+    NOT_OPEN = "this node leads no active segment of the shard yet"
     HEALING = "what the disk lost of the log is being brought back"
     STOPPED = "the shard takes no writes until the node is started again"
     NOT_LEADER = "another node leads the shard"

@@ -31,6 +31,7 @@ from stratalog.admin_api.models import (
 )
 from stratalog.admin_api.next_steps import GIVE_BUCKET
 from stratalog.admin_api.wording import counted, human_duration
+from stratalog.machines.shard_life import Stop
 from stratalog.model import commands
 from stratalog.model.commands import DeleteTopic
 from stratalog.model.errors import InvalidRequest, NotFound
@@ -53,7 +54,6 @@ from stratalog_node.admin.locate import locate
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.admin.verify import verify
 from stratalog_node.shards.shard_view import ShardView
-from stratalog_node.shards.stopped import Stop
 from stratalog_node.slices import Slices
 
 SEAL_WAIT_S = 10.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from stratalog.machines.shard_life import Stop
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import NotFound
 from stratalog.model.ids import ShardKey
@@ -16,7 +17,6 @@ from stratalog.settings.process import ProcessSettings
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.shard_view import ShardView
-from stratalog_node.shards.stopped import Stop
 from stratalog_node.topic_changes import TopicChanges
 
 

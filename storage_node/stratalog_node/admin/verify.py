@@ -13,6 +13,7 @@ from typing import Literal
 from stratalog.admin_api.models import Finding, VerifyDone, VerifyRequest, VerifySegment, VerifyStart
 from stratalog.admin_api.next_steps import CHECK_VOLUME
 from stratalog.machines.missing_copies import judge_missing
+from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, StratalogError
 from stratalog.model.segment import RemoteState, Segment, SegmentIdentity
 from stratalog.telemetry.fair_turns import FairTurns
@@ -22,7 +23,6 @@ from stratalog_node.check.batch_stream import BatchStream
 from stratalog_node.check.local_segment import check_index_file, check_segment_file
 from stratalog_node.check.remote_segment import check_remote_segment
 from stratalog_node.shards.shard_view import ShardView
-from stratalog_node.shards.stopped import Stop, StopCause
 from stratalog_node.slices import Slices
 
 _RANGE_BYTES = 4 << 20

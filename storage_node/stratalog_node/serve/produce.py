@@ -16,8 +16,8 @@ from stratalog.formats.offered_batch import LZ4, ZSTD, BatchFault, FaultyBatch, 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.produce import ProducedPartition, TopicRecords, decode_produce, encode_produce_response
+from stratalog.machines.leader_events import OfferedBatch
 from stratalog.machines.producer_table import SequenceFault
-from stratalog.machines.segment_leader import OfferedBatch
 from stratalog.model.append import AppendFailure
 from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.connection import Connection
@@ -49,6 +49,7 @@ CODES: dict[BatchFault | SequenceFault | AppendFailure, ErrorCode] = {
     SequenceFault.STALE_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     AppendFailure.NO_ROOM: ErrorCode.KAFKA_STORAGE_ERROR,
     AppendFailure.WRITE_FAILED: ErrorCode.KAFKA_STORAGE_ERROR,
+    AppendFailure.NOT_OPEN: ErrorCode.KAFKA_STORAGE_ERROR,
     AppendFailure.HEALING: ErrorCode.KAFKA_STORAGE_ERROR,
     AppendFailure.STOPPED: ErrorCode.KAFKA_STORAGE_ERROR,
     AppendFailure.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from stratalog.formats.index_points import INDEX_INTERVAL_BYTES, IndexBuilder
 from stratalog.formats.offered_batch import assign
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.segment_leader import OfferedBatch, PersistBatches, SegmentLeader
-from stratalog.model.producers import ProducerSnapshot
+from stratalog.machines.leader_events import OfferedBatch, PersistBatches
+from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.model.segment import SegmentIdentity
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.local_copy import LocalCopy
@@ -27,7 +27,6 @@ class ActiveSegment(LocalCopy):
         "identity",
         "index",
         "leader",
-        "producers_at_end",
     )
 
     def __init__(
@@ -43,8 +42,6 @@ class ActiveSegment(LocalCopy):
         self.identity = identity
         self.leader = leader
         self.index = index
-        self.producers_at_end: tuple[ProducerSnapshot, ...] | None = None
-        """Set when the segment has ended: what its seal record will carry."""
         self.flushed_bytes = 0
         self.hw_offset = leader.high_watermark
         self.hw_position = self.size_bytes if leader.high_watermark == leader.end_offset else 0
@@ -89,7 +86,3 @@ class ActiveSegment(LocalCopy):
             self.hw_offset, self.hw_position = offset, position
             reached += 1
         del marks[:reached]
-
-    @property
-    def is_wholly_committed(self) -> bool:
-        return self.leader.high_watermark == self.leader.end_offset

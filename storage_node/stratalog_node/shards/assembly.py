@@ -152,11 +152,11 @@ async def open_shards(
         await asyncio.to_thread(lost_flushes.mend)
         doubted = take_clean_stop(layout.clean_file, node_epoch)
         recovery = Recovery(context, directory, copies, flusher, checkpoints, doubted)
-        await _recover(recovery, journals, sealing)
+        await _recover(recovery, journals)
         catalog.on_change(directory.follow)
         # Only now do these have anything to end.
         space = SpaceGuard(context.gate, disk, reserve_bytes=settings.disk_reserve_bytes)
-        healing = Healing(context, directory, recovery, sealing, remote)
+        healing = Healing(context, directory, recovery, remote)
         taken.push_async_callback(_stop, context, node_epoch, flusher, directory)
         taken.push_async_callback(space.close)
         taken.push_async_callback(sealing.close)
@@ -171,7 +171,7 @@ async def _stop(context: ShardContext, node_epoch: int, flusher: Flusher, direct
         note_clean_stop(context.layout.clean_file, node_epoch, directory.doubted())
 
 
-async def _recover(recovery: Recovery, journals: list[Path], sealing: Sealing) -> None:
+async def _recover(recovery: Recovery, journals: list[Path]) -> None:
     if journals:
         entries = await asyncio.to_thread(recovery.replay_journal)
         log.info("journal replayed", entries=entries)
@@ -179,4 +179,4 @@ async def _recover(recovery: Recovery, journals: list[Path], sealing: Sealing) -
     recovery.revoke_stale()
     for path in journals:
         remove_journal(path)
-    recovery.hand_over(sealing)
+    recovery.hand_over()

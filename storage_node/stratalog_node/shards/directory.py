@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
+from stratalog.machines.shard_life import Stop
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
 from stratalog.model.segment import SegmentState
@@ -12,7 +13,6 @@ from stratalog.model.topic import Topic
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.rules import ShardRules
 from stratalog_node.shards.shard_log import ShardLog
-from stratalog_node.shards.stopped import Stop
 from stratalog_node.shards.workers import ShardWorkers
 
 
@@ -48,11 +48,11 @@ class ShardDirectory:
         return [(shard, shard.stop) for shard in self._shards.values() if shard.stop is not None]
 
     def doubted(self) -> dict[ShardKey, int]:
-        """Shards of which the active segment takes no batches (see `ShardLog.doubted_epoch`), with its epoch."""
+        """Shards of which the active segment takes no batches (see `ShardChain.doubted_epoch`), with its epoch."""
         return {
-            key: shard.doubted_epoch
+            key: shard.chain.doubted_epoch
             for key, shard in self._shards.items()
-            if shard.doubted_epoch >= 0 and shard.epoch == shard.doubted_epoch
+            if shard.chain.doubted_epoch >= 0 and shard.epoch == shard.chain.doubted_epoch
         }
 
     # Following the catalog ------------------------------------------------------------------------------------------
@@ -68,11 +68,8 @@ class ShardDirectory:
         topic = catalog.topic_by_id(key.topic_id)
         if topic is None or key in self._shards:
             return self._shards.get(key)
-        shard = ShardLog(self._context, self._workers, key, topic, self._rules_for(topic))
+        shard = ShardLog(self._context, self._workers, key, topic, self._rules_for(topic), catalog.segments(key))
         shard.log_start_offset = catalog.log_start_offset(key)
-        segments = catalog.segments(key)
-        shard.high_watermark = segments[-1].base_offset if segments else 0
-        shard.led_since_epoch = segments[-1].epoch if segments else 0
         self._shards[key] = shard
         line = self._by_name.setdefault(topic.name, [])
         line.extend([None] * (key.shard + 1 - len(line)))

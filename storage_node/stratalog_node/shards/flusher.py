@@ -20,6 +20,8 @@ from functools import partial
 from typing import Protocol
 
 from stratalog.formats.checkpoint import Checkpoint
+from stratalog.machines.chain_events import ChainEvent, SegmentFlushFailed, SegmentHeard
+from stratalog.machines.leader_events import BatchesPersisted
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog.model.topic import Topic
 from stratalog.telemetry.logs import logger
@@ -78,12 +80,8 @@ class FlushedShard(Protocol):
         """Segments that ended and are not sealed yet, oldest first."""
         ...
 
-    def persisted(self, active: ActiveSegment, end_offset: int, now_ms: int) -> None:
-        """Everything below `end_offset` is on the disk."""
-        ...
-
-    def flush_failed(self, active: ActiveSegment, reason: str, now_ms: int) -> None:
-        """What the disk holds of this segment is not known any more."""
+    def tell(self, event: ChainEvent) -> None:
+        """How flushes of its segments end: see `SegmentHeard`, `SegmentFlushFailed`."""
         ...
 
     def stop_after_fault(self, reason: str) -> None: ...
@@ -163,8 +161,8 @@ class Flusher:
                     self.stats.failures += len(group)
                     log.error("flushes stopped by a fault", files=len(group), exc_info=True)
                     for ask in group:
-                        ask.shard.flush_failed(
-                            ask.active, f"a fault in the node, see its log: {fault}", self._clock_ms()
+                        ask.shard.tell(
+                            SegmentFlushFailed(ask.active.key.epoch, f"a fault in the node, see its log: {fault}")
                         )
                     continue
                 if not is_whole:
@@ -187,12 +185,11 @@ class Flusher:
         self.stats.groups += 1
         self.stats.group_files += len(group)
         self.stats.microseconds += int((time.perf_counter() - begin) * 1e6)
-        now_ms = self._clock_ms()
         is_whole = True
         for ask, error in zip(group, outcomes, strict=True):
             if error is None:
                 try:
-                    ask.shard.persisted(ask.active, ask.end_offset, now_ms)
+                    ask.shard.tell(SegmentHeard(ask.active.key.epoch, BatchesPersisted(ask.end_offset)))
                 except Exception as fault:  # one shard's fault must not leave the others unanswered (F48)
                     log.error("shard stopped by a fault", topic=ask.shard.topic.name, exc_info=True)
                     ask.shard.stop_after_fault(f"a fault in the node, see its log: {fault}")
@@ -200,7 +197,7 @@ class Flusher:
             self.stats.failures += 1
             if isinstance(error, FlushLost | NotFound) or not isinstance(error, StratalogError):
                 log.error("flush failed; its appends stay unacknowledged", error=str(error))
-                ask.shard.flush_failed(ask.active, str(error), now_ms)
+                ask.shard.tell(SegmentFlushFailed(ask.active.key.epoch, str(error)))
             else:
                 log.warning("flush not possible now, trying again", error=str(error))
                 self._asked.setdefault(ask.active, ask)
@@ -254,7 +251,7 @@ class Flusher:
         for active, error in failed:
             self.stats.failures += 1
             # What was acknowledged is in the journal; what comes now would be read back from a file in doubt.
-            shards[active].flush_failed(active, str(error), self._clock_ms())
+            shards[active].tell(SegmentFlushFailed(active.key.epoch, str(error)))
 
     # Background flushes and checkpoints ---------------------------------------------------------------------------
     def note_written(self, shard: FlushedShard, active: ActiveSegment) -> None:
@@ -295,7 +292,7 @@ class Flusher:
                 await self.make_durable(active)
             except FlushLost as error:
                 self.stats.failures += 1
-                shard.flush_failed(active, str(error), self._clock_ms())
+                shard.tell(SegmentFlushFailed(active.key.epoch, str(error)))
                 raise
 
     async def _run_background(self) -> None:
@@ -336,7 +333,7 @@ class Flusher:
         except FlushLost as error:
             self.stats.failures += 1
             log.error("background flush failed", error=str(error))
-            shard.flush_failed(active, str(error), self._clock_ms())
+            shard.tell(SegmentFlushFailed(active.key.epoch, str(error)))
             return
         except Exception as error:  # tried again, and the files that follow are flushed now
             self.stats.failures += 1
@@ -376,5 +373,5 @@ class Flusher:
             max_timestamp_ms=active.index.max_timestamp_ms,
             points=active.index.freeze(),
             # An ended segment shares its table with the next one, which has gone on.
-            producers=leader.producers.snapshot() if active.producers_at_end is None else active.producers_at_end,
+            producers=leader.producers.snapshot() if leader.producers_at_end is None else leader.producers_at_end,
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import assert_never
 
+from stratalog.machines.chain_events import ShardStopped
 from stratalog.machines.restart_events import Heal, MakeAnew, RevokeCheckpoints, StopKind
 from stratalog.machines.shard_healing import (
     AttemptBegun,
@@ -30,6 +31,7 @@ from stratalog.machines.shard_healing import (
     StopHealing,
     TryAgain,
 )
+from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model.commands import AdvanceLogStart, RollSegment
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -44,9 +46,7 @@ from stratalog_node.shards.giving_up import GivingUp
 from stratalog_node.shards.opening import make_anew
 from stratalog_node.shards.recovery import Recovery, describe_missing
 from stratalog_node.shards.refill import FileRefill
-from stratalog_node.shards.sealing import Sealing
 from stratalog_node.shards.shard_log import ShardLog
-from stratalog_node.shards.stopped import Stop, StopCause
 
 log = logger(__name__)
 
@@ -61,14 +61,12 @@ class Healing:
         context: ShardContext,
         directory: ShardDirectory,
         recovery: Recovery,
-        sealing: Sealing,
         remote: RemoteBatches | None,
     ) -> None:
         """`remote` is None on a node without an object store."""
         self._context = context
         self._directory = directory
         self._recovery = recovery
-        self._sealing = sealing
         self._remote = remote
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -146,7 +144,7 @@ class Healing:
             case Refill():
                 return await file.refill(step)
             case FindHoles(_, _, _, why):
-                shard.stop = self._waiting(shard, missing, why)
+                shard.tell(ShardStopped(self._waiting(shard, missing, why)))
                 return HolesFound(await file.find_holes(step), shard.rules.gives_up_lost)
             case GiveUp():
                 self._tell_given_up(shard, step)
@@ -162,7 +160,7 @@ class Healing:
                 file.close()  # the pass opens it anew, and may cut it
                 await self._open_again(shard)
             case TryAgain(why):
-                shard.stop = self._waiting(shard, missing, why)
+                shard.tell(ShardStopped(self._waiting(shard, missing, why)))
             case StopHealing():
                 self._stop(shard, step, missing)
             case _:
@@ -177,7 +175,7 @@ class Healing:
         await self._recovery.recover_again(shard)
         if self._directory.get(shard.key) is not shard or shard.stop is not None:
             return
-        self._recovery.hand_over(self._sealing)
+        self._recovery.hand_over()
         self._context.stats.healed_shards += 1
         log.info("shard healed", topic=shard.topic.name, shard=shard.key.shard, end_offset=shard.end_offset)
         self._context.turn.tell_moved(shard)
@@ -200,7 +198,7 @@ class Healing:
                 f"them, and {step.why}"
             )
         log.error("shard cannot be healed", topic=shard.topic.name, shard=shard.key.shard, error=reason)
-        shard.stop = Stop(reason, _CAUSES[step.kind])
+        shard.tell(ShardStopped(Stop(reason, _CAUSES[step.kind])))
 
     def _tell_given_up(self, shard: ShardLog, step: GiveUp) -> None:
         for base_offset, end_offset in step.holes:

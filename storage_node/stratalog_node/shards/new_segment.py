@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from stratalog.formats.index_points import IndexBuilder
 from stratalog.formats.segment_file import encode_segment_header
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.segment_leader import RollPolicy, SegmentLeader
-from stratalog.model.ids import SegmentKey
+from stratalog.machines.chain_events import ActiveNamed, ActiveUnknown
+from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import SegmentIdentity
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.active import ActiveSegment
@@ -20,28 +21,24 @@ def identity_of(context: ShardContext, key: SegmentKey, topic: str) -> SegmentId
     )
 
 
-def open_new(
-    context: ShardContext,
-    key: SegmentKey,
-    topic: str,
-    policy: RollPolicy,
-    table: ProducerTable,
-    *,
-    isr: tuple[int, ...],
-    is_confirmed: bool,
-    is_tail_doubted: bool,
-) -> ActiveSegment:
+def open_new(context: ShardContext, topic: str, leader: SegmentLeader) -> ActiveSegment:
     """Raises: DiskFull, Unavailable; then there is no file."""
-    identity = identity_of(context, key, topic)
-    file = SegmentFile(context.layout.segment(key), context.descriptors, 0)
+    identity = identity_of(context, leader.key, topic)
+    file = SegmentFile(context.layout.segment(leader.key), context.descriptors, 0)
     file.create(encode_segment_header(identity))
-    leader = SegmentLeader(
-        key,
-        context.node_id,
-        policy,
-        table,
-        isr=isr,
-        is_confirmed=is_confirmed,
-        is_tail_doubted=is_tail_doubted,
-    )
-    return ActiveSegment(identity, file, leader, IndexBuilder(key.base_offset))
+    return ActiveSegment(identity, file, leader, IndexBuilder(leader.key.base_offset))
+
+
+def name_active(
+    context: ShardContext, key: ShardKey, inherited: tuple[ProducerSnapshot, ...] | None
+) -> ActiveNamed | ActiveUnknown:
+    """What the meta service says of a shard's active segment, and the producers it begins with: those that recovery
+    knows, else those that the seal before it holds."""
+    segment = context.catalog.active_segment(key)
+    if segment is None:
+        return ActiveUnknown()
+    if inherited is None:
+        segments = context.catalog.segments(key)
+        previous = segments[-2].seal if len(segments) > 1 else None
+        inherited = previous.producers if previous else ()
+    return ActiveNamed(segment.key, segment.leader, segment.isr, context.producer_table(inherited))

@@ -116,7 +116,6 @@ class OpenedFiles:
             scan.index,
             checked_from=found.checked_from,
         )
-        active.producers_at_end = found.producers if found.is_ended else None
         if opened.is_flushed:
             active.flushed_bytes = file.size_bytes
         elif found.checked_from:
@@ -128,7 +127,7 @@ class OpenedFiles:
         return active
 
     def _leader_of(self, found: RecoveredSegment, scan: SegmentScan, created_ms: int) -> SegmentLeader:
-        leader = SegmentLeader(
+        return SegmentLeader(
             found.key,
             self._context.node_id,
             self._shard.rules.roll,
@@ -140,9 +139,8 @@ class OpenedFiles:
             first_append_ms=created_ms if found.size_bytes else None,
             is_confirmed=found.is_confirmed,
             is_tail_doubted=found.is_tail_doubted,
+            is_ended=found.is_ended,
         )
-        leader.is_ended = found.is_ended
-        return leader
 
     def close(self) -> None:
         """Those that nobody took."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratalog.machines.segment_leader import OfferedBatch
+from stratalog.machines.leader_events import OfferedBatch
 from stratalog_node.turn import Turn
 
 _OPENINGS_PER_TURN = 32
@@ -36,3 +36,10 @@ class Openings:
             return True
         self._deferred_bytes += size_bytes
         return False
+
+
+def take_out_of_buffers(batches: Sequence[OfferedBatch]) -> None:
+    """Their bytes lie in receive buffers, which go back at the end of the turn, unless they were copied before."""
+    for batch in batches:
+        if not isinstance(batch.payload.obj, bytearray) or len(batch.payload.obj) != batch.size_bytes:
+            batch.payload = memoryview(bytearray(batch.payload))

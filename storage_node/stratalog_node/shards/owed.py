@@ -9,8 +9,8 @@ Source: KAFKA-14312, KAFKA-15591; KAFKA-14920 mends it there in the same way, fo
 
 from __future__ import annotations
 
+from stratalog.machines.leader_events import OfferedBatch
 from stratalog.machines.producer_table import ProducerTable, is_before
-from stratalog.machines.segment_leader import OfferedBatch
 
 _MOST = 1_000
 """Producers of one shard. Above that the one refused longest ago is forgotten."""

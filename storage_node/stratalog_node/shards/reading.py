@@ -201,6 +201,16 @@ class ShardReader:
         return Read([view], size, release, extent.next_offset)
 
     # Off the loop ---------------------------------------------------------------------------------------------------
+    async def read_to_keep(self, shard: LocalShard, offset: int, max_bytes: int) -> list[bytes | memoryview]:
+        """As `read`, but the caller may keep what it gets. Raises: Unavailable, Corrupt, NotFound."""
+        read = await self.read(shard, offset, max_bytes)
+        try:
+            # A view is of a pooled buffer, which goes back now.
+            return [bytes(piece) if isinstance(piece, memoryview) else piece for piece in read.in_memory()]
+        finally:
+            if read.release is not None:
+                read.release()
+
     async def read(self, shard: LocalShard, offset: int, max_bytes: int) -> Read:
         """From wherever the policy says. Raises: Unavailable, Corrupt, NotFound."""
         place = self.place(shard, offset)

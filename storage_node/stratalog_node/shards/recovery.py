@@ -36,12 +36,12 @@ from stratalog.machines.restart_events import (
     TakeSealed,
 )
 from stratalog.machines.restart_events import Stop as StopShard
+from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.machines.shard_restart import ShardRestart
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.checkpoints import Checkpoints
-from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.copy_files import CopyFiles
 from stratalog_node.shards.directory import ShardDirectory
@@ -49,9 +49,7 @@ from stratalog_node.shards.flusher import Flusher
 from stratalog_node.shards.journal_replay import JournalReplay
 from stratalog_node.shards.missing_files import note_missing, take_sealed
 from stratalog_node.shards.opening import OpenedFiles
-from stratalog_node.shards.sealing import Sealing
 from stratalog_node.shards.shard_log import ShardLog
-from stratalog_node.shards.stopped import Stop, StopCause
 
 log = logger(__name__)
 
@@ -80,8 +78,8 @@ class Recovery:
             self._checkpoints.setdefault(key.shard_key, {})[key] = checkpoint
         self._files = context.layout.list_shards()
         self._to_revoke: list[SegmentKey] = []
-        self._to_seal: list[tuple[ShardLog, ActiveSegment]] = []
-        self._to_confirm: list[tuple[ShardLog, ActiveSegment, ActiveSegment]] = []
+        self._owed: dict[ShardLog, list[int]] = {}
+        """What the last life owes: epochs to seal, and perhaps rolls to confirm."""
         self._restarts: dict[ShardKey, ShardRestart] = {}
         """Of the shards that are not healed yet."""
         self.unhealed: dict[ShardKey, Heal] = {}
@@ -103,14 +101,11 @@ class Recovery:
                 for key in keys[start : start + _SHARDS_AT_ONCE]:
                     group.create_task(self.recover(key))
 
-    def hand_over(self, sealing: Sealing) -> None:
+    def hand_over(self) -> None:
         """Ended segments go on to be sealed, rolls that meta has not heard of to be confirmed, in order."""
-        for shard, ended in self._to_seal:
-            sealing.recovered(shard, ended)
-        for shard, old, new in self._to_confirm:
-            sealing.rolled(shard, old, new)
-        self._to_seal.clear()
-        self._to_confirm.clear()
+        owed, self._owed = self._owed, {}
+        for shard, epochs in owed.items():
+            shard.begin_service(epochs)
         for key in [key for key in self._checkpoints if key not in self.unhealed]:
             del self._checkpoints[key]  # of 10,000 large segments they hold gigabytes
 
@@ -213,24 +208,24 @@ class Recovery:
                 stop = Stop(why, StopCause.UNREADABLE)
                 self._take(shard, found, opened, stop)
             case SealEnded(key):
-                self._to_seal.append((shard, opened.taken[key]))
-            case ConfirmRoll(old, new):
+                self._owed.setdefault(shard, []).append(key.epoch)
+            case ConfirmRoll(_, new):
                 log.info("unconfirmed roll found", topic=shard.topic.name, shard=shard.key.shard, epoch=new.epoch)
-                self._to_confirm.append((shard, opened.taken[old], opened.taken[new]))
+                self._owed.setdefault(shard, [])
             case _:
                 assert_never(step)
         return None
 
     def _take(self, shard: ShardLog, found: RecoveredLog, opened: OpenedFiles, stop: Stop | None) -> None:
         """Life begins. In one go: a shard without a stop and without its files would begin them anew."""
-        for copy in shard.ended:
-            copy.file.retire()  # of the pass before
-        shard.ended = [opened.take(ended) for ended in found.ended]
-        shard.active = None if found.active is None else opened.take(found.active)
-        shard.inherited = found.inherited
-        shard.high_watermark = found.high_watermark
-        shard.doubted_epoch = found.doubted_epoch
-        shard.stop = stop
+        shard.recovered(
+            [opened.take(ended) for ended in found.ended],
+            None if found.active is None else opened.take(found.active),
+            high_watermark=found.high_watermark,
+            inherited=found.inherited,
+            doubted_epoch=found.doubted_epoch,
+            stop=stop,
+        )
 
 
 def describe_missing(missing: Heal, topic: str) -> str:

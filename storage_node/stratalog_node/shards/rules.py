@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.machines.segment_leader import RollPolicy
+from stratalog.machines.leader_events import RollPolicy
 from stratalog.settings.choices import FlushPolicy, TimestampType, UncleanSeal
 from stratalog.settings.topic import TopicSettings
 

@@ -1,9 +1,8 @@
-"""What follows a roll, off the hot path: the meta service confirms it, then the ended segment is flushed, scanned and
+"""What follows a roll, off the hot path: the ended segment is flushed, the meta service told, the segment scanned and
 sealed.
 
-Order per shard: rolls are confirmed in order, seals written in order. The next segment's high watermark moves only
-when its roll is confirmed *and* every batch of the ended one is committed (docs/design.md section 10).
-An end is confirmed only once everything below it is on the disk: what the meta service knows, no power cut takes back.
+When each of these is due is decided by `machines.roll_order`; this does it, however often it takes, and tells what came
+of it. Seals of a shard are written in the order in which they were asked for.
 Lives on the event loop; scans run on the seal threads, two segments at a time.
 """
 
@@ -11,16 +10,30 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol, assert_never
 
 from stratalog.formats.index_block import IndexBlock, encode_index_block
+from stratalog.machines.chain_events import (
+    ConfirmRoll,
+    DropEmptySegment,
+    EmptySegmentKept,
+    FlushSegment,
+    ProposeIsrOf,
+    RollConfirmed,
+    RollEffect,
+    SealSegment,
+    SegmentFlushed,
+    SegmentFlushFailed,
+    SegmentHeard,
+    ShardStopped,
+)
+from stratalog.machines.leader_events import FenceRaised, IsrCommitted, ProposeIsr
 from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.segment_leader import FenceRaised, IsrCommitted, OpeningConfirmed, ProposeIsr
+from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model import commands
-from stratalog.model.commands import AdvanceLogStart, RollSegment, SealSegment
-from stratalog.model.errors import Conflict, Corrupt, Fenced, NotFound, Rejected, StratalogError, Unavailable
+from stratalog.model.commands import AdvanceLogStart, RollSegment
+from stratalog.model.errors import Corrupt, Fenced, NotFound, Rejected, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import SealRecord
 from stratalog.telemetry.logs import logger
@@ -46,10 +59,6 @@ class SealedShard(FlushedShard, Protocol):
     @property
     def log_start_offset(self) -> int: ...
 
-    def confirmed(self, active: ActiveSegment, event: Any, now_ms: int) -> None:
-        """The meta service answered something about this segment: step its leader with it."""
-        ...
-
     def sealed(self, ended: ActiveSegment, copy: LocalCopy) -> None:
         """Its seal record is written."""
         ...
@@ -58,31 +67,22 @@ class SealedShard(FlushedShard, Protocol):
         """Deleted before it was sealed."""
         ...
 
-    def stop_leading(self, reason: str) -> None: ...
-
-
-@dataclass(slots=True)
-class _Ended:
-    shard: SealedShard
-    old: ActiveSegment
-    committed: asyncio.Event
-
 
 class Sealing:
     def __init__(self, context: ShardContext, flusher: Flusher) -> None:
         self._context = context
         self._meta = context.meta
         self._flusher = flusher
-        self._confirm_lines: dict[ShardKey, deque[tuple[_Ended, ActiveSegment]]] = {}
-        self._seal_lines: dict[ShardKey, deque[_Ended]] = {}
-        self._ended: dict[ActiveSegment, _Ended] = {}
+        self._seal_lines: dict[ShardKey, deque[ActiveSegment]] = {}
+        self._unsealed: set[ActiveSegment] = set()
         self._slots = asyncio.Semaphore(_PARALLEL_SEALS)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closing = False
 
     @property
     def unsealed_count(self) -> int:
-        return len(self._ended)
+        """Segments that ended and are neither sealed nor gone."""
+        return len(self._unsealed)
 
     async def close(self) -> None:
         """Stop; what is not sealed yet is sealed by the next start."""
@@ -97,145 +97,117 @@ class Sealing:
         task.add_done_callback(self._tasks.discard)
 
     # Rolls --------------------------------------------------------------------------------------------------------
-    def rolled(self, shard: SealedShard, old: ActiveSegment, new: ActiveSegment) -> None:
-        ended = _Ended(shard, old, asyncio.Event())
-        self._ended[old] = ended
-        if old.is_wholly_committed:
-            ended.committed.set()
-        line = self._confirm_lines.get(shard.key)
-        if line is None:
-            self._confirm_lines[shard.key] = deque([(ended, new)])
-            self._start(self._confirm_in_order(shard))
-        else:
-            line.append((ended, new))
+    def ended(self, old: ActiveSegment) -> None:
+        self._unsealed.add(old)
 
-    def ended_advanced(self, shard: SealedShard, active: ActiveSegment) -> None:
-        ended = self._ended.get(active)
-        if ended is not None and active.is_wholly_committed:
-            ended.committed.set()
-
-    def detached(self, shard: SealedShard, unsealed: Iterable[ActiveSegment]) -> None:
-        """The shard's topic was deleted: what waits for it learns that from the meta service."""
-        for ended, _ in self._confirm_lines.get(shard.key, ()):
-            ended.committed.set()
+    def detached(self, unsealed: Iterable[ActiveSegment]) -> None:
+        """Their topic was deleted: what is under way for them learns that from the meta service."""
         for active in unsealed:
-            self._ended.pop(active, None)
-            self._flusher.forget(active)
+            self._drop(active)
 
-    async def _confirm_in_order(self, shard: SealedShard) -> None:
-        line = self._confirm_lines[shard.key]
-        try:
-            while line:
-                ended, new = line[0]
-                # First committed and durable, then told: no power cut may take back an end that meta knows.
-                await ended.committed.wait()
-                if not await self._flush(ended) or not await self._confirm(ended):
-                    return
-                shard.confirmed(new, OpeningConfirmed(), self._context.clock_ms())
-                line.popleft()
-                if await self._is_given_up(ended):
-                    self._let_go(ended)
-                else:
-                    self.seal_later(ended)
-        except Exception as fault:
-            # Nothing behind this roll can be confirmed any more: whoever waits for that must hear of it.
-            log.error("rolls stopped by a fault", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
-            shard.stop_after_fault(f"a fault in the node, see its log: {fault}")
-        finally:
-            self._confirm_lines.pop(shard.key, None)
+    def perform(self, shard: SealedShard, segment: ActiveSegment, effect: RollEffect) -> None:
+        """Begin it; the shard is told what came of it."""
+        match effect:
+            case FlushSegment():
+                self._start_roll(shard, lambda: self._flush(shard, segment))
+            case ConfirmRoll(_, end_offset):
+                self._start_roll(shard, lambda: self._confirm(shard, segment, end_offset))
+            case DropEmptySegment(_, log_start_offset):
+                self._start_roll(shard, lambda: self._drop_empty(shard, segment, log_start_offset))
+            case SealSegment():
+                self._seal_later(shard, segment)
+            case ProposeIsrOf(_, proposal):
+                self._start(self._propose_isr(shard, segment, proposal))
+            case _:
+                assert_never(effect)
 
-    async def _flush(self, ended: _Ended) -> bool:
-        """Put what has ended on the disk. False: it cannot be, so its end is never confirmed."""
+    def _start_roll(self, shard: SealedShard, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def work_or_stop() -> None:
+            try:
+                await work()
+            except Exception as fault:
+                # Nothing behind this roll can be confirmed any more: whoever waits for that must hear of it.
+                log.error("rolls stopped by a fault", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
+                shard.stop_after_fault(f"a fault in the node, see its log: {fault}")
+
+        self._start(work_or_stop())
+
+    async def _flush(self, shard: SealedShard, old: ActiveSegment) -> None:
         backoff = Backoff()
         while True:
             try:
-                await self._flusher.make_durable(ended.old)
-                return True
+                await self._flusher.make_durable(old)
+                break
             except (FlushLost, NotFound) as error:
                 log.error("roll not confirmed: what it ends cannot be flushed", error=str(error))
-                ended.shard.flush_failed(ended.old, str(error), self._context.clock_ms())
-                return False
+                shard.tell(SegmentFlushFailed(old.key.epoch, str(error)))
+                return
             except StratalogError as error:
-                log.warning("ended segment not flushed yet", segment=str(ended.old.key), error=str(error))
+                log.warning("ended segment not flushed yet", segment=str(old.key), error=str(error))
                 await backoff.pause()
+        shard.tell(SegmentFlushed(old.key.epoch))
 
-    async def _is_given_up(self, ended: _Ended) -> bool:
-        """Whether an ended segment without records was deleted at once: an unclean start leaves one of each shard that
-        is written to for the first time after it, and a seal, an index and a manifest of nothing help nobody."""
-        key = ended.old.key
-        if ended.old.leader.end_offset > key.base_offset or ended.shard.log_start_offset < key.base_offset:
-            return False
-        try:
-            await self._meta.perform(AdvanceLogStart(key.shard_key, key.base_offset))
-            return True
-        except StratalogError as error:
-            log.warning("segment without records stays", segment=str(key), error=str(error))
-            return False
-
-    async def _confirm(self, ended: _Ended) -> bool:
-        """Tell the meta service where the segment ended, until it answers. False: this node leads no more."""
-        old = ended.old
+    async def _confirm(self, shard: SealedShard, old: ActiveSegment, end_offset: int) -> None:
         backoff = Backoff()
         while True:
             try:
-                await self._meta.perform(RollSegment(old.key, old.leader.end_offset))
-                return True
-            except (Fenced, Conflict, NotFound, Rejected) as error:
+                await self._meta.perform(RollSegment(old.key, end_offset))
+                break
+            except Rejected as error:
                 log.warning("roll refused: this node leads the shard no more", segment=str(old.key), error=str(error))
-                ended.shard.stop_leading(f"roll refused: {error}")
-                return False
+                shard.tell(ShardStopped(Stop(f"roll refused: {error}", StopCause.DEPOSED)))
+                return
             except StratalogError as error:
                 # Unavailable or unknown: rolling is idempotent for the same end, so ask again.
                 log.warning("roll not confirmed yet", segment=str(old.key), retry_s=backoff.next_s, error=str(error))
                 await backoff.pause()
+        shard.tell(RollConfirmed(old.key.epoch, shard.log_start_offset))
 
-    def propose_isr(self, shard: SealedShard, active: ActiveSegment, effect: ProposeIsr) -> None:
-        self._start(self._propose_isr(shard, active, effect))
-
-    async def _propose_isr(self, shard: SealedShard, active: ActiveSegment, effect: ProposeIsr) -> None:
+    async def _drop_empty(self, shard: SealedShard, old: ActiveSegment, log_start_offset: int) -> None:
         try:
-            segment = await self._meta.perform(commands.ProposeIsr(active.key, tuple(effect.isr), effect.version))
+            await self._meta.perform(AdvanceLogStart(shard.key, log_start_offset))
+        except StratalogError as error:
+            log.warning("segment without records stays", segment=str(old.key), error=str(error))
+            shard.tell(EmptySegmentKept(old.key.epoch))
+        else:
+            self._let_go(shard, old)
+
+    async def _propose_isr(self, shard: SealedShard, active: ActiveSegment, proposal: ProposeIsr) -> None:
+        epoch = active.key.epoch
+        try:
+            segment = await self._meta.perform(commands.ProposeIsr(active.key, tuple(proposal.isr), proposal.version))
         except Fenced:
-            shard.confirmed(active, FenceRaised(active.key.epoch), self._context.clock_ms())
+            shard.tell(SegmentHeard(epoch, FenceRaised(epoch)))
         except StratalogError as error:
             log.warning("ISR proposal failed", segment=str(active.key), error=str(error))
-            shard.confirmed(
-                active, IsrCommitted(active.leader.isr, active.leader.isr_version), self._context.clock_ms()
-            )
+            shard.tell(SegmentHeard(epoch, IsrCommitted(active.leader.isr, active.leader.isr_version)))
         else:
-            shard.confirmed(active, IsrCommitted(segment.isr, segment.isr_version), self._context.clock_ms())
+            shard.tell(SegmentHeard(epoch, IsrCommitted(segment.isr, segment.isr_version)))
 
     # Seals --------------------------------------------------------------------------------------------------------
-    def recovered(self, shard: SealedShard, old: ActiveSegment) -> None:
-        """A segment that meta knows as SEALING: found on the disk at start."""
-        ended = _Ended(shard, old, asyncio.Event())
-        ended.committed.set()
-        self._ended[old] = ended
-        self.seal_later(ended)
-
-    def seal_later(self, ended: _Ended) -> None:
-        line = self._seal_lines.get(ended.shard.key)
+    def _seal_later(self, shard: SealedShard, old: ActiveSegment) -> None:
+        """Behind those asked for before."""
+        line = self._seal_lines.get(shard.key)
         if line is None:
-            self._seal_lines[ended.shard.key] = deque([ended])
-            self._start(self._seal_in_order(ended.shard))
+            self._seal_lines[shard.key] = deque([old])
+            self._start(self._seal_in_order(shard))
         else:
-            line.append(ended)
+            line.append(old)
 
     async def _seal_in_order(self, shard: SealedShard) -> None:
         line = self._seal_lines[shard.key]
         try:
             while line:
                 try:
-                    await self._seal(line[0])
+                    await self._seal(shard, line[0])
                 except Exception:  # those behind it are sealed all the same; this one by the next start
                     self._context.stats.seal_failures += 1
-                    log.error("segment not sealed: a fault", segment=str(line[0].old.key), exc_info=True)
+                    log.error("segment not sealed: a fault", segment=str(line[0].key), exc_info=True)
                 line.popleft()
         finally:
             self._seal_lines.pop(shard.key, None)
 
-    async def _seal(self, ended: _Ended) -> None:
-        old, shard = ended.old, ended.shard
+    async def _seal(self, shard: SealedShard, old: ActiveSegment) -> None:
         backoff = Backoff()
         block: IndexBlock | None = None
         while True:
@@ -245,16 +217,16 @@ class Sealing:
                     async with self._slots:
                         block = await self._context.threads.seal_file(old.file, lambda: self._make_seal(old))
                 # The same record each time: after a lost answer another one (another time) would be a conflict.
-                await self._meta.perform(SealSegment(old.key, block.seal))
+                await self._meta.perform(commands.SealSegment(old.key, block.seal))
                 break
             except FlushLost as error:
                 self._context.stats.seal_failures += 1
                 log.error("segment cannot be sealed: its flush failed", error=str(error))
-                shard.flush_failed(old, str(error), self._context.clock_ms())
+                shard.tell(SegmentFlushFailed(old.key.epoch, str(error)))
                 return
             except (Corrupt, Rejected) as error:
                 if self._context.catalog.segment(old.key) is None:
-                    self._let_go(ended)  # deleted meanwhile, by retention or with its topic
+                    self._let_go(shard, old)  # deleted meanwhile, by retention or with its topic
                     return
                 self._context.stats.seal_failures += 1
                 log.error("segment cannot be sealed; it stays readable where it is whole", error=str(error))
@@ -269,16 +241,16 @@ class Sealing:
         if old in shard.ended:
             self._context.sealed_points.hold(copy, block.points)
             shard.sealed(old, copy)
-        self._drop(ended)
+        self._drop(old)
 
-    def _let_go(self, ended: _Ended) -> None:
+    def _let_go(self, shard: SealedShard, old: ActiveSegment) -> None:
         """The deletion worker takes the file away; nobody reads the segment any more."""
-        ended.shard.let_go(ended.old)
-        self._drop(ended)
+        shard.let_go(old)
+        self._drop(old)
 
-    def _drop(self, ended: _Ended) -> None:
-        self._ended.pop(ended.old, None)
-        self._flusher.forget(ended.old)
+    def _drop(self, old: ActiveSegment) -> None:
+        self._unsealed.discard(old)
+        self._flusher.forget(old)
 
     def _make_seal(self, old: ActiveSegment) -> IndexBlock:
         """Blocking: cut the room ahead, flush, read every batch back, check, digest, and write the index block beside
@@ -296,7 +268,7 @@ class Sealing:
                 source=str(old.file.path),
                 position=scan.position,
             )
-        assert old.producers_at_end is not None
+        assert old.leader.producers_at_end is not None
         record = SealRecord(
             epoch=old.key.epoch,
             base_offset=old.key.base_offset,
@@ -305,7 +277,7 @@ class Sealing:
             max_timestamp_ms=scan.index.max_timestamp_ms,
             size_bytes=scan.position,
             digest=scan.digest,
-            producers=old.producers_at_end,
+            producers=old.leader.producers_at_end,
             replicas=(self._context.node_id,),
             sealed_ms=self._context.clock_ms(),
         )

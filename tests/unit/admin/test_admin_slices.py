@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from stratalog.admin_api.models import VerifySegment
+from stratalog.machines.shard_life import Stop
 from stratalog.model.commands import AcquireLock, CommitParts, CreateTopic, RegisterNode, RollSegment, SealSegment
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import NodeInfo, PartCommit
@@ -31,7 +32,6 @@ from stratalog_node.admin.describe import MAX_PLACES
 from stratalog_node.admin.page import TOPICS_SHOWN
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.stopped import Stop
 from stratalog_node.slices import UNITS_PER_SLICE
 from stratalog_node.topic_changes import TopicChanges
 from support.meta_worlds import HandClock, part, seal_record

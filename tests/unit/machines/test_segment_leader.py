@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.machines.producer_table import ProducerTable, SequenceFault
-from stratalog.machines.segment_leader import (
+from stratalog.machines.leader_events import (
     Acknowledge,
     AnswerDuplicate,
     BatchesPersisted,
@@ -28,10 +27,11 @@ from stratalog.machines.segment_leader import (
     RollAsked,
     RollPolicy,
     RollSegment,
-    SegmentLeader,
     StopLeading,
     TimePassed,
 )
+from stratalog.machines.producer_table import ProducerTable, SequenceFault
+from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.model.ids import SegmentKey
 
 KEY = SegmentKey(uuid.UUID(int=1), 0, 3, 100)

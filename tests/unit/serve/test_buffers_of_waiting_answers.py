@@ -62,9 +62,9 @@ async def test_a_repeated_batch_that_waits_for_its_first_copy_holds_no_buffer(tm
         batch = batch_of(bytes(LARGE_BYTES), producer_id=7, producer_epoch=0, base_sequence=0)
         clients = [rig.connect() for _ in range(3)]
         await send_all(clients, clients[0].produce_frame("flights", batch))
-        await eventually(lambda: len(shard._waiting) == len(clients))
+        await eventually(lambda: shard.chain.waiting_count == len(clients))
         await eventually(lambda: rig.pool.lent_bytes == 0)
-        assert [waiting.batch.payload for waiting in shard._waiting._for_all] == [None] * len(clients)
+        assert [batch.payload for batch in shard.chain._lines()._for_all] == [None] * len(clients)
         rig.meta.release(RollSegment)
         for client in clients:
             assert (await client.produced()).base_offset == 1

@@ -7,9 +7,9 @@ import pytest
 from stratalog.formats.offered_batch import BatchFault
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.producer_table import SequenceFault
+from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model.append import AppendFailure
 from stratalog_node.serve.produce import CODES
-from stratalog_node.shards.stopped import Stop, StopCause
 
 
 def test_no_reason_is_without_a_code() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from stratalog.formats.record_batch import LENGTH_AT
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.chain_events import SegmentFlushFailed
 from stratalog.model.errors import Corrupt
 from stratalog_node.shards.local_copy import NotCached
 from support.shard_rig import ShardRig
@@ -172,7 +173,7 @@ async def test_a_file_whose_flush_failed_is_read_with_checks(tmp_path: Path) -> 
         await rig.acknowledged(shard, b"a" * 500)
         assert shard.active is not None
         rig.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
-        shard.flush_failed(shard.active, "flush failed", rig.clock())
+        shard.tell(SegmentFlushFailed(shard.active.key.epoch, "flush failed"))
         with pytest.raises(NotCached):
             rig.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
         assert await rig.read_values(shard) == [b"a" * 500]

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.shard_life import StopCause
 from stratalog.model.commands import RollSegment, SealSegment
 from stratalog.model.errors import Unavailable
 from stratalog_node.shards import flusher as flusher_module
 from stratalog_node.shards import shared_journal
 from stratalog_node.shards.shard_log import ShardLog
-from stratalog_node.shards.stopped import StopCause
 from support.shard_rig import ShardRig
 from support.waiting import eventually
 

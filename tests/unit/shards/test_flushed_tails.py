@@ -13,12 +13,12 @@ import pytest
 from stratalog.formats.checkpoint import Checkpoint
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.shard_life import StopCause
 from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.checkpoints import Checkpoints, flushed_ends
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.shard_log import ShardLog
-from stratalog_node.shards.stopped import StopCause
 from support.shard_rig import ShardRig
 from support.tiered_shards import TieredShardRig
 from support.waiting import eventually

@@ -14,6 +14,7 @@ import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.shard_life import StopCause
 from stratalog.model.commands import AdvanceLogStart, SealSegment
 from stratalog.model.errors import NotFound, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -26,7 +27,6 @@ from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.shards.refill import CommittedRange
 from stratalog_node.shards.shard_log import ShardLog
-from stratalog_node.shards.stopped import StopCause
 from stratalog_node.tier.committed_ranges import CommittedRanges
 from support.faulty_store import FaultyStore
 from support.shard_rig import ShardRig

@@ -279,12 +279,12 @@ async def test_a_producer_is_known_after_a_restart_as_it_was_before(tmp_path: Pa
         await eventually(lambda: asked.is_acknowledged)
         rig.append(shard, b"q", producer_id=8, producer_epoch=0, base_sequence=0)
         assert shard.active is not None and shard.ended
-        live, at_end = shard.active.leader.producers.snapshot(), shard.ended[0].producers_at_end
+        live, at_end = shard.active.leader.producers.snapshot(), shard.ended[0].leader.producers_at_end
         await rig.restart(how)
         shard = rig.shard(shard)
         assert shard.active is not None
         assert shard.active.leader.producers.snapshot() == live
-        assert shard.ended[0].producers_at_end == at_end
+        assert shard.ended[0].leader.producers_at_end == at_end
         again = rig.append(shard, b"p", producer_id=7, producer_epoch=0, base_sequence=3)
         assert again.is_acknowledged and again.offset == 3
         assert shard.end_offset == 5

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.chain_events import ShardStopped
+from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model.commands import RollSegment, SealSegment
 from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog.model.segment import SegmentState
@@ -274,7 +276,7 @@ async def test_the_answer_of_an_unknown_roll_is_not_given_twice_after_a_stop(tmp
         rig.meta.hold(RollSegment)
         shard.ask_roll(rig.clock())
         asked = rig.append(shard, b"new")
-        shard.stop_leading("test")
+        shard.tell(ShardStopped(Stop("test", StopCause.DEPOSED)))
         rig.meta.fail(RollSegment, OutcomeUnknown("lost"))
         rig.meta.release(RollSegment)
         await eventually(lambda: rig.meta.calls[RollSegment] >= 2)

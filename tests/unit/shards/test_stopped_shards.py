@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.machines.shard_life import StopCause
 from stratalog.model.commands import DeleteTopic, RollSegment, SealSegment
 from stratalog.model.errors import Fenced
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.shards.shard_log import ShardLog
-from stratalog_node.shards.stopped import StopCause, add_stopped_metric
+from stratalog_node.shards.stopped import add_stopped_metric
 from support.shard_rig import ShardRig
 from support.waiting import eventually
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.roll_order import RollOrder
 from stratalog.model.commands import RollSegment
 from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Unavailable
 from stratalog_node.disk.journal_file import JournalFile
@@ -107,7 +108,7 @@ async def test_rolls_behind_one_that_meets_a_fault_are_not_forgotten_in_silence(
         waiting = rig.append(shard, b"in the next segment")
         shard.ask_roll(rig.clock())
         rig.append(shard, b"in the one after")
-        monkeypatch.setattr(ShardLog, "confirmed", break_down)
+        monkeypatch.setattr(RollOrder, "confirmed", break_down)
         appending = asyncio.ensure_future(refused_append(shard))
         await asyncio.sleep(0)
         rig.meta.release(RollSegment)

@@ -1,0 +1,279 @@
+"""What a shard's chain of segments hears and what it asks for: plain data, as `machines/shard_chain.py` takes and gives
+it. Events and effects that a segment's leader has too are its own (`machines/leader_events.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from stratalog.machines.leader_events import (
+    BatchesPersisted,
+    BatchesReceived,
+    BatchesWritten,
+    FenceRaised,
+    FollowerFetched,
+    FollowerLagged,
+    IsrCommitted,
+    LeaderStatus,
+    OfferedBatch,
+    PersistBatches,
+    PolicyChanged,
+    ProposeIsr,
+    RefuseBatch,
+    RollAsked,
+    TimePassed,
+)
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.shard_life import Life, Stop
+from stratalog.model.append import AppendFailure
+from stratalog.model.ids import SegmentKey
+
+
+# Events: what happened ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class AppendFailed:
+    """The last `PersistBatches` did not reach the file, which ends again where it did before; with OUTCOME_UNKNOWN
+    a later start may find some of it all the same."""
+
+    why: AppendFailure
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveNamed:
+    """Answers `NameActive`: the segment that the meta service lists as active."""
+
+    key: SegmentKey
+    leader: int | None
+    isr: tuple[int, ...]
+    producers: ProducerTable
+    """As they were at the end of the segment before."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveUnknown:
+    """Answers `NameActive`: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOpened:
+    """Answers `OpenSegment`: its file is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningFailed:
+    """Answers `OpenSegment`: there is no file."""
+
+    why: AppendFailure
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeard:
+    """News for the leader of one segment that is not sealed yet: a late flush, a follower, the meta service."""
+
+    epoch: int
+    event: BatchesPersisted | FollowerFetched | FollowerLagged | IsrCommitted | FenceRaised
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFlushed:
+    """Answers `FlushSegment`: all of it is on the disk."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFlushFailed:
+    """What the disk holds of this segment is not known any more."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RollConfirmed:
+    """Answers `ConfirmRoll`: the meta service knows where the segment ended, and the next one."""
+
+    epoch: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class EmptySegmentKept:
+    """Answers `DropEmptySegment`: the meta service did not agree."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLeft:
+    """It is sealed or deleted: whatever else is heard of it concerns nobody here."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecovered:
+    """What a start, or a look after healing, found on the disk. Everything that was known before is void."""
+
+    ended: tuple[SegmentLeader, ...]
+    active: SegmentLeader | None
+    high_watermark: int
+    doubted_epoch: int = -1
+    """A former life may have given offsets in this epoch that the disk forgot. -1: in none."""
+    stop: Stop | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceBegun:
+    """The node serves: what the last life owes may be asked for. Rolls that the meta service does not know are
+    confirmed anew."""
+
+    owed_seals: tuple[int, ...] = ()
+    """Epochs of ended segments whose end it knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStopped:
+    """Something befell the shard that ends its writing, or says why it has not begun."""
+
+    stop: Stop
+
+
+ChainEvent: TypeAlias = (
+    BatchesReceived
+    | BatchesWritten
+    | BatchesPersisted
+    | AppendFailed
+    | ActiveNamed
+    | ActiveUnknown
+    | SegmentOpened
+    | OpeningFailed
+    | SegmentHeard
+    | SegmentFlushed
+    | SegmentFlushFailed
+    | RollConfirmed
+    | EmptySegmentKept
+    | SegmentLeft
+    | RollAsked
+    | TimePassed
+    | PolicyChanged
+    | ShardRecovered
+    | ServiceBegun
+    | ShardStopped
+)
+
+
+# Effects: what the shell must do, in this order -----------------------------------------------------------------------
+@dataclass(slots=True)
+class AcknowledgeBatches:
+    """Readers of segment `epoch`, and of the shard, may be served below `high_watermark`. Answer these batches, which
+    are in the log at their `base_offset`."""
+
+    epoch: int
+    high_watermark: int
+    batches: list[OfferedBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseBatches:
+    """Not in the log, or nobody knows: see `AppendFailure`."""
+
+    batches: list[OfferedBatch]
+    why: AppendFailure
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class NameActive:
+    """Say which segment the meta service lists as active. Answer at once: `ActiveNamed` or `ActiveUnknown`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSegment:
+    """Make the file of `leader.key`. Answer at once: `SegmentOpened`, and it is the active one, or `OpeningFailed`."""
+
+    leader: SegmentLeader
+    is_roll: bool
+    """The one that was active ends: what was made ahead for it is not needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushSegment:
+    """Put an ended segment on the disk: no power cut may take back an end that the meta service knows. Answer:
+    `SegmentFlushed`, or `SegmentFlushFailed`."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmRoll:
+    """Tell the meta service where the segment ended. Answer: `RollConfirmed`, or `ShardStopped` when another leads."""
+
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealSegment:
+    """Seal it, behind those asked for before. Answer: `SegmentLeft` once it is sealed or gone."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropEmptySegment:
+    """It has no records: have the meta service move the log start behind it, so that it goes. Answer: `SegmentLeft`, or
+    `EmptySegmentKept`."""
+
+    epoch: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeIsrOf:
+    """Ask the meta service for a segment's ISR (compare-and-set)."""
+
+    epoch: int
+    proposal: ProposeIsr
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtCopy:
+    """Never seal this segment's file, and read it only with checks."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TellReaders:
+    """The shard stopped: whoever waits for more must hear of it."""
+
+
+RollEffect: TypeAlias = FlushSegment | ConfirmRoll | SealSegment | DropEmptySegment | ProposeIsrOf
+"""Work beside the turns, about one segment that is not sealed yet."""
+
+ChainEffect: TypeAlias = (
+    PersistBatches
+    | AcknowledgeBatches
+    | RefuseBatch
+    | RefuseBatches
+    | NameActive
+    | OpenSegment
+    | DoubtCopy
+    | TellReaders
+    | RollEffect
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainStatus:
+    life: Life
+    stop: Stop | None
+    high_watermark: int
+    waiting: int
+    segments: tuple[LeaderStatus, ...]
+    """Those that are not sealed yet, oldest first; the last one is active unless the shard has none."""

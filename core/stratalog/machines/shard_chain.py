@@ -1,0 +1,484 @@
+"""One shard's segments in a row on the node that leads it: which one takes batches, when the next is opened, up to
+where readers are served and who is answered, in which order the meta service is told, and when it all stops.
+
+Plain data in, plain data out (`machines/chain_events.py`); `stratalog_node.shards` is the shell that writes files and
+answers clients. Step it once per shard and loop turn with everything that came. Each leader decides about its own
+segment (`machines/segment_leader.py`); rolls are confirmed in the order of `machines/roll_order.py`.
+
+An effect that asks for an answer at once (`PersistBatches`, `NameActive`, `OpenSegment`) is the last of its step, and
+what follows from it is asked for in the answer's step: so no shell gets the order wrong, and none needs to undo.
+Cost: as the active leader's, and about 0.5 us a step.
+Source: docs/design.md sections 3 and 10.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import assert_never
+
+from stratalog.machines.chain_events import (
+    AcknowledgeBatches,
+    ActiveNamed,
+    ActiveUnknown,
+    AppendFailed,
+    ChainEffect,
+    ChainEvent,
+    ChainStatus,
+    DoubtCopy,
+    EmptySegmentKept,
+    NameActive,
+    OpeningFailed,
+    OpenSegment,
+    ProposeIsrOf,
+    RefuseBatches,
+    RollConfirmed,
+    SealSegment,
+    SegmentFlushed,
+    SegmentFlushFailed,
+    SegmentHeard,
+    SegmentLeft,
+    SegmentOpened,
+    ServiceBegun,
+    ShardRecovered,
+    ShardStopped,
+    TellReaders,
+)
+from stratalog.machines.leader_events import (
+    Acknowledge,
+    AnswerDuplicate,
+    BatchesPersisted,
+    BatchesReceived,
+    BatchesWritten,
+    FlushFailed,
+    LeaderEffect,
+    LeaderLife,
+    OfferedBatch,
+    OpeningConfirmed,
+    PersistBatches,
+    PersistFailed,
+    PolicyChanged,
+    ProposeIsr,
+    RefuseBatch,
+    RollAsked,
+    RollFailed,
+    RollPolicy,
+    RollSegment,
+    StopLeading,
+    SuccessorOpened,
+    TimePassed,
+)
+from stratalog.machines.roll_order import RollOrder
+from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.shard_life import Life, Stop, StopCause
+from stratalog.machines.waiting_lines import WaitingLines
+from stratalog.model.append import AppendFailure
+from stratalog.model.ids import SegmentKey, ShardKey
+
+
+class ShardChain:
+    """Requires: an effect that wants its answer at once gets it before any other event.
+
+    Invariant: each segment begins where the one before it ends, its epoch one higher; only the last takes batches.
+    Invariant: the high watermark never falls, and passes a segment's end only when all of it is committed and the meta
+    service knows that it ended there.
+    Invariant: a batch is answered once: acknowledged, refused, or unknown.
+    """
+
+    __slots__ = (
+        "_in_flight",
+        "_opening",
+        "_order",
+        "_repeated",
+        "_rest",
+        "_roll",
+        "_waiting",
+        "active",
+        "doubted_epoch",
+        "ended",
+        "high_watermark",
+        "key",
+        "led_since_epoch",
+        "life",
+        "node_id",
+        "policy",
+        "stop",
+    )
+
+    def __init__(
+        self, key: ShardKey, node_id: int, policy: RollPolicy, *, high_watermark: int = 0, led_since_epoch: int = 0
+    ) -> None:
+        self.key = key
+        self.node_id = node_id
+        self.policy = policy
+        self.high_watermark = high_watermark
+        self.led_since_epoch = led_since_epoch
+        """Every epoch from here on was led by this node in this life, so its log was never truncated since."""
+        self.life = Life.UNOPENED
+        self.stop: Stop | None = None
+        """Set while it is HEALING or STOPPED."""
+        self.active: SegmentLeader | None = None
+        self.ended: list[SegmentLeader] = []
+        """Not sealed yet, oldest first."""
+        self.doubted_epoch = -1
+        """The epoch that was active before an unclean start, and takes no batches."""
+        self._order = RollOrder()
+        self._waiting: WaitingLines | None = None
+        self._in_flight: list[OfferedBatch] | None = None
+        """Being written."""
+        self._repeated: list[OfferedBatch] = []
+        """Of the same turn, in the log already or being written: they stand behind those that are written now."""
+        self._roll: RollSegment | None = None
+        """To be done once what is being written is."""
+        self._opening: SegmentLeader | None = None
+        self._rest: list[OfferedBatch] = []
+        """For the segment that is being opened."""
+
+    # What happens -------------------------------------------------------------------------------------------------
+    def step(self, event: ChainEvent, now_ms: int) -> list[ChainEffect]:
+        match event:
+            case BatchesReceived():
+                return self._receive(event, now_ms)
+            case BatchesPersisted():
+                return self._persisted(event, now_ms)
+            case BatchesWritten():
+                return self._written(event, now_ms)
+            case AppendFailed(why, message):
+                return self._append_failed(why, message, now_ms)
+            case ActiveNamed() | ActiveUnknown():
+                return self._named(event)
+            case SegmentOpened():
+                return self._opened(now_ms)
+            case OpeningFailed(why, message):
+                return self._opening_failed(why, message, now_ms)
+            case SegmentHeard(epoch, news):
+                leader = self._leader_of(epoch)
+                return self._follow(leader, leader.step(news, now_ms)) if leader is not None else []
+            case RollAsked() | TimePassed():
+                if self.active is None or self.life is not Life.SERVING:
+                    return []
+                return self._sort_out(self.active.step(event, now_ms))
+            case SegmentFlushed() | RollConfirmed() | EmptySegmentKept() | SegmentLeft():
+                return self._move_on(event, now_ms)
+            case SegmentFlushFailed(epoch, reason):
+                leader = self._leader_of(epoch)
+                if leader is not None:
+                    leader.step(FlushFailed(), now_ms)
+                return [DoubtCopy(epoch, reason), *self._stop(Stop(reason, StopCause.FLUSH_FAILED))]
+            case ShardStopped(stop):
+                return self._stop(stop)
+            case PolicyChanged(policy):
+                self.policy = policy
+                if self.active is not None:
+                    self.active.step(event, now_ms)
+                return []
+            case ShardRecovered():
+                self._recovered(event)
+                return []
+            case ServiceBegun(owed_seals):
+                return [*(SealSegment(epoch) for epoch in owed_seals), *self._go_on()]
+            case _:
+                assert_never(event)
+
+    # Batches ------------------------------------------------------------------------------------------------------
+    def _receive(self, event: BatchesReceived, now_ms: int) -> list[ChainEffect]:
+        active = self.active
+        if active is None or self.stop is not None:
+            if self.stop is not None:
+                return [RefuseBatches(event.batches, self.stop.failure, self.stop.reason)]
+            self._rest = event.batches
+            return [NameActive()]
+        effects = active.step(event, now_ms)
+        if len(effects) == 1:
+            only = effects[0]
+            if type(only) is PersistBatches:
+                self._in_flight = only.batches
+                return [only]
+        return self._sort_out(effects)
+
+    def _sort_out(self, effects: list[LeaderEffect]) -> list[ChainEffect]:
+        """What the active leader asked for, one thing that is answered at once at a time."""
+        found: list[ChainEffect] = []
+        persist: PersistBatches | None = None
+        for effect in effects:
+            match effect:
+                case PersistBatches():
+                    persist = effect
+                case RefuseBatch():
+                    found.append(effect)
+                case AnswerDuplicate(batch, duplicate):
+                    batch.base_offset = duplicate.base_offset
+                    self._repeated.append(batch)
+                case RollSegment():
+                    self._roll = effect
+                case Acknowledge() | ProposeIsr() | StopLeading():
+                    raise AssertionError(f"{effect} follows from no batch")
+                case _:
+                    assert_never(effect)
+        if persist is not None:
+            self._in_flight = persist.batches
+            return [*found, persist]
+        return [*found, *self._queue([]), *self._begin_roll()]
+
+    def _persisted(self, event: BatchesPersisted, now_ms: int) -> list[ChainEffect]:
+        active, batches = self.active, self._in_flight
+        assert active is not None and batches is not None, "nothing was being written"
+        self._in_flight = None
+        effects = active.step(event, now_ms)
+        if effects and self._roll is None and not (self.ended or self._waiting or self._repeated):
+            mark = effects[0]
+            if type(mark) is Acknowledge and mark.high_watermark == event.end_offset:
+                # The common case: written is committed. Nobody waits, so these are answered without waiting in line.
+                self.high_watermark = event.end_offset
+                return [AcknowledgeBatches(active.key.epoch, event.end_offset, batches)]
+        return [*self._queue(batches), *self._follow(active, effects), *self._begin_roll()]
+
+    def _written(self, event: BatchesWritten, now_ms: int) -> list[ChainEffect]:
+        active, batches = self.active, self._in_flight
+        assert active is not None and batches is not None, "nothing was being written"
+        self._in_flight = None
+        active.step(event, now_ms)
+        return [*self._queue(batches), *self._begin_roll()]
+
+    def _append_failed(self, why: AppendFailure, message: str, now_ms: int) -> list[ChainEffect]:
+        """Batches of the turn that repeat what was not written share its fate; what would have followed in the next
+        segment was never tried."""
+        active, batches = self.active, self._in_flight
+        assert active is not None and batches is not None, "nothing was being written"
+        active.step(PersistFailed(), now_ms)
+        repeated, self._repeated = self._repeated, []
+        lost = [batch for batch in repeated if batch.end_offset > active.end_offset]
+        self._repeated = [batch for batch in repeated if batch.end_offset <= active.end_offset]
+        self._in_flight = None
+        roll, self._roll = self._roll, None
+        effects: list[ChainEffect] = [RefuseBatches([*batches, *lost], why, message)]
+        if roll is not None and roll.remaining:
+            failed = AppendFailure.WRITE_FAILED
+            effects.append(RefuseBatches(roll.remaining, failed, "the write before this one failed"))
+        return [*effects, *self._queue([])]
+
+    def _queue(self, batches: list[OfferedBatch]) -> list[ChainEffect]:
+        """These are in the log now, and the repetitions of the turn were before: they wait for their marks."""
+        at_once: list[OfferedBatch] = []
+        if batches:
+            waiting = self._lines()
+            for batch in batches:
+                if batch.acks:
+                    waiting.append(batch)
+                else:
+                    at_once.append(batch)
+        if self._repeated:
+            repeated, self._repeated = self._repeated, []
+            for batch in repeated:
+                if batch.acks == 0 or batch.end_offset <= self.high_watermark:
+                    at_once.append(batch)
+                else:
+                    # In the log but not committed yet: a repetition is not acknowledged before its original (F54).
+                    self._lines().insert(batch)
+        if not at_once:
+            return []
+        assert self.active is not None
+        return [AcknowledgeBatches(self.active.key.epoch, self.high_watermark, at_once)]
+
+    def _lines(self) -> WaitingLines:
+        if self._waiting is None:
+            self._waiting = WaitingLines()
+        return self._waiting
+
+    def _follow(self, leader: SegmentLeader, effects: list[LeaderEffect]) -> list[ChainEffect]:
+        """What came of news about one segment."""
+        found: list[ChainEffect] = []
+        for effect in effects:
+            match effect:
+                case Acknowledge(leader_mark, high_watermark):
+                    found += self._acknowledge(leader, leader_mark, high_watermark)
+                case ProposeIsr():
+                    found.append(ProposeIsrOf(leader.key.epoch, effect))
+                case StopLeading():
+                    found += self._stop(Stop("fenced by the meta service", StopCause.DEPOSED))
+                case PersistBatches() | RefuseBatch() | AnswerDuplicate() | RollSegment():
+                    raise AssertionError(f"{effect} follows from batches alone")
+                case _:
+                    assert_never(effect)
+        return found
+
+    def _acknowledge(self, leader: SegmentLeader, leader_mark: int, high_watermark: int) -> list[ChainEffect]:
+        if self.stop is not None and self.stop.ends_leading:
+            return []
+        # Of a later segment nothing is heard before its roll was confirmed, which waits for all of the earlier ones.
+        batches = self._waiting.take_reached(leader_mark, high_watermark) if self._waiting else []
+        found: list[ChainEffect] = []
+        if batches or high_watermark > self.high_watermark:
+            self.high_watermark = max(self.high_watermark, high_watermark)
+            found.append(AcknowledgeBatches(leader.key.epoch, high_watermark, batches))
+        if leader is not self.active:
+            found += self._go_on()
+        return found
+
+    # Segments -----------------------------------------------------------------------------------------------------
+    def _named(self, event: ActiveNamed | ActiveUnknown) -> list[ChainEffect]:
+        if isinstance(event, ActiveUnknown) or event.leader != self.node_id:
+            return self._refuse_rest(AppendFailure.NOT_OPEN, "this node leads no active segment of the shard yet")
+        doubted = event.key.epoch == self.doubted_epoch
+        self._opening = SegmentLeader(
+            event.key, self.node_id, self.policy, event.producers, isr=event.isr, is_tail_doubted=doubted
+        )
+        return [OpenSegment(self._opening, is_roll=False)]
+
+    def _begin_roll(self) -> list[ChainEffect]:
+        """Go on in the next file at once; the meta service confirms in the background (docs/design.md section 10)."""
+        roll, self._roll = self._roll, None
+        if roll is None:
+            return []
+        old = self.active
+        assert old is not None
+        key = SegmentKey(self.key.topic_id, self.key.shard, old.key.epoch + 1, roll.end_offset)
+        self._rest = roll.remaining
+        self._opening = SegmentLeader(
+            key, self.node_id, self.policy, old.producers, isr=(self.node_id,), is_confirmed=False
+        )
+        return [OpenSegment(self._opening, is_roll=True)]
+
+    def _opened(self, now_ms: int) -> list[ChainEffect]:
+        old, self.active, self._opening = self.active, self._opening, None
+        assert self.active is not None, "no segment was being opened"
+        found: list[ChainEffect] = []
+        if old is not None:
+            old.step(SuccessorOpened(old.producers.snapshot()), now_ms)
+            self.ended.append(old)
+            found += self._go_on()
+        self.life = Life.SERVING
+        rest, self._rest = self._rest, []
+        return [*found, *self._receive(BatchesReceived(rest), now_ms)] if rest else found
+
+    def _opening_failed(self, why: AppendFailure, message: str, now_ms: int) -> list[ChainEffect]:
+        """The roll is undone: the segment goes on, and the next batch tries again."""
+        self._opening = None
+        if self.active is not None:
+            self.active.step(RollFailed(), now_ms)
+        return self._refuse_rest(why, message)
+
+    def _refuse_rest(self, why: AppendFailure, message: str) -> list[ChainEffect]:
+        rest, self._rest = self._rest, []
+        return [RefuseBatches(rest, why, message)] if rest else []
+
+    def _move_on(
+        self, event: SegmentFlushed | RollConfirmed | EmptySegmentKept | SegmentLeft, now_ms: int
+    ) -> list[ChainEffect]:
+        """The order of confirmations goes on."""
+        leader = self._leader_of(event.epoch)
+        match event:
+            case SegmentFlushed():
+                return self._order.flushed(leader) if leader is not None else []
+            case RollConfirmed(epoch, log_start_offset):
+                successor = self._leader_of(epoch + 1)
+                if leader is None or successor is None or not self._order.is_confirming(epoch):
+                    return []
+                effects = self._order.confirmed(leader, log_start_offset)
+                return [*self._follow(successor, successor.step(OpeningConfirmed(), now_ms)), *effects, *self._go_on()]
+            case EmptySegmentKept(epoch):
+                self._order.left(epoch)
+                return [SealSegment(epoch), *self._go_on()]
+            case SegmentLeft(epoch):
+                self._order.left(epoch)
+                self.ended = [leader for leader in self.ended if leader.key.epoch != epoch]
+                return self._go_on()
+            case _:
+                assert_never(event)
+
+    def _go_on(self) -> list[ChainEffect]:
+        if self.stop is not None and (self.stop.hides_end or self.stop.ends_leading):
+            return []
+        return self._order.go_on(self.ended, self.active) if self.ended else []
+
+    def _leader_of(self, epoch: int) -> SegmentLeader | None:
+        if self.active is not None and self.active.key.epoch == epoch:
+            return self.active
+        for leader in self.ended:
+            if leader.key.epoch == epoch:
+                return leader
+        return None
+
+    # Life ---------------------------------------------------------------------------------------------------------
+    def _recovered(self, event: ShardRecovered) -> None:
+        self.ended = list(event.ended)
+        self.active = event.active
+        self.high_watermark = max(self.high_watermark, event.high_watermark)
+        self._order = RollOrder()
+        self.doubted_epoch = event.doubted_epoch
+        self.stop = event.stop
+        if event.stop is not None:
+            self.life = event.stop.life
+        else:
+            self.life = Life.SERVING if event.active is not None else Life.UNOPENED
+
+    def _stop(self, stop: Stop) -> list[ChainEffect]:
+        """Whoever waits gets "outcome unknown": the batch may survive in the segment's seal."""
+        before = self.stop
+        if before is not None and before.outweighs(stop):
+            return []
+        self.stop = stop
+        self.life = stop.life
+        self._in_flight, self._opening, self._roll = None, None, None
+        self._repeated, self._rest = [], []
+        found: list[ChainEffect] = []
+        waiting = self._waiting.take_above(-1) if self._waiting else []
+        if waiting:
+            found.append(RefuseBatches(waiting, AppendFailure.OUTCOME_UNKNOWN, stop.reason))
+        if before is None or before.cause is not stop.cause:
+            found.append(TellReaders())
+        if stop.cause is StopCause.DELETED:
+            self.active, self.ended = None, []
+        return found
+
+    # What others ask ----------------------------------------------------------------------------------------------
+    @property
+    def needs_file(self) -> bool:
+        """The next batch makes a segment file, whatever its size."""
+        return self.active is None or self.active.life is LeaderLife.DOUBTED
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting) if self._waiting is not None else 0
+
+    @property
+    def is_end_known(self) -> bool:
+        """False when the log could not be opened: what is known of it, up to the high watermark, is served; whoever
+        asks for the end, or beyond, must ask again (F40)."""
+        return self.stop is None or not self.stop.hides_end
+
+    @property
+    def end_offset(self) -> int:
+        return self.active.end_offset if self.active is not None else self.high_watermark
+
+    def compare_epoch(self, epoch: int, listed_epoch: int) -> int:
+        """-1: a client with this epoch has stale metadata; 1: it knows more than we do; 0: serve it.
+
+        `listed_epoch` is that of the segment which the meta service lists as active. Every roll raises the epoch, so
+        one that this node led too is good enough.
+        """
+        newest = self.active.key.epoch if self.active is not None else listed_epoch
+        if epoch > newest:
+            return 1
+        return 0 if epoch >= self.led_since_epoch else -1
+
+    def check_invariants(self) -> None:
+        chain = [*self.ended, *([self.active] if self.active is not None else [])]
+        for leader in chain:
+            leader.check_invariants()
+        for old, new in pairwise(chain):
+            # Those between two that could not be sealed may be gone.
+            assert new.key.epoch > old.key.epoch and new.key.base_offset >= old.end_offset
+            assert new.key.epoch > old.key.epoch + 1 or new.key.base_offset == old.end_offset
+            assert old.producers_at_end is not None, "a segment goes on behind one that has not ended"
+            assert old.is_wholly_committed or new.high_watermark == new.key.base_offset
+        assert self.life is not Life.SERVING or self.active is not None
+        assert (self.stop is not None) == (self.life in (Life.HEALING, Life.STOPPED))
+        if self.active is not None:
+            assert self.high_watermark <= self.active.end_offset
+        if self.stop is not None:
+            assert self.waiting_count == 0, "who waits is told that the shard stopped"
+
+    def describe(self) -> ChainStatus:
+        chain = [*self.ended, *([self.active] if self.active is not None else [])]
+        segments = tuple(leader.describe() for leader in chain)
+        return ChainStatus(self.life, self.stop, self.high_watermark, self.waiting_count, segments)

@@ -1,0 +1,314 @@
+"""Plays a story of one shard's segments: what befalls them in, what the node does out, as text an operator can read.
+
+A story is lines. One that begins with `#` is a remark, one that begins with `>` is a command; the lines below it are
+what must follow. The node is number 1, the shard's first segment has epoch 0, and a segment is full at 100 bytes.
+
+    > offer a b*3 c(50) d!     one turn's batches: one record each, or COUNT, or (BYTES) long; `!` acks=1, `?` acks=0
+    > offer a from 7 0         of idempotent producer 7, in epoch 0, the first with sequence 0; `from 7/1 0`: epoch 1
+    > roll / > wait MS         by command / time passes, and the segment's age is looked at
+    > disk full|torn|fine      the next writes and new files fail / may be there or not / succeed
+    > flushes slow|fast        acknowledged after a flush, as `flush.policy=fsync` asks / once written
+    > flushed E OFFSET         segment E is on the disk below an offset
+    > flush of E fails         and what the disk holds is not known any more
+    > ended flushed|held       flushes of ended segments are done at once / held until `ended flushed`
+    > meta away|back|refuses   it confirms rolls later / now / says that another leads
+    > isr E 1 2                the ISR of segment E is now these; `first isr 1 2`: of the first one, before it is opened
+    > follower N has OFFSET of E
+    > fence E                  the meta service seals it without us
+    > deleted / > fault        the topic is gone / something unforeseen
+    > restart [unclean]        everything but what is written is forgotten; unclean: no stop in order came before
+    > log start OFFSET         records below it were deleted
+    > compare EPOCH            what a client with this epoch is told
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections import deque
+
+from stratalog.machines.chain_events import (
+    AcknowledgeBatches,
+    ActiveNamed,
+    AppendFailed,
+    ChainEffect,
+    ChainEvent,
+    ConfirmRoll,
+    DoubtCopy,
+    DropEmptySegment,
+    FlushSegment,
+    NameActive,
+    OpeningFailed,
+    OpenSegment,
+    ProposeIsrOf,
+    RefuseBatches,
+    RollConfirmed,
+    SealSegment,
+    SegmentFlushed,
+    SegmentFlushFailed,
+    SegmentHeard,
+    SegmentLeft,
+    SegmentOpened,
+    ServiceBegun,
+    ShardRecovered,
+    ShardStopped,
+    TellReaders,
+)
+from stratalog.machines.leader_events import (
+    BatchesPersisted,
+    BatchesReceived,
+    BatchesWritten,
+    FenceRaised,
+    FollowerFetched,
+    IsrCommitted,
+    OfferedBatch,
+    PersistBatches,
+    RefuseBatch,
+    RollAsked,
+    RollPolicy,
+    TimePassed,
+)
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.shard_chain import ShardChain
+from stratalog.machines.shard_life import Stop, StopCause
+from stratalog.model.append import AppendFailure
+from stratalog.model.ids import SegmentKey, ShardKey
+
+NODE = 1
+SHARD = ShardKey(uuid.UUID(int=1), 0)
+POLICY = RollPolicy(segment_bytes=100, segment_ms=60_000)
+_BATCH = re.compile(r"(?P<name>[a-z]+\d*)(\*(?P<count>\d+))?(\((?P<size>\d+)\))?(?P<acks>[!?]?)")
+_ACKS = {"": -1, "!": 1, "?": 0}
+_FAILURES = {
+    "full": (AppendFailure.NO_ROOM, "no space left"),
+    "torn": (AppendFailure.OUTCOME_UNKNOWN, "some of it may be there"),
+}
+
+
+class ChainStory:
+    """A shell that writes nowhere. `play` returns what really happened, equal to the story when that is true."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.chain = ShardChain(SHARD, NODE, POLICY)
+        self.out: list[str] = []
+        self.disk = "fine"
+        self.has_slow_flushes = False
+        self.holds_ended_flushes = False
+        self.meta = "back"
+        self.first_isr: tuple[int, ...] = (NODE,)
+        self.listed = SegmentKey(SHARD.topic_id, SHARD.shard, 0, 0)
+        """What the meta service lists as active."""
+        self.log_start = 0
+        self.held_flushes: list[int] = []
+        self.held_confirmations: list[ConfirmRoll] = []
+        self.confirmed: set[int] = set()
+        self.isr_version = 0
+        self.due: deque[ChainEvent] = deque()
+
+    def play(self, story: str) -> str:
+        self.out = []
+        for line in story.splitlines():
+            text = line.strip()
+            if text.startswith("#"):
+                self.out.append(text)
+            elif text.startswith(">"):
+                self.out.append(text)
+                before = self.chain.life
+                self._command(text[1:].split())
+                if self.chain.life is not before:
+                    self.out.append(f"  shard is {self.chain.life.name}")
+                self.chain.check_invariants()
+        return "".join(f"{line}\n" for line in self.out)
+
+    # Commands -----------------------------------------------------------------------------------------------------
+    def _command(self, words: list[str]) -> None:
+        match words:
+            case ["offer", *rest]:
+                self.step(BatchesReceived(batches_of(rest)))
+            case ["roll"]:
+                self.step(RollAsked())
+            case ["wait", span_ms]:
+                self.now_ms += int(span_ms)
+                self.step(TimePassed())
+            case ["disk", state]:
+                self.disk = state
+            case ["flushes", speed]:
+                self.has_slow_flushes = speed == "slow"
+            case ["flushed", epoch, offset]:
+                self.step(SegmentHeard(int(epoch), BatchesPersisted(int(offset))))
+            case ["flush", "of", epoch, "fails"]:
+                self.step(SegmentFlushFailed(int(epoch), "the disk lost a page"))
+            case ["ended", state]:
+                self.holds_ended_flushes = state == "held"
+                held, self.held_flushes = self.held_flushes, []
+                for ended in held:
+                    self.step(SegmentFlushed(ended))
+            case ["meta", state]:
+                self.meta = state
+                held_rolls, self.held_confirmations = self.held_confirmations, []
+                for roll in held_rolls:
+                    self._confirm(roll)
+                self._run()
+            case ["first", "isr", *nodes]:
+                self.first_isr = tuple(map(int, nodes))
+            case ["isr", epoch, *nodes]:
+                self.isr_version += 1
+                self.step(SegmentHeard(int(epoch), IsrCommitted(tuple(map(int, nodes)), self.isr_version)))
+            case ["follower", node, "has", offset, "of", epoch]:
+                self.step(SegmentHeard(int(epoch), FollowerFetched(int(node), int(offset))))
+            case ["fence", epoch]:
+                self.step(SegmentHeard(int(epoch), FenceRaised(int(epoch))))
+            case ["deleted"]:
+                self.step(ShardStopped(Stop("the topic was deleted", StopCause.DELETED)))
+            case ["fault"]:
+                self.step(ShardStopped(Stop("a fault in the node", StopCause.FAULT)))
+            case ["log", "start", offset]:
+                self.log_start = int(offset)
+            case ["compare", epoch]:
+                order = self.chain.compare_epoch(int(epoch), self.listed.epoch)
+                self.out.append(f"  {('stale', 'good', 'too new')[order + 1]}")
+            case ["restart", *how]:
+                self._restart(is_unclean=how == ["unclean"])
+            case _:
+                raise ValueError(f"no such command: {words}")
+
+    def _restart(self, *, is_unclean: bool) -> None:
+        """The files are as they were; who waited is gone, and so is what was held."""
+        old = self.chain
+        self.held_flushes.clear()
+        self.held_confirmations.clear()
+        doubted = self.listed.epoch if is_unclean else -1
+        self.chain = ShardChain(SHARD, NODE, POLICY, led_since_epoch=self.listed.epoch)
+        leaders = [
+            SegmentLeader(
+                leader.key,
+                NODE,
+                POLICY,
+                leader.producers,
+                isr=leader.isr,
+                end_offset=leader.end_offset,
+                size_bytes=leader.size_bytes,
+                first_append_ms=leader.first_append_ms,
+                is_confirmed=leader.key.epoch <= self.listed.epoch,
+                is_tail_doubted=leader.key.epoch == doubted and leader is old.active,
+                is_ended=leader is not old.active,
+            )
+            for leader in [*old.ended, *filter(None, [old.active])]
+        ]
+        owed = tuple(leader.key.epoch for leader in leaders[:-1] if leader.key.epoch < self.listed.epoch)
+        active = leaders.pop() if leaders else None
+        known = [leader.high_watermark for leader in [*leaders, *filter(None, [active])] if leader.is_confirmed]
+        self.step(ShardRecovered(tuple(leaders), active, max(known, default=0), doubted))
+        self.step(ServiceBegun(owed))
+
+    # The shell ------------------------------------------------------------------------------------------------------
+    def step(self, event: ChainEvent) -> None:
+        """The event and what comes of it; work that a node does beside its turns is done behind it."""
+        self.due.append(event)
+        self._run()
+
+    def _run(self) -> None:
+        while self.due:
+            answer: ChainEvent | None = self.due.popleft()
+            while answer is not None:
+                effects, answer = self.chain.step(answer, self.now_ms), None
+                for effect in effects:
+                    assert answer is None, "an effect behind one that is answered at once"
+                    answer = self._perform(effect)
+
+    def _perform(self, effect: ChainEffect) -> ChainEvent | None:
+        say = self.out.append
+        match effect:
+            case PersistBatches(batches, _, _, end_offset):
+                assert self.chain.active is not None
+                if self.disk != "fine":
+                    say(f"  writing {names_of(batches)} fails")
+                    return AppendFailed(*_FAILURES[self.disk])
+                say(f"  segment {self.chain.active.key.epoch}: writes {names_of(batches)} up to {end_offset}")
+                return BatchesWritten() if self.has_slow_flushes else BatchesPersisted(end_offset)
+            case AcknowledgeBatches(epoch, high_watermark, batches):
+                answered = f", acknowledges {_placed(batches)}" if batches else ""
+                say(f"  segment {epoch}: readers see up to {high_watermark}{answered}")
+            case RefuseBatch(batch, why):
+                say(f"  {names_of([batch])}: {why.name}")
+            case RefuseBatches(batches, why, message):
+                say(f"  {names_of(batches)}: {why.name}, {message}")
+            case NameActive():
+                return ActiveNamed(self.listed, NODE, self.first_isr, ProducerTable())
+            case OpenSegment(leader):
+                if self.disk != "fine":
+                    say(f"  segment {leader.key.epoch} at {leader.key.base_offset} cannot be made")
+                    return OpeningFailed(*_FAILURES[self.disk])
+                say(f"  opens segment {leader.key.epoch} at {leader.key.base_offset}")
+                return SegmentOpened()
+            case FlushSegment(epoch):
+                say(f"  flushes segment {epoch}, which ended")
+                if self.holds_ended_flushes:
+                    self.held_flushes.append(epoch)
+                else:
+                    self.due.append(SegmentFlushed(epoch))
+            case ConfirmRoll():
+                say(f"  tells meta that segment {effect.epoch} ended at {effect.end_offset}")
+                self._confirm(effect)
+            case SealSegment(epoch):
+                say(f"  seals segment {epoch}")
+                self.due.append(SegmentLeft(epoch))
+            case DropEmptySegment(epoch, offset):
+                say(f"  has segment {epoch}, which is empty, deleted below {offset}")
+                self.due.append(SegmentLeft(epoch))
+            case ProposeIsrOf(epoch, proposal):
+                say(f"  segment {epoch}: proposes ISR {' '.join(map(str, proposal.isr))}")
+            case DoubtCopy(epoch):
+                say(f"  segment {epoch}: its file is in doubt")
+            case TellReaders():
+                say("  readers are told")
+        return None
+
+    def _confirm(self, roll: ConfirmRoll) -> None:
+        if self.meta == "away":
+            self.held_confirmations.append(roll)
+        elif self.meta == "refuses":
+            self.due.append(ShardStopped(Stop("roll refused: another leads", StopCause.DEPOSED)))
+        else:
+            self.listed = SegmentKey(SHARD.topic_id, SHARD.shard, roll.epoch + 1, roll.end_offset)
+            self.due.append(RollConfirmed(roll.epoch, self.log_start))
+
+
+def batches_of(words: list[str]) -> list[OfferedBatch]:
+    """`a*3!`, or `a from 7/1 0`: see the module."""
+    batches: list[OfferedBatch] = []
+    line = deque(words)
+    while line:
+        found = _BATCH.fullmatch(word := line.popleft())
+        if found is None:
+            raise ValueError(f"no batch: {word}")
+        producer, epoch, sequence = -1, -1, -1
+        if line and line[0] == "from":
+            line.popleft()
+            who, _, life = line.popleft().partition("/")
+            producer, epoch, sequence = int(who), int(life or 0), int(line.popleft())
+        batches.append(
+            OfferedBatch(
+                None,
+                int(found["size"] or 10),
+                int(found["count"] or 1),
+                0,
+                producer,
+                epoch,
+                sequence,
+                _ACKS[found["acks"]],
+                None,
+                found["name"],
+            )
+        )
+    return batches
+
+
+def names_of(batches: list[OfferedBatch]) -> str:
+    return " ".join(batch.slot for batch in batches)
+
+
+def _placed(batches: list[OfferedBatch]) -> str:
+    return " ".join(f"{batch.slot}@{batch.base_offset}" for batch in batches)

@@ -1,0 +1,156 @@
+"""Plays a story of one segment's leader: what it hears in, what it asks for out, both as text an operator can read.
+
+A story is lines. One that begins with `#` is a remark, one that begins with `>` is a command; the lines below it are
+what must follow. The leader is node 1, its segment begins at offset 0 and is full at 100 bytes.
+
+    > leads [with 2 3] [needs N] [unconfirmed] [doubted from OFFSET]    first of all: who else is in the ISR; how many
+                                                 acks=all needs; a roll that meta does not know; an unclean start
+    > offer a b*3 c(50) d!     one turn's batches, as in support.chain_story
+    > written / > persisted N / > failed    the batches are in the file / durable below N / not in the file
+    > follower N has OFFSET / > follower N lags
+    > isr 1 2 [version V]      the meta service tells of this ISR
+    > confirmed                it knows this segment
+    > fence / > flush fails
+    > roll / > wait MS         by command / time passes
+    > next segment opened / > next segment failed
+    > limit BYTES              the topic's segments may be so large from now on
+"""
+
+from __future__ import annotations
+
+import uuid
+from itertools import takewhile
+
+from stratalog.machines.leader_events import (
+    Acknowledge,
+    AnswerDuplicate,
+    BatchesPersisted,
+    BatchesReceived,
+    BatchesWritten,
+    FenceRaised,
+    FlushFailed,
+    FollowerFetched,
+    FollowerLagged,
+    IsrCommitted,
+    LeaderEffect,
+    LeaderEvent,
+    OpeningConfirmed,
+    PersistBatches,
+    PersistFailed,
+    PolicyChanged,
+    ProposeIsr,
+    RefuseBatch,
+    RollAsked,
+    RollFailed,
+    RollPolicy,
+    RollSegment,
+    StopLeading,
+    SuccessorOpened,
+    TimePassed,
+)
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.model.ids import SegmentKey
+from support.chain_story import batches_of, names_of
+
+KEY = SegmentKey(uuid.UUID(int=1), 0, 0, 0)
+POLICY = RollPolicy(segment_bytes=100, segment_ms=60_000)
+
+
+class LeaderStory:
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.leader = SegmentLeader(KEY, 1, POLICY, ProducerTable(), isr=(1,))
+        self.out: list[str] = []
+
+    def play(self, story: str) -> str:
+        """The story with what really happened; equal to the story when it is true."""
+        self.out = []
+        for line in story.splitlines():
+            text = line.strip()
+            if text.startswith("#"):
+                self.out.append(text)
+            elif text.startswith(">"):
+                self.out.append(text)
+                before = self.leader.life
+                self._command(text[1:].split())
+                if self.leader.life is not before:
+                    self.out.append(f"  segment is {self.leader.life.name}")
+                self.leader.check_invariants()
+        return "".join(f"{line}\n" for line in self.out)
+
+    def _command(self, words: list[str]) -> None:
+        if words[0] == "leads":
+            self._begin(words[1:])
+            return
+        for effect in self.leader.step(self._event(words), self.now_ms):
+            self.out.append(f"  {_said(effect)}")
+
+    def _begin(self, words: list[str]) -> None:
+        others = list(takewhile(str.isdigit, words[words.index("with") + 1 :])) if "with" in words else []
+        needed = int(words[words.index("needs") + 1]) if "needs" in words else 1
+        self.leader = SegmentLeader(
+            KEY,
+            1,
+            RollPolicy(POLICY.segment_bytes, POLICY.segment_ms, needed),
+            ProducerTable(),
+            isr=(1, *map(int, others)),
+            is_confirmed="unconfirmed" not in words,
+            is_tail_doubted="doubted" in words,
+            end_offset=int(words[-1]) if "doubted" in words else None,
+        )
+
+    def _event(self, words: list[str]) -> LeaderEvent:
+        match words:
+            case ["offer", *batches]:
+                return BatchesReceived(batches_of(batches))
+            case ["written"]:
+                return BatchesWritten()
+            case ["persisted", offset]:
+                return BatchesPersisted(int(offset))
+            case ["failed"]:
+                return PersistFailed()
+            case ["follower", node, "has", offset]:
+                return FollowerFetched(int(node), int(offset))
+            case ["follower", node, "lags"]:
+                return FollowerLagged(int(node))
+            case ["isr", *nodes, "version", version]:
+                return IsrCommitted(tuple(map(int, nodes)), int(version))
+            case ["confirmed"]:
+                return OpeningConfirmed()
+            case ["fence"]:
+                return FenceRaised(1)
+            case ["flush", "fails"]:
+                return FlushFailed()
+            case ["roll"]:
+                return RollAsked()
+            case ["wait", span_ms]:
+                self.now_ms += int(span_ms)
+                return TimePassed()
+            case ["next", "segment", "opened"]:
+                return SuccessorOpened(self.leader.producers.snapshot())
+            case ["next", "segment", "failed"]:
+                return RollFailed()
+            case ["limit", size_bytes]:
+                return PolicyChanged(RollPolicy(int(size_bytes), POLICY.segment_ms))
+            case _:
+                raise ValueError(f"no such command: {words}")
+
+
+def _said(effect: LeaderEffect) -> str:
+    match effect:
+        case PersistBatches(batches, _, _, end_offset):
+            placed = " ".join(f"{batch.slot}@{batch.base_offset}" for batch in batches)
+            return f"write {placed}, up to {end_offset}"
+        case Acknowledge(leader_mark, high_watermark):
+            return f"acknowledge acks=1 below {leader_mark}, acks=all below {high_watermark}"
+        case AnswerDuplicate(batch, duplicate):
+            return f"{batch.slot} is in the log already, at {duplicate.base_offset}"
+        case RefuseBatch(batch, why):
+            return f"refuse {batch.slot}: {why.name}"
+        case RollSegment(end_offset, remaining):
+            return f"roll at {end_offset}" + (f", {names_of(remaining)} to the next segment" if remaining else "")
+        case ProposeIsr(isr, version):
+            return f"propose ISR {' '.join(map(str, isr))} under version {version}"
+        case StopLeading():
+            return "stop leading"
