@@ -7,18 +7,21 @@ says why.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 from crc32c import crc32c
 
 from stratalog.formats.envelope import PREAMBLE_BYTES, Structure, open_fixed, seal_fixed
 from stratalog.formats.fields import Buffer, FieldReader, FieldWriter
-from stratalog.formats.identity import MAX_CLUSTER_ID_BYTES, read_key, write_key
-from stratalog.model.errors import Corrupt
+from stratalog.formats.identity import MAX_CLUSTER_ID_BYTES, read_key
+from stratalog.model.errors import Corrupt, InvalidRequest
 from stratalog.model.ids import SegmentKey
 
 JOURNAL_HEADER_BYTES = 128
 JOURNAL_ENTRY_HEADER_BYTES = 80
+_ENTRY_FIELDS = struct.Struct(">q16siiqqqII")
+"""As `decode_entry_head` reads: journal, topic, shard, epoch, base offset, position, size, CRC, zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +85,16 @@ def decode_journal_header(data: Buffer, *, source: str) -> JournalHeader:
 
 
 def encode_entry_header(number: int, segment: SegmentKey, position: int, payload: list[Buffer]) -> bytes:
-    """The bytes that go before the payload's pieces, which are written as they are. Cost: one CRC over the payload."""
+    """The bytes that go before the payload's pieces, which are written as they are. Cost: one CRC over the payload, and
+    2 us: a group of flushes has one entry for each of its files. Raises: InvalidRequest."""
     crc = size = 0
     for piece in payload:
         crc = crc32c(piece, crc)
         size += len(piece)
-    out = FieldWriter()
-    out.natural(number, "journal number")
-    write_key(out, segment)
-    out.natural(position, "position in the segment")
-    out.natural(size, "payload size")
-    out.u32(crc, "payload's CRC")
-    out.u32(0, "zero")
-    return seal_fixed(Structure.JOURNAL_ENTRY, out.getvalue())
+    numbers = (segment.shard, segment.epoch, segment.base_offset, position, size)
+    if number < 0 or min(numbers) < 0:
+        raise InvalidRequest(f"journal {number}, entry of {segment} at {position}: no number may be below 0")
+    return seal_fixed(Structure.JOURNAL_ENTRY, _ENTRY_FIELDS.pack(number, segment.topic_id.bytes, *numbers, crc, 0))
 
 
 def scan_journal(data: Buffer, number: int, *, source: str, position: int = JOURNAL_HEADER_BYTES) -> JournalScan:

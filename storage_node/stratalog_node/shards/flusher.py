@@ -15,13 +15,13 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from stratalog.formats.checkpoint import Checkpoint
 from stratalog.machines.chain_events import ChainEvent, SegmentFlushFailed, SegmentHeard
-from stratalog.machines.leader_events import BatchesPersisted
+from stratalog.machines.leader_events import BatchesPersisted, PersistBatches
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog.model.topic import Topic
 from stratalog.telemetry.logs import logger
@@ -41,6 +41,11 @@ DIRECT_FILES = 2
 nothing."""
 JOURNAL_SPAN_BYTES = 1 << 20
 """A file with more new bytes than this is flushed itself: the flush then costs less than the copy."""
+KEPT_APPEND_BYTES = 16 << 10
+"""Appends up to this size are kept in memory for the journal. More is read back: that costs less than a copy on the
+event loop."""
+KEPT_BYTES = 4 << 20
+"""Of all shards together, for one group."""
 CHECKPOINT_BYTES = 32 << 20
 CHECKPOINT_MS = 30_000
 AHEAD_BYTES = 64 << 20
@@ -89,10 +94,22 @@ class FlushedShard(Protocol):
 
 @dataclass(slots=True)
 class _Ask:
+    """What one shard waits for, and small batches of it for the journal."""
+
     shard: FlushedShard
     active: ActiveSegment
     end_offset: int
     size_bytes: int
+    kept_from: int
+    kept: list[bytes] = field(default_factory=list)
+    kept_bytes: int = 0
+
+    def keep(self, effect: PersistBatches) -> None:
+        self.kept += [bytes(batch.payload) for batch in effect.batches]
+        self.kept_bytes += effect.size_bytes
+
+    def keep_nothing(self) -> None:
+        self.kept_from, self.kept, self.kept_bytes = -1, [], 0
 
 
 class Flusher:
@@ -117,6 +134,8 @@ class Flusher:
         self._interval_s = interval_ms / 1000
         self._clock_ms = clock_ms
         self._asked: dict[ActiveSegment, _Ask] = {}
+        self._kept_bytes = 0
+        """Of those asked; the group under way has as much at most."""
         self._group_task: asyncio.Task[None] | None = None
         self._background_task: asyncio.Task[None] | None = None
         self._dirty: dict[ActiveSegment, FlushedShard] = {}
@@ -144,9 +163,29 @@ class Flusher:
         return not self._dirty and not self._asked and not self.stats.failures
 
     # Grouped flushes ----------------------------------------------------------------------------------------------
-    def ask(self, shard: FlushedShard, active: ActiveSegment, end_offset: int) -> None:
-        """Tell `shard.persisted` once everything below `end_offset` is on the disk."""
-        self._asked[active] = _Ask(shard, active, end_offset, active.file.size_bytes)
+    def ask(self, shard: FlushedShard, active: ActiveSegment, effect: PersistBatches) -> None:
+        """Tell `shard.persisted` once everything below the end of what was just appended is on the disk.
+
+        Requires: the payloads are still there.
+        """
+        size_bytes = active.file.size_bytes
+        begin = size_bytes - effect.size_bytes
+        ask = self._asked.get(active)
+        if ask is None:
+            ask = self._asked[active] = _Ask(shard, active, effect.end_offset, begin, begin)
+        kept_bytes = ask.kept_bytes
+        if (
+            ask.kept_from >= 0
+            and ask.size_bytes == begin
+            and effect.size_bytes <= KEPT_APPEND_BYTES
+            and kept_bytes + effect.size_bytes <= JOURNAL_SPAN_BYTES
+            and self._kept_bytes < KEPT_BYTES
+        ):
+            ask.keep(effect)
+        else:
+            ask.keep_nothing()
+        self._kept_bytes += ask.kept_bytes - kept_bytes
+        ask.size_bytes, ask.end_offset = size_bytes, effect.end_offset
         if self._group_task is None:
             self._group_task = asyncio.get_running_loop().create_task(self._run_groups())
 
@@ -155,6 +194,7 @@ class Flusher:
             while self._asked:
                 group = list(self._asked.values())
                 self._asked = {}
+                self._kept_bytes = 0
                 try:
                     is_whole = await self._run_group(group)
                 except Exception as fault:  # whoever waits for this group must hear something
@@ -222,7 +262,7 @@ class Flusher:
     def _write_journal(self, asks: list[_Ask]) -> bool:
         """False: the journal is of no use now, flush the files themselves."""
         try:
-            self.stats.journal_bytes += self._journal.write([(ask.active, ask.size_bytes) for ask in asks])
+            self.stats.journal_bytes += self._journal.write(asks)
         except Exception as error:  # what it could not take is flushed without it
             log.warning("journal not written, flushing file by file", files=len(asks), error=str(error))
             return False

@@ -283,7 +283,7 @@ class ShardLog:
         stats.append_groups += 1
         self.workers.flusher.note_written(self, active)
         if self.rules.is_fsync:
-            self.workers.flusher.ask(self, active, effect.end_offset)
+            self.workers.flusher.ask(self, active, effect)  # before the answers let go of the payloads
             return BatchesWritten()
         return BatchesPersisted(effect.end_offset)
 

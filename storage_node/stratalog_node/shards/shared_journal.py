@@ -3,6 +3,8 @@
 A full journal is put away on the loop and retired beside the traffic: its files are flushed, then it is removed. One
 whose file could not be flushed keeps the only durable copy of what was acknowledged: it stays for the next start. One
 that cannot be removed just stays: its entries say what the files hold.
+What is written is what appends left in memory, or is read back from the file: each read gives the interpreter up, and
+waits for it behind the event loop.
 Threads: `write` on the flush thread, one group at a time; `put_away` on the loop between groups; `retire` on a
 background thread, for a journal that was put away.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from stratalog.formats.journal import JournalHeader
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
@@ -23,6 +26,26 @@ from stratalog_node.shards.active import ActiveSegment
 log = logger(__name__)
 
 JOURNAL_BYTES = 64 << 20
+
+
+class Span(Protocol):
+    """What of a segment's file is to be made durable."""
+
+    @property
+    def active(self) -> ActiveSegment: ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file: where the span ends."""
+        ...
+
+    @property
+    def kept_from(self) -> int:
+        """From here to its end the span lies in `kept` as well; -1 when it does not."""
+        ...
+
+    @property
+    def kept(self) -> Sequence[bytes]: ...
 
 
 def sync_segment(active: ActiveSegment, size_bytes: int) -> None:
@@ -99,8 +122,8 @@ class SharedJournal:
         journaled = self._sizes.get(active) or self._sizes_before.get(active, 0)
         return max(active.flushed_bytes, journaled, SEGMENT_HEADER_BYTES)
 
-    def write(self, spans: Sequence[tuple[ActiveSegment, int]]) -> int:
-        """Blocking: copy what lies between each segment's durable size and the size given, and flush. Returns the
+    def write(self, spans: Sequence[Span]) -> int:
+        """Blocking: copy what lies between each segment's durable size and its span's end, and flush. Returns the
         bytes copied. Raises: DiskFull, Unavailable, Corrupt; then nothing of it counts, and the next journal is a new
         one, because a flush that failed says nothing about what a later one covers."""
         try:
@@ -110,15 +133,18 @@ class SharedJournal:
                 self._next_number += 1
                 file = self._file = JournalFile(self._layout.journal, header)
             entries = []
-            for active, size_bytes in spans:
-                position = self.durable_bytes(active)
-                payload = active.file.read(position, size_bytes - position)
+            for span in spans:
+                active, position = span.active, self.durable_bytes(span.active)
+                if position == span.kept_from:
+                    payload = b"".join(span.kept)
+                else:
+                    payload = active.file.read(position, span.size_bytes - position)
                 entries.append((active.key, position - SEGMENT_HEADER_BYTES, payload))
             file.write(entries)
         except Exception:
             self._is_doubtful = True
             raise
-        self._sizes.update(spans)
+        self._sizes.update((span.active, span.size_bytes) for span in spans)
         return sum(len(payload) for _, _, payload in entries)
 
     def put_away(self) -> FullJournal | None:

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.shard_life import StopCause
 from stratalog.model.commands import RollSegment, SealSegment
 from stratalog.model.errors import Unavailable
+from stratalog_node.disk.files import SegmentFile
+from stratalog_node.disk.journal_file import list_journals, read_journal
 from stratalog_node.shards import flusher as flusher_module
 from stratalog_node.shards import shared_journal
 from stratalog_node.shards.shard_log import ShardLog
@@ -79,6 +82,49 @@ async def test_a_group_of_many_files_goes_through_the_journal(tmp_path: Path) ->
         asked = [rig.append(shard, b"x") for shard in shards]
         await eventually(lambda: all(a.is_acknowledged for a in asked))
         await eventually(lambda: rig.flusher.stats.journal_groups >= 1)
+
+
+async def test_the_journal_holds_what_the_files_hold_however_it_came_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small appends are kept in memory for it; what is large, or was not all kept, is read back."""
+    read: list[Path] = []
+    real = SegmentFile.read
+
+    def counted(file: SegmentFile, position: int, size_bytes: int) -> bytes:
+        read.append(file.path)
+        return real(file, position, size_bytes)
+
+    monkeypatch.setattr(SegmentFile, "read", counted)
+    async with ShardRig(tmp_path) as rig:
+        alone, *shards = await fsync_shards(rig, MANY + 1)
+        unflushed = (await rig.shard_of("unflushed")).rules
+        asked = [rig.append(shard, b"first") for shard in shards]
+        await eventually(lambda: all(a.is_acknowledged for a in asked))
+        assert read == []
+        held = HeldFlushes(rig)
+        asked = [rig.append(alone, b"while this one is flushed")]
+        await eventually(lambda: held.waiting == 1)
+        large, mixed, *small = shards
+        asked += [rig.append(large, b"x" * flusher_module.KEPT_APPEND_BYTES)]
+        asked += [rig.append(shard, value) for shard in (mixed, *small) for value in (b"one", b"two")]
+        rules, mixed.rules = mixed.rules, unflushed  # as a change of the topic's policy does, and another one
+        rig.append(mixed, b"waits for no flush")
+        mixed.rules = rules
+        asked += [rig.append(mixed, b"three")]
+        held.gate.set()
+        await eventually(lambda: all(a.is_acknowledged for a in asked))
+        assert set(read) == {rig.file_of(large), rig.file_of(mixed)}
+        entries = [e for path in list_journals(rig.context.layout.journal) for e in read_journal(path)]
+        for shard in shards:
+            data, at = rig.file_of(shard).read_bytes()[SEGMENT_HEADER_BYTES:], 0
+            for entry in entries:
+                if entry.segment.shard_key == shard.key:
+                    assert data[entry.position :].startswith(entry.payload)
+                    assert entry.position == at
+                    at += len(entry.payload)
+            assert shard.active is not None
+            assert at == shard.active.size_bytes
 
 
 async def test_a_flush_that_fails_stops_its_shard_and_no_other(tmp_path: Path) -> None:
