@@ -8,7 +8,6 @@ Source: docs/kafka.md "Produce"; KIP-98 for sequences.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -21,6 +20,7 @@ from stratalog.machines.producer_table import SequenceFault
 from stratalog.model.append import AppendFailure
 from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.connection import Connection
+from stratalog_node.serve.produce_timeouts import Line, ProduceTimeouts
 from stratalog_node.serve.serving import Serving
 from stratalog_node.serve.unknown_shards import missing_shard_error
 from stratalog_node.shards.append import AppendRequest
@@ -72,7 +72,7 @@ class PendingProduce(Answer):
         "_missing",
         "_names",
         "_partitions",
-        "_timer",
+        "_waits_in",
         "acks",
         "correlation_id",
         "serving",
@@ -89,7 +89,7 @@ class PendingProduce(Answer):
         self._names: list[str] = []
         self._answers: list[list[Any]] = []
         self._missing = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._waits_in: Line | None = None
         self._partitions: list[list[int]] = []
 
     def add_topic(self, name: str, partitions: int) -> None:
@@ -122,8 +122,8 @@ class PendingProduce(Answer):
             self.finish()
 
     def finish(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._waits_in is not None:
+            self._waits_in.pop(self, None)
         if self.acks == 0:
             failed = next((a for topic in self._answers for a in topic if a.error_code), None)
             if failed is not None:
@@ -141,12 +141,12 @@ class PendingProduce(Answer):
     def is_finished(self) -> bool:
         return self._missing == 0
 
-    def await_acknowledgement(self, timeout_ms: int, topics: Sequence[TopicRecords]) -> None:
+    def await_acknowledgement(self, timeouts: ProduceTimeouts, timeout_ms: int, topics: Sequence[TopicRecords]) -> None:
         """Not answered within the turn: answer "timed out", outcome unknown, when the client's patience ends."""
         self._partitions = [[partition for partition, _ in partitions] for _, partitions in topics]
-        self._timer = self.serving.loop.call_later(max(timeout_ms, 1) / 1000, self._expire)
+        self._waits_in = timeouts.add(self, timeout_ms)
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
         for topic, answers in enumerate(self._answers):
             for position, answer in enumerate(answers):
                 if answer is None:
@@ -162,7 +162,7 @@ class PendingSingle(Answer):
         "_is_settled",
         "_name",
         "_partition",
-        "_timer",
+        "_waits_in",
         "acks",
         "correlation_id",
         "serving",
@@ -183,14 +183,14 @@ class PendingSingle(Answer):
         self._name = name
         self._partition = partition
         self._is_settled = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._waits_in: Line | None = None
 
     def appended(self, slot: object, base_offset: int, append_time_ms: int, log_start_offset: int) -> None:
         if self._is_settled:
             return
         self._is_settled = True
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._waits_in is not None:
+            self._waits_in.pop(self, None)
         if self.acks:
             self._answer(ProducedPartition(self._partition, 0, base_offset, append_time_ms, log_start_offset, None))
 
@@ -203,8 +203,8 @@ class PendingSingle(Answer):
         if self._is_settled:
             return
         self._is_settled = True
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._waits_in is not None:
+            self._waits_in.pop(self, None)
         self.serving.stats.produce_errors += 1
         if self.acks:
             self._answer(ProducedPartition(self._partition, code, -1, -1, log_start_offset, message))
@@ -219,10 +219,10 @@ class PendingSingle(Answer):
     def is_finished(self) -> bool:
         return self._is_settled
 
-    def await_acknowledgement(self, timeout_ms: int, topics: Sequence[TopicRecords]) -> None:
-        self._timer = self.serving.loop.call_later(max(timeout_ms, 1) / 1000, self._expire)
+    def await_acknowledgement(self, timeouts: ProduceTimeouts, timeout_ms: int, topics: Sequence[TopicRecords]) -> None:
+        self._waits_in = timeouts.add(self, timeout_ms)
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
         self.fail(None, ErrorCode.REQUEST_TIMED_OUT, _TIMED_OUT)
 
 
@@ -233,8 +233,9 @@ class ProduceHandler:
         self._serving = serving
         self._catalog = catalog
         self._this_turn: list[tuple[PendingProduce | PendingSingle, int, Sequence[TopicRecords]]] = []
-        """Usually answered by this turn's flush; those that are not get a timer."""
-        serving.turn.after_shards.append(self._start_timers)
+        """Usually answered by this turn's flush; of those that are not, the patience counts."""
+        self._timeouts = ProduceTimeouts(serving.loop)
+        serving.turn.after_shards.append(self._count_patience)
         self._shard_of = shard_of
 
     def handle(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
@@ -266,11 +267,11 @@ class ProduceHandler:
         if not pending.is_finished:
             self._this_turn.append((pending, request.timeout_ms, topics))
 
-    def _start_timers(self) -> None:
+    def _count_patience(self) -> None:
         if self._this_turn:
             for pending, timeout_ms, topics in self._this_turn:
                 if not pending.is_finished:
-                    pending.await_acknowledgement(timeout_ms, topics)
+                    pending.await_acknowledgement(self._timeouts, timeout_ms, topics)
             self._this_turn.clear()
 
     def _offer(

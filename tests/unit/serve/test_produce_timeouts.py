@@ -1,0 +1,79 @@
+"""Patience of many produce requests by one timer: each expires in its time, and who was answered never does."""
+
+from __future__ import annotations
+
+import asyncio
+
+from stratalog_node.serve.produce_timeouts import ProduceTimeouts
+from support.waiting import eventually
+
+
+class Request:
+    def __init__(self, told: list[Request]) -> None:
+        self._told = told
+
+    def expire(self) -> None:
+        self._told.append(self)
+
+
+async def test_requests_expire_in_the_order_of_their_patience() -> None:
+    told: list[Request] = []
+    timeouts = ProduceTimeouts(asyncio.get_running_loop())
+    late, soon, also_soon = Request(told), Request(told), Request(told)
+    timeouts.add(late, 400)
+    timeouts.add(soon, 20)  # before the one that the timer was set for
+    timeouts.add(also_soon, 20)
+    await eventually(lambda: len(told) == 3)
+    assert set(told[:2]) == {soon, also_soon}
+    assert told[2] is late
+
+
+async def test_none_expires_before_its_time() -> None:
+    told: list[Request] = []
+    loop = asyncio.get_running_loop()
+    timeouts = ProduceTimeouts(loop)
+    due = loop.time() + 0.15
+    timeouts.add(Request(told), 150)
+    await eventually(lambda: bool(told))
+    assert loop.time() >= due
+
+
+async def test_who_was_answered_is_let_go_and_never_told() -> None:
+    told: list[Request] = []
+    timeouts = ProduceTimeouts(asyncio.get_running_loop())
+    answered, waiting = Request(told), Request(told)
+    line = timeouts.add(answered, 20)
+    timeouts.add(waiting, 20)
+    line.pop(answered)
+    await eventually(lambda: bool(told))
+    assert answered not in told
+
+
+async def test_one_that_is_told_may_begin_another() -> None:
+    told: list[Request] = []
+    timeouts = ProduceTimeouts(asyncio.get_running_loop())
+
+    class Again(Request):
+        def expire(self) -> None:
+            super().expire()
+            timeouts.add(Request(told), 10)
+
+    timeouts.add(Again(told), 10)
+    await eventually(lambda: len(told) == 2)
+
+
+async def test_the_fault_of_one_leaves_the_others_their_timer() -> None:
+    told: list[Request] = []
+    loop = asyncio.get_running_loop()
+    faults: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda _, context: faults.append(context))
+    timeouts = ProduceTimeouts(loop)
+
+    class Faulty(Request):
+        def expire(self) -> None:
+            raise ValueError("unforeseen")
+
+    for request in (Request(told), Faulty(told), Request(told)):
+        timeouts.add(request, 10)
+    await eventually(lambda: len(told) == 2)
+    assert len(faults) == 1
