@@ -21,7 +21,7 @@ from stratalog.model.metadata import ChangeSet, Snapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 from stratalog_meta.stats import MetaStats
-from stratalog_meta.stores.seam import MetaStore
+from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_meta.watch import MAX_CHANGES, ChangeHistory
 from stratalog_meta.writer import TableWriter
 

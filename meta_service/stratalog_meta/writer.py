@@ -30,7 +30,7 @@ from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Una
 from stratalog.model.metadata import ChangeSet
 from stratalog.telemetry.logs import logger
 from stratalog_meta.stats import MetaStats
-from stratalog_meta.stores.seam import MetaStore
+from stratalog_meta.stores.meta_store import MetaStore
 
 R = TypeVar("R")
 MAX_WRITES_PER_TURN: Final = 32_768

@@ -45,8 +45,8 @@ from stratalog.model.parts import PartList
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
 from stratalog.model.topic import Topic
+from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_meta.stores.rocksdb import RocksStore
-from stratalog_meta.stores.seam import MetaStore
 from support.meta_worlds import STORE_KINDS, make_store
 
 TOPIC_ID = UUID("4b186ce9-ec7d-4a13-9932-91a9e41c24b5")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from stratalog.machines.table_records import StoredRecord, TableWrite
 from stratalog.model.errors import DiskFull
-from stratalog_meta.stores.seam import MetaStore
+from stratalog_meta.stores.meta_store import MetaStore
 
 
 class DiskBroke(Exception):

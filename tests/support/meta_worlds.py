@@ -18,8 +18,8 @@ from stratalog.model.topic import Topic
 from stratalog_meta import MetaService
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.stores.memory import MemoryStore
+from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_meta.stores.rocksdb import RocksStore
-from stratalog_meta.stores.seam import MetaStore
 
 START_MS = 1_700_000_000_000
 IMPATIENT = RetryPolicy(

@@ -441,7 +441,7 @@ class ShardLog:
         self.rules = rules
         self.tell(PolicyChanged(rules.roll))
 
-    # The seams: for the tier, the groups, the control requests ---------------------------------------------------
+    # What others ask: the tier, the groups, the control requests ---------------------------------------------------
     async def append(self, batches: Sequence[bytes]) -> int:
         return await append_internally(self, batches)
 

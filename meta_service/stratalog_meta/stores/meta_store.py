@@ -1,4 +1,4 @@
-"""The seam to the meta store: load everything once, then write transactions, each whole and durable.
+"""What a store of metadata does: load everything once, then write transactions, each whole and durable.
 
 A store knows nothing of what the records mean. One process writes to it at a time: a second one is refused at `load`.
 """
