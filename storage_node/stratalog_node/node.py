@@ -11,11 +11,10 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stratalog.kafka.subscription import subscribed_topics
 from stratalog.meta_api.client import MetaClient
@@ -44,6 +43,7 @@ from stratalog_node.shards.assembly import LocalShards, open_shards
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.task_set import TaskSet
 from stratalog_node.tier.assembly import NodeTier
 from stratalog_node.tier.remote_reads import RemoteReads
 from stratalog_node.topic_changes import TopicChanges
@@ -97,7 +97,7 @@ class StorageNode:
         self._clock_ms = clock_ms
         self._taken = AsyncExitStack()
         """What must be given back, in the order in which it was taken."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self.turn: Turn
         self.local: LocalShards
         self.shards: ShardDirectory
@@ -178,14 +178,14 @@ class StorageNode:
             age_clock=age_clock,
             on_pressure=self.local.space.set_pressure,
         )
-        taken.push_async_callback(self._cancel_tasks)
+        taken.push_async_callback(self._tasks.cancel)
         taken.push_async_callback(self.tier.close)
         taken.push_async_callback(self.server.close)
         taken.push_async_callback(self.groups.stop)
         await self.tier.start()
         self.local.healing.start()
-        self._run(self._follow_meta())
-        self._run(self._look_at_ages(age_clock))
+        self._tasks.start(self._follow_meta())
+        self._tasks.start(self._look_at_ages(age_clock))
         await self.groups.start()
         self._add_metrics()
         self.server.open(listener, advertised)
@@ -245,11 +245,6 @@ class StorageNode:
         return shard if shard is not None and shard.is_leader and shard.stop is None else None
 
     # Running --------------------------------------------------------------------------------------------------------
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _follow_meta(self) -> None:
         """Keep the catalog current; a lost watch is taken up where it ended."""
         while True:
@@ -311,11 +306,6 @@ class StorageNode:
     async def close(self) -> None:
         """Also of a node whose start failed. A step that fails keeps none of the others from being done."""
         await self._taken.aclose()
-
-    async def _cancel_tasks(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _add_metrics(self) -> None:
         metrics = self.metrics

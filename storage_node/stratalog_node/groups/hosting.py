@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -36,6 +36,7 @@ from stratalog_node.groups.stats import GroupStats
 from stratalog_node.shards.catalog_wait import catalog_shows
 from stratalog_node.shards.shard_view import ShardView
 from stratalog_node.slices import in_slices
+from stratalog_node.task_set import TaskSet
 
 _log = logger(__name__)
 
@@ -99,8 +100,8 @@ class GroupHosting:
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._is_stopped = False
         self._opening: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closings: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
+        self._closings = TaskSet()
         """Those of them that tell the groups of a shard given up: no stop ends these."""
 
     # The internal topic -----------------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ class GroupHosting:
         """
         if self._topics.topic(OFFSETS_TOPIC) is None:
             if self._opening is None:
-                self._opening = self._spawn(self._open_topic(), "group-log-create")
+                self._opening = self._tasks.start(self._open_topic(), name="group-log-create")
             await asyncio.shield(self._opening)
         self.adopt()
 
@@ -174,7 +175,7 @@ class GroupHosting:
         hosted = shard.groups.get(group_id)
         if hosted is not None and hosted.absence is not None:
             if hosted.is_doubtful and not hosted.is_leaving and not self._is_stopped:
-                self._spawn(self._restate(hosted), "group-restate")
+                self._tasks.start(self._restate(hosted), name="group-restate")
             return GroupError.COORDINATOR_LOAD_IN_PROGRESS
         return hosted
 
@@ -248,9 +249,7 @@ class GroupHosting:
         shard.state = ShardState.CLOSED
         if shard.log is not None:
             shard.log.close()
-        closing = self._spawn(self._close_groups(shard), f"group-close-{index}")
-        self._closings.add(closing)
-        closing.add_done_callback(self._closings.discard)
+        self._closings.start(self._close_groups(shard), name=f"group-close-{index}")
 
     async def _close_groups(self, shard: GroupShard) -> None:
         async for some in in_slices(list(shard.groups.values())):
@@ -266,7 +265,7 @@ class GroupHosting:
 
     def _begin_load(self, index: int) -> None:
         shard = self._shards[index] = GroupShard(index, self._stats)
-        self._loads[index] = self._spawn(self._load(shard), f"group-load-{index}")
+        self._loads[index] = self._tasks.start(self._load(shard), name=f"group-load-{index}")
 
     async def _load(self, shard: GroupShard) -> None:
         backoff = Backoff()
@@ -362,18 +361,11 @@ class GroupHosting:
     async def stop(self) -> None:
         """Parked requests are answered NOT_COORDINATOR; appends under way are waited for."""
         self._is_stopped = True
-        for task in self._tasks - self._closings:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
+        await self._closings.ended()
         shards = list(self._shards.values())
         self.unload_all()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._closings.ended()
         for shard in shards:
             if shard.log is not None:
                 await shard.log.drained()
-
-    def _spawn(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

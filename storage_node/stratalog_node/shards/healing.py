@@ -47,6 +47,7 @@ from stratalog_node.shards.opening import make_anew
 from stratalog_node.shards.recovery import Recovery, describe_missing
 from stratalog_node.shards.refill import FileRefill
 from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.task_set import TaskSet
 
 log = logger(__name__)
 
@@ -69,20 +70,16 @@ class Healing:
         self._recovery = recovery
         self._remote = remote
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def start(self) -> None:
         """Begin with every shard that recovery left unhealed."""
         for key in list(self._recovery.unhealed):
-            task = asyncio.get_running_loop().create_task(self._heal(key), name="shard-healing")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._heal(key), name="shard-healing")
 
     async def close(self) -> None:
         """What is not healed yet is healed by the next start."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     async def _heal(self, key: ShardKey) -> None:
         """One missing range after the other."""

@@ -45,6 +45,7 @@ from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.flusher import FlushedShard, Flusher
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.sealed import SealedCopy
+from stratalog_node.task_set import TaskSet
 
 log = logger(__name__)
 
@@ -76,7 +77,7 @@ class Sealing:
         self._seal_lines: dict[ShardKey, deque[ActiveSegment]] = {}
         self._unsealed: set[ActiveSegment] = set()
         self._slots = asyncio.Semaphore(_PARALLEL_SEALS)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet()
         self._is_closing = False
 
     @property
@@ -87,14 +88,7 @@ class Sealing:
     async def close(self) -> None:
         """Stop; what is not sealed yet is sealed by the next start."""
         self._is_closing = True
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._tasks.cancel()
 
     # Rolls --------------------------------------------------------------------------------------------------------
     def ended(self, old: ActiveSegment) -> None:
@@ -117,7 +111,7 @@ class Sealing:
             case SealSegment():
                 self._seal_later(shard, segment)
             case ProposeIsrOf(_, proposal):
-                self._start(self._propose_isr(shard, segment, proposal))
+                self._tasks.start(self._propose_isr(shard, segment, proposal))
             case _:
                 assert_never(effect)
 
@@ -130,7 +124,7 @@ class Sealing:
                 log.error("rolls stopped by a fault", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
                 shard.stop_after_fault(f"a fault in the node, see its log: {fault}")
 
-        self._start(work_or_stop())
+        self._tasks.start(work_or_stop())
 
     async def _flush(self, shard: SealedShard, old: ActiveSegment) -> None:
         backoff = Backoff()
@@ -190,7 +184,7 @@ class Sealing:
         line = self._seal_lines.get(shard.key)
         if line is None:
             self._seal_lines[shard.key] = deque([old])
-            self._start(self._seal_in_order(shard))
+            self._tasks.start(self._seal_in_order(shard))
         else:
             line.append(old)
 
