@@ -142,10 +142,10 @@ async def test_a_node_whose_watch_lost_its_place_while_meta_was_away_follows_aga
 
         meta.service.watch = once_lost  # type: ignore[method-assign, assignment]
         meta.fail("snapshot", Unavailable("away"), ValueError("a bug"))
-        for task in list(node._tasks):
+        for task in node._tasks:
             if task.get_coro().__name__ == "_follow_meta":  # type: ignore[union-attr]
                 task.cancel()
-        node._run(node._follow_meta())
+        node._tasks.start(node._follow_meta())
         await eventually(lambda: lost)
         await meta.service.perform(CreateTopic("flights", shard_count=1, replication_factor=1, settings={}))
         await eventually(lambda: node.shards.by_name("flights", 0) is not None)
