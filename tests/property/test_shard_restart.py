@@ -23,8 +23,7 @@ from stratalog.machines.restart_events import (
     RevokeStale,
     Serve,
     SetAside,
-    Stop,
-    StopKind,
+    StopShard,
 )
 from stratalog.machines.shard_healing import (
     GiveUp,
@@ -33,6 +32,7 @@ from stratalog.machines.shard_healing import (
     StopHealing,
     TryAgain,
 )
+from stratalog.machines.shard_life import StopCause
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from support.restart_words import BATCH_BYTES
@@ -107,7 +107,7 @@ class WatchedWorld(World):
             case Heal(segment, local_end, end):
                 assert local_end < end == known_end(self, segment)
                 assert step.log.active is None and step.log.high_watermark >= end
-            case Stop():
+            case StopShard():
                 assert step.log.active is None
             case _:
                 pass
@@ -221,8 +221,8 @@ def test_nothing_that_is_known_to_have_been_written_is_cut_or_passed_over(
 ) -> None:
     """What must hold is in `WatchedWorld`."""
     world.live(doubted_epoch)
-    assert isinstance(world.outcome, Serve | Stop | StopHealing | TryAgain)
-    if isinstance(world.outcome, StopHealing) and world.outcome.kind is StopKind.DATA_LOST:
+    assert isinstance(world.outcome, Serve | StopShard | StopHealing | TryAgain)
+    if isinstance(world.outcome, StopHealing) and world.outcome.cause is StopCause.DATA_LOST:
         assert world.outcome.lost, "what is lost is not named"
         assert world.missing is not None
         for begin, end in world.outcome.lost:

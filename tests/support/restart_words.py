@@ -21,7 +21,7 @@ from stratalog.machines.restart_events import (
     SealEnded,
     Serve,
     SetAside,
-    Stop,
+    StopShard,
     TakeSealed,
     TraceCheckpoint,
 )
@@ -79,9 +79,9 @@ def in_words(step: RestartStep) -> str:
         case Heal(segment, local_end, known_end, log):
             ended = "".join(f"; {found.key.epoch} is read" for found in log.ended)
             return f"heal {segment.epoch}: {local_end} to {known_end} are missing{ended}"
-        case Stop(kind, why, log):
+        case StopShard(why, log):
             ended = "".join(f"; {found.key.epoch} is read" for found in log.ended)
-            return f"stop, {kind.name}: {why}{ended}"
+            return f"stop, the disk: {why}{ended}"
         case SealEnded(key):
             return f"seal {key.epoch}"
         case ConfirmRoll(old, new):
@@ -108,8 +108,8 @@ def healing_in_words(step: HealingStep) -> str:
             return "list the files"
         case TryAgain(why):
             return f"try again: {why}"
-        case StopHealing(kind, why, lost):
-            return f"stop, {kind.name}{' ' if lost else ''}{_ranges(lost)}: {why}"
+        case StopHealing(cause, why, lost):
+            return f"stop, {cause.name}{' ' if lost else ''}{_ranges(lost)}: {why}"
         case _:
             assert_never(step)
 

@@ -42,7 +42,7 @@ from stratalog.machines.restart_events import (
     SetAside,
     ShardMetadata,
     StepFailed,
-    Stop,
+    StopShard,
     TakeSealed,
     TraceCheckpoint,
 )
@@ -156,7 +156,7 @@ class World:
     """After so many the power goes; -1: never."""
 
     restart: ShardRestart = field(default_factory=lambda: ShardRestart(NODE, -1))
-    outcome: Serve | Heal | Stop | StopHealing | TryAgain | None = None
+    outcome: Serve | Heal | StopShard | StopHealing | TryAgain | None = None
     missing: Heal | None = None
     healing: ShardHealing | None = None
 
@@ -265,7 +265,7 @@ class World:
             case RevokeCheckpoints(keys) | RevokeStale(keys):
                 for key in keys:
                     self.checkpoints.pop(key, None)
-            case Serve() | Stop():
+            case Serve() | StopShard():
                 self.outcome = step
             case Heal():
                 self.outcome = self.missing = step

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import TypeAlias
 
 from stratalog.model.ids import SegmentKey
@@ -72,13 +71,6 @@ class RecoveredLog:
     high_watermark: int = 0
     doubted_epoch: int = -1
     """The epoch that takes no batches, whether its file was found or not; -1 for none."""
-
-
-class StopKind(Enum):
-    """Why a shard does not serve until the next start."""
-
-    UNREADABLE = "what its disk holds cannot be read or written"
-    DATA_LOST = "offsets that were written are nowhere any more"
 
 
 # Events: what happened -------------------------------------------------------------------------------------------
@@ -253,10 +245,9 @@ class Heal:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """Until the next start. What is in `log` is read, and nobody writes."""
+class StopShard:
+    """Until the next start: the disk cannot be read or written. What is in `log` is read, and nobody writes."""
 
-    kind: StopKind
     why: str
     log: RecoveredLog
 
@@ -282,5 +273,5 @@ CopyStep: TypeAlias = TakeSealed | NoteMissing | FreeLeftover
 FileStep: TypeAlias = OpenFile | SetAside | MakeAnew | ScanFile | TraceCheckpoint | CutTail | FlushFile
 """About files of segments that are not sealed."""
 RestartStep: TypeAlias = (
-    CopyStep | FileStep | RevokeCheckpoints | RevokeStale | Serve | Heal | Stop | SealEnded | ConfirmRoll
+    CopyStep | FileStep | RevokeCheckpoints | RevokeStale | Serve | Heal | StopShard | SealEnded | ConfirmRoll
 )

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias, assert_never
 
-from stratalog.machines.restart_events import Heal, MakeAnew, RevokeCheckpoints, StopKind
+from stratalog.machines.restart_events import Heal, MakeAnew, RevokeCheckpoints
+from stratalog.machines.shard_life import StopCause
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment, SegmentState
 
@@ -145,7 +146,7 @@ class TryAgain:
 class StopHealing:
     """The shard does not serve until the next start."""
 
-    kind: StopKind
+    cause: StopCause
     why: str
     lost: tuple[OffsetRange, ...] = ()
     """If DATA_LOST: just which."""
@@ -193,7 +194,7 @@ class ShardHealing:
             case HolesFound(holes, may_give_up):
                 return self._found(holes, may_give_up=may_give_up)
             case AttemptFailed(why, is_final):
-                return [StopHealing(StopKind.UNREADABLE, why) if is_final else TryAgain(why)]
+                return [StopHealing(StopCause.UNREADABLE, why) if is_final else TryAgain(why)]
             case _:
                 assert_never(event)
 
@@ -245,7 +246,7 @@ class ShardHealing:
         assert self._attempt is not None
         log_start = self._attempt.log_start_offset
         missed = tuple((max(base, log_start), end) for base, end in ranges if end > log_start)
-        return [StopHealing(StopKind.DATA_LOST, why, missed or ranges)]
+        return [StopHealing(StopCause.DATA_LOST, why, missed or ranges)]
 
     @property
     def _segment(self) -> Segment:

@@ -55,8 +55,7 @@ from stratalog.machines.restart_events import (
     Serve,
     SetAside,
     StepFailed,
-    Stop,
-    StopKind,
+    StopShard,
     TakeSealed,
     TraceCheckpoint,
 )
@@ -137,7 +136,7 @@ class _Pass:
 class ShardRestart:
     """Decides what becomes of one shard's files at a start, and what it serves.
 
-    Invariant: a pass ends in exactly one of `Serve`, `Heal` and `Stop`; a shard that is no more ends in none.
+    Invariant: a pass ends in exactly one of `Serve`, `Heal` and `StopShard`; a shard that is no more ends in none.
     Invariant: a file that holds less than is known to have been written is never cut; none is deleted but a copy that
     metadata let go of; no checkpoint is revoked before the log is whole up to where it says.
     Invariant: what is served reaches as far as what is known to have been written, and has no gap.
@@ -396,7 +395,7 @@ class ShardRestart:
         this = self._pass
         this.recovered = [found for found in this.recovered if found.key != failed]
         to_seal = [step for step in this.to_seal if step.key != failed]
-        return [Stop(StopKind.UNREADABLE, why, self._log()), *to_seal]
+        return [StopShard(why, self._log()), *to_seal]
 
     def _log(self, active: RecoveredSegment | None = None, inherited: Producers | None = None) -> RecoveredLog:
         """With what is read in any case."""

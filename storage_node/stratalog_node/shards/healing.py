@@ -14,7 +14,7 @@ import asyncio
 from typing import assert_never
 
 from stratalog.machines.chain_events import ShardStopped
-from stratalog.machines.restart_events import Heal, MakeAnew, RevokeCheckpoints, StopKind
+from stratalog.machines.restart_events import Heal, MakeAnew, RevokeCheckpoints
 from stratalog.machines.shard_healing import (
     AttemptBegun,
     AttemptFailed,
@@ -53,7 +53,6 @@ log = logger(__name__)
 
 _AT_ONCE = 4
 _SHOWN_WITHIN_MS = 10_000
-_CAUSES = {StopKind.UNREADABLE: StopCause.UNREADABLE, StopKind.DATA_LOST: StopCause.DATA_LOST}
 
 
 class Healing:
@@ -170,9 +169,9 @@ class Healing:
 
     async def _open_again(self, shard: ShardLog) -> None:
         await self._recovery.recover_again(shard)
+        self._recovery.hand_over()
         if self._directory.get(shard.key) is not shard or shard.stop is not None:
             return
-        self._recovery.hand_over()
         self._context.stats.healed_shards += 1
         log.info("shard healed", topic=shard.topic.name, shard=shard.key.shard, end_offset=shard.end_offset)
         self._context.turn.tell_moved(shard)
@@ -195,7 +194,7 @@ class Healing:
                 f"them, and {step.why}"
             )
         log.error("shard cannot be healed", topic=shard.topic.name, shard=shard.key.shard, error=reason)
-        shard.tell(ShardStopped(Stop(reason, _CAUSES[step.kind])))
+        shard.tell(ShardStopped(Stop(reason, step.cause)))
 
     def _tell_given_up(self, shard: ShardLog, step: GiveUp) -> None:
         for base_offset, end_offset in step.holes:

@@ -77,7 +77,6 @@ class OpenedFiles:
         self._shard = shard
         self._checkpoints = checkpoints
         self._opened: dict[SegmentKey, _OpenedFile] = {}
-        self.taken: dict[SegmentKey, ActiveSegment] = {}
 
     async def do(self, step: FileStep) -> RestartEvent | None:
         """Raises: Unavailable, DiskFull, OSError: the step could not be done."""
@@ -105,8 +104,6 @@ class OpenedFiles:
 
     def take(self, found: RecoveredSegment) -> ActiveSegment:
         """The segment as it goes on. Its leader and the file are the caller's from now on."""
-        if found.key in self.taken:
-            return self.taken[found.key]
         opened = self._opened.pop(found.key)
         scan, file = opened.scans[found.checked_from], opened.file
         active = ActiveSegment(
@@ -123,7 +120,6 @@ class OpenedFiles:
         if found.checked_from < found.size_bytes:
             # So that the next start does not read it again, also when nobody writes until then.
             self._flusher.note_written(self._shard, active)
-        self.taken[found.key] = active
         return active
 
     def _leader_of(self, found: RecoveredSegment, scan: SegmentScan, created_ms: int) -> SegmentLeader:

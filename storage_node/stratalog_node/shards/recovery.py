@@ -33,9 +33,9 @@ from stratalog.machines.restart_events import (
     Serve,
     ShardMetadata,
     StepFailed,
+    StopShard,
     TakeSealed,
 )
-from stratalog.machines.restart_events import Stop as StopShard
 from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.machines.shard_restart import ShardRestart
 from stratalog.model.errors import StratalogError
@@ -105,7 +105,8 @@ class Recovery:
         """Ended segments go on to be sealed, rolls that meta has not heard of to be confirmed, in order."""
         owed, self._owed = self._owed, {}
         for shard, epochs in owed.items():
-            shard.begin_service(epochs)
+            if self._directory.get(shard.key) is shard:
+                shard.begin_service(epochs)
         for key in [key for key in self._checkpoints if key not in self.unhealed]:
             del self._checkpoints[key]  # of 10,000 large segments they hold gigabytes
 
@@ -202,7 +203,7 @@ class Recovery:
                 reason = describe_missing(step, shard.topic.name)
                 stop = Stop(reason, StopCause.HEALING)
                 self._take(shard, step.log, opened, stop)
-            case StopShard(_, why, found):
+            case StopShard(why, found):
                 self.unhealed.pop(shard.key, None)
                 log.error("shard cannot be opened", topic=shard.topic.name, shard=shard.key.shard, error=why)
                 stop = Stop(why, StopCause.UNREADABLE)
@@ -218,6 +219,8 @@ class Recovery:
 
     def _take(self, shard: ShardLog, found: RecoveredLog, opened: OpenedFiles, stop: Stop | None) -> None:
         """Life begins. In one go: a shard without a stop and without its files would begin them anew."""
+        if self._directory.get(shard.key) is not shard:
+            return  # its topic was deleted meanwhile
         shard.recovered(
             [opened.take(ended) for ended in found.ended],
             None if found.active is None else opened.take(found.active),

@@ -14,8 +14,9 @@ import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.restart_events import FileStep, OpenFile, RestartEvent
 from stratalog.machines.shard_life import StopCause
-from stratalog.model.commands import AdvanceLogStart, SealSegment
+from stratalog.model.commands import AdvanceLogStart, DeleteTopic, SealSegment
 from stratalog.model.errors import NotFound, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SegmentState
@@ -25,6 +26,7 @@ from stratalog_node import backoff
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.shards.opening import OpenedFiles
 from stratalog_node.shards.refill import CommittedRange
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.tier.committed_ranges import CommittedRanges
@@ -471,6 +473,31 @@ async def test_a_directory_that_cannot_be_listed_once_does_not_end_the_healing(
         await rig.start()
         assert await rig.read_values(await rig.healed(shard)) == [b"a", b"b"]
         assert failed == [shard.key]
+
+
+async def test_a_topic_deleted_while_its_healed_shard_is_read_anew_takes_nothing_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await acknowledged(rig, shard, b"a", b"b")
+        await rig.uploaded()
+        await rig.power_cut()
+        real = OpenedFiles.do
+
+        async def while_it_is_deleted(files: OpenedFiles, step: FileStep) -> RestartEvent | None:
+            if isinstance(step, OpenFile) and rig.stats.healed_bytes:
+                await rig.meta.service.perform(DeleteTopic(shard.topic.topic_id))
+                await eventually(lambda: rig.shards.get(shard.key) is None)
+            return await real(files, step)
+
+        monkeypatch.setattr(OpenedFiles, "do", while_it_is_deleted)
+        await rig.start()
+        shard = rig.shard(shard)
+        await eventually(lambda: shard.stop is not None and shard.stop.cause is StopCause.DELETED)
+        await eventually(lambda: not rig.healing._tasks)
+        assert shard.stop is not None and shard.stop.cause is StopCause.DELETED
+        assert shard.active is None and not rig.context.descriptors._open
 
 
 # The log start ----------------------------------------------------------------------------------------------------
