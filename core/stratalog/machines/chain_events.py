@@ -256,17 +256,9 @@ class TellReaders:
 RollEffect: TypeAlias = FlushSegment | ConfirmRoll | SealSegment | DropEmptySegment | ProposeIsrOf
 """Work beside the turns, about one segment that is not sealed yet."""
 
-ChainEffect: TypeAlias = (
-    PersistBatches
-    | AcknowledgeBatches
-    | RefuseBatch
-    | RefuseBatches
-    | NameActive
-    | OpenSegment
-    | DoubtCopy
-    | TellReaders
-    | RollEffect
-)
+RareEffect: TypeAlias = RefuseBatch | RefuseBatches | NameActive | OpenSegment | DoubtCopy | TellReaders | RollEffect
+
+ChainEffect: TypeAlias = PersistBatches | AcknowledgeBatches | RareEffect
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,6 @@ from stratalog.machines.leader_events import (
     BatchesWritten,
     FlushFailed,
     LeaderEffect,
-    LeaderLife,
     OfferedBatch,
     OpeningConfirmed,
     PersistBatches,
@@ -117,27 +116,34 @@ class ShardChain:
         self.stop: Stop | None = None
         """Set while it is HEALING or STOPPED."""
         self.active: SegmentLeader | None = None
-        self.ended: list[SegmentLeader] = []
+        self.ended: tuple[SegmentLeader, ...] = ()
         """Not sealed yet, oldest first."""
         self.doubted_epoch = -1
         """The epoch that was active before an unclean start, and takes no batches."""
-        self._order = RollOrder()
+        self._order: RollOrder | None = None
         self._waiting: WaitingLines | None = None
         self._in_flight: list[OfferedBatch] | None = None
         """Being written."""
-        self._repeated: list[OfferedBatch] = []
+        self._repeated: tuple[OfferedBatch, ...] = ()
         """Of the same turn, in the log already or being written: they stand behind those that are written now."""
         self._roll: RollSegment | None = None
         """To be done once what is being written is."""
         self._opening: SegmentLeader | None = None
-        self._rest: list[OfferedBatch] = []
+        self._rest: list[OfferedBatch] | None = None
         """For the segment that is being opened."""
 
     # What happens -------------------------------------------------------------------------------------------------
     def step(self, event: ChainEvent, now_ms: int) -> list[ChainEffect]:
         match event:
             case BatchesReceived():
-                return self._receive(event, now_ms)
+                active = self.active
+                if active is None or self.life is not Life.SERVING:
+                    return self._receive_closed(event.batches)
+                effects = active.step(event, now_ms)
+                if len(effects) == 1 and type(only := effects[0]) is PersistBatches:
+                    self._in_flight = only.batches
+                    return [only]
+                return self._sort_out(effects)
             case BatchesPersisted():
                 return self._persisted(event, now_ms)
             case BatchesWritten():
@@ -180,20 +186,11 @@ class ShardChain:
                 assert_never(event)
 
     # Batches ------------------------------------------------------------------------------------------------------
-    def _receive(self, event: BatchesReceived, now_ms: int) -> list[ChainEffect]:
-        active = self.active
-        if active is None or self.stop is not None:
-            if self.stop is not None:
-                return [RefuseBatches(event.batches, self.stop.failure, self.stop.reason)]
-            self._rest = event.batches
-            return [NameActive()]
-        effects = active.step(event, now_ms)
-        if len(effects) == 1:
-            only = effects[0]
-            if type(only) is PersistBatches:
-                self._in_flight = only.batches
-                return [only]
-        return self._sort_out(effects)
+    def _receive_closed(self, batches: list[OfferedBatch]) -> list[ChainEffect]:
+        if self.stop is not None:
+            return [RefuseBatches(batches, self.stop.failure, self.stop.reason)]
+        self._rest = batches
+        return [NameActive()]
 
     def _sort_out(self, effects: list[LeaderEffect]) -> list[ChainEffect]:
         """What the active leader asked for, one thing that is answered at once at a time."""
@@ -207,7 +204,7 @@ class ShardChain:
                     found.append(effect)
                 case AnswerDuplicate(batch, duplicate):
                     batch.base_offset = duplicate.base_offset
-                    self._repeated.append(batch)
+                    self._repeated = (*self._repeated, batch)
                 case RollSegment():
                     self._roll = effect
                 case Acknowledge() | ProposeIsr() | StopLeading():
@@ -245,9 +242,9 @@ class ShardChain:
         active, batches = self.active, self._in_flight
         assert active is not None and batches is not None, "nothing was being written"
         active.step(PersistFailed(), now_ms)
-        repeated, self._repeated = self._repeated, []
+        repeated = self._repeated
         lost = [batch for batch in repeated if batch.end_offset > active.end_offset]
-        self._repeated = [batch for batch in repeated if batch.end_offset <= active.end_offset]
+        self._repeated = tuple(batch for batch in repeated if batch.end_offset <= active.end_offset)
         self._in_flight = None
         roll, self._roll = self._roll, None
         effects: list[ChainEffect] = [RefuseBatches([*batches, *lost], why, message)]
@@ -267,7 +264,7 @@ class ShardChain:
                 else:
                     at_once.append(batch)
         if self._repeated:
-            repeated, self._repeated = self._repeated, []
+            repeated, self._repeated = self._repeated, ()
             for batch in repeated:
                 if batch.acks == 0 or batch.end_offset <= self.high_watermark:
                     at_once.append(batch)
@@ -344,11 +341,11 @@ class ShardChain:
         found: list[ChainEffect] = []
         if old is not None:
             old.step(SuccessorOpened(old.producers.snapshot()), now_ms)
-            self.ended.append(old)
+            self.ended = (*self.ended, old)
             found += self._go_on()
         self.life = Life.SERVING
-        rest, self._rest = self._rest, []
-        return [*found, *self._receive(BatchesReceived(rest), now_ms)] if rest else found
+        rest, self._rest = self._rest, None
+        return [*found, *self.step(BatchesReceived(rest), now_ms)] if rest else found
 
     def _opening_failed(self, why: AppendFailure, message: str, now_ms: int) -> list[ChainEffect]:
         """The roll is undone: the segment goes on, and the next batch tries again."""
@@ -358,29 +355,29 @@ class ShardChain:
         return self._refuse_rest(why, message)
 
     def _refuse_rest(self, why: AppendFailure, message: str) -> list[ChainEffect]:
-        rest, self._rest = self._rest, []
+        rest, self._rest = self._rest, None
         return [RefuseBatches(rest, why, message)] if rest else []
 
     def _move_on(
         self, event: SegmentFlushed | RollConfirmed | EmptySegmentKept | SegmentLeft, now_ms: int
     ) -> list[ChainEffect]:
         """The order of confirmations goes on."""
-        leader = self._leader_of(event.epoch)
+        leader, order = self._leader_of(event.epoch), self._order or RollOrder()
         match event:
             case SegmentFlushed():
-                return self._order.flushed(leader) if leader is not None else []
+                return order.flushed(leader) if leader is not None else []
             case RollConfirmed(epoch, log_start_offset):
                 successor = self._leader_of(epoch + 1)
-                if leader is None or successor is None or not self._order.is_confirming(epoch):
+                if leader is None or successor is None or not order.is_confirming(epoch):
                     return []
-                effects = self._order.confirmed(leader, log_start_offset)
+                effects = order.confirmed(leader, log_start_offset)
                 return [*self._follow(successor, successor.step(OpeningConfirmed(), now_ms)), *effects, *self._go_on()]
             case EmptySegmentKept(epoch):
-                self._order.left(epoch)
+                order.left(epoch)
                 return [SealSegment(epoch), *self._go_on()]
             case SegmentLeft(epoch):
-                self._order.left(epoch)
-                self.ended = [leader for leader in self.ended if leader.key.epoch != epoch]
+                order.left(epoch)
+                self.ended = tuple(leader for leader in self.ended if leader.key.epoch != epoch)
                 return self._go_on()
             case _:
                 assert_never(event)
@@ -388,7 +385,10 @@ class ShardChain:
     def _go_on(self) -> list[ChainEffect]:
         if self.stop is not None and (self.stop.hides_end or self.stop.ends_leading):
             return []
-        return self._order.go_on(self.ended, self.active) if self.ended else []
+        if not self.ended:
+            return []
+        self._order = self._order or RollOrder()
+        return self._order.go_on(self.ended, self.active)
 
     def _leader_of(self, epoch: int) -> SegmentLeader | None:
         if self.active is not None and self.active.key.epoch == epoch:
@@ -400,10 +400,10 @@ class ShardChain:
 
     # Life ---------------------------------------------------------------------------------------------------------
     def _recovered(self, event: ShardRecovered) -> None:
-        self.ended = list(event.ended)
+        self.ended = event.ended
         self.active = event.active
         self.high_watermark = max(self.high_watermark, event.high_watermark)
-        self._order = RollOrder()
+        self._order = None
         self.doubted_epoch = event.doubted_epoch
         self.stop = event.stop
         if event.stop is not None:
@@ -419,7 +419,7 @@ class ShardChain:
         self.stop = stop
         self.life = stop.life
         self._in_flight, self._opening, self._roll = None, None, None
-        self._repeated, self._rest = [], []
+        self._repeated, self._rest = (), None
         found: list[ChainEffect] = []
         waiting = self._waiting.take_above(-1) if self._waiting else []
         if waiting:
@@ -427,15 +427,10 @@ class ShardChain:
         if before is None or before.cause is not stop.cause:
             found.append(TellReaders())
         if stop.cause is StopCause.DELETED:
-            self.active, self.ended = None, []
+            self.active, self.ended = None, ()
         return found
 
     # What others ask ----------------------------------------------------------------------------------------------
-    @property
-    def needs_file(self) -> bool:
-        """The next batch makes a segment file, whatever its size."""
-        return self.active is None or self.active.life is LeaderLife.DOUBTED
-
     @property
     def waiting_count(self) -> int:
         return len(self._waiting) if self._waiting is not None else 0

@@ -5,7 +5,7 @@ rolling, the order of confirmations, epochs or when to stop.
 Lives on the event loop; `shards/sealing.py` confirms rolls and seals, `shards/reading.py` reads off the loop.
 
 Invariant: a batch's payload is used before `flush_pending` returns (it is a view of a receive buffer).
-Memory: an idle shard without data is this object and an empty leader; its file is made by its first append.
+Memory: an idle shard without data is this object and an empty chain, under 1 KB; its first append makes its file.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Protocol
 from stratalog.machines.chain_events import (
     AcknowledgeBatches,
     AppendFailed,
-    ChainEffect,
     ChainEvent,
     DoubtCopy,
     NameActive,
     OpeningFailed,
     OpenSegment,
+    RareEffect,
     RefuseBatches,
     SegmentLeft,
     SegmentOpened,
@@ -34,6 +34,7 @@ from stratalog.machines.leader_events import (
     BatchesPersisted,
     BatchesReceived,
     BatchesWritten,
+    LeaderLife,
     OfferedBatch,
     PersistBatches,
     PolicyChanged,
@@ -211,7 +212,9 @@ class ShardLog:
                 self._refuse_all(early, SequenceFault.OUT_OF_ORDER, "the batch before it was refused")
                 if not batches:
                     return None
-            if chain.needs_file and not self.context.openings.may_open(batches):
+            leader = chain.active
+            needs_file = leader is None or leader.life is LeaderLife.DOUBTED
+            if needs_file and not self.context.openings.may_open(batches):
                 return self._defer(batches)
         try:
             self._step(BatchesReceived(batches), now_ms)
@@ -233,15 +236,17 @@ class ShardLog:
         while answer is not None:
             effects, answer = self.chain.step(answer, now_ms), None
             for effect in effects:
-                answer = self._perform(effect)
+                match effect:
+                    case PersistBatches():
+                        answer = self._persist(effect)
+                    case AcknowledgeBatches():
+                        self._acknowledge(effect)
+                    case _:
+                        answer = self._perform(effect)
 
-    def _perform(self, effect: ChainEffect) -> ChainEvent | None:
+    def _perform(self, effect: RareEffect) -> ChainEvent | None:
         """Returns: the answer to an effect that wants one at once, which is the last of its step."""
         match effect:
-            case PersistBatches():
-                return self._persist(effect)
-            case AcknowledgeBatches(epoch, high_watermark, batches):
-                self._acknowledge(epoch, high_watermark, batches)
             case RefuseBatch(batch, why):
                 self._refuse(batch, why, why.value)
             case RefuseBatches(refused, why, message):
@@ -287,13 +292,16 @@ class ShardLog:
             return BatchesWritten()
         return BatchesPersisted(effect.end_offset)
 
-    def _acknowledge(self, epoch: int, high_watermark: int, batches: list[OfferedBatch]) -> None:
-        self._unsealed(epoch).move_high_watermark(high_watermark)
+    def _acknowledge(self, effect: AcknowledgeBatches) -> None:
+        epoch, high_watermark, active = effect.epoch, effect.high_watermark, self.active
+        if active is None or active.key.epoch != epoch:
+            active = self._unsealed(epoch)
+        active.move_high_watermark(high_watermark)
         if high_watermark > self.high_watermark:
             self.high_watermark = high_watermark
             self.context.turn.tell_moved(self)
         log_start, is_append_time = self.log_start_offset, self.rules.is_append_time
-        for batch in batches:
+        for batch in effect.batches:
             batch.request.appended(
                 batch.slot, batch.base_offset, batch.max_timestamp_ms if is_append_time else -1, log_start
             )

@@ -86,6 +86,30 @@ async def test_producers_are_known_after_a_restart_though_all_their_segments_are
         assert await rig.read_values(shard) == [b"y"]
 
 
+async def test_a_first_file_that_cannot_be_made_costs_no_producer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a start knows of them is for the first file, also when that is made at the second attempt."""
+
+    def refuse(*_: object) -> None:
+        raise DiskFull("no space left")
+
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        first = await rig.acknowledged(shard, b"x", **producer())
+        await emptied(rig, shard)
+        await rig.flusher._flush_dirty(checkpoint_all=False)
+        path = rig.file_of(shard)
+        await rig.crash()
+        path.unlink()
+        await rig.start()
+        shard = rig.shard(shard)
+        with monkeypatch.context() as patch:
+            patch.setattr(SegmentFile, "create", refuse)
+            assert not rig.append(shard, b"x", **producer()).is_acknowledged
+        assert (await rig.acknowledged(shard, b"x", **producer())).offset == first.offset
+
+
 async def test_a_shard_remembers_so_many_producers_and_no_more(tmp_path: Path) -> None:
     """Each segment's seal record carries them: 200,000 were 5.8 MB, for each segment anew."""
     async with ShardRig(tmp_path, producer_id_max_per_shard=10) as rig:
