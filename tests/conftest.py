@@ -8,11 +8,16 @@ import random
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # A shell may forbid it. Each of the hundreds of nodes and commands that tests start would compile the product anew.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# How long an example takes is the machine's affair.
+hypothesis.settings.register_profile("stratalog", deadline=None)
+hypothesis.settings.load_profile("stratalog")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _MOST_PROCESSES = 8

@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SegmentState
 from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
-from stratalog_node import backoff
+from stratalog_node.backoff import Backoff
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.shards import giving_up, healing
 from stratalog_node.shards.opening import OpenedFiles
 from stratalog_node.shards.refill import CommittedRange
 from stratalog_node.shards.shard_log import ShardLog
@@ -35,6 +37,13 @@ from support.shard_rig import ShardRig
 from support.tier_rig import RIG_LIMITS
 from support.tiered_shards import TieredShardRig
 from support.waiting import eventually
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the attempts at healing, which these tests let fail."""
+    for room in (healing, giving_up):
+        monkeypatch.setattr(room, "Backoff", partial(Backoff, 0.001))
 
 
 async def acknowledged(rig: ShardRig, shard: ShardLog, *values: bytes) -> None:
@@ -386,17 +395,14 @@ async def _is_killed_at(root: Path, number: int, how: str) -> bool:
         shard = await rig.shard_of(uncleanSeal="allow")
         await _parts_with_holes(rig, shard, tail=(b"k", b"l"))
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(backoff, "FIRST_S", 0.001)
             killed = _Killed(patched, rig.file_of(shard), number)
             await rig.start()
             await eventually(lambda: killed.is_dead or rig.shard(shard).stop is None)
             await rig.crash()
             if how == "power_cut":
                 killed.path.write_bytes(killed.flushed)
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(backoff, "FIRST_S", 0.001)
-            await rig.start()
-            shard = await rig.healed(shard)
+        await rig.start()
+        shard = await rig.healed(shard)
         assert await rig.read_values(shard) == LEFT, f"killed at write {number}"
         assert (await rig.acknowledged(shard, b"m")).offset == 12, f"killed at write {number}"
         return killed.is_dead
