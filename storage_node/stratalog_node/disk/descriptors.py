@@ -51,7 +51,6 @@ def _nobody_asks(path: Path) -> None:
 class Descriptors:
     """Keeps the number of open descriptors below a limit by closing those not used since the last sweep.
 
-    `least_free_bytes`: its files take blocks ahead of their ends only while more than that is free.
     `flush_lost` is told of each file whose flush failed, before whoever asked for the flush; `on_crowded` is called
     when descriptors above the limit wait for a flush.
     """
@@ -60,12 +59,10 @@ class Descriptors:
         self,
         limit: int,
         *,
-        least_free_bytes: int = 0,
         flush_lost: Callable[[Path], None] = _nobody_asks,
         on_crowded: Callable[[], None] = lambda: None,
     ) -> None:
         self.limit = limit
-        self.least_free_bytes = least_free_bytes
         self.flush_lost = flush_lost
         self._on_crowded = on_crowded
         self.most = limit + max(limit // 4, _LEAST_SPARE)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
 
-from stratalog.model.errors import Corrupt, DiskFull, NotFound, OutcomeUnknown, Unavailable
+from stratalog.model.errors import Corrupt, DiskFull, NotFound, OutcomeUnknown, StratalogError, Unavailable
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.preallocation import LEAST_APPEND_BYTES, Preallocation
 
@@ -23,6 +24,10 @@ _IOV_MAX = 1024
 _TRUNCATE_STEP = 4 << 20
 _PROBE_STEP = 256 << 10
 _PROBE = memoryview(bytearray(1))
+
+
+SpareFile: TypeAlias = "tuple[int, Path]"
+"""An empty file made ahead (`disk/spare_files.py`): its descriptor, which is the taker's, and where it lies."""
 
 
 class FlushLost(Unavailable):
@@ -45,7 +50,9 @@ class SegmentFile:
         "_is_retired",
         "_is_unflushed",
         "_lost",
+        "_naming",
         "_preallocation",
+        "_provisional",
         "path",
         "pins",
         "size_bytes",
@@ -67,12 +74,15 @@ class SegmentFile:
         start makes it anew where no batch follows it."""
         self._flushing = threading.Lock()
         self._lost = ""
+        self._naming = threading.Lock()
+        self._provisional: Path | None = None
+        """Where it lies as long as it has not got its name."""
         self._preallocation = Preallocation()
 
     @property
     def must_stay_open(self) -> bool:
-        """Whether news of a failed writeback would go with its descriptor."""
-        return self._is_unflushed and not self._lost and not self._is_retired
+        """Whether news of a failed writeback would go with its descriptor, or the way to a file without its name."""
+        return (self._is_unflushed or self._provisional is not None) and not self._lost and not self._is_retired
 
     def pin(self) -> None:
         """A thread is about to use it: its descriptor stays as it is until `unpin`. On the event loop."""
@@ -107,14 +117,13 @@ class SegmentFile:
             self._descriptors.opened(self)
         return self._fd
 
-    def create(self, header: bytes) -> None:
-        """Make the file with its identity header. Replaces what an unconfirmed earlier attempt left."""
+    def create(self, header: bytes, spare: Callable[[], SpareFile | None] = lambda: None) -> None:
+        """Make the file with its identity header. Replaces what an unconfirmed earlier attempt left.
+
+        With a `spare` nothing waits for the file system, and the file has its name once `take_name` was called.
+        """
         self._descriptors.check_room()
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-        except OSError as error:
-            raise _write_error(self.path, error) from error
+        fd, made = spare() or (made_file(self.path), self.path)
         try:
             if os.write(fd, header) != len(header):
                 raise OSError(errno.ENOSPC, "short write")
@@ -122,11 +131,32 @@ class SegmentFile:
             os.close(fd)
             with suppress(OSError):
                 # Half a header under this name would be in the way of the next attempt's recovery.
-                os.unlink(self.path)
+                os.unlink(made)
             raise _write_error(self.path, error) from error
         self._fd = fd
+        self._provisional = made if made != self.path else None
         self.size_bytes = len(header)
         self._descriptors.opened(self)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the next start would find it."""
+        return self._provisional is None
+
+    def take_name(self) -> None:
+        """Give a file that was a spare its name. Blocking; for disk threads, of a pinned file. Raises: NotFound when
+        somebody took it away; DiskFull, Unavailable: try again."""
+        with self._naming:
+            if self._provisional is None:
+                return
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(self._provisional, self.path)
+            except FileNotFoundError:
+                raise NotFound(f"{self._provisional}: the file made for {self.path} is gone") from None
+            except OSError as error:
+                raise _write_error(self.path, error) from error
+            self._provisional = None
 
     def append(self, buffers: Sequence[memoryview | bytes], size_bytes: int) -> None:
         """Write all of it after `size_bytes`, or nothing: a failed append leaves the file as long as before.
@@ -162,7 +192,6 @@ class SegmentFile:
         zeros = self._preallocation.zeros_behind(position + size_bytes)
         if len(buffers) >= _IOV_MAX:
             return False
-        self._preallocation.allocate(fd, position + size_bytes + len(zeros), self._descriptors.least_free_bytes)
         try:
             written = os.pwritev(fd, [*buffers, zeros], position)
         except OSError:
@@ -263,6 +292,7 @@ class SegmentFile:
         with self._flushing:
             if self._lost:
                 raise FlushLost(self._lost)
+            self.take_name()
             with self._borrowed(os.O_RDWR) as fd:
                 was_unflushed, self._is_unflushed = self._is_unflushed, False
                 try:
@@ -332,6 +362,8 @@ class SegmentFile:
     def remove(self, *, is_read: bool = False) -> None:
         """Blocking; for disk threads. Freed in steps, so that no single call stalls the disk; while somebody still
         reads it, it only loses its name, and its bytes go with the last descriptor."""
+        with suppress(StratalogError):
+            self.take_name()
         try:
             # A descriptor of its own: the kept one may be swept, and its number reused, between two steps.
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
@@ -345,33 +377,6 @@ class SegmentFile:
                 os.ftruncate(fd, size)
         finally:
             os.close(fd)
-
-
-class FileSlice:
-    """A range of a file that goes to a socket without passing through this process. Pins the file until `release`."""
-
-    __slots__ = ("_file", "_position", "_size_bytes")
-
-    def __init__(self, file: SegmentFile, position: int, size_bytes: int) -> None:
-        file.pin()
-        self._file = file
-        self._position = position
-        self._size_bytes = size_bytes
-
-    def __len__(self) -> int:
-        return self._size_bytes
-
-    def send(self, socket_fd: int, at_most: int) -> int:
-        """Send some of what is left; returns how much. Raises: BlockingIOError, OSError; Corrupt when the file ends."""
-        sent = os.sendfile(socket_fd, self._file.fd(), self._position, min(self._size_bytes, at_most))
-        if sent == 0:
-            raise Corrupt("ends early", source=str(self._file.path), position=self._position)
-        self._position += sent
-        self._size_bytes -= sent
-        return sent
-
-    def release(self) -> None:
-        self._file.unpin()
 
 
 def read_exactly(fd: int, position: int, size_bytes: int, name: str) -> bytes:
@@ -397,6 +402,15 @@ def _write_error(path: Path, error: OSError) -> DiskFull | Unavailable:
             f"{path}: no space left; free space or wait for uploads and retention, writes resume by themselves"
         )
     return Unavailable(f"{path}: cannot write: {error.strerror}")
+
+
+def made_file(path: Path) -> int:
+    """An empty file, open for reading and writing, in place of whatever lay there. Raises: DiskFull, Unavailable."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise _write_error(path, error) from error
 
 
 def sync_directory(path: Path) -> None:

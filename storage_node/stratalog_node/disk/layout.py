@@ -5,6 +5,7 @@ clock.json                                      how old data is held to be (`str
 segments/<topic id>/<shard>/<base 20>-<epoch>.seg    a segment: identity header, batches
 segments/<topic id>/<shard>/<base 20>-<epoch>.idx    its index block, once sealed
 segments/…/….unconfirmed, ….given-up            set aside for a human
+spare/<number 12>.spare                         an empty file for a segment that will begin (disk/spare_files.py)
 clean.json                                      the last stop was in order
 flush-failed                                    files whose flush failed
 journal/<number 12>.journal                     the disk's shared write-ahead file
@@ -57,6 +58,10 @@ class NodeLayout:
     @property
     def segments(self) -> Path:
         return self.root / "segments"
+
+    @property
+    def spares(self) -> Path:
+        return self.root / "spare"
 
     def shard(self, key: ShardKey) -> Path:
         return self.root.joinpath("segments", str(key.topic_id), str(key.shard))

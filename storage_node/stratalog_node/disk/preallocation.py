@@ -1,4 +1,4 @@
-"""How far the file of an active segment is prepared beyond its end: zeros in the page cache, blocks on the disk.
+"""How far the file of an active segment is prepared beyond its end: zeros in the page cache.
 
 The page cache takes a write in folios as large as the write allows from where it begins; batches end anywhere, so each
 append would be cut into many small folios, and each block looked up and reserved by itself. An append that passes the
@@ -12,52 +12,27 @@ Invariant: what lies between the end of the batches and the end of the room is z
 
 from __future__ import annotations
 
-import ctypes
-import os
-
 LARGEST_ROOM_BYTES = 256 << 10
 LEAST_APPEND_BYTES = 4096
 """Smaller appends make no room: 10,000 quiet shards would hold gigabytes of zeros."""
 _FIRST_ROOM_BYTES = 16 << 10
-_LARGEST_ALLOCATION_BYTES = 4 << 20
-_KEEP_SIZE = 1
 _ZEROS = memoryview(bytes(LARGEST_ROOM_BYTES))
-
-_fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
-if _fallocate is not None:
-    _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
 class Preallocation:
     """The room of one file. Call `zeros_behind` for each append that ends beyond `end_position`."""
 
-    __slots__ = ("_allocated_end", "_room_bytes", "end_position")
+    __slots__ = ("_room_bytes", "end_position")
 
     def __init__(self) -> None:
         self.end_position = 0
         self._room_bytes = _FIRST_ROOM_BYTES // 2
-        self._allocated_end = 0
 
     def zeros_behind(self, append_end: int) -> memoryview:
         """What to write behind an append that ends there; at most LARGEST_ROOM_BYTES, up to a multiple of the room."""
         self._room_bytes = min(self._room_bytes * 2, LARGEST_ROOM_BYTES)
         return _ZEROS[: -append_end % self._room_bytes]
 
-    def allocate(self, fd: int, room_end: int, least_free_bytes: int) -> None:
-        """Take blocks for what a file that fills its rooms writes next, as much again as it has, in steps of at most
-        4 MiB; the size stays, so that a flush has no unwritten range to wait for. Does nothing where the file system
-        does not allow it, or has no more than `least_free_bytes` left: what files hold ahead nobody else can use."""
-        if room_end <= self._allocated_end or self._room_bytes < LARGEST_ROOM_BYTES or _fallocate is None:
-            return
-        space = os.fstatvfs(fd)
-        if space.f_bavail * space.f_frsize <= least_free_bytes:
-            return
-        start = max(self._allocated_end, room_end)
-        self._allocated_end = start + min(room_end, _LARGEST_ALLOCATION_BYTES)
-        if _fallocate(fd, _KEEP_SIZE, start, self._allocated_end - start) != 0:
-            self._allocated_end = 1 << 62  # never asked again for this file
-
     def forget(self) -> None:
         """The file was cut at its end."""
         self.end_position = 0
-        self._allocated_end = 0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from stratalog_node.disk.files import FileSlice
+from stratalog_node.disk.file_slice import FileSlice
 
 _IOV = 256
 

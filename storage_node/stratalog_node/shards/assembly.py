@@ -27,6 +27,7 @@ from stratalog_node.disk.files import make_directories
 from stratalog_node.disk.journal_file import list_journals, remove_journal
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.lost_flushes import LostFlushes
+from stratalog_node.disk.spare_files import clear_spare_files
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.cold_reads import ColdReads, RemoteBatches
@@ -108,6 +109,7 @@ async def open_shards(
     """
     async with AsyncExitStack() as taken:
         make_directories(layout.segments, layout.journal, layout.checkpoints)
+        await asyncio.to_thread(clear_spare_files, layout.spares)
         checkpoints = Checkpoints(layout.checkpoints)
         taken.callback(checkpoints.close)
         threads = DiskThreads()
@@ -125,8 +127,6 @@ async def open_shards(
         lost_flushes = LostFlushes(layout.lost_flushes, layout.root)
         descriptors = Descriptors(
             descriptor_limit,
-            # Thousands of files that grow side by side could take the reserve, and more, between two looks at it.
-            least_free_bytes=2 * settings.disk_reserve_bytes,
             flush_lost=lost_flushes.note,
             on_crowded=flusher.flush_soon,
         )
@@ -144,6 +144,7 @@ async def open_shards(
             clock_ms=clock_ms,
             turn=turn,
         )
+        taken.push_async_callback(context.spares.close)
         sealing = Sealing(context, flusher)
         reader = ShardReader(pool, answer_bytes, cold)
         directory = ShardDirectory(context, ShardWorkers(flusher, sealing, reader, TimeLookups(cold)))

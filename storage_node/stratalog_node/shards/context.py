@@ -15,6 +15,7 @@ from stratalog.model.producers import ProducerSnapshot
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.disk.spare_files import SpareFiles
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.events import ShardEvents
@@ -35,6 +36,7 @@ class ShardContext:
     layout: NodeLayout
     threads: DiskThreads
     descriptors: Descriptors
+    spares: SpareFiles
     clock_ms: Callable[[], int]
     """Wall clock. What belongs to a turn takes the turn's."""
     turn: Turn
@@ -70,6 +72,7 @@ class ShardContext:
             layout,
             threads,
             descriptors,
+            SpareFiles(layout.spares, layout.segments, threads),
             clock_ms,
             turn,
             ShardEvents(),

@@ -22,10 +22,17 @@ def identity_of(context: ShardContext, key: SegmentKey, topic: str) -> SegmentId
 
 
 def open_new(context: ShardContext, topic: str, leader: SegmentLeader) -> ActiveSegment:
-    """Raises: DiskFull, Unavailable; then there is no file."""
+    """The file of a segment whose opening is to be confirmed may be a spare: `SegmentFile.take_name` before that.
+
+    Raises: DiskFull, Unavailable; then there is no file.
+    """
     identity = identity_of(context, leader.key, topic)
     file = SegmentFile(context.layout.segment(leader.key), context.descriptors, 0)
-    file.create(encode_segment_header(identity))
+    header = encode_segment_header(identity)
+    if leader.is_confirmed:
+        file.create(header)
+    else:
+        file.create(header, context.spares.take)
     return ActiveSegment(identity, file, leader, IndexBuilder(leader.key.base_offset))
 
 

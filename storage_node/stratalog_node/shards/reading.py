@@ -22,7 +22,7 @@ from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import BufferPool
-from stratalog_node.disk.files import FileSlice
+from stratalog_node.disk.file_slice import FileSlice
 from stratalog_node.disk.mapped import map_range
 from stratalog_node.shards.cold_reads import ColdReads
 from stratalog_node.shards.local_copy import Extent, LocalCopy, NotCached, NotChecked

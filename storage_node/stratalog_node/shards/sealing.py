@@ -76,6 +76,8 @@ class Sealing:
         self._flusher = flusher
         self._seal_lines: dict[ShardKey, deque[ActiveSegment]] = {}
         self._unsealed: set[ActiveSegment] = set()
+        self._unnamed: dict[ActiveSegment, ActiveSegment] = {}
+        """Ended segments to those that follow them, whose files were spares and have not got their names yet."""
         self._slots = asyncio.Semaphore(_PARALLEL_SEALS)
         self._tasks = TaskSet()
         self._is_closing = False
@@ -91,8 +93,11 @@ class Sealing:
         await self._tasks.cancel()
 
     # Rolls --------------------------------------------------------------------------------------------------------
-    def ended(self, old: ActiveSegment) -> None:
+    def ended(self, old: ActiveSegment, new: ActiveSegment | None = None) -> None:
+        """`new`: what was rolled into just now."""
         self._unsealed.add(old)
+        if new is not None and not new.file.is_named:
+            self._unnamed[old] = new
 
     def detached(self, unsealed: Iterable[ActiveSegment]) -> None:
         """Their topic was deleted: what is under way for them learns that from the meta service."""
@@ -142,6 +147,8 @@ class Sealing:
         shard.tell(SegmentFlushed(old.key.epoch))
 
     async def _confirm(self, shard: SealedShard, old: ActiveSegment, end_offset: int) -> None:
+        if not await self._name_next(shard, old):
+            return
         backoff = Backoff()
         while True:
             try:
@@ -156,6 +163,27 @@ class Sealing:
                 log.warning("roll not confirmed yet", segment=str(old.key), retry_s=backoff.next_s, error=str(error))
                 await backoff.pause()
         shard.tell(RollConfirmed(old.key.epoch, shard.log_start_offset))
+
+    async def _name_next(self, shard: SealedShard, old: ActiveSegment) -> bool:
+        """Give the file that was rolled into its name: once the roll is confirmed things are acknowledged in it, which
+        the next start must find. False: the file is gone, and the roll is never confirmed."""
+        new = self._unnamed.get(old)
+        backoff = Backoff()
+        while new is not None and not new.file.is_named:
+            new.file.pin()
+            try:
+                await self._context.threads.background(new.file.take_name)
+            except NotFound as error:
+                log.error("roll not confirmed: the file it opened is gone", error=str(error))
+                shard.tell(SegmentFlushFailed(new.key.epoch, str(error)))
+                return False
+            except StratalogError as error:
+                log.warning("new segment's file has no name yet", segment=str(new.key), error=str(error))
+                await backoff.pause()
+            finally:
+                new.file.unpin()
+        self._unnamed.pop(old, None)
+        return True
 
     async def _drop_empty(self, shard: SealedShard, old: ActiveSegment, log_start_offset: int) -> None:
         try:
@@ -244,6 +272,7 @@ class Sealing:
 
     def _drop(self, old: ActiveSegment) -> None:
         self._unsealed.discard(old)
+        self._unnamed.pop(old, None)
         self._flusher.forget(old)
 
     def _make_seal(self, old: ActiveSegment) -> IndexBlock:

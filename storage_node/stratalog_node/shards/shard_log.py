@@ -330,7 +330,7 @@ class ShardLog:
         if old is not None:
             self.ended.append(old)
             self.context.stats.rolls += 1
-            self.workers.sealing.ended(old)
+            self.workers.sealing.ended(old, new)
             if len(effect.leader.producers):  # a checkpoint: the segments before may be deleted before it is written to
                 self.workers.flusher.note_written(self, new)
         return SegmentOpened()

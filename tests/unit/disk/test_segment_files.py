@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.model.errors import Corrupt, DiskFull, NotFound, Unavailable
-from stratalog_node.disk import preallocation
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.files import FlushLost, SegmentFile, read_front, write_durably
 from stratalog_node.disk.preallocation import LARGEST_ROOM_BYTES, LEAST_APPEND_BYTES
@@ -270,18 +269,3 @@ def test_an_append_that_fits_is_whole_where_its_room_does_not_fit(
     limit = 1 << 30
     file.append([b"y" * 14_000], 14_000)
     assert file.path.read_bytes().rstrip(b"\0") == HEADER + b"x" * 28_000 + b"y" * 14_000
-
-
-@pytest.mark.parametrize(("free", "is_allowed"), [(50, True), (9, False)])
-def test_blocks_are_taken_ahead_only_while_the_disk_has_plenty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, is_allowed: bool
-) -> None:
-    told = os.statvfs_result((1000, 1000, 100, free, free, 0, 0, 0, 0, 255))
-    monkeypatch.setattr(os, "fstatvfs", lambda _: told)
-    taken = []
-    monkeypatch.setattr(preallocation, "_fallocate", lambda fd, mode, start, size: taken.append(size) or 0)
-    file = SegmentFile(tmp_path / "f", Descriptors(100, least_free_bytes=10_000), 0)
-    file.create(HEADER)
-    for _ in range(64):
-        file.append([bytes(64_000)], 64_000)
-    assert bool(taken) is is_allowed

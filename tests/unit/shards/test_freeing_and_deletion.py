@@ -12,7 +12,7 @@ import pytest
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import CreateTopic, DeleteTopic, RollSegment, SealSegment
 from stratalog.model.errors import NotFound, StratalogError
-from stratalog_node.disk.files import FileSlice
+from stratalog_node.disk.file_slice import FileSlice
 from stratalog_node.shards import copy_files as copy_files_module
 from stratalog_node.shards.shard_log import ShardLog
 from support.sealed_shards import sealed_shard

@@ -1,0 +1,101 @@
+"""Empty files for segments that will begin, made off the event loop.
+
+To make a file waits for the file system's journal, up to 0.1 s beside heavy writes, and a roll happens between two
+batches. So a roll takes a file that is there already, under a name of no meaning; its own name is given to it on a disk
+thread (`SegmentFile.take_name`), before its roll is confirmed and anything in it is acknowledged. What is left of them
+when a process ends is removed by the next start: nothing in it was acknowledged.
+
+Lives on the event loop; files are made on the background threads. Memory and descriptors: none until the first roll,
+then as many as rolled at once, at most `most`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.telemetry.logs import logger
+from stratalog_node.disk.files import SpareFile, made_file, make_directories
+from stratalog_node.disk.threads import DiskThreads
+
+log = logger(__name__)
+
+MOST = 16
+
+
+class SpareFiles:
+    def __init__(self, folder: Path, segments: Path, threads: DiskThreads, most: int = MOST) -> None:
+        """None are made where `segments` lies on another file system than `folder`: the name is given by a rename.
+        Nothing happens before the first `take`."""
+        self._folder = folder
+        self._segments = segments
+        self._threads = threads
+        self._most = most
+        self._ready: deque[SpareFile] = deque()
+        self._wanted = 0
+        self._made = 0
+        self._making: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    @property
+    def ready_count(self) -> int:
+        return len(self._ready)
+
+    def take(self) -> SpareFile | None:
+        """The next one, or None when there is none: then make the file yourself. Either way others are made, and more
+        of them when there were too few."""
+        spare = self._ready.popleft() if self._ready else None
+        if spare is None:
+            self._wanted = min(max(1, 2 * self._wanted), self._most)
+        if self._making is None and not self._is_closed:
+            self._making = asyncio.get_running_loop().create_task(self._make())
+        return spare
+
+    async def close(self) -> None:
+        """Those that nobody took are removed."""
+        self._is_closed = True
+        if self._making is not None:
+            await self._making
+        left, self._ready = self._ready, deque()
+        for fd, _ in left:
+            os.close(fd)
+        await self._threads.background(lambda: _remove(path for _, path in left))
+
+    async def _make(self) -> None:
+        try:
+            if not self._made and not await self._threads.background(self._can_be_renamed):
+                self._wanted = self._most = 0
+                log.info("no files are made ahead: the segments lie on a file system of their own")
+            while len(self._ready) < self._wanted and not self._is_closed:
+                self._made += 1
+                path = self._folder / f"{self._made:012}.spare"
+                self._ready.append((await self._threads.background(partial(made_file, path)), path))
+        except StratalogError as error:
+            log.warning("no file made ahead; the next roll makes its own", error=str(error))
+        finally:
+            self._making = None
+
+    def _can_be_renamed(self) -> bool:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            return os.stat(self._folder).st_dev == os.stat(self._segments).st_dev
+        except OSError as error:
+            raise Unavailable(f"{self._folder}: cannot be used: {error.strerror}") from error
+
+
+def clear_spare_files(folder: Path) -> None:
+    """Remove what a former life left. Blocking; before anything is recovered. Raises: DiskFull, Unavailable."""
+    make_directories(folder)
+    _remove(folder.glob("*.spare"))
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
