@@ -24,6 +24,7 @@ from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.ledger import PartLedger
 from stratalog_node.tier.upload_buffers import UploadBuffers
 
+_BUFFERS_KEPT_S = 10.0
 _SMALL_PART_BYTES = 64 << 10
 """A part up to this size is read whole when its header and index are wanted: one request instead of two."""
 
@@ -46,7 +47,8 @@ class PieceReader:
     def __init__(
         self, shards: Shards, store: ObjectStore, ledger: PartLedger, encoder: Encoder, limits: UploadLimits
     ) -> None:
-        self.buffers = UploadBuffers(limits.in_flight_bytes)
+        self._buffers = UploadBuffers(limits.in_flight_bytes)
+        self._idle: asyncio.TimerHandle | None = None
         self._timeout_ms = limits.call_timeout_ms
         self._shards = shards
         self._store = store
@@ -58,13 +60,14 @@ class PieceReader:
 
         `parts` are the segment's committed ones. Raises: Corrupt, NotFound, and whatever the store raises.
         """
+        self._keep_buffers()
         if piece.replaces:
             return await self._read_run(piece)
         view = self._local_view(piece.key)
         if view is None:
             raise NotFound(f"segment {piece.key} has no local copy on this node to upload from: look for its replicas")
         found = await view.read_committed_range(
-            piece.key, piece.base_offset, piece.max_bytes, at_least_one=False, take_buffer=self.buffers.take
+            piece.key, piece.base_offset, piece.max_bytes, at_least_one=False, take_buffer=self._buffers.take
         )
         if found.needed_bytes:
             return TooLarge(piece.key, found.needed_bytes)
@@ -76,6 +79,12 @@ class PieceReader:
         assert found.end_offset <= limit, f"{piece.key}: read up to {found.end_offset}, only {limit} is committed"
         digest = await self._digest_at(piece.key, piece.base_offset, parts)
         return PieceData(piece, found.base_offset, found.end_offset, found.data, found.headers, digest)
+
+    def _keep_buffers(self) -> None:
+        """They are given back when nothing was read for a while: to map them anew for each burst would cost more."""
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(_BUFFERS_KEPT_S, self._buffers.drop)
 
     # Digests and indexes --------------------------------------------------------------------------------------------
     async def _digest_at(self, key: SegmentKey, offset: int, parts: Sequence[RemotePart]) -> bytes:
@@ -144,7 +153,7 @@ class PieceReader:
         left_bytes = piece.max_bytes
         while next_offset < end_offset:
             found = await view.read_committed_range(
-                piece.key, next_offset, max(left_bytes, 1), take_buffer=self.buffers.take
+                piece.key, next_offset, max(left_bytes, 1), take_buffer=self._buffers.take
             )
             size = 0
             for header in found.headers:

@@ -3,11 +3,13 @@
 A fresh buffer of megabytes costs a page fault for each of its pages: twice what filling it costs, and more where the
 machine is a virtual one. A buffer is free again once nobody holds a view of it: a put that was given up may go on
 reading for a while, so nobody is asked to give one back.
-Taken on any thread. Memory: at most what is in flight; dropped when nothing is (`drop_idle`).
+Taken on any thread. Memory: at most what may be in flight, until `drop` is called. It is mapped, and not a bytearray,
+which would be filled with zeros while the interpreter waits.
 """
 
 from __future__ import annotations
 
+import mmap
 import sys
 import threading
 
@@ -24,7 +26,7 @@ class UploadBuffers:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._kept: list[bytearray] = []
+        self._kept: list[mmap.mmap] = []
 
     @property
     def kept_bytes(self) -> int:
@@ -39,7 +41,7 @@ class UploadBuffers:
             for place in range(len(kept)):
                 if len(kept[place]) >= size_bytes and self._is_unused(place):
                     return memoryview(kept[place])[:size_bytes]
-            fresh = bytearray(-(-size_bytes // _STEP_BYTES) * _STEP_BYTES)
+            fresh = mmap.mmap(-1, -(-size_bytes // _STEP_BYTES) * _STEP_BYTES)
             if self.kept_bytes + len(fresh) > self._limit_bytes:
                 self._kept = [kept[place] for place in range(len(kept)) if not self._is_unused(place)]
             if self.kept_bytes + len(fresh) <= self._limit_bytes:
@@ -49,8 +51,7 @@ class UploadBuffers:
     def _is_unused(self, place: int) -> bool:
         return sys.getrefcount(self._kept[place]) == _UNUSED_REFERENCES
 
-    def drop_idle(self, *, in_use: bool) -> None:
-        """Give the memory back unless uploads go on; what somebody still reads goes with its last view."""
-        if not in_use:
-            with self._lock:
-                self._kept.clear()
+    def drop(self) -> None:
+        """Give the memory back; what somebody still reads goes with its last view."""
+        with self._lock:
+            self._kept.clear()

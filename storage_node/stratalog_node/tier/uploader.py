@@ -493,7 +493,6 @@ class NodeUploader:
             event = self._failed(task, TaskFailure.REFUSED, repr(error))
         finally:
             del self._uploads[task]
-            self._reader.buffers.drop_idle(in_use=bool(self._uploads))
             self._tell(event)
 
     def _failed(self, task: int, failure: TaskFailure, reason: str) -> TaskFailed:

@@ -36,9 +36,7 @@ def test_no_more_is_kept_than_the_limit_and_none_of_it_without_need() -> None:
     del views
     larger = buffers.take(8 * MIB)
     assert buffers.kept_bytes == 8 * MIB, "smaller ones that nobody uses make room"
-    buffers.drop_idle(in_use=True)
-    assert buffers.kept_bytes == 8 * MIB
-    buffers.drop_idle(in_use=False)
+    buffers.drop()
     assert buffers.kept_bytes == 0
     assert len(larger) == 8 * MIB
 
