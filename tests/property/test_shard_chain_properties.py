@@ -125,6 +125,8 @@ class ChainLife(RuleBasedStateMachine):
                 self.isr.setdefault(leader.key.epoch, leader.isr)
                 return SegmentOpened()
             case FlushSegment() | ConfirmRoll() | SealSegment() | DropEmptySegment():
+                known = [leader.key.epoch for leader in self.chain.ended]
+                assert effect.epoch in known, f"{effect} is about a segment that is gone"
                 self.due.append(effect)
             case ProposeIsrOf() | DoubtCopy() | TellReaders():
                 pass

@@ -15,6 +15,7 @@ what must follow. The node is number 1, the shard's first segment has epoch 0, a
     > isr E 1 2                the ISR of segment E is now these; `first isr 1 2`: of the first one, before it is opened
     > follower N has OFFSET of E
     > fence E                  the meta service seals it without us
+    > drops held|fail          deletions of empty segments are held / those that are held fail
     > deleted / > fault        the topic is gone / something unforeseen
     > restart [unclean]        everything but what is written is forgotten; unclean: no stop in order came before
     > log start OFFSET         records below it were deleted
@@ -36,6 +37,7 @@ from stratalog.machines.chain_events import (
     ConfirmRoll,
     DoubtCopy,
     DropEmptySegment,
+    EmptySegmentKept,
     FlushSegment,
     NameActive,
     OpeningFailed,
@@ -102,6 +104,7 @@ class ChainStory:
         """What the meta service lists as active."""
         self.log_start = 0
         self.held_flushes: list[int] = []
+        self.held_drops: list[int] | None = None
         self.held_confirmations: list[ConfirmRoll] = []
         self.confirmed: set[int] = set()
         self.isr_version = 0
@@ -160,6 +163,12 @@ class ChainStory:
                 self.step(SegmentHeard(int(epoch), FollowerFetched(int(node), int(offset))))
             case ["fence", epoch]:
                 self.step(SegmentHeard(int(epoch), FenceRaised(int(epoch))))
+            case ["drops", "held"]:
+                self.held_drops = []
+            case ["drops", "fail"]:
+                for ended in self.held_drops or ():
+                    self.step(EmptySegmentKept(ended))
+                self.held_drops = None
             case ["deleted"]:
                 self.step(ShardStopped(Stop("the topic was deleted", StopCause.DELETED)))
             case ["fault"]:
@@ -257,7 +266,10 @@ class ChainStory:
                 self.due.append(SegmentLeft(epoch))
             case DropEmptySegment(epoch, offset):
                 say(f"  has segment {epoch}, which is empty, deleted below {offset}")
-                self.due.append(SegmentLeft(epoch))
+                if self.held_drops is None:
+                    self.due.append(SegmentLeft(epoch))
+                else:
+                    self.held_drops.append(epoch)
             case ProposeIsrOf(epoch, proposal):
                 say(f"  segment {epoch}: proposes ISR {' '.join(map(str, proposal.isr))}")
             case DoubtCopy(epoch):

@@ -374,7 +374,7 @@ class ShardChain:
                 return [*self._follow(successor, successor.step(OpeningConfirmed(), now_ms)), *effects, *self._go_on()]
             case EmptySegmentKept(epoch):
                 order.left(epoch)
-                return [SealSegment(epoch), *self._go_on()]
+                return [SealSegment(epoch), *self._go_on()] if leader is not None else []
             case SegmentLeft(epoch):
                 order.left(epoch)
                 self.ended = tuple(leader for leader in self.ended if leader.key.epoch != epoch)
