@@ -93,11 +93,11 @@ class MetaService:
         return self._parts()[2]
 
     @property
-    def refusal(self) -> str | None:
+    def why_no_changes(self) -> str | None:
         """Why commands are refused now; None while they are performed."""
         if self._running is None:
             return "the meta service has not been started yet: wait, then ask again"
-        return self._running[0].refusal
+        return self._running[0].why_no_changes
 
     def _parts(self) -> tuple[TableWriter, ChangeHistory, str]:
         if self._running is None:

@@ -106,7 +106,7 @@ class TableWriter:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def refusal(self) -> str | None:
+    def why_no_changes(self) -> str | None:
         """Why commands are refused; None while they are not."""
         if self._is_closing:
             return "the meta service has been stopped: ask another instance, or start it again"
@@ -123,9 +123,9 @@ class TableWriter:
             await self._task
 
     def _refuse_while_failed(self) -> None:
-        refusal = self.refusal
-        if refusal is not None:
-            raise DiskFull(refusal) if self._is_full and not self._is_closing else Unavailable(refusal)
+        why = self.why_no_changes
+        if why is not None:
+            raise DiskFull(why) if self._is_full and not self._is_closing else Unavailable(why)
 
     async def submit(self, command: Command[R], *, validate_only: bool = False) -> R:
         """Perform a command, or with `validate_only` say what it would come to."""

@@ -30,7 +30,7 @@ class ClusterInfo:
     nodes: Count
     topics: Count
     shards: Count
-    refusal: str | None
+    why_no_changes: str | None
     """Why changes are refused; null while they are not."""
 
 

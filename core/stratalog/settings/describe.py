@@ -12,9 +12,9 @@ from pydantic.fields import FieldInfo
 
 from stratalog.settings.load import environment_name
 from stratalog.settings.process import ProcessSettings
-from stratalog.settings.refusal import allowed_words, bounds_of, fields_by_key
 from stratalog.settings.topic import PROCESS_DEFAULTS, TopicSettings
 from stratalog.settings.units import INT32_MAX
+from stratalog.settings.wrong_values import allowed_words, bounds_of, fields_by_key
 
 
 class SettingSource(IntEnum):

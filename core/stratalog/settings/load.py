@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.process import ProcessSettings
-from stratalog.settings.refusal import explain, fields_by_key, unknown_key
+from stratalog.settings.wrong_values import explain, fields_by_key, unknown_key
 
 ENVIRONMENT_PREFIX = "STRATALOG_"
 

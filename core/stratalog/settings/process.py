@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from stratalog.machines.table_topics import MAX_SHARDS_PER_TOPIC
 from stratalog.model.addresses import is_anywhere, is_name, parse_address
 from stratalog.settings.choices import FlushPolicy, LogLevel, ReadPolicy, TimestampType
-from stratalog.settings.refusal import key_of
 from stratalog.settings.relations import PROCESS_RELATIONS, assert_relations
 from stratalog.settings.units import DAY_MS, GIB, HOUR_MS, INT32_MAX, INT64_MAX, KIB, MIB, MINUTE_MS, SECOND_MS
+from stratalog.settings.wrong_values import key_of
 
 
 class ProcessSettings(BaseModel):

@@ -22,9 +22,9 @@ from stratalog.settings.choices import (
     UncleanSeal,
 )
 from stratalog.settings.process import ProcessSettings
-from stratalog.settings.refusal import explain, fields_by_key, key_of, unknown_key
 from stratalog.settings.relations import NO_LIMIT, SAME_AS_TOTAL, TOPIC_RELATIONS, assert_relations
 from stratalog.settings.units import GIB, INT64_MAX
+from stratalog.settings.wrong_values import explain, fields_by_key, key_of, unknown_key
 
 PROCESS_DEFAULTS: Final[Mapping[str, str]] = {
     "retention_ms": "log_retention_ms",

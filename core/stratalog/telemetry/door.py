@@ -23,7 +23,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError, Unavailable
-from stratalog.telemetry.door_guard import Asked, ServedNames, refusal_of
+from stratalog.telemetry.door_guard import Asked, ServedNames, check_request
 from stratalog.telemetry.door_limits import DoorLimits, DoorStats
 from stratalog.telemetry.door_visit import Visit
 from stratalog.telemetry.logs import logger
@@ -243,7 +243,7 @@ class Door:
 
     def _refused(self, request: web.Request) -> web.Response | None:
         headers = request.headers
-        refusal = refusal_of(
+        refused = check_request(
             Asked(
                 request.method,
                 tuple(headers.getall("Host", ())),
@@ -255,10 +255,10 @@ class Door:
             ),
             self._names,
         )
-        if refusal is None:
+        if refused is None:
             return None
         self.stats.foreign += 1
-        return self._closing(InvalidRequest(f"{request.method} {request.path}: {refusal.message}"), refusal.status)
+        return self._closing(InvalidRequest(f"{request.method} {request.path}: {refused.message}"), refused.status)
 
     def _closing(self, problem: StratalogError, status: int) -> web.Response:
         """What is not read to its end cannot be followed by another request."""

@@ -42,7 +42,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedRequest:
     """Why a request is refused, and with which HTTP status."""
 
     status: int
@@ -64,23 +64,25 @@ class ServedNames:
         return _is_address(name) or name in self._names or name.endswith(self._suffixes)
 
 
-def refusal_of(asked: Asked, names: ServedNames) -> Refusal | None:
+def check_request(asked: Asked, names: ServedNames) -> RefusedRequest | None:
     """Why this request must not be answered; None when it may be."""
     if len(asked.host) != 1:
-        return Refusal(400, f"a request names its Host once, this one {len(asked.host)} times")
+        return RefusedRequest(400, f"a request names its Host once, this one {len(asked.host)} times")
     host = _HOST.fullmatch(asked.host[0])
     if host is None or not names.include(host[1]):
-        return Refusal(
+        return RefusedRequest(
             403,
             f"this port is not served under the name {asked.host[0][:80]!r}: ask by IP address, or add the name to "
             "http.allowed.hosts",
         )
     if asked.origin is not None and not _is_own(asked.origin, host[1], host[2]):
-        return Refusal(403, f"a page of {asked.origin[:80]!r} asks: only this port's own pages may")
+        return RefusedRequest(403, f"a page of {asked.origin[:80]!r} asks: only this port's own pages may")
     if asked.fetch_site is not None and asked.fetch_site not in _OWN_SITE and not _is_followed_link(asked):
-        return Refusal(403, f"a page of another site asks ({asked.fetch_site[:20]!r}): only this port's own pages may")
+        return RefusedRequest(
+            403, f"a page of another site asks ({asked.fetch_site[:20]!r}): only this port's own pages may"
+        )
     if asked.method in _CHANGES and not _is_json(asked.content_type):
-        return Refusal(415, f"{asked.method} needs Content-Type: {_JSON}, with or without a body")
+        return RefusedRequest(415, f"{asked.method} needs Content-Type: {_JSON}, with or without a body")
     return None
 
 

@@ -110,7 +110,7 @@ async def _cluster(call: Call) -> Answer:
     snapshot = await call.service.snapshot()
     counts = len(snapshot.nodes), len(snapshot.topics), len(snapshot.shards)
     return wire.CLUSTER.write(
-        ClusterInfo(call.service.cluster_id, snapshot.version, *counts, refusal=call.service.refusal)
+        ClusterInfo(call.service.cluster_id, snapshot.version, *counts, why_no_changes=call.service.why_no_changes)
     )
 
 

@@ -109,10 +109,10 @@ class MetaServer:
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.StreamResponse:
-        refusal = self._service.refusal
-        if refusal is None:
+        why = self._service.why_no_changes
+        if why is None:
             return web.Response(text="ready\n")
-        return web.Response(text=f"{refusal}\n", status=503)
+        return web.Response(text=f"{why}\n", status=503)
 
     # Streams ----------------------------------------------------------------------------------------------------
     async def _snapshot(self, request: web.Request) -> web.StreamResponse:

@@ -71,7 +71,7 @@ async def test_a_service_whose_store_failed_lives_but_is_not_ready() -> None:
         async with http.get("/healthz") as response:
             assert response.status == 200
         async with http.get("/v1/cluster") as response:
-            assert (await response.json())["refusal"] is not None
+            assert (await response.json())["why_no_changes"] is not None
         async with http.post(PRODUCER_IDS, json={"count": 1}) as response:
             assert (await problem_of(response))[:2] == (503, "Unavailable")
     await server.close()
@@ -104,7 +104,7 @@ async def test_resources_can_be_read_by_their_paths(world: MetaWorld, http: aioh
         "nodes": 1,
         "topics": 2,
         "shards": 3,
-        "refusal": None,
+        "why_no_changes": None,
     }
     assert [topic["name"] for topic in answers["/v1/topics"]["items"]] == ["orders", "payments"]
     assert [topic["name"] for topic in answers["/v1/topics?name=orders"]["items"]] == ["orders"]

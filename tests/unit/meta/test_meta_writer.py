@@ -173,7 +173,7 @@ async def test_a_failed_turn_that_held_a_read_of_what_it_made_leaves_the_service
     assert [type(outcome) for outcome in outcomes[:2]] == [OutcomeUnknown, NotFound]
     assert outcomes[2] == await world.client.snapshot()
     store.is_full = False
-    await eventually(lambda: world.service.refusal is None)
+    await eventually(lambda: world.service.why_no_changes is None)
     assert (await world.client.perform(AddShards(topic.topic_id, 2))).shard_count == 2
 
 
@@ -212,7 +212,7 @@ async def test_a_store_without_room_heals_whatever_it_said_meanwhile(
         patch.setattr(memory, "close", close)
         await eventually(lambda: len(said) > 1)
     store.is_full = False
-    await eventually(lambda: world.service.refusal is None)
+    await eventually(lambda: world.service.why_no_changes is None)
 
 
 @pytest.mark.parametrize("landed", [False, True])
@@ -232,7 +232,7 @@ async def test_after_a_failed_write_changes_are_refused_and_readers_see_what_was
     outcomes = await asyncio.gather(*commands, world.client.snapshot(), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes[:3]] == [OutcomeUnknown] * 3
     assert outcomes[3] == before == await world.client.snapshot()
-    assert world.service.refusal is not None and "disk" not in world.service.refusal
+    assert world.service.why_no_changes is not None and "disk" not in world.service.why_no_changes
     with pytest.raises(Unavailable, match="reading goes on"):
         await world.client.perform(CommitParts(lock, (PartCommit(kept.key, -1, part(0, 5)),)))
     assert not watching.done(), "watchers hear of nothing that was not durable"
@@ -260,7 +260,7 @@ async def test_a_store_without_room_is_opened_anew_until_there_is_some(
         await world.client.perform(RollSegment(kept.key, 5))
     assert await world.client.snapshot() == before
     store.is_full = store.fails_after = False
-    await eventually(lambda: world.service.refusal is None)
+    await eventually(lambda: world.service.why_no_changes is None)
     rolled = await world.client.perform(RollSegment(kept.key, 5))
     assert rolled.base_offset == 5
     names = {topic.name for topic in (await world.client.snapshot()).topics}
@@ -345,7 +345,7 @@ async def test_a_watcher_of_a_closing_service_learns_of_it(world: MetaWorld) -> 
 
 async def test_a_service_asked_before_its_start_is_unavailable(memory: MemoryStore) -> None:
     service = MetaService(memory, HandClock())
-    assert service.refusal is not None
+    assert service.why_no_changes is not None
     with pytest.raises(Unavailable):
         await service.snapshot()
     with pytest.raises(Unavailable):

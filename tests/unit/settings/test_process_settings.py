@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.load import load_process_settings
 from stratalog.settings.process import ProcessSettings
-from stratalog.settings.refusal import bounds_of, fields_by_key
+from stratalog.settings.wrong_values import bounds_of, fields_by_key
 
 INTEGERS = {
     key: bounds_of(field) for key, (_, field) in fields_by_key(ProcessSettings).items() if field.annotation is int

@@ -11,9 +11,9 @@ import pytest
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.load import load_process_settings
 from stratalog.settings.process import ProcessSettings
-from stratalog.settings.refusal import fields_by_key
 from stratalog.settings.relations import PROCESS_RELATIONS, TOPIC_RELATIONS
 from stratalog.settings.topic import TopicSettings
+from stratalog.settings.wrong_values import fields_by_key
 
 BROKEN = {
     "remote.upload.chunk.bytes": ("remote.upload.chunk.bytes=2097152", "remote.upload.bundle.bytes=1048576"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.load import environment_name, load_process_settings, parse_assignments
 from stratalog.settings.process import ProcessSettings
-from stratalog.settings.refusal import fields_by_key
+from stratalog.settings.wrong_values import fields_by_key
 
 KEYS = sorted(fields_by_key(ProcessSettings))
 

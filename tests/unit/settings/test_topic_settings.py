@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.choices import FlushPolicy, ReadPolicy, UncleanSeal
 from stratalog.settings.process import ProcessSettings
-from stratalog.settings.refusal import fields_by_key
 from stratalog.settings.topic import PROCESS_DEFAULTS, TopicSettings
+from stratalog.settings.wrong_values import fields_by_key
 
 KEYS = sorted(fields_by_key(TopicSettings))
 

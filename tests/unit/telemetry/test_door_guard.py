@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.telemetry.door_guard import Asked, ServedNames, refusal_of
+from stratalog.telemetry.door_guard import Asked, ServedNames, check_request
 
 NAMES = ServedNames("node.internal", "stratalog-0.stratalog.default.svc, .svc.cluster.local,")
 JSON = "application/json"
 
 
 def status_of(method: str = "GET", host: str = "localhost:9644", **headers: str) -> int | None:
-    refusal = refusal_of(Asked(method, (host,), **headers), NAMES)
-    return None if refusal is None else refusal.status
+    refused = check_request(Asked(method, (host,), **headers), NAMES)
+    return None if refused is None else refused.status
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_a_name_that_rebinding_could_have_brought_is_refused(host: str) -> None:
 
 def test_a_request_names_its_host_once() -> None:
     for host in ((), ("localhost", "localhost"), ("localhost", "evil.example")):
-        refusal = refusal_of(Asked("GET", host), NAMES)
-        assert refusal is not None and refusal.status == 400
+        refused = check_request(Asked("GET", host), NAMES)
+        assert refused is not None and refused.status == 400
 
 
 @pytest.mark.parametrize(
