@@ -236,7 +236,7 @@ def test_a_restart_that_is_cut_short_between_any_two_steps_is_begun_anew_and_end
 ) -> None:
     whole = deepcopy(world)
     whole.live(None)
-    steps = len(whole.said)
+    steps = whole.steps_done
     for lives in range(2):
         world.steps_left = data.draw(st.integers(0, steps), label=f"steps of life {lives}")
         try:

@@ -26,13 +26,14 @@ from stratalog.machines.restart_events import (
     TraceCheckpoint,
 )
 from stratalog.machines.shard_healing import (
+    AskStore,
     DropSegment,
     EndSegment,
-    FindHoles,
     GiveUp,
     HealingStep,
     ListFiles,
     OffsetRange,
+    Pause,
     Refill,
     StopHealing,
     TryAgain,
@@ -96,8 +97,11 @@ def healing_in_words(step: HealingStep) -> str:
             return in_words(step)
         case Refill(segment, end_offset):
             return f"refill {segment.epoch} up to {end_offset}"
-        case FindHoles(segment, base_offset, end_offset, why):
-            return f"find what is nowhere of {base_offset} to {end_offset} in {segment.epoch}: {why}"
+        case AskStore(segment, ranges, why):
+            asked = f"ask the store for {_ranges(ranges)} of" if ranges else "there is nothing to ask the store for in"
+            return f"{asked} {segment.epoch}: {why}"
+        case Pause():
+            return "pause"
         case GiveUp(segment, holes, end_offset):
             return f"give up {_ranges(holes)} in {segment.epoch}, which ends at {end_offset}"
         case EndSegment(key, end_offset):

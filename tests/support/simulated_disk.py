@@ -47,22 +47,23 @@ from stratalog.machines.restart_events import (
     TraceCheckpoint,
 )
 from stratalog.machines.shard_healing import (
+    AskStore,
     AttemptBegun,
     AttemptFailed,
     DropSegment,
     EndSegment,
     FileRefilled,
-    FindHoles,
     GiveUp,
     HealingEvent,
     HealingStep,
-    HolesFound,
     ListFiles,
     Obstacle,
     OffsetRange,
+    Pause,
     Refill,
     ShardHealing,
     StopHealing,
+    StoreAsked,
     TryAgain,
 )
 from stratalog.machines.shard_restart import ShardRestart
@@ -154,6 +155,7 @@ class World:
     said: list[str] = field(default_factory=list)
     steps_left: int = -1
     """After so many the power goes; -1: never."""
+    steps_done: int = 0
 
     restart: ShardRestart = field(default_factory=lambda: ShardRestart(NODE, -1))
     outcome: Serve | Heal | StopShard | StopHealing | TryAgain | None = None
@@ -227,13 +229,22 @@ class World:
             steps, following = healing.step(following), None
             for number, step in enumerate(steps, 1):
                 self._count()
-                self.said.append(healing_in_words(step))
+                self._say(healing_in_words(step))
                 following = self._do_healing(step)
                 if following is not None:
                     assert number == len(steps) or isinstance(following, AttemptFailed)
                     break
 
+    def _say(self, words: str) -> None:
+        """What is done again after a pause is one line."""
+        last = self.said[-1].split(", times ") if self.said else [""]
+        if words == last[0]:
+            self.said[-1] = f"{words}, times {int(last[1]) + 1 if len(last) > 1 else 2}"
+        elif words != "pause":
+            self.said.append(words)
+
     def _count(self) -> None:
+        self.steps_done += 1
         if self.steps_left == 0:
             raise PowerCut
         self.steps_left -= 1
@@ -302,10 +313,13 @@ class World:
                 self.files[key] = DrawnFile("")
             case Refill(segment, end_offset):
                 return self._refill(segment, end_offset)
-            case FindHoles(segment, base_offset, end_offset):
-                if self.is_store_away and self.has_store and base_offset < segment.remote.commit_offset:
+            case AskStore(segment, ranges):
+                if self.is_store_away and self.has_store and ranges:
                     return AttemptFailed("connection refused", is_final=False)
-                return HolesFound(tuple(self._holes(segment, base_offset, end_offset)), self.may_give_up)
+                now = next((one for one in self.segments if one.key == segment.key), None)
+                return StoreAsked(tuple(self._missed(ranges)), now, self.may_give_up)
+            case Pause():
+                pass
             case GiveUp(segment, holes, end_offset):
                 self._give_up(segment.key, holes, end_offset)
             case RevokeCheckpoints(keys):
@@ -343,16 +357,12 @@ class World:
                 return FileRefilled(at, Obstacle.NOT_THERE, "no such object")
             file.put(at - key.base_offset, ".")
 
-    def _holes(self, segment: Segment, base_offset: int, end_offset: int) -> Iterator[OffsetRange]:
-        committed_end = segment.remote.commit_offset if self.has_store else -1
-        begin = None
-        for offset in range(base_offset, end_offset + 1):
-            is_hole = offset < end_offset and (offset >= committed_end or offset in self.store_lacks)
-            if is_hole and begin is None:
-                begin = offset
-            elif not is_hole and begin is not None:
-                yield (begin, offset)
-                begin = None
+    def _missed(self, ranges: tuple[OffsetRange, ...]) -> Iterator[OffsetRange]:
+        """Each offset is a part of its own."""
+        for begin, end in ranges:
+            for offset in range(begin, end):
+                if offset in self.store_lacks or not self.has_store:
+                    yield (offset, offset + 1)
 
     def _give_up(self, key: SegmentKey, holes: tuple[OffsetRange, ...], end_offset: int) -> None:
         file, first = self.files[key], holes[0][0] - key.base_offset

@@ -15,6 +15,7 @@ Source: docs/design.md section 3, rule 8, and section 10, "Healing".
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias, assert_never
@@ -23,6 +24,10 @@ from stratalog.machines.restart_events import Heal, MakeAnew, RevokeCheckpoints
 from stratalog.machines.shard_life import StopCause
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment, SegmentState
+
+_TRIES = 6
+"""An object that is gone or damaged is asked for so often, within a second or so, before it counts as a hole: an answer
+may be damaged on its way. All are asked for in rounds: a thousand holes take no more pauses than one."""
 
 OffsetRange: TypeAlias = tuple[int, int]
 """`[base_offset, end_offset)`."""
@@ -61,11 +66,13 @@ class FileRefilled:
 
 
 @dataclass(frozen=True, slots=True)
-class HolesFound:
-    """The answer to `FindHoles`."""
+class StoreAsked:
+    """The answer to `AskStore`."""
 
-    holes: tuple[OffsetRange, ...]
-    """Ascending, apart; the object store has the rest."""
+    missed: tuple[OffsetRange, ...]
+    """What could not be had of it, ascending."""
+    segment: Segment | None
+    """As metadata has it now."""
     may_give_up: bool
     """As the settings are now."""
 
@@ -79,7 +86,7 @@ class AttemptFailed:
     """Whether another attempt would prove nothing: refused, or a flush that failed."""
 
 
-HealingEvent: TypeAlias = AttemptBegun | FileRefilled | HolesFound | AttemptFailed
+HealingEvent: TypeAlias = AttemptBegun | FileRefilled | StoreAsked | AttemptFailed
 
 
 # Steps: what the shell must do, in this order --------------------------------------------------------------------
@@ -93,14 +100,18 @@ class Refill:
 
 
 @dataclass(frozen=True, slots=True)
-class FindHoles:
-    """Ask the object store, more than once, for all between two offsets. Answer: `HolesFound`."""
+class AskStore:
+    """Read these offsets from the object store, for nothing but to know what it has. Answer: `StoreAsked`."""
 
     segment: Segment
-    base_offset: int
-    end_offset: int
+    ranges: tuple[OffsetRange, ...]
     why: str
     """Why it is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait before the next step, longer each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +166,8 @@ class StopHealing:
 HealingStep: TypeAlias = (
     MakeAnew
     | Refill
-    | FindHoles
+    | AskStore
+    | Pause
     | GiveUp
     | RevokeCheckpoints
     | EndSegment
@@ -173,7 +185,7 @@ class ShardHealing:
     Invariant: an attempt ends in exactly one of `ListFiles`, `TryAgain` and `StopHealing`.
     """
 
-    __slots__ = ("_attempt", "_from", "_key", "_known_end", "_local_end", "_why")
+    __slots__ = ("_attempt", "_from", "_key", "_known_end", "_local_end", "_tries", "_why")
 
     def __init__(self, missing: Heal) -> None:
         self._key = missing.segment.key
@@ -184,6 +196,8 @@ class ShardHealing:
         """Where the file's batches end in this attempt."""
         self._why = ""
         """Why the file could not be filled up in this attempt."""
+        self._tries = 0
+        """How often the object store was asked in this attempt."""
 
     def step(self, event: HealingEvent) -> list[HealingStep]:
         match event:
@@ -191,8 +205,8 @@ class ShardHealing:
                 return self._begin(event)
             case FileRefilled():
                 return self._refilled(event)
-            case HolesFound(holes, may_give_up):
-                return self._found(holes, may_give_up=may_give_up)
+            case StoreAsked():
+                return self._asked(event)
             case AttemptFailed(why, is_final):
                 return [StopHealing(StopCause.UNREADABLE, why) if is_final else TryAgain(why)]
             case _:
@@ -231,15 +245,30 @@ class ShardHealing:
                 self._why = event.why
             case _:
                 assert_never(event.obstacle)
-        return [FindHoles(segment, event.end_offset, self._known_end, self._why)]
+        self._tries = 0
+        ranges = joined([(self._from, self._committed_end)])
+        return [AskStore(segment, ranges, self._why)]
 
-    def _found(self, holes: tuple[OffsetRange, ...], *, may_give_up: bool) -> list[HealingStep]:
+    def _asked(self, event: StoreAsked) -> list[HealingStep]:
+        """What was asked for in vain often enough is a hole, and so is what was never committed."""
+        segment, missed = self._segment, event.missed
+        self._tries += 1
+        if missed and self._tries < _TRIES:
+            return [Pause(), AskStore(segment, missed, self._why)]
+        if event.segment is None or event.segment.remote != segment.remote:
+            return [TryAgain(f"{self._why}; metadata moved while the object store was asked")]
+        holes = joined([*missed, (self._committed_end, self._known_end)])
         if not holes or holes[0][0] != self._from:
             return [TryAgain(self._why)]  # it is there after all
-        if not may_give_up:
+        if not event.may_give_up:
             return self._lost(holes, self._why)
-        give_up = GiveUp(self._segment, holes, self._known_end)
+        give_up = GiveUp(segment, holes, self._known_end)
         return [give_up, RevokeCheckpoints((self._key,)), ListFiles()]
+
+    @property
+    def _committed_end(self) -> int:
+        """Up to where the object store should have what is missing."""
+        return min(max(self._segment.remote.commit_offset, self._from), self._known_end)
 
     def _lost(self, ranges: tuple[OffsetRange, ...], why: str) -> list[HealingStep]:
         """Who deleted records does not miss them."""
@@ -252,3 +281,14 @@ class ShardHealing:
     def _segment(self) -> Segment:
         assert self._attempt is not None and self._attempt.segment is not None, "an attempt begins with `AttemptBegun`"
         return self._attempt.segment
+
+
+def joined(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+    """Those that touch become one, empty ones none. `ranges` ascend."""
+    found: list[OffsetRange] = []
+    for base_offset, end_offset in ranges:
+        if found and found[-1][1] == base_offset < end_offset:
+            found[-1] = (found[-1][0], end_offset)
+        elif base_offset < end_offset:
+            found.append((base_offset, end_offset))
+    return tuple(found)

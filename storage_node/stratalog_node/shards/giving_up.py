@@ -1,9 +1,8 @@
-"""Finds the offsets of a segment that the object store has not got, and puts batches without records in their place.
+"""Asks the object store what it has of a segment, and puts batches without records in the place of what it has not.
 
-No more is given up than that: what the object store has behind such a hole is written back behind it. Whether it is
-done is decided by `machines.shard_healing`. A part counts as a hole once it was asked for `_TRIES` times in vain, with
-pauses: an answer may be damaged on its way. What is asked for again is asked for in rounds, so that there are no more
-pauses for a thousand holes than for one. A store that is away, or another store, makes no holes: that is raised.
+No more is given up than that: what the object store has behind such a hole is written back behind it. What is a hole,
+and whether it is given up, is decided by `machines.shard_healing`. A store that is away, or another store, makes no
+holes: that is raised.
 The file ends at the first hole, for whoever scans it, until all behind it is flushed: the batch in its place is written
 last. So a crash leaves a file that is healed as if nothing had been done yet, or one that is whole.
 What was in the file from the first hole on is kept under another name, for a human.
@@ -23,15 +22,12 @@ from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.shard_healing import OffsetRange
 from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
 from stratalog.model.segment import Segment
-from stratalog_node.backoff import Backoff
 from stratalog_node.disk.files import SegmentFile, write_durably
 from stratalog_node.disk.layout import GIVEN_UP_SUFFIX
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.cold_reads import CommittedRange, RemoteBatches
 from stratalog_node.shards.context import ShardContext
 
-_TRIES = 6
-"""Within a second or so."""
 _PIECE_BYTES = 1 << 20
 
 
@@ -42,25 +38,12 @@ class GivingUp:
         self._remote = remote
         self._segment = segment
 
-    async def find_holes(self, offset: int, end_offset: int) -> list[OffsetRange]:
-        """What the object store has not got of the offsets from the batch boundary `offset` on; ascending, apart.
+    async def ask_for(self, ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+        """Returns: what of them could not be had, by the part.
 
-        Cost: each part is read once, and those that are not there `_TRIES` times.
-        Raises: Unavailable, also when metadata moved meanwhile; Conflict.
+        Cost: each part is read once. Raises: Unavailable; Conflict.
         """
-        committed_end = min(max(self._segment.remote.commit_offset, offset), end_offset)
-        wanted: list[OffsetRange] = [(offset, committed_end)]
-        backoff = Backoff()
-        for attempt in range(_TRIES):
-            if attempt:
-                await backoff.pause()
-            wanted = [hole for base_offset, end in wanted for hole in await self._ask_for(base_offset, end)]
-            if not wanted:
-                break
-        now = self._context.catalog.segment(self._segment.key)
-        if now is None or now.remote != self._segment.remote:
-            raise Unavailable(f"segment {self._segment.key}: metadata moved while its parts were looked for")
-        return _joined([*wanted, (committed_end, end_offset)])
+        return tuple([missed for begin, end in ranges for missed in await self._ask_for(begin, end)])
 
     async def _ask_for(self, offset: int, end_offset: int) -> list[OffsetRange]:
         """Returns: the parts of it that could not be had, each by itself."""
@@ -128,17 +111,6 @@ class GivingUp:
 
     def _empty(self, hole: OffsetRange) -> bytes:
         return encode_empty_batches(*hole, epoch=self._segment.key.epoch)
-
-
-def _joined(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Those that touch become one, empty ones none."""
-    found: list[OffsetRange] = []
-    for base_offset, end_offset in ranges:
-        if found and found[-1][1] == base_offset < end_offset:
-            found[-1] = (found[-1][0], end_offset)
-        elif base_offset < end_offset:
-            found.append((base_offset, end_offset))
-    return found
 
 
 def _save_rest(file: SegmentFile, position: int) -> None:

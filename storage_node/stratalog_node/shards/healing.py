@@ -16,19 +16,21 @@ from typing import assert_never
 from stratalog.machines.chain_events import ShardStopped
 from stratalog.machines.restart_events import Heal, MakeAnew, RevokeCheckpoints
 from stratalog.machines.shard_healing import (
+    AskStore,
     AttemptBegun,
     AttemptFailed,
     DropSegment,
     EndSegment,
-    FindHoles,
     GiveUp,
     HealingEvent,
     HealingStep,
-    HolesFound,
     ListFiles,
+    OffsetRange,
+    Pause,
     Refill,
     ShardHealing,
     StopHealing,
+    StoreAsked,
     TryAgain,
 )
 from stratalog.machines.shard_life import Stop, StopCause
@@ -139,9 +141,12 @@ class Healing:
                 make_anew(self._context, key, shard.topic.name)
             case Refill():
                 return await file.refill(step)
-            case FindHoles(_, _, _, why):
+            case AskStore(segment, _, why):
                 shard.tell(ShardStopped(self._waiting(shard, missing, why)))
-                return HolesFound(await file.find_holes(step), shard.rules.gives_up_lost)
+                missed = await file.ask_store(step)
+                return StoreAsked(missed, self._context.catalog.segment(segment.key), shard.rules.gives_up_lost)
+            case Pause():
+                await file.backoff.pause()
             case GiveUp():
                 self._tell_given_up(shard, step)
                 await file.give_up(step)
@@ -216,6 +221,7 @@ class _HealedFile:
         self._path = context.layout.segment(key)
         self._file: SegmentFile | None = None
         self._refill: FileRefill | None = None
+        self.backoff = Backoff()
 
     def close(self) -> None:
         file, self._file, self._refill = self._file, None, None
@@ -236,9 +242,8 @@ class _HealedFile:
             if refill.has_written:
                 await self._context.threads.background(lambda: file.sync(with_names=True))
 
-    async def find_holes(self, step: FindHoles) -> tuple[tuple[int, int], ...]:
-        giving_up = GivingUp(self._context, self._remote, step.segment)
-        return tuple(await giving_up.find_holes(step.base_offset, step.end_offset))
+    async def ask_store(self, step: AskStore) -> tuple[OffsetRange, ...]:
+        return await GivingUp(self._context, self._remote, step.segment).ask_for(step.ranges)
 
     async def give_up(self, step: GiveUp) -> None:
         assert self._file is not None and self._refill is not None, "a file is refilled before anything is given up"
