@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,18 @@ class LoadTool:
     def begin(self, name: str, *, polite: bool = False, **options: Any) -> subprocess.Popen[bytes]:
         """Starts a run. A polite one leaves the CPU to others, so that only what it asks of the server is felt."""
         prefix = ["nice", "-n", "19"] if polite else []
-        return subprocess.Popen([*prefix, *self.command(name, options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            [*prefix, *self.command(name, options)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=polite,
+        )
+        if polite:
+            # Where sessions share the CPU as groups (autogroup), nice counts only within one: it needs its own, and
+            # that one's nice as well.
+            with suppress(OSError):
+                Path(f"/proc/{process.pid}/autogroup").write_text("19", encoding="ascii")
+        return process
 
     def finish(self, process: subprocess.Popen[bytes], patience_s: float = 240) -> dict[str, Any]:
         output, complaints = process.communicate(timeout=patience_s)
