@@ -38,6 +38,7 @@ from stratalog.machines.chain_events import (
     ShardStopped,
     TellReaders,
 )
+from stratalog.machines.chain_invariants import check_chain
 from stratalog.machines.leader_events import (
     BatchesPersisted,
     BatchesReceived,
@@ -96,7 +97,7 @@ class ChainLife(RuleBasedStateMachine):
             for effect in effects:
                 assert answer is None, f"{effect} behind an effect that is answered at once"
                 answer = self.perform(effect)
-        self.chain.check_invariants()
+        check_chain(self.chain)
 
     def perform(self, effect: ChainEffect) -> ChainEvent | None:
         match effect:

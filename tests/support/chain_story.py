@@ -5,6 +5,7 @@ what must follow. The node is number 1, the shard's first segment has epoch 0, a
 
     > offer a b*3 c(50) d!     one turn's batches: one record each, or COUNT, or (BYTES) long; `!` acks=1, `?` acks=0
     > offer a from 7 0         of idempotent producer 7, in epoch 0, the first with sequence 0; `from 7/1 0`: epoch 1
+    > no room for a b          the node takes no new data when they are offered
     > roll / > wait MS         by command / time passes, and the segment's age is looked at
     > disk full|torn|fine      the next writes and new files fail / may be there or not / succeed
     > flushes slow|fast        acknowledged after a flush, as `flush.policy=fsync` asks / once written
@@ -32,6 +33,7 @@ from stratalog.machines.chain_events import (
     AcknowledgeBatches,
     ActiveNamed,
     AppendFailed,
+    BatchesTurnedAway,
     ChainEffect,
     ChainEvent,
     ConfirmRoll,
@@ -56,6 +58,7 @@ from stratalog.machines.chain_events import (
     ShardStopped,
     TellReaders,
 )
+from stratalog.machines.chain_invariants import check_chain
 from stratalog.machines.leader_events import (
     BatchesPersisted,
     BatchesReceived,
@@ -122,7 +125,7 @@ class ChainStory:
                 self._command(text[1:].split())
                 if self.chain.life is not before:
                     self.out.append(f"  shard is {self.chain.life.name}")
-                self.chain.check_invariants()
+                check_chain(self.chain)
         return "".join(f"{line}\n" for line in self.out)
 
     # Commands -----------------------------------------------------------------------------------------------------
@@ -130,6 +133,8 @@ class ChainStory:
         match words:
             case ["offer", *rest]:
                 self.step(BatchesReceived(batches_of(rest)))
+            case ["no", "room", "for", *rest]:
+                self.step(BatchesTurnedAway(batches_of(rest), "the disk is full"))
             case ["roll"]:
                 self.step(RollAsked())
             case ["wait", span_ms]:

@@ -32,6 +32,14 @@ from stratalog.model.ids import SegmentKey
 
 # Events: what happened ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
+class BatchesTurnedAway:
+    """Offered while the node has no room for new data."""
+
+    batches: list[OfferedBatch]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class AppendFailed:
     """The last `PersistBatches` did not reach the file, which ends again where it did before; with OUTCOME_UNKNOWN
     a later start may find some of it all the same."""
@@ -144,6 +152,7 @@ class ShardStopped:
 
 ChainEvent: TypeAlias = (
     BatchesReceived
+    | BatchesTurnedAway
     | BatchesWritten
     | BatchesPersisted
     | AppendFailed

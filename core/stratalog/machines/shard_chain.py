@@ -13,7 +13,7 @@ Source: docs/design.md sections 3 and 10.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import assert_never
 
 from stratalog.machines.chain_events import (
@@ -21,6 +21,7 @@ from stratalog.machines.chain_events import (
     ActiveNamed,
     ActiveUnknown,
     AppendFailed,
+    BatchesTurnedAway,
     ChainEffect,
     ChainEvent,
     ChainStatus,
@@ -66,6 +67,8 @@ from stratalog.machines.leader_events import (
     SuccessorOpened,
     TimePassed,
 )
+from stratalog.machines.owed_batches import OwedBatches
+from stratalog.machines.producer_table import SequenceFault
 from stratalog.machines.roll_order import RollOrder
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shard_life import Life, Stop, StopCause
@@ -87,6 +90,7 @@ class ShardChain:
         "_in_flight",
         "_opening",
         "_order",
+        "_owed",
         "_repeated",
         "_rest",
         "_roll",
@@ -121,6 +125,7 @@ class ShardChain:
         self.doubted_epoch = -1
         """The epoch that was active before an unclean start, and takes no batches."""
         self._order: RollOrder | None = None
+        self._owed: OwedBatches | None = None
         self._waiting: WaitingLines | None = None
         self._in_flight: list[OfferedBatch] | None = None
         """Being written."""
@@ -138,40 +143,44 @@ class ShardChain:
             case BatchesReceived():
                 active = self.active
                 if active is None or self.life is not Life.SERVING:
-                    return self._receive_closed(event.batches)
+                    return self._receive_closed(event.batches, now_ms)
+                if self._owed:
+                    return self._receive_behind_refused(self._owed, event.batches, now_ms)
                 effects = active.step(event, now_ms)
                 if len(effects) == 1 and type(only := effects[0]) is PersistBatches:
                     self._in_flight = only.batches
                     return [only]
-                return self._sort_out(effects)
+                return self._sort_out(effects, now_ms)
             case BatchesPersisted():
                 return self._persisted(event, now_ms)
+            case BatchesTurnedAway(batches, message):
+                return self._refuse(batches, AppendFailure.NO_ROOM, message, now_ms)
             case BatchesWritten():
                 return self._written(event, now_ms)
             case AppendFailed(why, message):
                 return self._append_failed(why, message, now_ms)
             case ActiveNamed() | ActiveUnknown():
-                return self._named(event)
+                return self._named(event, now_ms)
             case SegmentOpened():
                 return self._opened(now_ms)
             case OpeningFailed(why, message):
                 return self._opening_failed(why, message, now_ms)
             case SegmentHeard(epoch, news):
                 leader = self._leader_of(epoch)
-                return self._follow(leader, leader.step(news, now_ms)) if leader is not None else []
+                return self._follow(leader, leader.step(news, now_ms), now_ms) if leader is not None else []
             case RollAsked() | TimePassed():
                 if self.active is None or self.life is not Life.SERVING:
                     return []
-                return self._sort_out(self.active.step(event, now_ms))
+                return self._sort_out(self.active.step(event, now_ms), now_ms)
             case SegmentFlushed() | RollConfirmed() | EmptySegmentKept() | SegmentLeft():
                 return self._move_on(event, now_ms)
             case SegmentFlushFailed(epoch, reason):
                 leader = self._leader_of(epoch)
                 if leader is not None:
                     leader.step(FlushFailed(), now_ms)
-                return [DoubtCopy(epoch, reason), *self._stop(Stop(reason, StopCause.FLUSH_FAILED))]
+                return [DoubtCopy(epoch, reason), *self._stop(Stop(reason, StopCause.FLUSH_FAILED), now_ms)]
             case ShardStopped(stop):
-                return self._stop(stop)
+                return self._stop(stop, now_ms)
             case PolicyChanged(policy):
                 self.policy = policy
                 if self.active is not None:
@@ -186,13 +195,31 @@ class ShardChain:
                 assert_never(event)
 
     # Batches ------------------------------------------------------------------------------------------------------
-    def _receive_closed(self, batches: list[OfferedBatch]) -> list[ChainEffect]:
+    def _receive_closed(self, batches: list[OfferedBatch], now_ms: int) -> list[ChainEffect]:
         if self.stop is not None:
-            return [RefuseBatches(batches, self.stop.failure, self.stop.reason)]
+            return self._refuse(batches, self.stop.failure, self.stop.reason, now_ms)
         self._rest = batches
         return [NameActive()]
 
-    def _sort_out(self, effects: list[LeaderEffect]) -> list[ChainEffect]:
+    def _receive_behind_refused(self, owed: OwedBatches, offered: list[OfferedBatch], now_ms: int) -> list[ChainEffect]:
+        assert self.active is not None
+        batches, early = owed.sort_out(offered, self.active.producers, now_ms)
+        refused: list[ChainEffect] = [RefuseBatch(batch, SequenceFault.OUT_OF_ORDER) for batch in early]
+        if not batches:
+            return refused
+        return [*refused, *self._sort_out(self.active.step(BatchesReceived(batches), now_ms), now_ms)]
+
+    def _refuse(
+        self, batches: Sequence[OfferedBatch], why: AppendFailure, message: str, now_ms: int
+    ) -> list[ChainEffect]:
+        """They may be repeated, and those sent behind them must not get in before."""
+        for batch in batches:
+            if batch.producer_id >= 0:
+                self._owed = self._owed or OwedBatches()
+                self._owed.refused(batch, now_ms)
+        return [RefuseBatches(list(batches), why, message)] if batches else []
+
+    def _sort_out(self, effects: list[LeaderEffect], now_ms: int) -> list[ChainEffect]:
         """What the active leader asked for, one thing that is answered at once at a time."""
         found: list[ChainEffect] = []
         persist: PersistBatches | None = None
@@ -200,8 +227,11 @@ class ShardChain:
             match effect:
                 case PersistBatches():
                     persist = effect
-                case RefuseBatch():
-                    found.append(effect)
+                case RefuseBatch(batch, why):
+                    if isinstance(why, AppendFailure):
+                        found += self._refuse([batch], why, why.value, now_ms)
+                    else:
+                        found.append(effect)
                 case AnswerDuplicate(batch, duplicate):
                     batch.base_offset = duplicate.base_offset
                     self._repeated = (*self._repeated, batch)
@@ -227,7 +257,7 @@ class ShardChain:
                 # The common case: written is committed. Nobody waits, so these are answered without waiting in line.
                 self.high_watermark = event.end_offset
                 return [AcknowledgeBatches(active.key.epoch, event.end_offset, batches)]
-        return [*self._queue(batches), *self._follow(active, effects), *self._begin_roll()]
+        return [*self._queue(batches), *self._follow(active, effects, now_ms), *self._begin_roll()]
 
     def _written(self, event: BatchesWritten, now_ms: int) -> list[ChainEffect]:
         active, batches = self.active, self._in_flight
@@ -247,10 +277,10 @@ class ShardChain:
         self._repeated = tuple(batch for batch in repeated if batch.end_offset <= active.end_offset)
         self._in_flight = None
         roll, self._roll = self._roll, None
-        effects: list[ChainEffect] = [RefuseBatches([*batches, *lost], why, message)]
-        if roll is not None and roll.remaining:
+        effects = self._refuse([*batches, *lost], why, message, now_ms)
+        if roll is not None:
             failed = AppendFailure.WRITE_FAILED
-            effects.append(RefuseBatches(roll.remaining, failed, "the write before this one failed"))
+            effects += self._refuse(roll.remaining, failed, "the write before this one failed", now_ms)
         return [*effects, *self._queue([])]
 
     def _queue(self, batches: list[OfferedBatch]) -> list[ChainEffect]:
@@ -281,7 +311,7 @@ class ShardChain:
             self._waiting = WaitingLines()
         return self._waiting
 
-    def _follow(self, leader: SegmentLeader, effects: list[LeaderEffect]) -> list[ChainEffect]:
+    def _follow(self, leader: SegmentLeader, effects: list[LeaderEffect], now_ms: int) -> list[ChainEffect]:
         """What came of news about one segment."""
         found: list[ChainEffect] = []
         for effect in effects:
@@ -291,7 +321,7 @@ class ShardChain:
                 case ProposeIsr():
                     found.append(ProposeIsrOf(leader.key.epoch, effect))
                 case StopLeading():
-                    found += self._stop(Stop("fenced by the meta service", StopCause.DEPOSED))
+                    found += self._stop(Stop("fenced by the meta service", StopCause.DEPOSED), now_ms)
                 case PersistBatches() | RefuseBatch() | AnswerDuplicate() | RollSegment():
                     raise AssertionError(f"{effect} follows from batches alone")
                 case _:
@@ -312,9 +342,11 @@ class ShardChain:
         return found
 
     # Segments -----------------------------------------------------------------------------------------------------
-    def _named(self, event: ActiveNamed | ActiveUnknown) -> list[ChainEffect]:
+    def _named(self, event: ActiveNamed | ActiveUnknown, now_ms: int) -> list[ChainEffect]:
         if isinstance(event, ActiveUnknown) or event.leader != self.node_id:
-            return self._refuse_rest(AppendFailure.NOT_OPEN, "this node leads no active segment of the shard yet")
+            return self._refuse_rest(
+                AppendFailure.NOT_OPEN, "this node leads no active segment of the shard yet", now_ms
+            )
         doubted = event.key.epoch == self.doubted_epoch
         self._opening = SegmentLeader(
             event.key, self.node_id, self.policy, event.producers, isr=event.isr, is_tail_doubted=doubted
@@ -352,11 +384,11 @@ class ShardChain:
         self._opening = None
         if self.active is not None:
             self.active.step(RollFailed(), now_ms)
-        return self._refuse_rest(why, message)
+        return self._refuse_rest(why, message, now_ms)
 
-    def _refuse_rest(self, why: AppendFailure, message: str) -> list[ChainEffect]:
+    def _refuse_rest(self, why: AppendFailure, message: str, now_ms: int) -> list[ChainEffect]:
         rest, self._rest = self._rest, None
-        return [RefuseBatches(rest, why, message)] if rest else []
+        return self._refuse(rest or (), why, message, now_ms)
 
     def _move_on(
         self, event: SegmentFlushed | RollConfirmed | EmptySegmentKept | SegmentLeft, now_ms: int
@@ -371,7 +403,11 @@ class ShardChain:
                 if leader is None or successor is None or not order.is_confirming(epoch):
                     return []
                 effects = order.confirmed(leader, log_start_offset)
-                return [*self._follow(successor, successor.step(OpeningConfirmed(), now_ms)), *effects, *self._go_on()]
+                return [
+                    *self._follow(successor, successor.step(OpeningConfirmed(), now_ms), now_ms),
+                    *effects,
+                    *self._go_on(),
+                ]
             case EmptySegmentKept(epoch):
                 order.left(epoch)
                 return [SealSegment(epoch), *self._go_on()] if leader is not None else []
@@ -411,7 +447,7 @@ class ShardChain:
         else:
             self.life = Life.SERVING if event.active is not None else Life.UNOPENED
 
-    def _stop(self, stop: Stop) -> list[ChainEffect]:
+    def _stop(self, stop: Stop, now_ms: int) -> list[ChainEffect]:
         """Whoever waits gets "outcome unknown": the batch may survive in the segment's seal."""
         before = self.stop
         if before is not None and before.outweighs(stop):
@@ -420,10 +456,8 @@ class ShardChain:
         self.life = stop.life
         self._in_flight, self._opening, self._roll = None, None, None
         self._repeated, self._rest = (), None
-        found: list[ChainEffect] = []
-        waiting = self._waiting.take_above(-1) if self._waiting else []
-        if waiting:
-            found.append(RefuseBatches(waiting, AppendFailure.OUTCOME_UNKNOWN, stop.reason))
+        waiting = self._waiting.take_above(-1) if self._waiting else ()
+        found = self._refuse(waiting, AppendFailure.OUTCOME_UNKNOWN, stop.reason, now_ms)
         if before is None or before.cause is not stop.cause:
             found.append(TellReaders())
         if stop.cause is StopCause.DELETED:
@@ -455,23 +489,6 @@ class ShardChain:
         if epoch > newest:
             return 1
         return 0 if epoch >= self.led_since_epoch else -1
-
-    def check_invariants(self) -> None:
-        chain = [*self.ended, *([self.active] if self.active is not None else [])]
-        for leader in chain:
-            leader.check_invariants()
-        for old, new in pairwise(chain):
-            # Those between two that could not be sealed may be gone.
-            assert new.key.epoch > old.key.epoch and new.key.base_offset >= old.end_offset
-            assert new.key.epoch > old.key.epoch + 1 or new.key.base_offset == old.end_offset
-            assert old.producers_at_end is not None, "a segment goes on behind one that has not ended"
-            assert old.is_wholly_committed or new.high_watermark == new.key.base_offset
-        assert self.life is not Life.SERVING or self.active is not None
-        assert (self.stop is not None) == (self.life in (Life.HEALING, Life.STOPPED))
-        if self.active is not None:
-            assert self.high_watermark <= self.active.end_offset
-        if self.stop is not None:
-            assert self.waiting_count == 0, "who waits is told that the shard stopped"
 
     def describe(self) -> ChainStatus:
         chain = [*self.ended, *([self.active] if self.active is not None else [])]

@@ -16,6 +16,7 @@ from typing import Protocol
 from stratalog.machines.chain_events import (
     AcknowledgeBatches,
     AppendFailed,
+    BatchesTurnedAway,
     ChainEvent,
     DoubtCopy,
     NameActive,
@@ -42,7 +43,6 @@ from stratalog.machines.leader_events import (
     RollAsked,
     TimePassed,
 )
-from stratalog.machines.producer_table import SequenceFault
 from stratalog.machines.shard_chain import ShardChain
 from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model.append import AppendFailure
@@ -62,7 +62,6 @@ from stratalog_node.shards.internal_append import append_internally
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.new_segment import name_active, open_new
 from stratalog_node.shards.openings import take_out_of_buffers
-from stratalog_node.shards.owed import OwedBatches
 from stratalog_node.shards.rules import ShardRules
 from stratalog_node.shards.shard_lookup import FoundOffset
 from stratalog_node.shards.shard_view import LogRange, TakeBuffer
@@ -83,7 +82,6 @@ class ShardLog:
 
     __slots__ = (
         "_is_dirty",
-        "_owed",
         "_pending",
         "active",
         "chain",
@@ -139,7 +137,6 @@ class ShardLog:
         self.waiters: set[FetchWaiter] = set()
         self._pending: list[OfferedBatch] = []
         self._is_dirty = False
-        self._owed: OwedBatches | None = None
 
     # What others ask ------------------------------------------------------------------------------------------------
     @property
@@ -206,12 +203,7 @@ class ShardLog:
         chain = self.chain
         if chain.stop is None:
             if self.context.gate.no_room is not None:
-                return self._refuse_all(batches, AppendFailure.NO_ROOM, self.context.gate.no_room)
-            if self._owed:
-                batches, early = self._owed.sort_out(batches, chain.active.producers if chain.active else None, now_ms)
-                self._refuse_all(early, SequenceFault.OUT_OF_ORDER, "the batch before it was refused")
-                if not batches:
-                    return None
+                return self._step(BatchesTurnedAway(batches, self.context.gate.no_room), now_ms)
             leader = chain.active
             needs_file = leader is None or leader.life is LeaderLife.DOUBTED
             if needs_file and not self.context.openings.may_open(batches):
@@ -220,7 +212,7 @@ class ShardLog:
             self._step(BatchesReceived(batches), now_ms)
         except Exception as fault:
             # Some may be in the log: nobody knows. A second answer to those that have one changes nothing.
-            self._refuse_all(batches, AppendFailure.OUTCOME_UNKNOWN, f"a fault in the node, see its log: {fault}")
+            self._refuse(batches, AppendFailure.OUTCOME_UNKNOWN, f"a fault in the node, see its log: {fault}")
             raise
 
     def _defer(self, batches: list[OfferedBatch]) -> None:
@@ -248,9 +240,9 @@ class ShardLog:
         """Returns: the answer to an effect that wants one at once, which is the last of its step."""
         match effect:
             case RefuseBatch(batch, why):
-                self._refuse(batch, why, why.value)
+                self._refuse((batch,), why, why.value)
             case RefuseBatches(refused, why, message):
-                self._refuse_all(refused, why, message)
+                self._refuse(refused, why, message)
             case NameActive():
                 return name_active(self.context, self.key, self.inherited)
             case OpenSegment():
@@ -306,15 +298,9 @@ class ShardLog:
                 batch.slot, batch.base_offset, batch.max_timestamp_ms if is_append_time else -1, log_start
             )
 
-    def _refuse(self, batch: OfferedBatch, why: AppendRefusal, message: str) -> None:
-        if batch.producer_id >= 0 and not isinstance(why, SequenceFault):
-            self._owed = self._owed or OwedBatches()
-            self._owed.refused(batch, self.context.turn.now_ms)
-        batch.request.refused(batch.slot, why, message, self.log_start_offset)
-
-    def _refuse_all(self, batches: list[OfferedBatch], why: AppendRefusal, message: str) -> None:
+    def _refuse(self, batches: Sequence[OfferedBatch], why: AppendRefusal, message: str) -> None:
         for batch in batches:
-            self._refuse(batch, why, message)
+            batch.request.refused(batch.slot, why, message, self.log_start_offset)
 
     def _open(self, effect: OpenSegment) -> ChainEvent:
         old = self.active
@@ -348,7 +334,7 @@ class ShardLog:
         self.tell(ShardStopped(Stop(reason, StopCause.FAULT)))
         self._is_dirty = False
         batches, self._pending = self._pending, []
-        self._refuse_all(batches, AppendFailure.STOPPED, reason)
+        self._refuse(batches, AppendFailure.STOPPED, reason)
 
     def turn_failed(self, error: Exception) -> None:
         """Its part of the turn met a fault, which must not take the turn of all others (F48)."""

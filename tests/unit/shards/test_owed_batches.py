@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines import owed_batches
 from stratalog.model.errors import DiskFull
 from stratalog_node.disk.files import SegmentFile
-from stratalog_node.shards import owed
 from support.shard_rig import ShardRig
 
 
@@ -65,9 +65,9 @@ async def test_a_batch_that_was_never_appended_is_no_duplicate(tmp_path: Path, m
         shard = await rig.shard_of()
         with full_disk(monkeypatch):
             rig.append(shard, b"a", **batch(0))
-        rig.clock.now_ms += owed._LASTS_MS
+        rig.clock.now_ms += owed_batches._LASTS_MS
         await rig.acknowledged(shard, b"b", **batch(1))
-        assert not shard._owed, "its memory is given back"
+        assert not shard.chain._owed, "its memory is given back"
         assert rig.append(shard, b"a", **batch(0)).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         await rig.acknowledged(shard, b"c", **batch(2))
 
@@ -81,7 +81,7 @@ async def test_what_is_refused_again_and_again_is_waited_for_as_long(
             for _ in range(3):
                 for sequence in (0, 1):
                     rig.append(shard, b"a", **batch(sequence))
-                rig.clock.now_ms += owed._LASTS_MS - 1
+                rig.clock.now_ms += owed_batches._LASTS_MS - 1
         assert rig.append(shard, b"b", **batch(1)).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         await rig.acknowledged(shard, b"a", **batch(0))
 
@@ -129,9 +129,9 @@ async def test_of_very_many_refused_producers_the_last_ones_are_remembered(
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         with full_disk(monkeypatch):
-            for number in range(owed._MOST + 10):
+            for number in range(owed_batches._MOST + 10):
                 rig.append(shard, b"a", **batch(0, number=number))
-        assert shard._owed is not None and len(shard._owed) == owed._MOST
-        assert rig.append(shard, b"b", **batch(1, number=owed._MOST + 9)).error is (
+        assert shard.chain._owed is not None and len(shard.chain._owed) == owed_batches._MOST
+        assert rig.append(shard, b"b", **batch(1, number=owed_batches._MOST + 9)).error is (
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         )
