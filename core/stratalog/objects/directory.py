@@ -29,16 +29,19 @@ from stratalog.model.errors import (
     Unavailable,
 )
 from stratalog.objects.calls import Failure, StoreCalls
-from stratalog.objects.directory_files import DirectoryFiles, LinkedNotFlushed, read_range
+from stratalog.objects.directory_files import DirectoryFiles, LinkedNotFlushed, read_range, read_range_into
 from stratalog.objects.directory_listing import list_page
 from stratalog.objects.keys import check_key, check_prefix, check_range
 from stratalog.objects.probe import probe_store
+from stratalog.objects.reused_buffers import ReusedBuffers
 from stratalog.objects.settings import StoreSettings
 from stratalog.objects.stats import FailureKind, Operation, StoreStats
 from stratalog.objects.store import Capabilities, ObjectInfo
 
 T = TypeVar("T")
 
+_BUFFER_BYTES = 64 << 20
+"""Kept of what ranges are read into: somewhat more than cold readers hold."""
 _PAGE = 1_000
 """Keys of one listing page and of one deletion: what one thread is given to do."""
 
@@ -50,6 +53,7 @@ class DirectoryStore:
         self._root = root
         self._files = DirectoryFiles(root)
         self._calls = StoreCalls(settings, classify)
+        self._buffers = ReusedBuffers(_BUFFER_BYTES)
         self._readers = ThreadPoolExecutor(settings.threads, thread_name_prefix="object-store-read")
         self._writers = ThreadPoolExecutor(settings.threads, thread_name_prefix="object-store-write")
 
@@ -82,7 +86,16 @@ class DirectoryStore:
         return await self._run(Operation.GET, key, lambda: read_range(path, start, end), end - start)
 
     async def get_range_view(self, key: str, start: int, end: int) -> memoryview:
-        return memoryview(await self.get_range(key, start, end))
+        check_range(key, start, end)
+        path = f"{self._root}/{check_key(key)}"
+        self._buffers.keep()
+
+        def read() -> memoryview:
+            view = self._buffers.take(end - start)
+            read_range_into(view, path, start)
+            return view
+
+        return await self._run(Operation.GET, key, read, end - start)
 
     async def head(self, key: str) -> ObjectInfo:
         path = self._path(key)
@@ -113,6 +126,7 @@ class DirectoryStore:
             await self._run(Operation.DELETE, keys[first], partial(self._files.remove, batch))
 
     async def close(self) -> None:
+        self._buffers.drop()
         for threads in (self._readers, self._writers):
             threads.shutdown(wait=False, cancel_futures=True)
 

@@ -174,3 +174,17 @@ def read_range(path: str, start: int, end: int) -> bytes:
         return b"".join(buffers)
     finally:
         os.close(descriptor)
+
+
+def read_range_into(buffer: memoryview, path: str, start: int) -> None:
+    """Fill `buffer` from `start` on. Raises: Corrupt when the object ends before that."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        position, missing = start, buffer
+        while missing and (count := os.preadv(descriptor, [missing], position)):
+            missing, position = missing[count:], position + count
+        if missing:
+            end = start + len(buffer)
+            raise Corrupt(f"range [{start}, {end}) ends after the object", source=path, position=position)
+    finally:
+        os.close(descriptor)

@@ -395,7 +395,7 @@ class ProcessSettings(BaseModel):
         description="Widest read-ahead window of one shard.",
     )
     remote_read_bytes_per_second: int = Field(
-        default=512 * MIB,
+        default=1 * GIB,
         ge=-1,
         le=INT64_MAX,
         description="Most bytes per second that cold reads take from the object store; -1 means no limit.",

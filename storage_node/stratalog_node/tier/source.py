@@ -18,13 +18,12 @@ from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart
+from stratalog.objects.reused_buffers import ReusedBuffers
 from stratalog.objects.store import ObjectStore
 from stratalog_node.shards.shard_view import Shards, ShardView
 from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.ledger import PartLedger
-from stratalog_node.tier.upload_buffers import UploadBuffers
 
-_BUFFERS_KEPT_S = 10.0
 _SMALL_PART_BYTES = 64 << 10
 """A part up to this size is read whole when its header and index are wanted: one request instead of two."""
 
@@ -47,8 +46,7 @@ class PieceReader:
     def __init__(
         self, shards: Shards, store: ObjectStore, ledger: PartLedger, encoder: Encoder, limits: UploadLimits
     ) -> None:
-        self._buffers = UploadBuffers(limits.in_flight_bytes)
-        self._idle: asyncio.TimerHandle | None = None
+        self._buffers = ReusedBuffers(limits.in_flight_bytes)
         self._timeout_ms = limits.call_timeout_ms
         self._shards = shards
         self._store = store
@@ -60,7 +58,7 @@ class PieceReader:
 
         `parts` are the segment's committed ones. Raises: Corrupt, NotFound, and whatever the store raises.
         """
-        self._keep_buffers()
+        self._buffers.keep()
         if piece.replaces:
             return await self._read_run(piece)
         view = self._local_view(piece.key)
@@ -79,12 +77,6 @@ class PieceReader:
         assert found.end_offset <= limit, f"{piece.key}: read up to {found.end_offset}, only {limit} is committed"
         digest = await self._digest_at(piece.key, piece.base_offset, parts)
         return PieceData(piece, found.base_offset, found.end_offset, found.data, found.headers, digest)
-
-    def _keep_buffers(self) -> None:
-        """They are given back when nothing was read for a while: to map them anew for each burst would cost more."""
-        if self._idle is not None:
-            self._idle.cancel()
-        self._idle = asyncio.get_running_loop().call_later(_BUFFERS_KEPT_S, self._buffers.drop)
 
     # Digests and indexes --------------------------------------------------------------------------------------------
     async def _digest_at(self, key: SegmentKey, offset: int, parts: Sequence[RemotePart]) -> bytes:

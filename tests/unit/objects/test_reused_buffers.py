@@ -1,16 +1,16 @@
-"""Memory for what goes up: used again, never while somebody still reads it, given back in the end."""
+"""Memory for large reads: used again, never while somebody still reads it, given back in the end."""
 
 from __future__ import annotations
 
 import threading
 
-from stratalog_node.tier.upload_buffers import LEAST_BYTES, UploadBuffers
+from stratalog.objects.reused_buffers import LEAST_BYTES, ReusedBuffers
 
 MIB = 1 << 20
 
 
 def test_a_buffer_is_used_again_once_the_last_view_of_it_is_gone() -> None:
-    buffers = UploadBuffers(16 * MIB)
+    buffers = ReusedBuffers(16 * MIB)
     first = buffers.take(8 * MIB)
     name = id(first.obj)
     tail = first[5 * MIB :]
@@ -21,7 +21,7 @@ def test_a_buffer_is_used_again_once_the_last_view_of_it_is_gone() -> None:
 
 
 def test_what_a_put_still_reads_is_never_given_to_another() -> None:
-    buffers = UploadBuffers(64 * MIB)
+    buffers = ReusedBuffers(64 * MIB)
     views = [buffers.take(2 * MIB) for _ in range(20)]
     for number, view in enumerate(views):
         view[:8] = number.to_bytes(8, "big")
@@ -29,7 +29,7 @@ def test_what_a_put_still_reads_is_never_given_to_another() -> None:
 
 
 def test_no_more_is_kept_than_the_limit_and_none_of_it_without_need() -> None:
-    buffers = UploadBuffers(8 * MIB)
+    buffers = ReusedBuffers(8 * MIB)
     views = [buffers.take(3 * MIB) for _ in range(5)]
     assert buffers.kept_bytes == 6 * MIB
     assert len({id(view.obj) for view in views}) == 5
@@ -42,13 +42,13 @@ def test_no_more_is_kept_than_the_limit_and_none_of_it_without_need() -> None:
 
 
 def test_small_reads_take_no_place() -> None:
-    buffers = UploadBuffers(8 * MIB)
+    buffers = ReusedBuffers(8 * MIB)
     assert len(buffers.take(LEAST_BYTES - 1)) == LEAST_BYTES - 1
     assert buffers.kept_bytes == 0
 
 
 def test_many_threads_get_each_a_buffer_of_its_own() -> None:
-    buffers = UploadBuffers(8 * MIB)
+    buffers = ReusedBuffers(8 * MIB)
     mixed: list[int] = []
 
     def work(number: int) -> None:

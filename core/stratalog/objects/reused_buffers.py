@@ -1,32 +1,35 @@
-"""Buffers for what is read to go up, used again and again.
+"""Buffers for what is read in megabytes, used again and again.
 
 A fresh buffer of megabytes costs a page fault for each of its pages: twice what filling it costs, and more where the
 machine is a virtual one. A buffer is free again once nobody holds a view of it: a put that was given up may go on
-reading for a while, so nobody is asked to give one back.
-Taken on any thread. Memory: at most what may be in flight, until `drop` is called. It is mapped, and not a bytearray,
-which would be filled with zeros while the interpreter waits.
+reading for a while, an answer wait for a slow client, so nobody is asked to give one back.
+Taken on any thread. Memory: at most the limit, and none some seconds after the last `keep`. It is mapped, and not a
+bytearray, which would be filled with zeros while the interpreter waits.
 """
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import sys
 import threading
 
-LEAST_BYTES = 1 << 20
+LEAST_BYTES = 1 << 19
 """Smaller buffers are made anew: the allocator has them at hand."""
-_STEP_BYTES = 1 << 20
+_STEP_BYTES = 1 << 19
+_KEPT_S = 10.0
 _UNUSED_REFERENCES = 2
 """The list's, and that of the argument of `getrefcount`."""
 
 
-class UploadBuffers:
+class ReusedBuffers:
     """`limit_bytes`: more than that is made for one use and not kept."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._kept: list[mmap.mmap] = []
+        self._idle: asyncio.TimerHandle | None = None
 
     @property
     def kept_bytes(self) -> int:
@@ -50,6 +53,12 @@ class UploadBuffers:
 
     def _is_unused(self, place: int) -> bool:
         return sys.getrefcount(self._kept[place]) == _UNUSED_REFERENCES
+
+    def keep(self) -> None:
+        """On the event loop: some of it is taken now and then, so give nothing back for a while."""
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(_KEPT_S, self.drop)
 
     def drop(self) -> None:
         """Give the memory back; what somebody still reads goes with its last view."""
