@@ -2,7 +2,7 @@
 
 One timer of the loop for all of them, for most are answered long before: a request joins those that are due in the same
 tenth of a second, and leaves them once it is answered. Lives on the event loop.
-Cost: two dictionary operations a request.
+Cost: two dictionary operations a request. Memory: that of the requests that wait, and of a few hundred empty lines.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import asyncio
 from typing import Protocol, TypeAlias
 
 _STEPS_PER_S = 10
+_EMPTY_LINES = 512
+"""So many may be kept, or as many as there are others: clients choose their patience, and a month has 26 million
+steps."""
 
 
 class Impatient(Protocol):
@@ -28,19 +31,27 @@ class ProduceTimeouts:
         self._loop = loop
         self._lines: dict[int, Line] = {}
         """By the number of the step in which they are due."""
+        self._most_lines = _EMPTY_LINES
+        """With more of them those that are empty go."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_step = 0
 
     def add(self, request: Impatient, timeout_ms: int) -> Line:
         """Returns the line that it waits in: it expires at most a tenth of a second late."""
-        step = int((self._loop.time() + timeout_ms / 1000) * _STEPS_PER_S) + 1
+        step = int((self._loop.time() + max(timeout_ms, 0) / 1000) * _STEPS_PER_S) + 1
         line = self._lines.get(step)
         if line is None:
+            if len(self._lines) >= self._most_lines:
+                self._drop_empty_lines()
             line = self._lines[step] = {}
             if self._timer is None or step < self._timer_step:
                 self._arm(step)
         line[request] = None
         return line
+
+    def _drop_empty_lines(self) -> None:
+        self._lines = {step: line for step, line in self._lines.items() if line}
+        self._most_lines = 2 * len(self._lines) + _EMPTY_LINES
 
     def _arm(self, step: int) -> None:
         if self._timer is not None:
@@ -53,10 +64,10 @@ class ProduceTimeouts:
         now = self._loop.time() * _STEPS_PER_S
         try:
             for step in sorted(step for step in self._lines if step <= now):
-                line = self._lines[step]
+                line = self._lines.get(step)
                 while line:
                     line.popitem()[0].expire()
-                del self._lines[step]
+                self._lines.pop(step, None)
         finally:  # one's fault must not leave all others waiting (F48)
             if self._lines:
                 self._arm(min(self._lines))

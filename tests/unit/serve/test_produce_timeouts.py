@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
 from stratalog_node.serve.produce_timeouts import ProduceTimeouts
 from support.waiting import eventually
@@ -47,6 +48,27 @@ async def test_who_was_answered_is_let_go_and_never_told() -> None:
     line.pop(answered)
     await eventually(lambda: bool(told))
     assert answered not in told
+
+
+async def test_answered_requests_of_any_patience_leave_no_memory_behind() -> None:
+    loop = asyncio.get_running_loop()
+    told: list[Request] = []
+    timeouts = ProduceTimeouts(loop)
+    waiting = Request(told)
+    timeouts.add(waiting, 50)
+    for step in range(20_000):  # up to a month
+        request = Request(told)
+        timeouts.add(request, 1_000 + 100 * step).pop(request)
+    tracemalloc.start()
+    try:
+        for step in range(20_000):
+            request = Request(told)
+            timeouts.add(request, 3_000_000 + 100 * step).pop(request)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 1 << 20
+    await eventually(lambda: told == [waiting])
 
 
 async def test_one_that_is_told_may_begin_another() -> None:
