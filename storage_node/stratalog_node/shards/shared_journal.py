@@ -135,6 +135,8 @@ class SharedJournal:
             entries = []
             for span in spans:
                 active, position = span.active, self.durable_bytes(span.active)
+                if position >= span.size_bytes:
+                    continue  # flushed meanwhile, with what came after it
                 if position == span.kept_from:
                     payload = b"".join(span.kept)
                 else:

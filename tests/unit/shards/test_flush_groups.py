@@ -127,6 +127,34 @@ async def test_the_journal_holds_what_the_files_hold_however_it_came_by_it(
             assert at == shard.active.size_bytes
 
 
+async def test_a_file_that_was_flushed_beyond_its_group_meanwhile_does_not_cost_the_group_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        first, ahead, *others = await fsync_shards(rig, MANY)
+        await asyncio.gather(*(rig.acknowledged(shard, b"before") for shard in (first, ahead, *others)))
+        reading, go_on = threading.Event(), threading.Event()
+        real = SegmentFile.read
+
+        def held(file: SegmentFile, position: int, size_bytes: int) -> bytes:
+            if file.path == rig.file_of(first) and not reading.is_set():
+                reading.set()
+                assert go_on.wait(10)
+            return real(file, position, size_bytes)
+
+        monkeypatch.setattr(SegmentFile, "read", held)
+        large = b"x" * flusher_module.KEPT_APPEND_BYTES  # is read back
+        groups = rig.flusher.stats.journal_groups
+        asked = [rig.append(shard, large) for shard in (first, ahead, *others)]
+        await eventually(reading.is_set)
+        asked.append(rig.append(ahead, b"after"))
+        await eventually(lambda: ahead.end_offset == 3)
+        await ahead.make_durable()
+        go_on.set()
+        await eventually(lambda: all(a.is_acknowledged for a in asked))
+        assert rig.flusher.stats.journal_groups == groups + 1
+
+
 async def test_a_flush_that_fails_stops_its_shard_and_no_other(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         good, bad = await fsync_shards(rig, 2)
