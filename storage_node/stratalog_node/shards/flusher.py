@@ -51,6 +51,9 @@ CHECKPOINT_MS = 30_000
 AHEAD_BYTES = 64 << 20
 """A file with more unflushed bytes is flushed before its time: a roll is confirmed, and what follows it acknowledged,
 only once the ended segment is on the disk."""
+NODE_AHEAD_BYTES = 512 << 20
+"""When all files together have more unflushed bytes the largest are flushed: above a tenth of the memory the kernel
+makes whoever writes wait for the disk, and that is the event loop."""
 _AHEAD_POLL_S = 0.25
 _RETRY_S = 0.2
 _FLUSHES_AT_STOP = 64
@@ -348,10 +351,18 @@ class Flusher:
 
     async def _flush_ahead(self) -> None:
         """Cost: a look at each file written to since its last flush."""
-        large = [(a, s) for a, s in self._dirty.items() if a.file.size_bytes - a.flushed_bytes > AHEAD_BYTES]
-        for active, shard in large:
-            if not shard.rules.is_fsync:
+        unflushed = {active: active.file.size_bytes - active.flushed_bytes for active in self._dirty}
+        excess_bytes = sum(unflushed.values()) - NODE_AHEAD_BYTES
+        due = [active for active, size_bytes in unflushed.items() if size_bytes > AHEAD_BYTES]
+        if excess_bytes > 0:
+            due = sorted(unflushed, key=unflushed.__getitem__, reverse=True)
+        for active in due:
+            if unflushed[active] <= AHEAD_BYTES and excess_bytes <= 0:
+                break
+            shard = self._dirty.get(active)
+            if shard is not None and not shard.rules.is_fsync:
                 await self._flush_in_background(active, shard, force=False)
+                excess_bytes -= unflushed[active]
 
     async def _flush_dirty(self, *, checkpoint_all: bool) -> None:
         dirty, self._dirty = self._dirty, {}

@@ -422,3 +422,22 @@ async def test_a_checkpoint_store_in_trouble_does_not_end_background_flushes(
         rig.append(shard, b"z")
         await eventually(lambda: rig.flusher.stats.background_flushes > flushed)
         monkeypatch.setattr(rig.checkpoints, "_db", database)
+
+
+async def test_many_files_are_flushed_before_their_time_when_together_they_hold_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No single one holds much: the largest go first, and only until what is left is little enough."""
+    monkeypatch.setattr("stratalog_node.shards.flusher.NODE_AHEAD_BYTES", 60_000)
+    async with ShardRig(tmp_path) as rig:
+        topic = await rig.create_topic(shards=8)
+        shards = [rig.shard(topic, index) for index in range(8)]
+        for number, shard in enumerate(shards):
+            await rig.acknowledged(shard, bytes(1_000 if number % 2 else 20_000))
+
+        def unflushed() -> list[int]:
+            actives = [shard.active for shard in shards if shard.active is not None]
+            return [active.file.size_bytes - active.flushed_bytes for active in actives]
+
+        await rig.until(lambda: sum(unflushed()) <= 60_000)
+        assert all(small > 0 for small in unflushed()[1::2])
