@@ -408,6 +408,8 @@ class Flusher:
 
     def _due_checkpoint(self, active: ActiveSegment, *, force: bool) -> Checkpoint | None:
         position = active.size_bytes
+        if position != active.leader.size_bytes:
+            return None  # a fault came between the two: the file alone says which batches it has
         now_ms = self._clock_ms()
         last_position, last_ms = self._checkpointed.setdefault(active, (-1, now_ms))
         if position == last_position or (not position and not len(active.leader.producers)):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.leader_events import PersistBatches
 from stratalog.machines.roll_order import RollOrder
 from stratalog.model.commands import RollSegment
 from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Unavailable
@@ -52,6 +53,34 @@ async def test_whoever_wrote_in_the_turn_of_a_fault_learns_that_nobody_knows(
             assert beside.error is ErrorCode.REQUEST_TIMED_OUT
         assert rig.append(shard, b"later").error is ErrorCode.KAFKA_STORAGE_ERROR
         assert await rig.read_values(shard) == [b"kept"]
+
+
+@pytest.mark.parametrize("how", ["stop", "crash"])
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_a_start_behind_a_write_that_met_a_fault_goes_on_where_the_batches_of_the_file_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, is_written: bool
+) -> None:
+    """Offsets were given, and nobody knows whether they are in the file: no checkpoint says that they are."""
+    write = ActiveSegment.write
+
+    def break_down_at(active: ActiveSegment, effect: PersistBatches) -> None:
+        if is_written:
+            write(active, effect)
+        raise RuntimeError("a bug")
+
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, b"kept")
+        with monkeypatch.context() as patch:
+            patch.setattr(ActiveSegment, "write", break_down_at)
+            assert rig.append(shard, b"un", b"known").error is ErrorCode.REQUEST_TIMED_OUT
+        await rig.flusher._flush_dirty(checkpoint_all=True)
+        await rig.restart(how)
+        await rig.acknowledged(rig.shard(shard), b"later")
+        unknown = [b"un", b"known"] if is_written else []
+        assert await rig.read_values(rig.shard(shard)) == [b"kept", *unknown, b"later"]
+        rig.shard(shard).ask_roll(rig.clock())
+        await rig.all_sealed()
 
 
 async def test_a_log_whose_flush_failed_is_not_told_as_a_full_disk(tmp_path: Path) -> None:
