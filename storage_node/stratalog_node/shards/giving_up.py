@@ -90,7 +90,7 @@ class GivingUp:
         """
         begin = position = SEGMENT_HEADER_BYTES + scan.position
         background = self._context.threads.background
-        await background(lambda: _save_rest(file, begin))
+        await background(lambda: _save_rest(file, begin, holes[0][0]))
         file.truncate(begin)
         position += len(first := self._empty(holes[0]))
         try:
@@ -113,12 +113,13 @@ class GivingUp:
         return encode_empty_batches(*hole, epoch=self._segment.key.epoch)
 
 
-def _save_rest(file: SegmentFile, position: int) -> None:
-    """Blocking: keep what lies from `position` on under another name, for a human, unless there is nothing. What an
-    attempt kept that a crash cut short is not replaced by what that attempt wrote."""
+def _save_rest(file: SegmentFile, position: int, offset: int) -> None:
+    """Blocking: keep what lies from `position`, where `offset` belongs, on under another name, for a human, unless
+    there is nothing. What an attempt kept that a crash cut short is not replaced by what that attempt wrote; what the
+    file has behind another hole has a name of its own."""
     rest = (
         file.read(at, min(_PIECE_BYTES, file.size_bytes - at)) for at in range(position, file.size_bytes, _PIECE_BYTES)
     )
-    kept = file.path.with_suffix(GIVEN_UP_SUFFIX)
+    kept = file.path.with_suffix(f".{offset}{GIVEN_UP_SUFFIX}")
     if position < file.size_bytes and not kept.exists():
         write_durably(kept, rest)

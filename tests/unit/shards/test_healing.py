@@ -225,12 +225,38 @@ async def test_with_unclean_seal_lost_offsets_are_given_up_and_the_log_goes_on_w
         await eventually(lambda: shard.stop is None)
         assert await rig.read_values(shard) == [b"a", b"d"]
         assert rig.stats.given_up_offsets == 2
-        assert path.with_suffix(".given-up").read_bytes(), "what was there is kept for a human"
+        assert path.with_suffix(".1.given-up").read_bytes(), "what was there is kept for a human"
         await rig.all_sealed()
         assert shard.segments[0].state is SegmentState.SEALED and shard.segments[0].end_offset == 3
         await acknowledged(rig, shard, b"e")
         await rig.restart("stop")
         assert await rig.read_values(rig.shard(shard)) == [b"a", b"d", b"e"]
+
+
+async def test_what_is_kept_when_offsets_are_given_up_a_second_time_is_kept_beside_the_first(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(uncleanSeal="allow")
+        await acknowledged(rig, shard, b"a", b"b", b"c")
+        rig.meta.hold(SealSegment)
+        shard.ask_roll(rig.clock())
+        await acknowledged(rig, shard, b"d")
+        path = rig.file_of(shard, 0)
+        whole = path.read_bytes()
+        batch_of_b = whole[SEGMENT_HEADER_BYTES + 69 :][:69]
+        await rig.crash()
+        os.truncate(path, SEGMENT_HEADER_BYTES + 2 * 69 + 20)
+        await rig.start()
+        await eventually(lambda: rig.shard(shard).stop is None)
+        await rig.crash()
+        with path.open("r+b") as file:
+            file.seek(SEGMENT_HEADER_BYTES + 68)
+            file.write(b"~")
+        await rig.start()
+        await eventually(lambda: rig.shard(shard).stop is None)
+        assert await rig.read_values(rig.shard(shard)) == [b"d"]
+        kept = {each.name.split(".", 1)[1]: each.read_bytes() for each in path.parent.glob("*.given-up")}
+        assert kept["2.given-up"] == whole[SEGMENT_HEADER_BYTES + 2 * 69 :][:20]
+        assert batch_of_b in kept["0.given-up"], "b was whole, and nowhere else"
 
 
 async def test_with_unclean_seal_a_shard_goes_on_though_objects_of_its_bucket_are_gone(tmp_path: Path) -> None:
