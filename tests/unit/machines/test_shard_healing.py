@@ -87,3 +87,11 @@ def test_an_attempt_that_failed_counts_no_tries() -> None:
     healing.step(AttemptBegun(SEGMENT, 0, has_file=True, may_give_up=True))
     healing.step(FileRefilled(2, Obstacle.NOT_THERE, "gone"))
     asked_often(healing)
+
+
+def test_a_part_that_is_there_after_all_is_brought_back_before_anything_behind_it_is_given_up() -> None:
+    """The file goes on there: what is given up begins where its batches end."""
+    healing = begun()
+    asked_often(healing)
+    (again,) = healing.step(asked((4, 5)))
+    assert isinstance(again, TryAgain)
