@@ -13,17 +13,22 @@ from stratalog.machines.leader_events import (
     BatchesPersisted,
     BatchesReceived,
     BatchesWritten,
+    FenceRaised,
+    FlushFailed,
     FollowerFetched,
     FollowerLagged,
     IsrCommitted,
     LeaderEffect,
+    LeaderLife,
     OfferedBatch,
     OpeningConfirmed,
     PersistBatches,
     PersistFailed,
     ProposeIsr,
+    RollFailed,
     RollPolicy,
     RollSegment,
+    SuccessorOpened,
 )
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.segment_leader import SegmentLeader
@@ -32,7 +37,7 @@ from stratalog.model.ids import SegmentKey
 MEMBERS = st.sampled_from([2, 3])
 
 
-class LeaderLife(RuleBasedStateMachine):
+class LivingLeader(RuleBasedStateMachine):
     """A shell that persists late, fails, and answers ISR proposals late or never."""
 
     def __init__(self) -> None:
@@ -47,6 +52,8 @@ class LeaderLife(RuleBasedStateMachine):
         self.promised = 0
         self.proposal: ProposeIsr | None = None
         self.has_ended = False
+        self.is_over = False
+        """Fenced, or a flush failed."""
 
     def perform(self, effects: list[LeaderEffect], *, fails: bool = False) -> None:
         for effect in effects:
@@ -59,6 +66,7 @@ class LeaderLife(RuleBasedStateMachine):
                     self.written = effect.end_offset
                     self.perform(self.leader.step(BatchesWritten(), 0))
                 case Acknowledge(leader_mark, high_watermark):
+                    assert not self.is_over, "acknowledged after a fence or a failed flush"
                     assert high_watermark >= self.promised, "the high watermark fell"
                     assert leader_mark <= self.persisted
                     for member in self.meta_isr:
@@ -103,6 +111,23 @@ class LeaderLife(RuleBasedStateMachine):
         self.proposal = None
         self.perform(self.leader.step(IsrCommitted(self.meta_isr, self.meta_version), 0))
 
+    @precondition(lambda self: self.has_ended and not self.is_over)
+    @rule(is_opened=st.booleans())
+    def answer_roll(self, is_opened: bool) -> None:
+        if is_opened:
+            self.perform(self.leader.step(SuccessorOpened(self.leader.producers.snapshot()), 0))
+            assert self.leader.producers_at_end is not None
+        elif self.leader.producers_at_end is None:
+            self.perform(self.leader.step(RollFailed(), 0))
+            self.has_ended = False
+
+    @precondition(lambda self: self.written > 50)
+    @rule(is_fence=st.booleans())
+    def end_it(self, is_fence: bool) -> None:
+        self.is_over = True
+        self.perform(self.leader.step(FenceRaised(1) if is_fence else FlushFailed(), 0))
+        assert self.leader.life in (LeaderLife.FENCED, LeaderLife.FLUSH_FAILED)
+
     @rule()
     def confirm(self) -> None:
         self.perform(self.leader.step(OpeningConfirmed(), 0))
@@ -114,5 +139,5 @@ class LeaderLife(RuleBasedStateMachine):
         assert self.leader.is_confirmed or self.promised == 0
 
 
-LeaderLife.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
-TestLeaderLife = LeaderLife.TestCase
+LivingLeader.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestLivingLeader = LivingLeader.TestCase
