@@ -222,6 +222,7 @@ class ShardChain:
     def _sort_out(self, effects: list[LeaderEffect], now_ms: int) -> list[ChainEffect]:
         """What the active leader asked for, one thing that is answered at once at a time."""
         found: list[ChainEffect] = []
+        repeated: list[OfferedBatch] = []
         persist: PersistBatches | None = None
         for effect in effects:
             match effect:
@@ -234,13 +235,14 @@ class ShardChain:
                         found.append(effect)
                 case AnswerDuplicate(batch, duplicate):
                     batch.base_offset = duplicate.base_offset
-                    self._repeated = (*self._repeated, batch)
+                    repeated.append(batch)
                 case RollSegment():
                     self._roll = effect
                 case Acknowledge() | ProposeIsr() | StopLeading():
                     raise AssertionError(f"{effect} follows from no batch")
                 case _:
                     assert_never(effect)
+        self._repeated = tuple(repeated)
         if persist is not None:
             self._in_flight = persist.batches
             return [*found, persist]
