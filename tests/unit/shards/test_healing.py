@@ -27,7 +27,7 @@ from stratalog_node.backoff import Backoff
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout
-from stratalog_node.shards import giving_up, healing
+from stratalog_node.shards import healing
 from stratalog_node.shards.opening import OpenedFiles
 from stratalog_node.shards.refill import CommittedRange
 from stratalog_node.shards.shard_log import ShardLog
@@ -42,8 +42,7 @@ from support.waiting import eventually
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the attempts at healing, which these tests let fail."""
-    for room in (healing, giving_up):
-        monkeypatch.setattr(room, "Backoff", partial(Backoff, 0.001))
+    monkeypatch.setattr(healing, "Backoff", partial(Backoff, 0.001))
 
 
 async def acknowledged(rig: ShardRig, shard: ShardLog, *values: bytes) -> None:
