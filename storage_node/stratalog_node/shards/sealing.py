@@ -50,6 +50,8 @@ from stratalog_node.task_set import TaskSet
 log = logger(__name__)
 
 _PARALLEL_SEALS = 2
+_PIN_POLL_S = 0.01
+_PIN_POLLS = 200
 
 
 class SealedShard(FlushedShard, Protocol):
@@ -100,9 +102,12 @@ class Sealing:
             self._unnamed[old] = new
 
     def detached(self, unsealed: Iterable[ActiveSegment]) -> None:
-        """Their topic was deleted: what is under way for them learns that from the meta service."""
+        """Their topic was deleted: what is under way for them learns that from the meta service. Of those whose opening
+        was not confirmed it does not know, so nobody else is told to free them."""
         for active in unsealed:
             self._drop(active)
+            if not active.leader.is_confirmed:
+                self._tasks.start(self._remove(active))
 
     def perform(self, shard: SealedShard, segment: ActiveSegment, effect: RollEffect) -> None:
         """Begin it; the shard is told what came of it."""
@@ -269,6 +274,23 @@ class Sealing:
         """The deletion worker takes the file away; nobody reads the segment any more."""
         shard.let_go(old)
         self._drop(old)
+
+    async def _remove(self, active: ActiveSegment) -> None:
+        """What a stop cuts short: a spare is removed by the next start, a file that had its name stays."""
+        polls_left = _PIN_POLLS
+        while active.file.pins and polls_left:  # a flush, or the thread that names it
+            polls_left -= 1
+            await asyncio.sleep(_PIN_POLL_S)
+        is_read = active.file.pins > 0
+
+        def remove() -> None:
+            active.file.remove(is_read=is_read)
+            self._context.layout.remove_leftovers(active.key.shard_key)
+
+        try:
+            await self._context.threads.background(remove)
+        except OSError as error:
+            log.warning("a file of a deleted topic stays for now", file=str(active.file.path), error=str(error))
 
     def _drop(self, old: ActiveSegment) -> None:
         self._unsealed.discard(old)

@@ -193,6 +193,41 @@ async def test_a_topic_deleted_under_a_flush_and_a_roll_leaves_nothing_running(t
         assert rig.flusher.stats.failures == 0
 
 
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_a_topic_deleted_under_a_roll_leaves_nothing_of_what_was_rolled_into(
+    tmp_path: Path, is_named: bool
+) -> None:
+    """The meta service does not know of that segment, so nobody is told to free it."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"a")
+        shard.ask_roll(rig.clock())
+        await rig.acknowledged(shard, b"b")
+        await rig.until(lambda: rig.context.spares.ready_count > 0)
+        gate = threading.Event()
+        if is_named:
+            rig.meta.hold(RollSegment)
+        else:
+            rig.power.fail_next = lambda path: None if path.suffix != ".seg" or gate.wait(10) else OSError(5, "x")
+        keys = [segment.key for segment in shard.segments]
+        shard.ask_roll(rig.clock())
+        asked = rig.append(shard, b"x" * 10_000)
+        assert shard.active is not None
+        rolled_into = shard.active.file
+        if is_named:
+            await eventually(lambda: rolled_into.is_named)
+        await rig.meta.service.perform(DeleteTopic(shard.topic.topic_id))
+        await eventually(lambda: asked.is_answered and rig.shards.get(shard.key) is None)
+        gate.set()
+        rig.meta.open_all()
+        await eventually(lambda: not rig.sealing._tasks)
+        for key in keys:
+            await rig.copies.free_local(None, key)
+        assert list(rig.layout.segments.iterdir()) == []
+        assert sum(path.stat().st_size for path in rig.layout.spares.iterdir()) == 0
+        assert rig.context.descriptors.open_count == 0
+
+
 async def test_a_topic_made_again_under_its_name_starts_empty_and_the_old_one_stays_gone(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         old = await rig.shard_of()
