@@ -3,7 +3,7 @@
 segment files 3/8, a quarter of that on top while flushes are waited for (`disk/descriptors.py`)
 Kafka clients 1/4
 HTTP ports 1/16 each
-the rest for metadata, checkpoints, journals and the object store
+the rest for metadata, checkpoints, journals, files made ahead (16 at most) and the object store
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ LEAST_BYTES = 1 << 19
 """Smaller buffers are made anew: the allocator has them at hand."""
 _STEP_BYTES = 1 << 19
 _KEPT_S = 10.0
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+"""A shared mapping would be a file in memory, whose pages cost more."""
 _UNUSED_REFERENCES = 2
 """The list's, and that of the argument of `getrefcount`."""
 
@@ -44,7 +46,7 @@ class ReusedBuffers:
             for place in range(len(kept)):
                 if len(kept[place]) >= size_bytes and self._is_unused(place):
                     return memoryview(kept[place])[:size_bytes]
-            fresh = mmap.mmap(-1, -(-size_bytes // _STEP_BYTES) * _STEP_BYTES)
+            fresh = mmap.mmap(-1, -(-size_bytes // _STEP_BYTES) * _STEP_BYTES, flags=_PRIVATE)
             if self.kept_bytes + len(fresh) > self._limit_bytes:
                 self._kept = [kept[place] for place in range(len(kept)) if not self._is_unused(place)]
             if self.kept_bytes + len(fresh) <= self._limit_bytes:

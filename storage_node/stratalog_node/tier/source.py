@@ -46,7 +46,8 @@ class PieceReader:
     def __init__(
         self, shards: Shards, store: ObjectStore, ledger: PartLedger, encoder: Encoder, limits: UploadLimits
     ) -> None:
-        self._buffers = ReusedBuffers(limits.in_flight_bytes)
+        # Half as much again as may be in flight: a buffer is somewhat larger than what is read into it.
+        self._buffers = ReusedBuffers(limits.in_flight_bytes * 3 // 2)
         self._timeout_ms = limits.call_timeout_ms
         self._shards = shards
         self._store = store
