@@ -14,7 +14,8 @@ Source: docs/kafka.md "Fetch".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.errors import MalformedFrame
@@ -73,6 +74,7 @@ class PendingFetch(Parkable):
         "_is_overdue",
         "_is_parked",
         "_is_queued",
+        "_reads",
         "_request",
         "_task",
         "_timer",
@@ -94,6 +96,8 @@ class PendingFetch(Parkable):
         self._waits_on: dict[ShardLog, PartitionCount | None] = {}
         """Its shards while it waits: those that tell it when they move."""
         self._counted_bytes = 0
+        self._reads: list[Read] = []
+        """What was found in memory, until the slow reads begin."""
         self._frame: bytes | None = None
         """What waits to be decoded."""
         self._request: FetchRequest | None = None
@@ -183,7 +187,9 @@ class PendingFetch(Parkable):
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
-            self._task.cancel()
+            self._task.cancel()  # before its first step, perhaps
+        _release(self._reads)
+        self._reads = []
         self._unregister()
 
     def _unregister(self) -> None:
@@ -257,10 +263,7 @@ class PendingFetch(Parkable):
                 looks.append((shard, wanted, read))
                 line[-1] = answer._replace(records=read.buffers, records_bytes=read.size_bytes)
         if slow:
-            self._unregister()
-            self._connection.slow_reads += 1
-            work = self._read_slowly(answers, reads, slow, total, left, is_slow_first=is_slow_first)
-            self._task = self._desk.loop.create_task(self._or_close(work))
+            self._begin(reads, partial(self._read_slowly, answers, slow, total, left, is_slow_first=is_slow_first))
         elif has_error or is_cut or total >= self._enough_bytes or self._is_overdue or not looks:
             # Cut: there is more than this answer has room for, so waiting adds nothing to it.
             self._answer(answers, reads)
@@ -308,10 +311,16 @@ class PendingFetch(Parkable):
         return 0
 
     # Disk and object store ------------------------------------------------------------------------------------------
-    async def _or_close(self, work: Coroutine[None, None, None]) -> None:
+    def _begin(self, reads: list[Read], work: Callable[[], Awaitable[None]]) -> None:
+        self._unregister()
+        self._connection.slow_reads += 1
+        self._reads = reads
+        self._task = self._desk.loop.create_task(self._or_close(work))
+
+    async def _or_close(self, work: Callable[[], Awaitable[None]]) -> None:
         """An unforeseen fault costs one connection, not a client that waits for ever (F48)."""
         try:
-            await work
+            await work()
         except Exception as error:
             self.fail(error)
 
@@ -325,7 +334,6 @@ class PendingFetch(Parkable):
     async def _read_slowly(
         self,
         answers: list[tuple[str, list[FetchedPartition[Piece]]]],
-        reads: list[Read],
         slow: list[tuple[FetchedPartition[Piece], ShardLog, PartitionFetch]],
         total: int,
         left: int,
@@ -337,6 +345,7 @@ class PendingFetch(Parkable):
         `is_slow_first`: the first one stands before all hot ones in the request, and gets its batch whatever they took.
         """
         assert self._request is not None
+        reads, self._reads = self._reads, []
         wants = [(shard, wanted) for _, shard, wanted in slow]
         slow_reads = SlowReads(self._desk.reader, wants, left, self._enough_bytes - total)
         tasks = slow_reads.tasks

@@ -92,6 +92,23 @@ async def test_a_buffer_goes_back_only_when_its_turn_has_used_it() -> None:
     await eventually(lambda: scene.pool.lent_bytes == 0)
 
 
+async def test_a_buffer_is_lent_as_long_as_shards_flush_fetches_look_and_answers_go() -> None:
+    scene = Scene()
+    lent: list[int] = []
+    note = lambda *_: lent.append(scene.pool.lent_bytes)  # noqa: E731
+    one = scene.somebody("one")
+    for line in ("flush_pending", "tell_moved", "send_ready", "give_back_buffer"):
+        setattr(one, line, note)
+    scene.turn.after_shards.append(note)
+    scene.turn.free_after_turn(buffer := scene.pool.take(1))
+    scene.turn.flush(one)
+    scene.turn.tell_moved(one)
+    scene.turn.send(one)
+    scene.turn.free_when_idle(one)
+    scene.turn.run()
+    assert lent == [buffer.capacity] * 4 + [0]
+
+
 async def test_one_fault_is_told_to_its_own_and_takes_no_others_turn() -> None:
     scene = Scene()
     broken, whole = scene.somebody("broken", fails=True), scene.somebody("whole")

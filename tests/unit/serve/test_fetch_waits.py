@@ -292,6 +292,24 @@ async def test_a_connection_lost_under_a_slow_read_gives_back_what_the_fetch_had
         await rig.nothing_is_held()
 
 
+async def test_a_connection_lost_before_its_slow_read_begins_gives_back_what_the_fetch_had_read_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes right behind the fetch, in the same read, is no frame."""
+    async with ServeRig(tmp_path) as rig:
+        cold, hot = await rig.shard_of("cold"), await rig.shard_of("hot")
+        fill(rig, cold, 2)
+        rig.append(hot, b"x" * 600_000)
+        disk = ColdDisk(monkeypatch, "cold")
+        for _ in range(3):
+            client = rig.connect()
+            await client.write(_two_topics(client, "hot", "cold", max_bytes=1 << 20) + bytes(4))
+            assert await client.is_closed()
+        await rig.nothing_is_held()
+        disk.gate.set()
+        await rig.nothing_is_held()
+
+
 async def test_a_read_that_outlasts_every_patience_is_left_for_the_next_fetch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
