@@ -365,12 +365,12 @@ class Flusher:
                 excess_bytes -= unflushed[active]
 
     async def _flush_dirty(self, *, checkpoint_all: bool) -> None:
-        dirty, self._dirty = self._dirty, {}
+        """What a stop cuts short is still dirty."""
         # Ended ones too: while their roll cannot be confirmed nobody seals them, and they keep their descriptors.
-        waiting = list(dirty.items())
+        waiting = list(self._dirty)
         at_once = _FLUSHES_AT_STOP if checkpoint_all else 1
         for start in range(0, len(waiting), at_once):
-            group = waiting[start : start + at_once]
+            group = [(a, s) for a in waiting[start : start + at_once] if (s := self._dirty.pop(a, None)) is not None]
             await asyncio.gather(*(self._flush_in_background(a, s, force=checkpoint_all) for a, s in group))
 
     async def _flush_in_background(self, active: ActiveSegment, shard: FlushedShard, *, force: bool) -> None:
@@ -381,6 +381,10 @@ class Flusher:
             await self._threads.background(partial(self._flush_one, active, size_bytes, checkpoint))
         except NotFound:
             return  # deleted meanwhile, by retention or with its topic
+        except asyncio.CancelledError:
+            self._checkpointed.pop(active, None)
+            self._dirty.setdefault(active, shard)
+            raise
         except FlushLost as error:
             self.stats.failures += 1
             log.error("background flush failed", error=str(error))

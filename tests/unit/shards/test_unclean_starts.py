@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ import pytest
 from stratalog.formats.part import check_part
 from stratalog.formats.record_batch import walk
 from stratalog.model.commands import CommitParts, RollSegment, SealSegment
+from stratalog_node.disk.checkpoints import flushed_ends
 from stratalog_node.disk.clean_stop import note_clean_stop
+from stratalog_node.shards import flusher as flusher_module
 from stratalog_node.shards import openings as openings_module
+from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.shard_log import ShardLog
 from support.shard_rig import Asked, ShardRig
 from support.tiered_shards import TieredShardRig
@@ -78,6 +82,37 @@ async def test_a_stop_after_a_failed_flush_is_not_clean(tmp_path: Path) -> None:
         await rig.restart("stop")
         await rig.acknowledged(rig.shard(shard), b"b")
         assert sorted(await records(rig, rig.shard(shard))) == [(0, 0), (1, 1)]
+
+
+async def test_a_stop_in_the_middle_of_a_background_flush_flushes_the_rest_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        topic = await rig.create_topic(shards=4)
+        shards = [rig.shard(topic, index) for index in range(4)]
+        for shard in shards:
+            rig.append(shard, b"a")
+        has_begun, gate, sync = threading.Event(), threading.Event(), flusher_module.sync_segment
+
+        def sync_later(active: ActiveSegment, size_bytes: int) -> None:
+            has_begun.set()
+            assert gate.wait(10)
+            sync(active, size_bytes)
+
+        monkeypatch.setattr(flusher_module, "sync_segment", sync_later)
+        background = rig.flusher._background_task
+        assert background is not None
+        rig.flusher.flush_soon()
+        await eventually(has_begun.is_set)
+        stopping = asyncio.create_task(rig.stop())
+        await eventually(background.done)
+        gate.set()
+        await stopping
+        rig.power.cut()
+        assert sorted(key.shard for key in flushed_ends(rig.layout.checkpoints)) == [0, 1, 2, 3]
+        await rig.start()
+        for shard in shards:
+            assert await rig.read_values(rig.shard(shard)) == [b"a"]
 
 
 async def test_the_word_of_an_older_life_is_not_believed(tmp_path: Path) -> None:
