@@ -310,6 +310,21 @@ async def test_a_journal_without_room_is_done_without(tmp_path: Path) -> None:
             assert await rig.read_values(rig.shard(shard)) == [b"x", b"x", b"y"]
 
 
+async def test_a_journal_whose_flush_failed_takes_no_more_entries(tmp_path: Path) -> None:
+    """What the kernel dropped then it will not say again, so a later flush of that file proves nothing."""
+    async with ShardRig(tmp_path) as rig:
+        shards = await fsync_shards(rig, MANY)
+        await asyncio.gather(*(rig.acknowledged(shard, b"x") for shard in shards))
+        (doubtful,) = list_journals(rig.layout.journal)
+        rig.power.fail_next = lambda path: OSError(errno.EIO, "x") if path == doubtful else None
+        groups = rig.flusher.stats.journal_groups
+        for _ in range(2):
+            asked = [rig.append(shard, b"y") for shard in shards]
+            await eventually(lambda: all(a.is_acknowledged for a in asked))  # noqa: B023
+        assert rig.flusher.stats.journal_groups == groups + 1, "the second one"
+        await eventually(lambda: doubtful not in list_journals(rig.layout.journal))
+
+
 async def test_a_descriptor_shortage_delays_a_flush_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
