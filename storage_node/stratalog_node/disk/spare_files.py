@@ -53,7 +53,7 @@ class SpareFiles:
         spare = self._ready.popleft() if self._ready else None
         if spare is None:
             self._wanted = min(max(1, 2 * self._wanted), self._most)
-        if self._making is None and not self._is_closed:
+        if self._making is None and len(self._ready) < self._wanted and not self._is_closed:
             self._making = asyncio.get_running_loop().create_task(self._make())
         return spare
 

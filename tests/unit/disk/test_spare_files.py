@@ -62,6 +62,9 @@ async def test_none_are_made_for_segments_on_another_file_system(tmp_path: Path)
     threads = DiskThreads()
     spares = SpareFiles(tmp_path / ".spare", other, threads)
     assert spares.take() is None
+    await eventually(lambda: spares._making is None)
+    assert spares.take() is None
+    assert spares._making is None, "it is looked at once, and told once"
     await spares.close()
     assert spares.ready_count == 0
     assert list((tmp_path / ".spare").iterdir()) == []
