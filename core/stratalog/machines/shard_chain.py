@@ -401,24 +401,26 @@ class ShardChain:
             case SegmentFlushed():
                 return order.flushed(leader) if leader is not None else []
             case RollConfirmed(epoch, log_start_offset):
-                successor = self._leader_of(epoch + 1)
-                if leader is None or successor is None or not order.is_confirming(epoch):
+                if leader is None or not order.is_confirming(epoch):
                     return []
                 effects = order.confirmed(leader, log_start_offset)
-                return [
-                    *self._follow(successor, successor.step(OpeningConfirmed(), now_ms), now_ms),
-                    *effects,
-                    *self._go_on(),
-                ]
+                return [*self._ended(epoch, now_ms), *effects, *self._go_on()]
             case EmptySegmentKept(epoch):
                 order.left(epoch)
                 return [SealSegment(epoch), *self._go_on()] if leader is not None else []
             case SegmentLeft(epoch):
                 order.left(epoch)
                 self.ended = tuple(leader for leader in self.ended if leader.key.epoch != epoch)
-                return self._go_on()
+                return [*self._ended(epoch, now_ms), *self._go_on()]  # the answer to its roll may be still to come
             case _:
                 assert_never(event)
+
+    def _ended(self, epoch: int, now_ms: int) -> list[ChainEffect]:
+        """The meta service knows where that segment ended."""
+        successor = self._leader_of(epoch + 1)
+        if successor is None or successor.is_confirmed:
+            return []
+        return self._follow(successor, successor.step(OpeningConfirmed(), now_ms), now_ms)
 
     def _go_on(self) -> list[ChainEffect]:
         if self.stop is not None and (self.stop.hides_end or self.stop.ends_leading):

@@ -101,6 +101,10 @@ class Sealing:
         if new is not None and not new.file.is_named:
             self._unnamed[old] = new
 
+    def left(self, old: ActiveSegment) -> None:
+        """It was deleted before it was sealed, and its file goes."""
+        self._drop(old)
+
     def detached(self, unsealed: Iterable[ActiveSegment]) -> None:
         """Their topic was deleted: what is under way for them learns that from the meta service. Of those whose opening
         was not confirmed it does not know, so nobody else is told to free them."""

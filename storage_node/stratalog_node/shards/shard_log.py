@@ -415,6 +415,7 @@ class ShardLog:
         ended = find(self.ended, segment)
         if ended is not None:
             self.ended.remove(ended)
+            self.workers.sealing.left(ended)
             self.tell(SegmentLeft(segment.epoch))
             return ended
         copy = self.copies.get(segment.epoch)

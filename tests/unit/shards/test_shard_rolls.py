@@ -282,3 +282,24 @@ async def test_the_answer_of_an_unknown_roll_is_not_given_twice_after_a_stop(tmp
         await eventually(lambda: rig.meta.calls[RollSegment] >= 2)
         assert asked.error is ErrorCode.REQUEST_TIMED_OUT
         assert asked.times_settled == 1
+
+
+async def test_a_segment_deleted_before_the_answer_to_its_roll_came_holds_up_nobody(tmp_path: Path) -> None:
+    """The meta service deletes only what it knows to have ended."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"a")
+        rig.meta.lose_answer(RollSegment)
+        shard.ask_roll(rig.clock())
+        await eventually(lambda: shard.epoch == 1)
+        rig.meta.hold(RollSegment)
+        waiting = rig.append(shard, b"b")
+        await shard.delete_records_before(1)
+        old = shard.ended[0].key
+        await eventually(lambda: rig.catalog.segment(old) is None)
+        await rig.copies.free_local(None, old)
+        await eventually(lambda: waiting.is_acknowledged)
+        rig.meta.release(RollSegment)
+        shard.ask_roll(rig.clock())
+        await rig.acknowledged(shard, b"c")
+        await rig.all_sealed()
