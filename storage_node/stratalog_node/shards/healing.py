@@ -11,6 +11,7 @@ Lives on the event loop; files are written on the background threads. A store th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import assert_never
 
 from stratalog.machines.chain_events import ShardStopped
@@ -236,11 +237,21 @@ class _HealedFile:
         file.fd()
         refill = self._refill = FileRefill(self._context, self._remote, step.segment, file)
         try:
-            return await refill.up_to(step.end_offset)
-        finally:
-            # Also what is not whole yet: the next start takes what it finds for flushed up to the checkpoint.
-            if refill.has_written:
-                await self._context.threads.background(lambda: file.sync(with_names=True))
+            event = await refill.up_to(step.end_offset)
+        except asyncio.CancelledError:
+            with contextlib.suppress(StratalogError, OSError):  # a failed flush must not undo the end of this task
+                await self._flush_written(file, refill)
+            raise
+        except BaseException:
+            await self._flush_written(file, refill)
+            raise
+        await self._flush_written(file, refill)
+        return event
+
+    async def _flush_written(self, file: SegmentFile, refill: FileRefill) -> None:
+        """Also what is not whole yet: the next start takes what it finds for flushed up to the checkpoint."""
+        if refill.has_written:
+            await self._context.threads.background(lambda: file.sync(with_names=True))
 
     async def ask_store(self, step: AskStore) -> tuple[OffsetRange, ...]:
         return await GivingUp(self._context, self._remote, step.segment).ask_for(step.ranges)

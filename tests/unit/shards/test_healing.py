@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
@@ -431,6 +432,38 @@ async def _is_killed_at(root: Path, number: int, how: str) -> bool:
         assert await rig.read_values(shard) == LEFT, f"killed at write {number}"
         assert (await rig.acknowledged(shard, b"m")).offset == 12, f"killed at write {number}"
         return killed.is_dead
+
+
+async def test_a_node_stops_though_the_file_that_it_is_healing_cannot_be_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_writing, may_write = threading.Event(), threading.Event()
+
+    def put_back(*_: object) -> None:
+        is_writing.set()
+        may_write.wait(30)
+
+    def sync(*_: object, **__: object) -> None:
+        raise Unavailable("no flush now")
+
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await acknowledged(rig, shard, b"a", b"b")
+        await rig.uploaded()
+        await rig.crash()
+        os.truncate(rig.file_of(shard), SEGMENT_HEADER_BYTES + 69)
+        with monkeypatch.context() as patched:
+            patched.setattr(SegmentFile, "put_back", put_back)
+            patched.setattr(SegmentFile, "sync", sync)
+            await rig.start()
+            await eventually(is_writing.is_set)
+            (healing_task,) = rig.healing._tasks
+            stop = asyncio.ensure_future(rig.crash())
+            await eventually(lambda: healing_task.cancelling() > 0)
+            may_write.set()
+            await asyncio.wait_for(stop, 20)
+        await rig.start()
+        assert await rig.read_values(await rig.healed(shard)) == [b"a", b"b"]
 
 
 async def test_without_unclean_seal_just_what_is_nowhere_is_named(tmp_path: Path) -> None:
