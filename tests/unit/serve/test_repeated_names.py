@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -80,6 +81,24 @@ async def test_a_topic_named_twice_to_be_deleted_is_kept_by_name_and_by_id() -> 
             told = await bench.ask(20, 6, topics=[named, named], timeout_ms=1000)
             assert [one.error_code for one in told.responses] == [42]
         assert bench.catalog.topic("orders") == topic
+
+
+class _Left:
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        len("finalized")
+
+
+def test_what_tests_before_left_behind_is_not_counted() -> None:
+    left = [_Left() for _ in range(1_000)]
+    gc.collect()  # now they are old, and no small collection finds them
+    del left
+    with Calls() as calls:
+        assert not gc.isenabled()
+        gc.collect()
+    assert calls.count < 100
 
 
 @pytest.mark.parametrize(
