@@ -203,12 +203,13 @@ class Flusher:
                 except Exception as fault:  # whoever waits for this group must hear something
                     self.stats.failures += len(group)
                     log.error("flushes stopped by a fault", files=len(group), exc_info=True)
+                    reason = f"a fault in the node, see its log: {fault}"
                     for ask in group:
-                        ask.shard.tell(
-                            SegmentFlushFailed(ask.active.key.epoch, f"a fault in the node, see its log: {fault}")
-                        )
+                        _tell(ask, SegmentFlushFailed(ask.active.key.epoch, reason))
                     continue
                 if not is_whole:
+                    if self._is_closing:
+                        return  # nothing of it was acknowledged; `close` says that not all is flushed
                     await asyncio.sleep(_RETRY_S)
                 if self._journal.is_full:
                     await self._retire_journal()
@@ -231,16 +232,12 @@ class Flusher:
         is_whole = True
         for ask, error in zip(group, outcomes, strict=True):
             if error is None:
-                try:
-                    ask.shard.tell(SegmentHeard(ask.active.key.epoch, BatchesPersisted(ask.end_offset)))
-                except Exception as fault:  # one shard's fault must not leave the others unanswered (F48)
-                    log.error("shard stopped by a fault", topic=ask.shard.topic.name, exc_info=True)
-                    ask.shard.stop_after_fault(f"a fault in the node, see its log: {fault}")
+                _tell(ask, SegmentHeard(ask.active.key.epoch, BatchesPersisted(ask.end_offset)))
                 continue
             self.stats.failures += 1
             if isinstance(error, FlushLost | NotFound) or not isinstance(error, StratalogError):
                 log.error("flush failed; its appends stay unacknowledged", error=str(error))
-                ask.shard.tell(SegmentFlushFailed(ask.active.key.epoch, str(error)))
+                _tell(ask, SegmentFlushFailed(ask.active.key.epoch, str(error)))
             else:
                 log.warning("flush not possible now, trying again", error=str(error))
                 self._asked.setdefault(ask.active, ask)
@@ -432,3 +429,12 @@ class Flusher:
             # An ended segment shares its table with the next one, which has gone on.
             producers=leader.producers.snapshot() if leader.producers_at_end is None else leader.producers_at_end,
         )
+
+
+def _tell(ask: _Ask, event: ChainEvent) -> None:
+    """One shard's fault must not leave the others unanswered (F48)."""
+    try:
+        ask.shard.tell(event)
+    except Exception as fault:
+        log.error("shard stopped by a fault", topic=ask.shard.topic.name, exc_info=True)
+        ask.shard.stop_after_fault(f"a fault in the node, see its log: {fault}")

@@ -11,13 +11,15 @@ import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.chain_events import ChainEvent, SegmentFlushFailed
 from stratalog.machines.shard_life import StopCause
 from stratalog.model.commands import RollSegment, SealSegment
 from stratalog.model.errors import Unavailable
-from stratalog_node.disk.files import SegmentFile
+from stratalog_node.disk.files import FlushLost, SegmentFile
 from stratalog_node.disk.journal_file import list_journals, read_journal
 from stratalog_node.shards import flusher as flusher_module
 from stratalog_node.shards import shared_journal
+from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.shard_log import ShardLog
 from support.shard_rig import ShardRig
 from support.waiting import eventually
@@ -342,6 +344,57 @@ async def test_a_descriptor_shortage_delays_a_flush_and_nothing_is_lost(
         monkeypatch.setattr(flusher_module, "sync_segment", short)
         asked = rig.append(shard, b"x")
         await eventually(lambda: asked.is_acknowledged)
+
+
+async def test_a_stop_does_not_wait_for_a_flush_that_is_not_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = 0
+
+    def refuse(*_: object, **__: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise Unavailable("too many open files")
+
+    async with ShardRig(tmp_path) as rig:
+        (shard,) = await fsync_shards(rig, 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(flusher_module, "sync_segment", refuse)
+            asked = rig.append(shard, b"never flushed")
+            await eventually(lambda: tries)
+            await asyncio.wait_for(rig.stop(), 20)
+        assert not rig.layout.clean_file.exists(), "the stop was not in order"
+        await rig.start()
+        assert not asked.is_answered
+        shard = rig.shard(shard)
+        assert (await rig.acknowledged(shard, b"next")).offset == 1
+
+
+async def test_a_fault_in_a_shard_that_hears_of_its_failed_flush_is_not_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shards = await fsync_shards(rig, 2)
+        real = flusher_module.sync_segment
+
+        def lose_one(active: ActiveSegment, size_bytes: int) -> None:
+            if active.key.shard == 0:
+                raise FlushLost("lost")
+            real(active, size_bytes)
+
+        def tell(self: ShardLog, event: ChainEvent) -> None:
+            if isinstance(event, SegmentFlushFailed) and self.key.shard == 0:
+                raise ValueError("a bug")
+            real_tell(self, event)
+
+        real_tell = ShardLog.tell
+        monkeypatch.setattr(flusher_module, "sync_segment", lose_one)
+        monkeypatch.setattr(ShardLog, "tell", tell)
+        lost, kept = (rig.offer(shard, b"value") for shard in shards)
+        rig.tick()
+        await eventually(lambda: lost.is_answered and kept.is_answered)
+        assert kept.is_acknowledged and not lost.is_acknowledged
+        assert shards[1].stop is None and shards[0].stop is not None
 
 
 async def test_the_journal_is_retired_beside_the_traffic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
