@@ -266,17 +266,22 @@ async def test_a_store_that_answers_nothing_does_not_keep_old_data_from_ending()
 
 
 async def test_segments_whose_checks_are_not_answered_leave_their_places_to_others() -> None:
-    """More than are looked at at a time: they wait ever longer, and a round in which nothing answers ends early."""
+    """More than two rounds look at: they wait ever longer, and a round in which nothing answers ends early."""
     async with TierRig() as rig:
-        topic = await rig.create_topic(shards=20, local_retention_ms="0")
+        topic = await rig.create_topic(shards=26, local_retention_ms="0")
         await rig.start_uploader()
-        sealed = [(await _sealed(rig, rig.shard(topic, number)))[0] for number in range(20)]
+        sealed = [(await _sealed(rig, rig.shard(topic, number)))[0] for number in range(26)]
         rig.advance(HOUR)
-        hung = {rig.names.segment_prefix(segment.key) for segment in sealed[:10]}
+        hung = {rig.names.segment_prefix(segment.key) for segment in sealed[:16]}
         rig.store.hangs = lambda key: any(key.startswith(folder) for folder in hung)
         worker = rig.retention(call_timeout_ms=200)
         lists = rig.store.requests["list"]
         await worker.run_once()
         assert rig.store.requests["list"] - lists <= 16, "eight that hang, and those that were begun meanwhile"
-        await worker.run_once()
-        assert [rig.shards.get(s.key.shard_key).has_local(s.key) for s in sealed] == [True] * 10 + [False] * 10  # type: ignore[union-attr]
+        is_local = [True] * 26
+        for _ in range(8):  # on a busy machine a healthy store too may leave some unanswered
+            await worker.run_once()
+            is_local = [rig.shards.get(s.key.shard_key).has_local(s.key) for s in sealed]  # type: ignore[union-attr]
+            if not any(is_local[16:]):
+                break
+        assert is_local == [True] * 16 + [False] * 10
