@@ -277,7 +277,7 @@ class Connection:
         kept = self._end - self._start
         needed = 4 + int(_SIZE.unpack_from(buffer.view, self._start)[0]) if kept >= 4 else 0
         if needed <= buffer.capacity or (kept < buffer.capacity and self._start > 0):
-            buffer.data[0:kept] = buffer.view[self._start : self._end]
+            buffer.view[0:kept] = buffer.view[self._start : self._end]  # `data` would be set from a fresh copy
             self._start, self._end = 0, kept
             return True
         # Grow with what really came, at most fourfold: a length alone gets no memory.
