@@ -43,6 +43,18 @@ def scan_batches(data: Buffer, *, base_offset: int, epoch: int, source: str, pos
 
     Raises: Corrupt, as `walk` does.
     """
+    found = scan_whole_batches(data, base_offset=base_offset, epoch=epoch)
+    end = found.positions[-1]
+    if end < len(memoryview(data)):
+        for _ in walk(data, source=source, position=position, expected_base_offset=base_offset, epoch=epoch):
+            pass
+        raise AssertionError(f"{source}: walk found nothing wrong where the scan stopped, at byte {position + end}")
+    return found
+
+
+def scan_whole_batches(data: Buffer, *, base_offset: int, epoch: int) -> BatchPlaces:
+    """The batches at the front of `data` up to the first that is cut short, damaged, or not the next one of the epoch.
+    Never raises. What is wrong where it stopped `record_batch.scan_valid_prefix` tells."""
     view = memoryview(data)
     size = len(view)
     unpack = _FIELDS.unpack_from
@@ -51,9 +63,7 @@ def scan_batches(data: Buffer, *, base_offset: int, epoch: int, source: str, pos
     at = 0
     expected = base_offset
     work = 0
-    while at < size:
-        if size - at < BATCH_HEADER_BYTES:
-            break
+    while size - at >= BATCH_HEADER_BYTES:
         base, length, batch_epoch, magic, crc, _, delta, count = unpack(view, at)
         end = at + UNCOUNTED_BYTES + length
         work += length + _BATCH_WORK_BYTES
@@ -74,9 +84,5 @@ def scan_batches(data: Buffer, *, base_offset: int, epoch: int, source: str, pos
         places.append(at)
         expected = base + delta + 1
         at = end
-    if at < size:
-        for _ in walk(view, source=source, position=position, expected_base_offset=base_offset, epoch=epoch):
-            pass
-        raise AssertionError(f"{source}: walk found nothing wrong where the scan stopped, at byte {position + at}")
-    places.append(size)
+    places.append(at)
     return BatchPlaces(bases, places, expected)

@@ -1,7 +1,8 @@
 """Read a segment's batches forwards and derive everything that can be derived: end, digest, index, producers, times.
 
 Recovery, sealing and verification share it. Blocking; for disk threads. Every CRC is checked.
-Cost: about 2 us a batch and the bytes once, in windows.
+Cost: about 2 us a batch and the bytes once, in windows. The interpreter is given up every 60 us or so, not with each
+batch (formats/batch_scan.py, disk/yielding_gil.py).
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stratalog.formats.batch_scan import BatchPlaces, scan_whole_batches
 from stratalog.formats.digest import EMPTY_DIGEST, extend_digest
 from stratalog.formats.index_points import IndexBuilder
-from stratalog.formats.record_batch import first_timestamp_ms, scan_valid_prefix
+from stratalog.formats.record_batch import first_timestamp_ms, parse_header, scan_valid_prefix
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.model.batch import BATCH_HEADER_BYTES
 from stratalog.model.ids import SegmentKey
+from stratalog_node.disk.yielding_gil import yielding_gil
 
-_WINDOW_BYTES = 128 << 10
-"""Small, because the interpreter is given up between windows only (see disk/yielding_gil.py)."""
+WINDOW_BYTES = 1 << 20
+"""Read at once: each read costs a change of threads where the event loop is busy."""
 
 ReadAt = Callable[[int, int], "bytes | memoryview"]
 """(position from the first batch, size) -> exactly those bytes, at least until the next call."""
@@ -45,28 +48,32 @@ class SegmentScan:
 
     def advance(self, read: ReadAt, size_bytes: int, until: Callable[[], bool] = lambda: False) -> SegmentScan:
         """Take in the batches up to `size_bytes`. `until` lets a shutdown interrupt it between windows."""
-        window = _WINDOW_BYTES
+        window = WINDOW_BYTES
         while self.position < size_bytes and not until():
             data = read(self.position, min(window, size_bytes - self.position))
-            valid = scan_valid_prefix(data, self.next_offset, self.key.epoch, position=self.position)
-            view = memoryview(data)
-            self.digest = extend_digest(self.digest, (view[at : at + BATCH_HEADER_BYTES] for at, _ in valid.headers))
-            for _, header in valid.headers:
-                self.index.append(
-                    header.base_offset, header.size_bytes, first_timestamp_ms(header), header.max_timestamp_ms
-                )
-                if header.producer_id >= 0:
-                    self.producers.replay(header, self.now_ms)
-            self.position += valid.end_position
-            self.next_offset = valid.next_offset
-            window = _WINDOW_BYTES
-            if valid.reason is not None:
-                if 0 < valid.wanted_bytes <= size_bytes - self.position:
-                    window = max(window, valid.wanted_bytes)
-                    if valid.end_position == 0 and len(data) >= valid.wanted_bytes:
-                        self.stopped = valid.reason
-                        break
-                    continue
-                self.stopped = valid.reason
+            found = scan_whole_batches(data, base_offset=self.next_offset, epoch=self.key.epoch)
+            self._take_in(data, found)
+            window = WINDOW_BYTES
+            rest = memoryview(data)[found.positions[-1] :]
+            if not rest:
+                continue
+            judged = scan_valid_prefix(rest, self.next_offset, self.key.epoch, position=self.position)
+            assert judged.reason is not None, f"segment {self.key}: nothing is wrong where the scan stopped"
+            if not 0 < judged.wanted_bytes <= size_bytes - self.position:
+                self.stopped = judged.reason
                 break
+            window = max(window, judged.wanted_bytes)
         return self
+
+    def _take_in(self, data: bytes | memoryview, found: BatchPlaces) -> None:
+        view = memoryview(data)
+        index, producers, digest = self.index, self.producers, self.digest
+        for at in yielding_gil(found.positions[:-1]):
+            header = parse_header(view, at)
+            digest = extend_digest(digest, (view[at : at + BATCH_HEADER_BYTES],))
+            index.append(header.base_offset, header.size_bytes, first_timestamp_ms(header), header.max_timestamp_ms)
+            if header.producer_id >= 0:
+                producers.replay(header, self.now_ms)
+        self.digest = digest
+        self.position += found.positions[-1]
+        self.next_offset = found.end_offset

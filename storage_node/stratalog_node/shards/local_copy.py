@@ -19,6 +19,7 @@ from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.files import SegmentFile
+from stratalog_node.disk.segment_scan import WINDOW_BYTES
 from stratalog_node.disk.yielding_gil import yielding_gil
 from stratalog_node.shards.checked_ranges import CheckedRanges
 
@@ -26,7 +27,6 @@ ReadBytes = Callable[[int, int], "bytes | memoryview"]
 """(position, size) -> at most that many bytes, fewer only at the end of the batches."""
 
 _HINTS = 64
-_WINDOW_BYTES = 128 << 10
 _HEADER_VIEW = memoryview(bytearray(BATCH_HEADER_BYTES))
 
 
@@ -166,7 +166,7 @@ class LocalCopy:
 
     def window_reader(self) -> ReadBytes:
         """As `read_blocking`, for one thread: what it gives is good until the next call."""
-        memory = memoryview(bytearray(_WINDOW_BYTES))
+        memory = memoryview(bytearray(WINDOW_BYTES))
 
         def read(position: int, size_bytes: int) -> bytes | memoryview:
             if size_bytes > len(memory):

@@ -34,7 +34,7 @@ async def test_a_clean_stop_leaves_nothing_to_scan(tmp_path: Path, monkeypatch: 
         await numbered(rig, shard, 0, 20)
         await rig.stop()
         monkeypatch.setattr(
-            "stratalog_node.disk.segment_scan.scan_valid_prefix", lambda *_, **__: pytest.fail("scanned")
+            "stratalog_node.disk.segment_scan.scan_whole_batches", lambda *_, **__: pytest.fail("scanned")
         )
         await rig.start()
         monkeypatch.undo()
