@@ -59,7 +59,7 @@ class MetaService:
             table = ShardTable.load(await self._store.load(), self._store.source)
             if table is None:
                 header = TableHeader(str(self._new_id()), 0, FIRST_PRODUCER_ID)
-                await self._store.write([PutHeader(header)])
+                await self._store.write([[PutHeader(header)]])
                 table = ShardTable.empty(header)
         except BaseException:
             await self._store.close()

@@ -18,6 +18,7 @@ class MetaStats:
     store_failures: int = counter(
         "Writes that failed: from then on changes are refused until there is room, or until a restart."
     )
+    store_refusals: int = counter("Writes that the store took in part or not at all, and said so; it goes on.")
     changes: int = counter("Changes told to watchers.")
     watches_lagged: int = counter("Watches that fell behind the history that is kept and had to take a snapshot.")
     version: int = gauge("Version of the metadata.")

@@ -1,10 +1,11 @@
 """One task that changes the shard table: commands that came meanwhile share one synced write (group commit).
 
 Every answer, a refusal or a read too, waits until what it rests on is durable; readers never see what a restart would
-not find. When the store fails, the commands of that write are answered `OutcomeUnknown` (the store may have kept them),
-the table goes back to what is known to be durable, reads go on, and every further command is `Unavailable`. A store
-that had no room is opened anew until it has some, and what it kept is the truth then. Any other failure lasts until a
-restart: after a failed flush the page cache shows what the disk may not hold.
+not find. A store that refuses a part of a write, and knows so, has its commands answered `Unavailable` and goes on.
+When it fails, the commands of that write are answered `OutcomeUnknown` (the store may have kept them), the table goes
+back to what is known to be durable, reads go on, and every further command is `Unavailable`. A store that had no room,
+or could not be asked what became of its write, is opened anew until it can, and what it kept is the truth then. Any
+other failure lasts until a restart: after a failed flush the page cache shows what the disk may not hold.
 The task ends with `close` alone. A fault of its own is answered like a store that failed until a restart: a request
 without an answer would wait for ever, and so would everyone behind it.
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 from uuid import UUID
@@ -30,13 +31,13 @@ from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Una
 from stratalog.model.metadata import ChangeSet
 from stratalog.telemetry.logs import logger
 from stratalog_meta.stats import MetaStats
-from stratalog_meta.stores.meta_store import MetaStore
+from stratalog_meta.stores.meta_store import MetaStore, WriteRefused
 
 R = TypeVar("R")
 MAX_WRITES_PER_TURN: Final = 32_768
 SLICE_S: Final = 0.01
 HEAL_AFTER_S = 1.0
-"""Between two looks whether a store that was full can be written again."""
+"""Between two looks whether a store that was full, or away, can be written again."""
 
 _log = logger(__name__)
 
@@ -72,7 +73,18 @@ class _Turn:
     """Readers as well: that a thing is not there may rest on what this turn writes."""
     validated: list[tuple[_Order[Any], object]] = field(default_factory=list)
     read: list[tuple[_Reading[Any], object]] = field(default_factory=list)
-    writes: list[TableWrite] = field(default_factory=list)
+    writes: list[Sequence[TableWrite]] = field(default_factory=list)
+    """Of each command that has any: whole it stands or falls."""
+    write_count: int = 0
+
+    def split(self, kept: int) -> tuple[list[tuple[_Order[Any], Applied[Any]]], list[tuple[_Order[Any], Applied[Any]]]]:
+        """What was applied, as durable with the first `kept` of the writes, and what is lost with the others."""
+        for index, (_, applied) in enumerate(self.applied):
+            if applied.writes:
+                if not kept:
+                    return self.applied[:index], self.applied[index:]
+                kept -= 1
+        return self.applied, []
 
 
 class TableWriter:
@@ -103,6 +115,7 @@ class TableWriter:
         self._restart_history = restart_history
         self._failure: str | None = None
         self._is_full = False
+        self._may_heal = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -152,7 +165,7 @@ class TableWriter:
         while self._queue or not self._is_closing:
             if self._queue:
                 await self._turn()
-            elif self._is_full:
+            elif self._may_heal:
                 await self._wait(HEAL_AFTER_S)
                 await self._open_anew()
             else:
@@ -165,21 +178,21 @@ class TableWriter:
                 await self._arrived.wait()
 
     async def _open_anew(self) -> None:
-        """The store had no room: if it has now, what it kept becomes the table, the write of unknown outcome too."""
+        """If the store has room now, or is back, what it kept becomes the table, the write of unknown outcome too."""
         if self._is_closing or self._queue:
             return
         try:
             await self._store.close()
             table = ShardTable.load(await self._store.load(), self._store.source)
             assert table is not None, "a store that had a header has one"
-            await self._store.write([PutHeader(table.state.header)])
+            await self._store.write([[PutHeader(table.state.header)]])
         except Exception as error:  # whatever a store without room says, the next look may find it well
             _log.debug("meta_store_still_fails", source=self._store.source, error=str(error))
             return
         if table.version != self._table.version:
             self._restart_history(table.version)
         self._table = table
-        self._failure, self._is_full = None, False
+        self._failure, self._is_full, self._may_heal = None, False, False
         _log.info("meta_store_works_again", source=self._store.source, version=table.version)
 
     async def _turn(self) -> None:
@@ -189,7 +202,10 @@ class TableWriter:
             await self._gather(turn)
             if turn.writes:
                 try:
-                    await self._write(turn.writes)
+                    await self._write(turn)
+                except WriteRefused as refusal:
+                    self._settle(turn, refusal)
+                    return
                 except Exception as error:  # whatever went wrong, the store's state is not known any more
                     self._fail(turn, error)
                     return
@@ -203,18 +219,18 @@ class TableWriter:
         """A fault of this task: whom it left without an answer learns that nobody knows, and nothing is changed any
         more."""
         self._failure = f"the meta service met a fault of its own ({fault}): changes are refused until it is restarted"
-        self._is_full = False
+        self._is_full = self._may_heal = False
         _log.error("meta_writer_fault", error=str(fault), exc_info=fault)
         for request in turn.taken:
             _refuse(request.answer, OutcomeUnknown(f"{self._failure}; see its log, read the metadata, then decide"))
 
-    async def _write(self, writes: list[TableWrite]) -> None:
+    async def _write(self, turn: _Turn) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        await self._store.write(writes)
+        await self._store.write(turn.writes)
         self._stats.write_duration.observe(int((loop.time() - began) * 1e6))
         self._stats.writes += 1
-        self._stats.records += len(writes)
+        self._stats.records += turn.write_count
 
     async def _gather(self, turn: _Turn) -> None:
         """Apply what has been asked until now. Only this task changes the table, so others may run in between; what
@@ -223,7 +239,7 @@ class TableWriter:
         loop = asyncio.get_running_loop()
         slice_ends = loop.time() + SLICE_S
         for _ in range(len(self._queue)):
-            if len(turn.writes) >= MAX_WRITES_PER_TURN:
+            if turn.write_count >= MAX_WRITES_PER_TURN:
                 return
             if loop.time() > slice_ends:
                 await asyncio.sleep(0)
@@ -253,7 +269,9 @@ class TableWriter:
                     turn.validated.append((request, applied.result))
                 else:
                     turn.applied.append((request, applied))
-                    turn.writes.extend(applied.writes)
+                    if applied.writes:
+                        turn.writes.append(applied.writes)
+                        turn.write_count += len(applied.writes)
         return slice_ends
 
     async def _apply(self, command: Command[R], now_ms: int, slice_ends: float) -> tuple[Applied[R], float]:
@@ -282,10 +300,34 @@ class TableWriter:
         for reading, seen in turn.read:
             _resolve(reading.answer, seen)
 
+    def _settle(self, turn: _Turn, refusal: WriteRefused) -> None:
+        """The store kept a part of the turn and knows it: that is answered, the rest was not done, and it goes on."""
+        self._stats.store_refusals += 1
+        _log.warning("meta_store_refused", source=self._store.source, error=str(refusal), kept=refusal.kept)
+        durable, lost = turn.split(refusal.kept)
+        for _, applied in reversed(lost):
+            self._table.undo(applied)
+        self._stats.commands += len(durable)
+        for order, applied in durable:
+            if applied.change_set is not None:
+                self._publish(applied.change_set)
+            _resolve(order.answer, applied.result)
+        if lost:
+            _refuse(lost[0][0].answer, refusal.cause)
+        kind = DiskFull if isinstance(refusal.cause, DiskFull) else Unavailable
+        self._answer_without(turn, kind(f"the metadata store did not take this turn: {refusal.cause}"))
+
     def _fail(self, turn: _Turn, error: Exception) -> None:
-        """Go back to what is known to be durable; no command is taken any more, or none until there is room."""
+        """Go back to what is known to be durable; no command is taken any more, or none until the store is well."""
         self._is_full = isinstance(error, DiskFull)
-        until = "there is room" if self._is_full else "the service is started again"
+        self._may_heal = self._is_full or isinstance(error, OutcomeUnknown)
+        until = (
+            "there is room"
+            if self._is_full
+            else "it can be asked what it kept"
+            if self._may_heal
+            else "the service is started again"
+        )
         self._failure = (
             f"the metadata store in {self._store.source} failed ({error}): changes are refused until {until}; "
             "reading goes on"
@@ -304,11 +346,15 @@ class TableWriter:
                 _refuse(order.answer, lost)
             else:
                 _refuse(order.answer, Unavailable(self._failure))
+        self._answer_without(turn, Unavailable(self._failure))
+
+    def _answer_without(self, turn: _Turn, refusal: Unavailable) -> None:
+        """Who has no answer yet: what it would have been may rest on what was lost."""
         for request in turn.taken:
             if isinstance(request, _Reading):
                 self._read_again(request)
             else:
-                _refuse(request.answer, Unavailable(self._failure))
+                _refuse(request.answer, refusal)
 
     def _read_again(self, reading: _Reading[Any]) -> None:
         """From the table as it is durable. What the lost write made is not there any more: that is an answer too."""

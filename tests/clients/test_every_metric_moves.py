@@ -61,6 +61,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_flush_failures_total": ("tests/unit/shards/test_flush_groups.py", "stats.failures == 1"),
     "stratalog_groups_append_failures_total": (_RARE, "append_failures"),
     "stratalog_kafka_control_errors_total": (_RARE, "control_errors"),
+    "stratalog_meta_store_refusals_total": ("tests/unit/meta/test_meta_writer.py", "stats.store_refusals == 1"),
     "stratalog_meta_watches_lagged_total": ("tests/unit/meta/test_meta_watch.py", 'match="snapshot"'),
     "stratalog_tier_age_behind_ms": ("tests/unit/node/test_clock_steps.py", "age_behind_ms"),
     "stratalog_tier_held_segments": (_RARE, "held_segments"),

@@ -139,7 +139,7 @@ async def test_a_new_store_is_empty(store: MetaStore) -> None:
 
 async def test_what_was_written_is_loaded_and_the_header_comes_first(store: MetaStore) -> None:
     await store.load()
-    await store.write(EVERYTHING)
+    await store.write([EVERYTHING])
     records = await reloaded(store)
     assert records[0] == HEADER
     expected = [HEADER, NODE, LOCK, PURGED, TOPIC, ShardRow(SHARD, MAX_OFFSET), SEALED, COMPLETE, ACTIVE]
@@ -148,14 +148,14 @@ async def test_what_was_written_is_loaded_and_the_header_comes_first(store: Meta
 
 async def test_the_last_write_of_a_record_stands(store: MetaStore) -> None:
     await store.load()
-    await store.write([PutHeader(TableHeader("c", 1, 1)), PutLock(LOCK), PutHeader(TableHeader("c", 2, 1))])
-    await store.write([PutLock(replace(LOCK, epoch=10))])
+    await store.write([[PutHeader(TableHeader("c", 1, 1)), PutLock(LOCK)], [PutHeader(TableHeader("c", 2, 1))]])
+    await store.write([[PutLock(replace(LOCK, epoch=10))]])
     assert await reloaded(store) == [TableHeader("c", 2, 1), replace(LOCK, epoch=10)]
 
 
 async def test_what_was_dropped_is_gone(store: MetaStore) -> None:
     await store.load()
-    await store.write(EVERYTHING)
+    await store.write([EVERYTHING])
     drops: list[TableWrite] = [
         DropTopic(TOPIC_ID),
         DropPurgedTopic(PURGED.topic_id),
@@ -164,7 +164,7 @@ async def test_what_was_dropped_is_gone(store: MetaStore) -> None:
         DropSegment(COMPLETE.key),
     ]
     drops += [DropPart(SEALED.key, part.base_offset) for part in PARTS[1:]]
-    await store.write(drops)
+    await store.write([drops])
     records = await reloaded(store)
     (segment,) = [record for record in records if isinstance(record, Segment)]
     assert segment.key == SEALED.key and tuple(segment.remote.parts) == PARTS[:1]
@@ -174,8 +174,8 @@ async def test_what_was_dropped_is_gone(store: MetaStore) -> None:
 async def test_a_part_can_be_dropped_and_put_in_one_transaction(store: MetaStore) -> None:
     await store.load()
     merged = RemotePart("merged", 0, 20, 5, 7)
-    await store.write([PutHeader(HEADER), *writes_of(SEALED)])
-    await store.write([DropPart(SEALED.key, 5), DropPart(SEALED.key, 6), PutPart(SEALED.key, merged)])
+    await store.write([[PutHeader(HEADER), *writes_of(SEALED)]])
+    await store.write([[DropPart(SEALED.key, 5), DropPart(SEALED.key, 6), PutPart(SEALED.key, merged)]])
     (segment,) = [record for record in await reloaded(store) if isinstance(record, Segment)]
     assert tuple(segment.remote.parts[:2]) == (merged, PARTS[2])
 
@@ -194,8 +194,8 @@ async def filled(directory: Path) -> Path:
     store = RocksStore(directory / "deep" / "meta")
     await store.load()
     topic = replace(TOPIC, shard_count=1)
-    await store.write([PutHeader(HEADER), PutTopic(topic), PutShard(ShardRow(ACTIVE.key.shard_key, 0))])
-    await store.write(writes_of(ACTIVE))
+    await store.write([[PutHeader(HEADER), PutTopic(topic), PutShard(ShardRow(ACTIVE.key.shard_key, 0))]])
+    await store.write([writes_of(ACTIVE)])
     await store.close()
     return directory / "deep" / "meta"
 
@@ -227,9 +227,9 @@ from stratalog_meta.stores.rocksdb import RocksStore
 async def main():
     store = RocksStore(Path(sys.argv[1]))
     await store.load()
-    await store.write([PutHeader(TableHeader("cluster-1", 1, 1))])
-    await store.write([PutLock(Lock("second", "x" * 200, 1, 1))])
-    await store.write([PutLock(Lock("third", "y" * 200, 1, 1))])
+    await store.write([[PutHeader(TableHeader("cluster-1", 1, 1))]])
+    await store.write([[PutLock(Lock("second", "x" * 200, 1, 1))]])
+    await store.write([[PutLock(Lock("third", "y" * 200, 1, 1))]])
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())
@@ -294,7 +294,7 @@ async def test_damage_below_the_log_is_refused_with_the_next_step(
     store = RocksStore(directory)
     await store.load()
     locks = [PutLock(Lock(f"lock {number}", f"{number * 7919:0200x}", 1, 1)) for number in range(500)]
-    await store.write([PutHeader(HEADER), *locks])
+    await store.write([[PutHeader(HEADER), *locks]])
     await store.close()
     (path,) = directory.glob(pattern)
     damage(path)
@@ -391,7 +391,7 @@ async def test_a_place_that_cannot_hold_a_store_is_refused_in_words(tmp_path: Pa
     with pytest.raises(Unavailable, match="metadata directory"):
         await RocksStore(tmp_path / "file" / "meta").load()
     with pytest.raises(Unavailable, match="not open"):
-        await RocksStore(tmp_path / "meta").write([PutHeader(HEADER)])
+        await RocksStore(tmp_path / "meta").write([[PutHeader(HEADER)]])
 
 
 async def test_a_loaded_store_is_a_true_table(tmp_path: Path) -> None:

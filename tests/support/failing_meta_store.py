@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from stratalog.machines.table_records import StoredRecord, TableWrite
-from stratalog.model.errors import DiskFull
-from stratalog_meta.stores.meta_store import MetaStore
+from stratalog.model.errors import DiskFull, OutcomeUnknown
+from stratalog_meta.stores.meta_store import MetaStore, WriteRefused
 
 
 class DiskBroke(Exception):
@@ -26,6 +26,10 @@ class FailingStore:
         """There is no room: writes fail, and so does opening the store anew."""
         self.fails_before = False
         self.fails_after = False
+        self.refuses_after: int | None = None
+        """So many commands of the next write are kept, the others refused; the store goes on."""
+        self.loses_answer = False
+        """The next write is kept and its answer lost; `close` and `load` help."""
 
     def hold(self) -> None:
         """Let writes wait until `let_go`."""
@@ -48,14 +52,21 @@ class FailingStore:
             raise DiskFull("no room")
         return await self._store.load()
 
-    async def write(self, writes: Sequence[TableWrite]) -> None:
+    async def write(self, commands: Sequence[Sequence[TableWrite]]) -> None:
         self.writes += 1
         await self._gate.wait()
         if self.is_full and not self.fails_after:
             raise DiskFull("no room")
         if self.fails_before:
             raise DiskBroke("it refused")
-        await self._store.write(writes)
+        if self.refuses_after is not None:
+            kept, self.refuses_after = self.refuses_after, None
+            await self._store.write(commands[:kept])
+            raise WriteRefused(kept, DiskFull("the quota is used up"))
+        await self._store.write(commands)
+        if self.loses_answer:
+            self.loses_answer = False
+            raise OutcomeUnknown("its answer was lost")
         if self.is_full:
             raise DiskFull("no room for the last page")
         if self.fails_after:

@@ -6,6 +6,7 @@ It keeps encoded items, as the others do, so what it loads has been through the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from stratalog.machines.table_records import StoredRecord, TableWrite
 from stratalog.model.errors import Unavailable
@@ -30,10 +31,10 @@ class MemoryStore:
         self._is_open = True
         return records
 
-    async def write(self, writes: Sequence[TableWrite]) -> None:
+    async def write(self, commands: Sequence[Sequence[TableWrite]]) -> None:
         if not self._is_open:
             raise Unavailable("this memory store is closed: load it first")
-        for key, value in list(encoding.encode(writes)):
+        for key, value in list(encoding.encode(chain.from_iterable(commands))):
             if value is None:
                 self._items.pop(key, None)
             else:

@@ -1,6 +1,7 @@
-"""What a store of metadata does: load everything once, then write transactions, each whole and durable.
+"""What a store of metadata does: load everything once, then write commands, each whole and durable.
 
-A store knows nothing of what the records mean. One process writes to it at a time: a second one is refused at `load`.
+A store knows nothing of what the records mean, and takes nothing for written of which it does not know so. One process
+writes to it at a time: a second one is refused at `load`, or by what it would write.
 """
 
 from __future__ import annotations
@@ -9,6 +10,19 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from stratalog.machines.table_records import StoredRecord, TableWrite
+from stratalog.model.errors import StratalogError
+
+
+class WriteRefused(Exception):
+    """The first `kept` of the commands are durable, the others are not and never will be: the store knows.
+
+    It goes on, so the next write may be tried at once. `cause` is what the caller of the first refused command learns.
+    """
+
+    def __init__(self, kept: int, cause: StratalogError) -> None:
+        super().__init__(str(cause))
+        self.kept = kept
+        self.cause = cause
 
 
 class MetaStore(Protocol):
@@ -20,16 +34,18 @@ class MetaStore(Protocol):
     async def load(self) -> list[StoredRecord]:
         """Open the store and read it whole, the header first; empty for a new store.
 
+        Nothing that an earlier `write` left unknown can be written after it.
         Raises Unavailable while another process has the store open, Corrupt for damaged data, InvalidRequest for a
         format that this version does not know.
         """
         ...
 
-    async def write(self, writes: Sequence[TableWrite]) -> None:
-        """Make all of the writes durable, or none.
+    async def write(self, commands: Sequence[Sequence[TableWrite]]) -> None:
+        """Make the writes of all commands durable, in their order; those of one command all or none.
 
-        Any exception means unknown: the writes may be found by the next `load`, whole. The caller writes no more then.
-        DiskFull says that `close` and `load` may help once there is room.
+        Raises WriteRefused where the store knows what it kept. Any other exception means unknown: the first commands,
+        each whole, may be found by the next `load`. The caller writes no more until then. DiskFull (once there is room)
+        and OutcomeUnknown say that `close` and `load` may help; after any other kind they do not.
         """
         ...
 

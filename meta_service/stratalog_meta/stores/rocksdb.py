@@ -1,4 +1,4 @@
-"""The embedded meta store: RocksDB in a directory, each transaction one synced batch.
+"""The embedded meta store: RocksDB in a directory, each turn of commands one synced batch.
 
 Durability: a batch goes to the write-ahead log with fsync before `write` returns. Damage in the middle of that log or
 in any other file is refused at `load`, which reads everything, never skipped; only a torn tail of the log, which nobody
@@ -16,6 +16,7 @@ import contextlib
 import os
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 from rocksdict import AccessType, BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict, WriteBatch
@@ -45,10 +46,10 @@ class RocksStore:
             self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="meta-store")
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._load)
 
-    async def write(self, writes: Sequence[TableWrite]) -> None:
+    async def write(self, commands: Sequence[Sequence[TableWrite]]) -> None:
         if self._thread is None:
             raise Unavailable(f"the metadata store in {self._directory} is not open: start the service first")
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._write, writes)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._write, commands)
 
     async def close(self) -> None:
         thread, self._thread = self._thread, None
@@ -90,10 +91,10 @@ class RocksStore:
             # An iterator keeps the store open, and locked, as long as somebody holds the error's traceback.
             del cursor
 
-    def _write(self, writes: Sequence[TableWrite]) -> None:
+    def _write(self, commands: Sequence[Sequence[TableWrite]]) -> None:
         assert self._db is not None, "load comes before write"
         batch = WriteBatch(raw_mode=True)
-        for key, value in encoding.encode(writes):
+        for key, value in encoding.encode(chain.from_iterable(commands)):
             if value is None:
                 batch.delete(key)
             else:

@@ -14,6 +14,6 @@ async def test_a_commit_leaves_the_interpreter_to_others_while_the_disk_works(tm
     store = RocksStore(tmp_path / "meta")
     await store.load()
     try:
-        assert lets_others_run(lambda: store._write([DropTopic(UUID(int=1))]))
+        assert lets_others_run(lambda: store._write([[DropTopic(UUID(int=1))]]))
     finally:
         await store.close()

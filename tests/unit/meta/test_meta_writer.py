@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 
 import pytest
 
@@ -21,8 +21,9 @@ from stratalog.model.commands import (
 )
 from stratalog.model.errors import AlreadyExists, DiskFull, Fenced, NotFound, OutcomeUnknown, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import Lock, NodeInfo, PartCommit
+from stratalog.model.metadata import Lock, NodeInfo, PartCommit, Snapshot
 from stratalog.model.segment import Segment
+from stratalog.model.topic import Topic
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_meta import MetaService, writer
 from stratalog_meta.stores.memory import MemoryStore
@@ -288,6 +289,63 @@ async def test_a_store_that_broke_is_not_trusted_again(
         await world.topic("late")
 
 
+async def kept_in_part(
+    world: MetaWorld, store: FailingStore, kept: int, *asked: Coroutine[object, object, object]
+) -> list[object]:
+    """What becomes of requests that share a write of which the store keeps the first `kept` commands."""
+    store.hold()
+    before = store.writes
+    holding = asyncio.ensure_future(world.lock())
+    await eventually(lambda: store.writes == before + 1)
+    waiting = [asyncio.ensure_future(one) for one in asked]
+    await asyncio.sleep(0)
+    store.release_one()
+    await holding
+    store.refuses_after = kept
+    store.let_go()
+    return await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_store_that_refuses_a_part_of_a_turn_and_knows_it_goes_on(
+    world: MetaWorld, store: FailingStore, memory: MemoryStore
+) -> None:
+    """What it kept is answered and published, the rest was surely not done, and the next command is performed."""
+    version = (await world.client.snapshot()).version
+    watching = asyncio.ensure_future(collect(world.client.watch(version), 2))
+    first, second, third, twin, seen = await kept_in_part(
+        world,
+        store,
+        1,
+        world.topic("first"),
+        world.topic("second"),
+        world.topic("third"),
+        world.topic("second"),
+        world.client.snapshot(),
+    )
+    assert isinstance(first, Topic)
+    assert [type(one) for one in (second, third, twin)] == [DiskFull] * 3, "surely not done, so no OutcomeUnknown"
+    assert isinstance(seen, Snapshot) and [topic.name for topic in seen.topics] == ["first"]
+    assert world.service.why_no_changes is None and world.service.stats.store_refusals == 1
+    await world.topic("second")
+    assert [change_set.version for change_set in await watching] == [version + 1, version + 2]
+    await world.service.close()
+    again = await restarted(memory)
+    assert {topic.name for topic in (await again.snapshot()).topics} == {"first", "second"}
+    await again.close()
+
+
+async def test_a_store_that_could_not_be_asked_is_read_again_once_it_can(
+    world: MetaWorld, store: FailingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog_meta.writer.HEAL_AFTER_S", 0.01)
+    store.loses_answer = True
+    with pytest.raises(OutcomeUnknown):
+        await world.topic("kept-all-the-same")
+    await eventually(lambda: world.service.why_no_changes is None)
+    assert [topic.name for topic in (await world.client.snapshot()).topics] == ["kept-all-the-same"]
+    await world.topic("next")
+
+
 async def test_a_caller_that_goes_away_does_not_disturb_the_others(world: MetaWorld, store: FailingStore) -> None:
     store.hold()
     before = store.writes
@@ -400,6 +458,9 @@ async def test_every_metric_moves(world: MetaWorld, store: FailingStore) -> None
         await world.topic("topic-1")
     with pytest.raises(NotFound):
         await collect(world.client.watch(version), 1)
+    store.refuses_after = 0
+    with pytest.raises(DiskFull):
+        await world.topic("refused")
     store.fails_before = True
     with pytest.raises(OutcomeUnknown):
         await world.topic("lost")
