@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.formats.batch_scan import scan_whole_batches
 from stratalog.formats.journal import JOURNAL_HEADER_BYTES, encode_entry_header, scan_journal
 from stratalog.formats.record_batch import parse_header, scan_valid_prefix
 from support.format_strategies import batch_runs
@@ -73,6 +74,19 @@ def test_a_scan_in_windows_finds_what_a_scan_at_once_finds(batches, window):
         if found.wanted_bytes > len(data) - at or (found.reason and not found.wanted_bytes):
             break
     assert (at, next_offset) == (at_once.end_position, at_once.next_offset)
+
+
+@given(runs, st.data())
+def test_the_fast_scan_ends_where_the_careful_one_does(batches, draw):
+    data = bytearray(b"".join(batches))
+    at = draw.draw(st.integers(0, len(data) - 1))
+    data[at] ^= draw.draw(st.integers(0, 255))
+    del data[draw.draw(st.integers(at, len(data))) :]
+    careful = scan_valid_prefix(data, 40, EPOCH)
+    fast = scan_whole_batches(data, base_offset=40, epoch=EPOCH)
+    assert list(fast.positions) == [*(place for place, _ in careful.headers), careful.end_position]
+    assert list(fast.base_offsets) == [header.base_offset for _, header in careful.headers]
+    assert fast.end_offset == careful.next_offset
 
 
 entries = st.lists(st.tuples(st.integers(0, 9_999), st.binary(max_size=60)), min_size=1, max_size=5)

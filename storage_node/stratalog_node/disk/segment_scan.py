@@ -7,15 +7,15 @@ batch (formats/batch_scan.py, disk/yielding_gil.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from stratalog.formats.batch_scan import BatchPlaces, scan_whole_batches
+from stratalog.formats.batch_scan import scan_whole_batches
 from stratalog.formats.digest import EMPTY_DIGEST, extend_digest
 from stratalog.formats.index_points import IndexBuilder
 from stratalog.formats.record_batch import first_timestamp_ms, parse_header, scan_valid_prefix
 from stratalog.machines.producer_table import ProducerTable
-from stratalog.model.batch import BATCH_HEADER_BYTES
+from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.yielding_gil import yielding_gil
 
@@ -52,9 +52,10 @@ class SegmentScan:
         while self.position < size_bytes and not until():
             data = read(self.position, min(window, size_bytes - self.position))
             found = scan_whole_batches(data, base_offset=self.next_offset, epoch=self.key.epoch)
-            self._take_in(data, found)
+            view = memoryview(data)
+            self.take_in(self.position, (parse_header(view, at) for at in found.positions[:-1]), view)
             window = WINDOW_BYTES
-            rest = memoryview(data)[found.positions[-1] :]
+            rest = view[found.positions[-1] :]
             if not rest:
                 continue
             judged = scan_valid_prefix(rest, self.next_offset, self.key.epoch, position=self.position)
@@ -65,15 +66,18 @@ class SegmentScan:
             window = max(window, judged.wanted_bytes)
         return self
 
-    def _take_in(self, data: bytes | memoryview, found: BatchPlaces) -> None:
-        view = memoryview(data)
-        index, producers, digest = self.index, self.producers, self.digest
-        for at in yielding_gil(found.positions[:-1]):
-            header = parse_header(view, at)
-            digest = extend_digest(digest, (view[at : at + BATCH_HEADER_BYTES],))
-            index.append(header.base_offset, header.size_bytes, first_timestamp_ms(header), header.max_timestamp_ms)
-            if header.producer_id >= 0:
-                producers.replay(header, self.now_ms)
-        self.digest = digest
-        self.position += found.positions[-1]
-        self.next_offset = found.end_offset
+    def take_in(self, position: int, headers: Iterable[BatchHeader], data: bytes | memoryview) -> None:
+        """Take in batches that were read at `position` and checked, as far as they go on where this stands."""
+        at, view = position, memoryview(data)
+        for header in yielding_gil(headers):
+            if at == self.position and header.base_offset == self.next_offset:
+                self._add(header, view[at - position : at - position + BATCH_HEADER_BYTES])
+            at += header.size_bytes
+
+    def _add(self, header: BatchHeader, stored: memoryview) -> None:
+        self.digest = extend_digest(self.digest, (stored,))
+        self.index.append(header.base_offset, header.size_bytes, first_timestamp_ms(header), header.max_timestamp_ms)
+        if header.producer_id >= 0:
+            self.producers.replay(header, self.now_ms)
+        self.position += header.size_bytes
+        self.next_offset = header.end_offset

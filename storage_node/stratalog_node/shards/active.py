@@ -11,6 +11,7 @@ from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.model.segment import SegmentIdentity
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.local_copy import LocalCopy
+from stratalog_node.shards.read_back import ReadBack
 
 
 class ActiveSegment(LocalCopy):
@@ -27,6 +28,7 @@ class ActiveSegment(LocalCopy):
         "identity",
         "index",
         "leader",
+        "read_back",
     )
 
     def __init__(
@@ -42,6 +44,7 @@ class ActiveSegment(LocalCopy):
         self.identity = identity
         self.leader = leader
         self.index = index
+        self.read_back = ReadBack(identity.key)
         self.flushed_bytes = 0
         self.hw_offset = leader.high_watermark
         self.hw_position = self.size_bytes if leader.high_watermark == leader.end_offset else 0

@@ -68,6 +68,8 @@ async def read_committed_range(
             data = take(extent.size_bytes)
             copy.read_into(data, extent.position)
         headers = tuple(copy.checked_headers(data, extent))
+        if isinstance(copy, ActiveSegment):
+            copy.read_back.take_in(extent.position, headers, data)
         return LogRange(headers[0].base_offset, headers[-1].end_offset, data, headers), extent
 
     try:

@@ -29,7 +29,6 @@ from stratalog.machines.chain_events import (
     ShardStopped,
 )
 from stratalog.machines.leader_events import FenceRaised, IsrCommitted, ProposeIsr
-from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model import commands
 from stratalog.model.commands import AdvanceLogStart, RollSegment
@@ -39,7 +38,6 @@ from stratalog.model.segment import SealRecord
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.disk.files import FlushLost, sync_names_of, write_durably
-from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.flusher import FlushedShard, Flusher
@@ -302,12 +300,12 @@ class Sealing:
         self._flusher.forget(old)
 
     def _make_seal(self, old: ActiveSegment) -> IndexBlock:
-        """Blocking: cut the room ahead, flush, read every batch back, check, digest, and write the index block beside
-        the file."""
+        """Blocking: cut the room ahead, flush, read back and check every batch that no upload has read back yet (all of
+        them where damage was found since), and write the index block beside the file."""
         old.file.cut_room()
         old.file.sync()
-        scan = SegmentScan.begin(old.key, ProducerTable())
-        scan.advance(old.window_reader(), old.size_bytes, lambda: self._is_closing)
+        anew = old.damage is not None
+        scan = old.read_back.finish(old.window_reader(), old.size_bytes, lambda: self._is_closing, anew=anew)
         if self._is_closing:
             raise Unavailable("the node is stopping")
         if scan.stopped is not None or scan.next_offset != old.leader.end_offset:

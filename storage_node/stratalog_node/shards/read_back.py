@@ -1,0 +1,46 @@
+"""How far a segment that is not sealed yet was read back out of its file and checked, from its start on without a gap.
+
+Uploads read every batch once, in order, soon after it was written, and check it. What the seal needs to know of a batch
+(digest, index points, times) is noted then, so that the seal reads only what no upload has read. Nothing is noted from
+what was meant to be written: each byte that counts here came out of the file and its checksum was right.
+Lives on the disk threads. Memory: nothing but itself until the first upload, then the segment's index points.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.model.batch import BatchHeader
+from stratalog.model.ids import SegmentKey
+from stratalog_node.disk.segment_scan import ReadAt, SegmentScan
+
+
+class ReadBack:
+    __slots__ = ("_key", "_scan", "_turn")
+
+    def __init__(self, key: SegmentKey) -> None:
+        self._key = key
+        self._scan: SegmentScan | None = None
+        self._turn = threading.Lock()
+
+    def take_in(self, position: int, headers: Sequence[BatchHeader], data: memoryview | bytes) -> None:
+        """These batches were read at `position` and checked. Counts what goes on where it stands; what lies elsewhere
+        is passed over, and so is all of it while another thread is at work here."""
+        if not self._turn.acquire(blocking=False):
+            return
+        try:
+            scan = self._scan
+            if scan is None:
+                scan = self._scan = SegmentScan.begin(self._key, ProducerTable())
+            scan.take_in(position, headers, data)
+        finally:
+            self._turn.release()
+
+    def finish(self, read: ReadAt, size_bytes: int, until: Callable[[], bool], *, anew: bool) -> SegmentScan:
+        """Read the rest; all of it when `anew`. Asked again it goes on where it was stopped. Blocking."""
+        with self._turn:
+            if self._scan is None or anew:
+                self._scan = SegmentScan.begin(self._key, ProducerTable())
+            return self._scan.advance(read, size_bytes, until)
