@@ -18,11 +18,12 @@ from pathlib import Path
 
 from stratalog.kafka.subscription import subscribed_topics
 from stratalog.meta_api.client import MetaClient
+from stratalog.meta_api.node_client import NodeMetaClient
 from stratalog.model.addresses import parse_address
 from stratalog.model.commands import RegisterNode
 from stratalog.model.errors import NotFound, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
-from stratalog.model.metadata import NodeInfo
+from stratalog.model.metadata import Life, NodeInfo
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
@@ -85,9 +86,9 @@ class StorageNode:
         """`clock_ms` is the wall clock, for times that are kept or told; what waits goes by the monotonic one."""
         self.settings = settings
         self.layout = NodeLayout(directory)
-        self.meta = meta
+        self.meta = NodeMetaClient(meta)
         self.store = store
-        self.topic_changes = TopicChanges(meta, settings)
+        self.topic_changes = TopicChanges(self.meta, settings)
         self.catalog = Catalog(lambda overrides: TopicSettings.resolve(settings, overrides))
         self.metrics = MetricRegistry()
         self.open_files = OpenFiles.of_process()
@@ -128,13 +129,11 @@ class StorageNode:
         taken.callback(listener.close)
         self.address = (self._listen.host, listener.getsockname()[1])
         advertised = self._advertised_address()
-        registration = await self.meta.perform(
-            RegisterNode(NodeInfo(identity.node_id, identity.storage_id, *advertised))
-        )
+        life = await self._register(NodeInfo(identity.node_id, identity.storage_id, *advertised))
         snapshot = await self.meta.snapshot()
         self.catalog.load(snapshot)
         pool = BufferPool()
-        await self._open_shards(identity.node_id, registration.node_epoch, pool)
+        await self._open_shards(identity.node_id, life.epoch, pool)
         age_clock = NodeAgeClock(self.layout.clock_file, self._clock_ms, monotonic_ms)
         taken.push_async_callback(age_clock.close)
         self._build_groups(age_clock)
@@ -162,7 +161,7 @@ class StorageNode:
         )
         self.tier = NodeTier(
             node_id=identity.node_id,
-            node_epoch=registration.node_epoch,
+            node_epoch=life.epoch,
             storage_id=identity.storage_id,
             cluster_id=self.cluster_id,
             settings=settings,
@@ -189,6 +188,12 @@ class StorageNode:
         await self.groups.start()
         self._add_metrics()
         self.server.open(listener, advertised)
+
+    async def _register(self, info: NodeInfo) -> Life:
+        """From now on every command names this life."""
+        registration = await self.meta.perform(RegisterNode(info, secrets.token_hex(8)))
+        self.meta.life = Life(info.node_id, registration.node_epoch)
+        return self.meta.life
 
     async def _open_shards(self, node_id: int, node_epoch: int, pool: BufferPool) -> None:
         """What the object store has, the disk with what runs over it, and every shard as the last life left it."""

@@ -22,6 +22,8 @@ from stratalog.model.commands import (
     CreateTopic,
     DeleteTopic,
     ForgetLocal,
+    NoteLives,
+    ProducerIdBlock,
     ProposeIsr,
     PurgeSegments,
     RaiseFence,
@@ -36,7 +38,9 @@ from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
     ChangeSet,
+    Life,
     Lock,
+    Node,
     NodeChanged,
     NodeInfo,
     PartCommit,
@@ -63,7 +67,7 @@ class Follower:
         self.topics: dict[UUID, Topic] = {}
         self.log_starts: dict[ShardKey, int] = {}
         self.segments: dict[SegmentKey, Segment] = {}
-        self.nodes: dict[int, NodeInfo] = {}
+        self.nodes: dict[int, Node] = {}
         self.version = 0
         self._encoded = EncodedLines(max_bytes=20_000, records_per_line=3)
         self._watches = [(WatchWriter(self._encoded), WatchReader())]
@@ -168,6 +172,18 @@ class ShardTableMachine(RuleBasedStateMachine):
     def register_node_and_take_ids(self, node_id: int, rack: str | None, count: int) -> None:
         self.do(RegisterNode(NodeInfo(node_id, "storage", "host", 9092, rack)))
         self.do(AllocateProducerIds(count))
+
+    @rule(node_id=st.integers(1, 4), epoch=st.integers(1, 3), is_lost=st.booleans())
+    def note_lives(self, node_id: int, epoch: int, is_lost: bool) -> None:
+        lives = (Life(node_id, epoch),)
+        self.do(NoteLives(lost=lives) if is_lost else NoteLives(heard=lives))
+
+    @rule(node_id=st.integers(1, 4), epoch=st.integers(1, 3))
+    def ask_as_some_life(self, node_id: int, epoch: int) -> None:
+        known = self.table.state.nodes.get(node_id)
+        answer = self.do(AllocateProducerIds(1, caller=Life(node_id, epoch)))
+        is_present = known is not None and known.node_epoch == epoch
+        assert isinstance(answer, ProducerIdBlock) is is_present, "only the present life is heard"
 
     @rule(name=st.sampled_from("abc"), shards=st.integers(0, 3), replicas=st.integers(1, 3))
     def create_topic(self, name: str, shards: int, replicas: int) -> None:

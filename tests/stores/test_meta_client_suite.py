@@ -44,6 +44,7 @@ from stratalog.model.errors import (
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
     Lock,
+    Node,
     NodeChanged,
     PartCommit,
     PartReplacement,
@@ -76,7 +77,8 @@ async def test_a_node_gets_a_higher_epoch_with_each_life(world: MetaWorld) -> No
     second = await world.client.perform(RegisterNode(node))
     assert second.node_epoch == 2
     assert second.cluster_id == await world.client.read_cluster_id() == world.service.cluster_id
-    assert (await world.client.snapshot()).nodes == (node,)
+    told = Node(7, node.storage_id, node.host, node.port, "a", epoch=2, is_alive=True)
+    assert (await world.client.snapshot()).nodes == (told,)
 
 
 async def test_the_version_is_that_of_the_newest_change(world: MetaWorld) -> None:

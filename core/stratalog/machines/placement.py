@@ -27,10 +27,12 @@ def place(
     Raises: Unavailable without any node, InvalidRequest for more replicas than nodes.
     """
     if not nodes:
-        raise Unavailable("no storage node has registered yet, so a segment has nowhere to go: start one, then retry")
+        raise Unavailable(
+            "no storage node has registered and is alive, so a segment has nowhere to go: start one, then retry"
+        )
     if replication_factor > len(nodes):
         raise InvalidRequest(
-            f"replication factor {replication_factor} is larger than the number of registered nodes, {len(nodes)}: "
+            f"replication factor {replication_factor} is larger than the number of living nodes, {len(nodes)}: "
             "add nodes or ask for fewer replicas"
         )
     racks = {node.node_id: node.rack for node in nodes}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, assert_never, cast
 from uuid import UUID
 
-from stratalog.machines import table_locks, table_remote, table_segments, table_topics
+from stratalog.machines import table_locks, table_nodes, table_remote, table_segments, table_topics
 from stratalog.machines.table_invariants import check_invariants
 from stratalog.machines.table_load import load_state
 from stratalog.machines.table_records import StoredRecord, TableHeader, TableWrite
@@ -116,7 +116,7 @@ class ShardTable:
                 state.header.version,
                 tuple(state.topics.values()),
                 tuple([state.view(key) for key in state.shards]),
-                tuple(entry.info for entry in state.nodes.values()),
+                tuple(entry.node for entry in state.nodes.values()),
             )
         return self._snapshot
 
@@ -144,9 +144,14 @@ class ShardTable:
 
 
 def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]:
+    if isinstance(command, commands.NodeCommand):
+        table_nodes.check_life(tx, command.caller)
     match command:
         case commands.RegisterNode():
-            return table_topics.register_node(tx, command)
+            return table_nodes.register_node(tx, command)
+        case commands.NoteLives():
+            table_nodes.note_lives(tx, command)
+            return None
         case commands.CreateTopic():
             return (yield from table_topics.create_topic(tx, command))
         case commands.DeleteTopic():

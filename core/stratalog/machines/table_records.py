@@ -11,7 +11,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import Lock, NodeInfo
+from stratalog.model.metadata import Life, Lock, Node, NodeInfo
 from stratalog.model.segment import RemotePart, SealRecord, Segment
 from stratalog.model.topic import Topic
 
@@ -29,6 +29,19 @@ class TableHeader:
 class NodeEntry:
     info: NodeInfo
     node_epoch: int
+    is_alive: bool = True
+    start_id: str = ""
+    """Of the registration that began this life."""
+
+    @property
+    def node(self) -> Node:
+        """As watchers see it."""
+        info = self.info
+        return Node(info.node_id, info.storage_id, info.host, info.port, info.rack, self.node_epoch, self.is_alive)
+
+    @property
+    def life(self) -> Life:
+        return Life(self.info.node_id, self.node_epoch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from itertools import pairwise
 from stratalog.machines.table_bounds import INT64_MAX, MAX_DIGEST_BYTES, is_object_key, is_part_in_bounds
 from stratalog.machines.table_locks import check_lock
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, describe_segment
+from stratalog.machines.upload_duty import uploader_of
 from stratalog.model.commands import CommitParts, CompleteRemote, PartOutcomes, ReplaceParts
-from stratalog.model.errors import Conflict, InvalidRequest, Rejected, StratalogError
+from stratalog.model.errors import Conflict, Fenced, InvalidRequest, Rejected, StratalogError
 from stratalog.model.ids import MAX_OFFSET, SegmentKey
-from stratalog.model.metadata import PartCommit, PartReplacement
+from stratalog.model.metadata import Life, PartCommit, PartReplacement
 from stratalog.model.parts import PartList
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, Segment, SegmentState
 
@@ -32,13 +33,13 @@ def commit_parts(tx: TableTransaction, command: CommitParts) -> Steps[PartOutcom
         if number % RECORDS_PER_STEP == 0:
             yield
         try:
-            outcomes.append(_commit_part(tx, commit))
+            outcomes.append(_commit_part(tx, commit, command.caller))
         except Rejected as refusal:
             outcomes.append(refusal)
     return tuple(outcomes)
 
 
-def _commit_part(tx: TableTransaction, commit: PartCommit) -> Segment:
+def _commit_part(tx: TableTransaction, commit: PartCommit, caller: Life | None) -> Segment:
     part = commit.part
     segment = tx.state.segment(commit.segment)
     _check_part(segment.key, part)
@@ -47,6 +48,7 @@ def _commit_part(tx: TableTransaction, commit: PartCommit) -> Segment:
     if _is_committed(parts, part):
         return segment
     _refuse_unless_partial(segment)
+    _check_uploader(tx, segment, caller)
     committed = commit_offset(segment)
     expected = segment.base_offset if commit.expected_commit_offset == NO_COMMIT else commit.expected_commit_offset
     if expected != committed:
@@ -93,6 +95,7 @@ def complete_remote(tx: TableTransaction, command: CompleteRemote) -> Segment:
             f"{describe_segment(segment.key)} is complete under manifest {remote.manifest_key}, not "
             f"{command.manifest_key}: the one named in the metadata stands"
         )
+    _check_uploader(tx, segment, command.caller)
     if segment.state is not SegmentState.SEALED:
         raise Conflict(f"{describe_segment(segment.key)} is {segment.state.name}: only a SEALED one can be complete")
     if commit_offset(segment) != segment.end_offset:
@@ -124,13 +127,13 @@ def replace_parts(tx: TableTransaction, command: ReplaceParts) -> Steps[PartOutc
         if number % RECORDS_PER_STEP == 0:
             yield
         try:
-            outcomes.append(_replace_parts(tx, replacement))
+            outcomes.append(_replace_parts(tx, replacement, command.caller))
         except Rejected as refusal:
             outcomes.append(refusal)
     return tuple(outcomes)
 
 
-def _replace_parts(tx: TableTransaction, replacement: PartReplacement) -> Segment:
+def _replace_parts(tx: TableTransaction, replacement: PartReplacement, caller: Life | None) -> Segment:
     segment = tx.state.segment(replacement.segment)
     _check_run(segment.key, replacement.old)
     _check_run(segment.key, replacement.new)
@@ -144,6 +147,7 @@ def _replace_parts(tx: TableTransaction, replacement: PartReplacement) -> Segmen
     start = parts.find(span[0])
     if parts[start : start + len(replacement.new)] == replacement.new:
         return segment
+    _check_uploader(tx, segment, caller)
     if parts[start : start + len(replacement.old)] != replacement.old:
         raise Conflict(
             f"the parts of {describe_segment(segment.key)} in {span} are not the ones to be replaced any more: read "
@@ -203,6 +207,20 @@ def _refuse_unless_partial(segment: Segment) -> None:
     if segment.remote.state is RemoteState.COMPLETE:
         raise Conflict(
             f"{describe_segment(segment.key)} is complete in the object store: nothing is to be committed to it"
+        )
+
+
+def _check_uploader(tx: TableTransaction, segment: Segment, caller: Life | None) -> None:
+    """Fence a node whose duty has passed to another, or never was its own."""
+    if caller is None:
+        return
+    nodes = tx.state.nodes
+    uploader = uploader_of(segment, lambda node_id: node_id in nodes and nodes[node_id].is_alive)
+    if uploader != caller.node_id:
+        named = "no living node" if uploader is None else f"node {uploader}"
+        raise Fenced(
+            f"{describe_segment(segment.key)} is uploaded by {named}, not by node {caller.node_id}: leave it, what was "
+            "put will be swept"
         )
 
 

@@ -29,6 +29,7 @@ def roll_segment(tx: TableTransaction, command: RollSegment) -> Segment:
     """
     segment = tx.state.segment(command.segment)
     end_offset = command.end_offset
+    _refuse_below_fence(segment, command.fence, "roll")
     if segment.state is not SegmentState.ACTIVE:
         return _rolled_before(tx, segment, end_offset)
     if not segment.base_offset <= end_offset <= MAX_OFFSET:
@@ -126,6 +127,7 @@ def _check_seal(segment: Segment, record: SealRecord) -> None:
 def propose_isr(tx: TableTransaction, command: ProposeIsr) -> Segment:
     """Shrink or grow the ISR by compare-and-set under version and epoch (rule 5)."""
     segment = _led_segment(tx, command.segment, "change the ISR of")
+    _refuse_below_fence(segment, command.fence, "change the ISR of")
     if command.expected_version != segment.isr_version:
         raise Conflict(
             f"the ISR of {describe_segment(segment.key)} is at version {segment.isr_version}, not "
@@ -159,6 +161,15 @@ def raise_fence(tx: TableTransaction, command: RaiseFence) -> Segment:
     fenced = replace(segment, fence=command.fence)
     tx.replace_segment(segment, fenced)
     return fenced
+
+
+def _refuse_below_fence(segment: Segment, fence: int, deed: str) -> None:
+    """A recovery has begun: what an earlier leader asks may rest on what it will not have been (rule 7)."""
+    if fence < segment.fence:
+        raise Fenced(
+            f"cannot {deed} {describe_segment(segment.key)} under fence {fence}: its fence is at {segment.fence}, a "
+            "recovery seals it; stop writing and read the shard's metadata again"
+        )
 
 
 def _led_segment(tx: TableTransaction, key: SegmentKey, deed: str) -> Segment:

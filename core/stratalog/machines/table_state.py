@@ -188,7 +188,7 @@ class TableTransaction:
     def put_node(self, node: NodeEntry) -> None:
         self._put(self.state.nodes, node.info.node_id, node)
         self.writes.append(PutNode(node))
-        self.changes.append(NodeChanged(node.info))
+        self.changes.append(NodeChanged(node.node))
 
     def put_lock(self, lock: Lock) -> None:
         self._put(self.state.locks, lock.name, lock)

@@ -1,4 +1,4 @@
-"""Transitions of the shard table that concern nodes, topics and shards.
+"""Transitions of the shard table that concern topics and shards.
 
 Pure functions of one transaction; each raises before it changes anything it could not undo.
 """
@@ -12,9 +12,6 @@ from typing import Final
 
 from stratalog.machines.internal_topics import refuse_internal, settings_to_create
 from stratalog.machines.placement import place
-from stratalog.machines.table_bounds import check_names
-from stratalog.machines.table_locks import end_leases
-from stratalog.machines.table_records import NodeEntry
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction
 from stratalog.model.commands import (
     AddShards,
@@ -22,37 +19,15 @@ from stratalog.model.commands import (
     AlterTopic,
     CreateTopic,
     DeleteTopic,
-    RegisterNode,
 )
 from stratalog.model.errors import AlreadyExists, Conflict, InvalidRequest, LimitExceeded
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
-from stratalog.model.metadata import Registration, life_name
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Shard, Topic
 
 MAX_SHARDS_PER_TOPIC: Final = 10_000
 MAX_SETTINGS_CHARACTERS: Final = 64 * 1024
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_MAX_INT32: Final = 2**31 - 1
-
-
-def register_node(tx: TableTransaction, command: RegisterNode) -> Registration:
-    """A node begins a life; its epoch grows by one each time.
-
-    Who registers holds the data directory's lock, so on the same storage the life before is over.
-    """
-    node = command.node
-    if not 0 <= node.node_id <= _MAX_INT32:
-        raise InvalidRequest(f"node id {node.node_id} is not between 0 and {_MAX_INT32}: choose another node.id")
-    if not node.storage_id or not node.host or not 0 < node.port < 65536:
-        raise InvalidRequest(f"node {node.node_id} must name its storage id, host and port, not {node}")
-    check_names(f"node {node.node_id}", (node.storage_id, node.host, node.rack or ""))
-    known = tx.state.nodes.get(node.node_id)
-    entry = NodeEntry(node, known.node_epoch + 1 if known else 1)
-    tx.put_node(entry)
-    if known is not None and known.info.storage_id == node.storage_id:
-        end_leases(tx, life_name(node.node_id, known.node_epoch))
-    return Registration(tx.state.header.cluster_id, entry.node_epoch)
 
 
 def create_topic(tx: TableTransaction, command: CreateTopic) -> Steps[Topic]:
@@ -149,7 +124,7 @@ def advance_log_start(tx: TableTransaction, command: AdvanceLogStart) -> Steps[S
 
 
 def _open_shards(tx: TableTransaction, topic: Topic, first_shard: int) -> Steps[None]:
-    nodes = [entry.info for entry in tx.state.nodes.values()]
+    nodes = [entry.info for entry in tx.state.nodes.values() if entry.is_alive]
     placed = place(topic.shard_count - first_shard, topic.replication_factor, nodes, tx.state.load)
     for shard, replicas in enumerate(placed, first_shard):
         key = SegmentKey(topic.topic_id, shard, 0, 0)

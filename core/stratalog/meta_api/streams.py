@@ -16,7 +16,7 @@ from stratalog.meta_api.json_shape import JsonShape, NotOfShape
 from stratalog.model.bounds import Count
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
-from stratalog.model.metadata import NodeInfo, Snapshot
+from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -46,7 +46,7 @@ class ShardLine:
 
 
 _HEAD: Final[JsonShape[SnapshotHead]] = JsonShape(SnapshotHead)
-_NODE: Final[JsonShape[NodeInfo]] = JsonShape(NodeInfo)
+_NODE: Final[JsonShape[Node]] = JsonShape(Node)
 _TOPIC: Final[JsonShape[Topic]] = JsonShape(Topic)
 _SHARD: Final[JsonShape[ShardLine]] = JsonShape(ShardLine)
 
@@ -101,7 +101,7 @@ class SnapshotReader:
 
     def __init__(self) -> None:
         self._head: SnapshotHead | None = None
-        self._nodes: list[NodeInfo] = []
+        self._nodes: list[Node] = []
         self._topics: list[Topic] = []
         self._shards: list[Shard] = []
         self._begun: list[Segment] = []

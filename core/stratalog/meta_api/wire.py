@@ -15,7 +15,7 @@ from stratalog.meta_api.problems import Problem, from_problem
 from stratalog.model.bounds import Count
 from stratalog.model.commands import COMMANDS, Command
 from stratalog.model.errors import OutcomeUnknown, StratalogError
-from stratalog.model.metadata import NodeInfo
+from stratalog.model.metadata import Node
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -36,7 +36,7 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class NodeList:
-    items: tuple[NodeInfo, ...]
+    items: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)

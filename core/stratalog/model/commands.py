@@ -15,7 +15,7 @@ from uuid import UUID
 from stratalog.model.bounds import Count, Int32
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import Lock, NodeInfo, PartCommit, PartReplacement, Registration
+from stratalog.model.metadata import Life, Lock, NodeInfo, PartCommit, PartReplacement, Registration
 from stratalog.model.segment import SealRecord, Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -33,6 +33,14 @@ class Command(Generic[R_co]):
     undo what another did meanwhile."""
 
 
+@dataclass(frozen=True, slots=True)
+class NodeCommand(Command[R_co]):
+    """A command that a node may send; each raises Fenced when the node has begun another life since."""
+
+    caller: Life | None = field(default=None, kw_only=True)
+    """The life of the node that asks; None when no node does (an operator, a tool)."""
+
+
 # Nodes ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class RegisterNode(Command[Registration]):
@@ -41,10 +49,12 @@ class RegisterNode(Command[Registration]):
     is_idempotent = True
 
     node: NodeInfo
+    start_id: str = ""
+    """Made anew by each start: one that comes twice is answered twice, and is one life. Empty: always a new life."""
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetLocal(Command[None]):
+class ForgetLocal(NodeCommand[None]):
     """The node is about to free its local copies. Raises Conflict unless each is COMPLETE in the object store, or is
     DELETED."""
 
@@ -56,7 +66,7 @@ class ForgetLocal(Command[None]):
 
 # Topics and shards ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class CreateTopic(Command[Topic]):
+class CreateTopic(NodeCommand[Topic]):
     """Create a topic, its shards and the first (ACTIVE, epoch 0, base offset 0) segment of each, in one transaction.
     Id and placement are the service's. Raises AlreadyExists, InvalidRequest."""
 
@@ -68,7 +78,7 @@ class CreateTopic(Command[Topic]):
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteTopic(Command[None]):
+class DeleteTopic(NodeCommand[None]):
     """The topic and its shards vanish from the snapshot at once; each segment becomes DELETED and stays listed by
     `deleted_segments` until it is purged."""
 
@@ -76,7 +86,7 @@ class DeleteTopic(Command[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class AddShards(Command[Topic]):
+class AddShards(NodeCommand[Topic]):
     """Let a topic grow."""
 
     topic_id: UUID
@@ -85,7 +95,7 @@ class AddShards(Command[Topic]):
 
 
 @dataclass(frozen=True, slots=True)
-class AlterTopic(Command[Topic]):
+class AlterTopic(NodeCommand[Topic]):
     """Replace the topic's settings as a whole and, with `shard_count`, let it grow, in one transaction."""
 
     topic_id: UUID
@@ -97,7 +107,7 @@ class AlterTopic(Command[Topic]):
 
 
 @dataclass(frozen=True, slots=True)
-class AdvanceLogStart(Command[Shard]):
+class AdvanceLogStart(NodeCommand[Shard]):
     """Monotonic: a lower offset than the present one changes nothing. Above the end of sealed data is allowed up to the
     caller's high watermark; segments wholly below it become DELETED (never the ACTIVE one)."""
 
@@ -109,18 +119,21 @@ class AdvanceLogStart(Command[Shard]):
 
 # Life of a segment ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class RollSegment(Command[Segment]):
+class RollSegment(NodeCommand[Segment]):
     """The ACTIVE segment ends at `end_offset` (-> SEALING) and the next one opens there, epoch + 1 (rule 1), in one
-    transaction. Returns the new ACTIVE segment. Raises Fenced when `segment` is not the active one."""
+    transaction. Returns the new ACTIVE segment. Raises Fenced when `segment` is not the active one, or its fence is
+    above the caller's."""
 
     is_idempotent = True
 
     segment: SegmentKey
     end_offset: Count
+    fence: Count = 0
+    """Under which the caller acts: 0 for the leader that the segment was opened with, its own for a recovery."""
 
 
 @dataclass(frozen=True, slots=True)
-class SealSegment(Command[Segment]):
+class SealSegment(NodeCommand[Segment]):
     """SEALING -> SEALED, once (rule 10). Raises Conflict for another record than the one that is there. The answer is
     DELETED already when the log start passed its end while it was ACTIVE."""
 
@@ -131,18 +144,21 @@ class SealSegment(Command[Segment]):
 
 
 @dataclass(frozen=True, slots=True)
-class ProposeIsr(Command[Segment]):
+class ProposeIsr(NodeCommand[Segment]):
     """Shrink or grow the ISR by compare-and-set (rule 5). Raises Conflict when `expected_version` is not the present
-    one, Fenced when the segment has no leader any more."""
+    one, Fenced when the segment has no leader any more, or its fence is above the caller's."""
 
     segment: SegmentKey
     isr: tuple[Int32, ...]
     expected_version: Count
+    fence: Count = 0
+    """As of `RollSegment`."""
 
 
 @dataclass(frozen=True, slots=True)
-class RaiseFence(Command[Segment]):
-    """Void the appends of leaders below `fence` (rule 7). Raises Fenced when it is above that already."""
+class RaiseFence(NodeCommand[Segment]):
+    """Void what leaders below `fence` do: appends, changes of the ISR, rolls (rule 7). Raises Fenced when it is above
+    that already."""
 
     is_idempotent = True
 
@@ -151,7 +167,7 @@ class RaiseFence(Command[Segment]):
 
 
 @dataclass(frozen=True, slots=True)
-class PurgeSegments(Command[None]):
+class PurgeSegments(NodeCommand[None]):
     """Forget DELETED segments whose files and objects are gone."""
 
     is_idempotent = True
@@ -165,9 +181,10 @@ PartOutcomes: TypeAlias = tuple[Segment | StratalogError, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CommitParts(Command[PartOutcomes]):
+class CommitParts(NodeCommand[PartOutcomes]):
     """Commit parts in one transaction; each stands or falls alone by its compare-and-set (a deleted or moved segment
-    does not spoil its neighbours in a bundle). Raises Fenced when the lock is lost."""
+    does not spoil its neighbours in a bundle), and by whether the caller is the segment's uploader. Raises Fenced when
+    the lock is lost."""
 
     is_idempotent = True
 
@@ -176,7 +193,7 @@ class CommitParts(Command[PartOutcomes]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaceParts(Command[PartOutcomes]):
+class ReplaceParts(NodeCommand[PartOutcomes]):
     """Point committed parts at other objects with the same offsets; each replacement stands or falls alone. Raises
     Fenced when the lock is lost."""
 
@@ -187,7 +204,7 @@ class ReplaceParts(Command[PartOutcomes]):
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteRemote(Command[Segment]):
+class CompleteRemote(NodeCommand[Segment]):
     """SEALED and committed to its end -> COMPLETE. The caller has read the manifest back and checked it."""
 
     is_idempotent = True
@@ -201,7 +218,7 @@ class CompleteRemote(Command[Segment]):
 
 # Locks and numbers ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class AcquireLock(Command[Lock]):
+class AcquireLock(NodeCommand[Lock]):
     """Take or renew a write lock. Raises Conflict while another holder's lease lasts."""
 
     is_idempotent = True
@@ -214,7 +231,7 @@ class AcquireLock(Command[Lock]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseLock(Command[None]):
+class ReleaseLock(NodeCommand[None]):
     """Give a write lock back. One that is gone already, or has passed to another, is left as it is."""
 
     is_idempotent = True
@@ -231,7 +248,7 @@ class ProducerIdBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class AllocateProducerIds(Command[ProducerIdBlock]):
+class AllocateProducerIds(NodeCommand[ProducerIdBlock]):
     """A block of producer ids never given before. One whose answer was lost is never used: there are enough of them."""
 
     is_idempotent = True
@@ -239,7 +256,19 @@ class AllocateProducerIds(Command[ProducerIdBlock]):
     count: int
 
 
-TableCommand: TypeAlias = (
+# The meta service's own --------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class NoteLives(Command[None]):
+    """Say of lives that their leases ended, or that they were heard of again; what is not the present life of its node
+    is passed over. Nobody asks for it over the network."""
+
+    is_idempotent = True
+
+    lost: tuple[Life, ...] = ()
+    heard: tuple[Life, ...] = ()
+
+
+AskedCommand: TypeAlias = (
     RegisterNode
     | ForgetLocal
     | CreateTopic
@@ -259,6 +288,7 @@ TableCommand: TypeAlias = (
     | ReleaseLock
     | AllocateProducerIds
 )
-COMMANDS: Final[tuple[type[Command[Any]], ...]] = get_args(TableCommand)  # their results differ, so Any
-"""Every kind of command."""
+COMMANDS: Final[tuple[type[Command[Any]], ...]] = get_args(AskedCommand)  # their results differ, so Any
+"""Every kind of command that may be asked for."""
+TableCommand: TypeAlias = AskedCommand | NoteLives
 TableResult: TypeAlias = Registration | Topic | Segment | Shard | PartOutcomes | Lock | ProducerIdBlock | None

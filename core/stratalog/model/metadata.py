@@ -26,6 +26,33 @@ class NodeInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Life:
+    """One life of a node: from one registration to the next. What an earlier life asks is `Fenced`."""
+
+    node_id: Int32
+    epoch: Count
+    """Of the registration (`Registration.node_epoch`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A storage node as the meta service knows it: what it said of itself, its present life, and whether that lives."""
+
+    node_id: Int32
+    storage_id: str
+    host: str
+    port: int
+    rack: str | None = None
+    epoch: Count = 0
+    is_alive: bool = True
+    """False from the end of its lease until it is heard of again. Not alive is not gone: what it holds counts."""
+
+    @property
+    def life(self) -> Life:
+        return Life(self.node_id, self.epoch)
+
+
+@dataclass(frozen=True, slots=True)
 class Registration:
     cluster_id: str
     node_epoch: Count
@@ -80,7 +107,7 @@ class Snapshot:
     version: int
     topics: tuple[Topic, ...]
     shards: tuple[Shard, ...]
-    nodes: tuple[NodeInfo, ...]
+    nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +142,7 @@ class SegmentPurged:
 
 @dataclass(frozen=True, slots=True)
 class NodeChanged:
-    node: NodeInfo
+    node: Node
 
 
 Change: TypeAlias = TopicChanged | TopicDeleted | ShardChanged | SegmentChanged | SegmentPurged | NodeChanged

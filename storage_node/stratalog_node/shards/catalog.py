@@ -17,8 +17,8 @@ from stratalog.model.in_order import find, place_of
 from stratalog.model.metadata import (
     Change,
     ChangeSet,
+    Node,
     NodeChanged,
-    NodeInfo,
     SegmentChanged,
     SegmentPurged,
     ShardChanged,
@@ -53,7 +53,7 @@ class Catalog:
         self._by_id: dict[UUID, Topic] = {}
         self._settings: dict[UUID, TopicSettings] = {}
         self._shards: dict[ShardKey, _ShardEntry] = {}
-        self._nodes: dict[int, NodeInfo] = {}
+        self._nodes: dict[int, Node] = {}
         self._listeners: list[Callable[[Change], None]] = []
         self.version = -1
 
@@ -70,7 +70,7 @@ class Catalog:
     def topic_settings(self, topic_id: UUID) -> TopicSettings:
         return self._settings[topic_id]
 
-    def nodes(self) -> Iterable[NodeInfo]:
+    def nodes(self) -> Iterable[Node]:
         return self._nodes.values()
 
     def shard_keys(self) -> Iterable[ShardKey]:

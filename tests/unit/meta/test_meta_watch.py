@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from stratalog.model.errors import NotFound
-from stratalog.model.metadata import ChangeSet, NodeChanged, NodeInfo
+from stratalog.model.metadata import ChangeSet, Node, NodeChanged
 from stratalog_meta.watch import ChangeHistory
 from support.meta_worlds import collect
 
 
 def change_set(version: int, size: int = 1) -> ChangeSet:
-    return ChangeSet(version, tuple(NodeChanged(NodeInfo(number, "s", "h", 1)) for number in range(size)))
+    return ChangeSet(version, tuple(NodeChanged(Node(number, "s", "h", 1)) for number in range(size)))
 
 
 async def test_the_history_keeps_the_newest_changes_within_its_bound() -> None:

@@ -75,22 +75,22 @@ async def test_a_port_that_is_taken_leaves_nothing_behind(bench: Bench) -> None:
     await bench.starts_and_has_the_record()
 
 
-def names_taken(node: StorageNode) -> None:
+def names_taken(bench: Bench, node: StorageNode) -> None:
     """The last step but one of a start: everything runs by then."""
     node.metrics.register("stratalog_disk_free_bytes", "gauge", "Somebody else's.", lambda: 0)
 
 
-def meta_away(node: StorageNode) -> None:
-    node.meta.fail("snapshot", Unavailable("the meta service is away"))  # type: ignore[attr-defined]
+def meta_away(bench: Bench, node: StorageNode) -> None:
+    bench.meta.fail("snapshot", Unavailable("the meta service is away"))
 
 
 @pytest.mark.parametrize(("prepare", "error"), [(meta_away, Unavailable), (names_taken, ValueError)])
 async def test_a_start_that_fails_at_any_step_leaves_nothing_behind(
-    bench: Bench, prepare: Callable[[StorageNode], None], error: type[Exception]
+    bench: Bench, prepare: Callable[[Bench, StorageNode], None], error: type[Exception]
 ) -> None:
     before = held()
     node = bench.node()
-    prepare(node)
+    prepare(bench, node)
     with pytest.raises(error):
         await node.start()
     await eventually(lambda: held() <= before)

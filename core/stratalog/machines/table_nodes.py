@@ -1,0 +1,65 @@
+"""Transitions of the shard table that concern nodes: each registration begins a life, and every command names one.
+
+An old life is refused by its epoch, whatever any clock says. Whether a life is alive is told by the leases of the
+service's leader (`node_leases`) and kept here, so that all see the same and a new leader goes on from it.
+Pure functions of one transaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from stratalog.machines.table_bounds import check_names
+from stratalog.machines.table_locks import end_leases
+from stratalog.machines.table_records import NodeEntry
+from stratalog.machines.table_state import TableTransaction
+from stratalog.model.commands import NoteLives, RegisterNode
+from stratalog.model.errors import Fenced, InvalidRequest
+from stratalog.model.metadata import Life, Registration, life_name
+
+_MAX_INT32: Final = 2**31 - 1
+
+
+def register_node(tx: TableTransaction, command: RegisterNode) -> Registration:
+    """A node begins a life; its epoch grows by one each time.
+
+    Who registers holds the data directory's lock, so on the same storage the life before is over. On another storage
+    that is not known here: the service waits for the old life's lease before it asks the table.
+    """
+    node = command.node
+    if not 0 <= node.node_id <= _MAX_INT32:
+        raise InvalidRequest(f"node id {node.node_id} is not between 0 and {_MAX_INT32}: choose another node.id")
+    if not node.storage_id or not node.host or not 0 < node.port < 65536:
+        raise InvalidRequest(f"node {node.node_id} must name its storage id, host and port, not {node}")
+    check_names(f"node {node.node_id}", (node.storage_id, node.host, node.rack or "", command.start_id))
+    known = tx.state.nodes.get(node.node_id)
+    if known is not None and command.start_id and (known.start_id, known.info) == (command.start_id, node):
+        return Registration(tx.state.header.cluster_id, known.node_epoch)
+    entry = NodeEntry(node, known.node_epoch + 1 if known else 1, True, command.start_id)
+    tx.put_node(entry)
+    if known is not None and known.info.storage_id == node.storage_id:
+        end_leases(tx, life_name(node.node_id, known.node_epoch))
+    return Registration(tx.state.header.cluster_id, entry.node_epoch)
+
+
+def note_lives(tx: TableTransaction, command: NoteLives) -> None:
+    """Whether nodes are alive, as their leases say. A life that is not the present one is passed over."""
+    for lives, is_alive in ((command.lost, False), (command.heard, True)):
+        for life in lives:
+            known = tx.state.nodes.get(life.node_id)
+            if known is not None and known.life == life and known.is_alive is not is_alive:
+                tx.put_node(replace(known, is_alive=is_alive))
+
+
+def check_life(tx: TableTransaction, caller: Life | None) -> None:
+    """Refuse a node that has begun another life since."""
+    if caller is None:
+        return
+    known = tx.state.nodes.get(caller.node_id)
+    if known is None or known.node_epoch != caller.epoch:
+        present = "was never registered" if known is None else f"is in its life {known.node_epoch}"
+        raise Fenced(
+            f"life {caller.epoch} of node {caller.node_id} is not the present one (the node {present}): this process "
+            "must stop, or register anew"
+        )

@@ -1,0 +1,25 @@
+"""Who uploads a segment: exactly one node at any time, found alike by the nodes and by the meta service.
+
+Pure. Nothing is stored for it: it follows from the segment and from who is alive, so a dead node's duties pass on with
+the change that tells of its death. Two nodes that see different changes may both think it theirs; the meta service,
+which knows the newest, fences the commits of the wrong one.
+Source: docs/design.md sections 3 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stratalog.model.segment import Segment
+
+
+def uploader_of(segment: Segment, is_alive: Callable[[int], bool]) -> int | None:
+    """The leader while there is one, dead or not: only it knows what may go up, and a recovery takes it away. Then the
+    first living holder in the order of the replicas, so that the leader that was goes on with what its page cache has;
+    None while none lives."""
+    if segment.leader is not None:
+        return segment.leader
+    holders = segment.local_nodes or segment.replicas
+    in_order = [node for node in segment.replicas if node in holders]
+    in_order += [node for node in holders if node not in in_order]
+    return next((node for node in in_order if is_alive(node)), None)

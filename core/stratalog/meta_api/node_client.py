@@ -1,0 +1,56 @@
+"""The door to metadata for one node: every command that goes through it names the node's life.
+
+So no part of a node can forget to say who asks, and what is still on its way when the node begins another life, or when
+another process has taken its place, is fenced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import TypeVar
+from uuid import UUID
+
+from stratalog.meta_api.client import MetaClient
+from stratalog.model.commands import Command, NodeCommand
+from stratalog.model.metadata import ChangeSet, Life, Snapshot
+from stratalog.model.segment import Segment
+from stratalog.model.topic import Topic
+
+R = TypeVar("R")
+
+
+class NodeMetaClient:
+    """Implements `MetaClient` over another one, which its owner closes."""
+
+    def __init__(self, meta: MetaClient) -> None:
+        self._meta = meta
+        self.life: Life | None = None
+        """Since its registration; before it commands name no caller."""
+
+    async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
+        if isinstance(command, NodeCommand) and self.life is not None:
+            command = replace(command, caller=self.life)
+        return await self._meta.perform(command, validate_only=validate_only)
+
+    # Reading is the same for everybody --------------------------------------------------------------------------
+    async def read_cluster_id(self) -> str:
+        return await self._meta.read_cluster_id()
+
+    async def snapshot(self) -> Snapshot:
+        return await self._meta.snapshot()
+
+    async def read_version(self) -> int:
+        return await self._meta.read_version()
+
+    def watch(self, after_version: int) -> AsyncIterator[ChangeSet]:
+        return self._meta.watch(after_version)
+
+    async def topic(self, topic_id: UUID) -> Topic:
+        return await self._meta.topic(topic_id)
+
+    async def deleted_segments(self) -> list[Segment]:
+        return await self._meta.deleted_segments()
+
+    async def purged_topics(self) -> frozenset[UUID]:
+        return await self._meta.purged_topics()

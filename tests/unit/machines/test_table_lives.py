@@ -1,0 +1,186 @@
+"""A command names the life of the node that asks; what an earlier life asks is refused, whatever it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from stratalog.machines.shard_table import ShardTable
+from stratalog.model.commands import (
+    COMMANDS,
+    AcquireLock,
+    AdvanceLogStart,
+    AllocateProducerIds,
+    CommitParts,
+    CreateTopic,
+    NodeCommand,
+    NoteLives,
+    ProposeIsr,
+    RegisterNode,
+    RollSegment,
+    SealSegment,
+)
+from stratalog.model.errors import Fenced, InvalidRequest, Unavailable
+from stratalog.model.metadata import Life, Node, NodeChanged, NodeInfo, PartCommit
+from stratalog.model.segment import RemotePart, Segment
+from stratalog_meta.stores import encoding
+from support.table_stories import NEW_ID, TableStory, record_of, state_of
+
+NODE = NodeInfo(1, "storage-1", "host", 9092)
+
+
+def test_every_command_but_a_registration_may_name_its_caller() -> None:
+    assert [kind for kind in COMMANDS if not issubclass(kind, NodeCommand)] == [RegisterNode]
+
+
+def test_an_earlier_life_is_fenced_by_every_command() -> None:
+    story = TableStory()
+    key = story.active(story.topic()).key
+    story.do(RegisterNode(NODE))
+    before = state_of(story.table)
+    for command in (
+        RollSegment(key, 5),
+        ProposeIsr(key, (1,), 0),
+        AdvanceLogStart(key.shard_key, 0),
+        AcquireLock("tier/1", "node-1/1", 1_000),
+        AllocateProducerIds(1),
+        CreateTopic("more", 1, 1, {}),
+    ):
+        with pytest.raises(Fenced, match="life 1 of node 1 is not the present one"):
+            story.do(replace(command, caller=Life(1, 1)))
+    assert state_of(story.table) == before
+
+
+def test_the_present_life_is_heard_and_one_that_never_was_is_not() -> None:
+    story = TableStory()
+    key = story.active(story.topic()).key
+    story.do(RollSegment(key, 5, caller=Life(1, 1)))
+    for stranger in (Life(1, 2), Life(9, 1)):
+        with pytest.raises(Fenced):
+            story.do(AllocateProducerIds(1, caller=stranger))
+
+
+def test_a_registration_that_is_sent_again_is_the_same_life() -> None:
+    story = TableStory(nodes=0)
+    first = story.do(RegisterNode(NODE, "start-a")).result
+    again = story.do(RegisterNode(NODE, "start-a"))
+    assert again.result == first and again.writes == ()
+    assert story.do(RegisterNode(NODE, "start-b")).result.node_epoch == first.node_epoch + 1
+    assert story.do(RegisterNode(NODE)).result.node_epoch == first.node_epoch + 2, "unnamed, it is always a new one"
+
+
+def test_a_registration_that_comes_late_begins_no_life_over_the_one_it_began() -> None:
+    """The first try was slow on its way, the second was answered: the node lives by that answer."""
+    story = TableStory(nodes=0)
+    answered = story.do(RegisterNode(NODE, "start-a")).result
+    story.do(RegisterNode(NODE, "start-a"))
+    story.do(AllocateProducerIds(1, caller=Life(1, answered.node_epoch)))
+
+
+def test_a_start_is_named_in_a_line() -> None:
+    with pytest.raises(InvalidRequest):
+        TableStory(nodes=0).do(RegisterNode(NODE, "x" * 513))
+
+
+def test_watchers_hear_who_is_alive_and_in_which_life() -> None:
+    story = TableStory(nodes=2)
+    told = story.do(NoteLives(lost=(Life(1, 1), Life(2, 1)))).change_set
+    assert told is not None
+    assert told.changes == tuple(
+        NodeChanged(Node(number, f"storage-{number}", "host", 9092, None, 1, is_alive=False)) for number in (1, 2)
+    )
+    story.do(NoteLives(heard=(Life(2, 1),)))
+    assert {node.node_id: node.is_alive for node in story.table.snapshot().nodes} == {1: False, 2: True}
+    story.do(RegisterNode(NODE))
+    assert {(node.node_id, node.epoch, node.is_alive) for node in story.table.snapshot().nodes} == {
+        (1, 2, True),
+        (2, 1, True),
+    }
+
+
+def test_the_end_of_an_earlier_life_says_nothing_of_the_present_one() -> None:
+    story = TableStory()
+    story.do(RegisterNode(NODE))
+    noted = story.do(NoteLives(lost=(Life(1, 1), Life(7, 1))))
+    assert noted.change_set is None and noted.writes == ()
+
+
+def test_a_node_that_is_not_alive_may_still_ask_but_gets_no_new_shards() -> None:
+    """Its lease says nothing about what it holds: safety rests on epochs and fences."""
+    story = TableStory(nodes=2)
+    story.do(NoteLives(lost=(Life(1, 1),)))
+    topic = story.topic(shards=4)
+    assert {story.active(topic, shard).leader for shard in range(4)} == {2}
+    story.do(AllocateProducerIds(1, caller=Life(1, 1)))
+    with pytest.raises(InvalidRequest, match="replication factor 2"):
+        story.topic("more", replicas=2)
+    story.do(NoteLives(lost=(Life(2, 1),)))
+    with pytest.raises(Unavailable):
+        story.topic("more")
+
+
+def test_lives_outlast_the_process_that_noted_them() -> None:
+    story = TableStory(nodes=0)
+    items = {}
+    for command in (RegisterNode(NODE, "start-a"), NoteLives(lost=(Life(1, 1),))):
+        items.update({key: value for key, value in encoding.encode(story.do(command).writes) if value is not None})
+    loaded = ShardTable.load(encoding.decode(sorted(items.items()), "items"), "items")
+    assert loaded is not None and state_of(loaded) == state_of(story.table)
+    assert loaded.apply(RegisterNode(NODE, "start-a"), 5, UUID(int=8)).result.node_epoch == 1
+
+
+def test_a_node_of_before_there_were_lives_is_alive() -> None:
+    header, _ = encoding.encode(TableStory().do(RegisterNode(NODE)).writes[::-1])
+    stored = [header, (b"n" + (1).to_bytes(8, "big"), b'["storage-1","host",9092,null,3]')]
+    loaded = ShardTable.load(encoding.decode([(key, value or b"") for key, value in stored], "items"), "items")
+    assert loaded is not None
+    assert loaded.snapshot().nodes == (Node(1, "storage-1", "host", 9092, None, 3, is_alive=True),)
+
+
+# Who uploads ----------------------------------------------------------------------------------------------------
+def commit(story: TableStory, segment: Segment, caller: Life | None, base: int = 0, end: int = 5) -> object:
+    piece = RemotePart(f"chunk-{base}", 0, 10, base, end)
+    lock = story.lock()
+    commits = (PartCommit(segment.key, base, piece),)
+    (outcome,) = story.table.apply(CommitParts(lock, commits, caller=caller), story.now_ms, NEW_ID).result
+    return outcome
+
+
+def test_the_leader_uploads_what_it_leads_and_nobody_else() -> None:
+    story = TableStory(nodes=3)
+    segment = story.active(story.topic(replicas=2))
+    leader, follower = segment.replicas
+    stranger = ({1, 2, 3} - set(segment.replicas)).pop()
+    for other in (follower, stranger):
+        refused = commit(story, segment, Life(other, 1))
+        assert isinstance(refused, Fenced) and f"uploaded by node {leader}, not by node {other}" in str(refused)
+    assert isinstance(commit(story, segment, Life(leader, 1)), Segment)
+    assert isinstance(commit(story, segment, Life(follower, 1)), Segment), "what is there already is there"
+
+
+def test_a_sealed_segment_passes_to_the_next_living_holder() -> None:
+    story = TableStory(nodes=3)
+    segment = story.active(story.topic(replicas=3))
+    story.roll(segment.key, 5)
+    first, second, third = segment.replicas
+    story.do(SealSegment(segment.key, record_of(segment.key, 5, (first, second))))
+    assert isinstance(commit(story, segment, Life(second, 1)), Fenced)
+    story.do(NoteLives(lost=(Life(first, 1),)))
+    assert isinstance(commit(story, segment, Life(third, 1)), Fenced), "it holds no copy that proved the digest"
+    assert isinstance(commit(story, segment, Life(second, 1), 0, 3), Segment)
+    story.do(NoteLives(heard=(Life(first, 1),)))
+    assert isinstance(commit(story, segment, Life(second, 1), 3, 5), Fenced), "and back"
+    assert isinstance(commit(story, segment, Life(first, 1), 3, 5), Segment)
+
+
+def test_nobody_uploads_while_no_holder_lives() -> None:
+    story = TableStory(nodes=2)
+    segment = story.active(story.topic(replicas=1))
+    story.roll(segment.key, 5)
+    story.do(SealSegment(segment.key, record_of(segment.key, 5, segment.replicas)))
+    (holder,) = segment.replicas
+    story.do(NoteLives(lost=(Life(holder, 1),)))
+    refused = commit(story, segment, Life(holder, 1))
+    assert isinstance(refused, Fenced) and "no living node" in str(refused)
