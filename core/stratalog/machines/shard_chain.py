@@ -345,10 +345,10 @@ class ShardChain:
 
     # Segments -----------------------------------------------------------------------------------------------------
     def _named(self, event: ActiveNamed | ActiveUnknown, now_ms: int) -> list[ChainEffect]:
-        if isinstance(event, ActiveUnknown) or event.leader != self.node_id:
-            return self._refuse_rest(
-                AppendFailure.NOT_OPEN, "this node leads no active segment of the shard yet", now_ms
-            )
+        if isinstance(event, ActiveUnknown) or event.leader is None:
+            return self._refuse_rest(AppendFailure.NOT_OPEN, AppendFailure.NOT_OPEN.value, now_ms)
+        if event.leader != self.node_id:
+            return self._refuse_rest(AppendFailure.NOT_LEADER, AppendFailure.NOT_LEADER.value, now_ms)
         doubted = event.key.epoch == self.doubted_epoch
         self._opening = SegmentLeader(
             event.key, self.node_id, self.policy, event.producers, isr=event.isr, is_tail_doubted=doubted

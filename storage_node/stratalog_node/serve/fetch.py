@@ -299,6 +299,8 @@ class PendingFetch(Parkable):
     def _refusal(self, name: str, shard: ShardLog | None, wanted: PartitionFetch) -> int:
         if shard is None:
             return self._desk.missing_shard_error(name, wanted.partition)
+        if not shard.is_leader:  # what it knows of the high watermark may be old, and would make consumers jump
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if wanted.current_leader_epoch >= 0 and (order := shard.compare_epoch(wanted.current_leader_epoch)):
             return ErrorCode.FENCED_LEADER_EPOCH if order < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
         if wanted.fetch_offset < shard.log_start_offset:
@@ -425,6 +427,8 @@ def _empty(partition: int, shard: ShardLog) -> FetchedPartition[Piece]:
 
 
 def _failed(partition: int, code: int, shard: ShardLog | None) -> FetchedPartition[Piece]:
+    if shard is not None and not shard.is_leader:
+        return FetchedPartition(partition, code, -1, -1, -1, current_leader=shard.leader)
     if shard is None or not shard.is_end_known:
         return FetchedPartition(partition, code, -1, -1, -1)
     return FetchedPartition(partition, code, shard.high_watermark, shard.last_stable_offset, shard.log_start_offset)

@@ -37,6 +37,8 @@ class PartitionCount:
         active = self._active
         if shard.active is not active or shard.log_start_offset != self._log_start_offset or shard.stop is not None:
             return None
+        if not shard.is_leader:
+            return None
         if self._is_cut:
             return 0
         if active is None or not self._grows:

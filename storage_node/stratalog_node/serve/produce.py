@@ -107,7 +107,10 @@ class PendingProduce(Answer):
 
     def fail(self, slot: Slot, code: int, message: str | None = None, log_start_offset: int = -1) -> None:
         """Refuse one batch in Kafka's words."""
-        self._settle(slot, ProducedPartition(slot[2], code, -1, -1, log_start_offset, message))
+        leader = (
+            self.serving.leader_of(self._names[slot[0]], slot[2]) if code == ErrorCode.NOT_LEADER_OR_FOLLOWER else None
+        )
+        self._settle(slot, ProducedPartition(slot[2], code, -1, -1, log_start_offset, message, leader))
 
     def _settle(self, slot: Slot, answer: ProducedPartition) -> None:
         topic, position, _ = slot
@@ -207,7 +210,12 @@ class PendingSingle(Answer):
             self._waits_in.pop(self, None)
         self.serving.stats.produce_errors += 1
         if self.acks:
-            self._answer(ProducedPartition(self._partition, code, -1, -1, log_start_offset, message))
+            leader = (
+                self.serving.leader_of(self._name, self._partition)
+                if code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                else None
+            )
+            self._answer(ProducedPartition(self._partition, code, -1, -1, log_start_offset, message, leader))
         else:
             self._connection.close(f"produce with acks=0 failed: error {code} {message}")
 

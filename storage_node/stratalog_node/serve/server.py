@@ -57,7 +57,7 @@ class KafkaServer:
         self.limits = ServeLimits.of(settings, most_connections)
         self.stats = ServeStats()
         self.budget = ByteBudget(settings.queued_max_request_bytes)
-        self.serving = Serving(self.loop, turn, self.limits, self.stats, pool, self.budget)
+        self.serving = Serving(self.loop, turn, self.limits, self.stats, pool, self.budget, shards.leader_of)
         self._advertised = registry.advertised()
         self._fetches = FetchDesk(self.serving, services.catalog, shards, reader)
         self._produce = ProduceHandler(self.serving, services.catalog, shards.by_name)

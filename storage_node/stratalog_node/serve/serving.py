@@ -6,6 +6,7 @@ Made before them and never changed: a connection knows this, and not who accepte
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from stratalog.settings.process import ProcessSettings
@@ -66,3 +67,5 @@ class Serving:
     pool: BufferPool
     budget: ByteBudget
     """Of frames that are being received."""
+    leader_of: Callable[[str, int], tuple[int, int] | None]
+    """Which other node leads a shard, and its epoch, as far as this one knows."""

@@ -99,6 +99,13 @@ class Catalog:
             return segments[-1]
         return None
 
+    def leader_of(self, key: ShardKey) -> tuple[int, int] | None:
+        """Who leads the newest segment, and its epoch. It may be SEALING still: a roll is told in two pieces."""
+        segments = self.segments(key)
+        if not segments or segments[-1].leader is None:
+            return None
+        return segments[-1].leader, segments[-1].epoch
+
     def segment(self, key: SegmentKey) -> Segment | None:
         return find(self.segments(key.shard_key), key)
 

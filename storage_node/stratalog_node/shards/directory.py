@@ -36,6 +36,11 @@ class ShardDirectory:
             return shards[shard]
         return None
 
+    def leader_of(self, topic: str, shard: int) -> tuple[int, int] | None:
+        """Which other node leads it, and its epoch; None when this one does, none, or nobody knows."""
+        found = self.by_name(topic, shard)
+        return found.leader if found is not None else None
+
     @property
     def count(self) -> int:
         return len(self._shards)
@@ -98,6 +103,7 @@ class ShardDirectory:
                 if shard is not None:
                     if segment.state is SegmentState.DELETED:
                         shard.missing.discard(segment.key)
+                    shard.see_who_leads()
                     self._context.events.segment_changed(shard, segment)
             case _:
                 pass

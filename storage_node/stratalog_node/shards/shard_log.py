@@ -90,6 +90,7 @@ class ShardLog:
         "ended",
         "high_watermark",
         "inherited",
+        "is_leader",
         "key",
         "log_start_offset",
         "missing",
@@ -135,8 +136,11 @@ class ShardLog:
         self.inherited: tuple[ProducerSnapshot, ...] | None = None
         """Producers that the first file opened in this life begins with, where recovery knows them."""
         self.waiters: set[FetchWaiter] = set()
+        self.is_leader = False
+        """Whether this node leads the shard: as a plain attribute, for each fetch and each batch asks."""
         self._pending: list[OfferedBatch] = []
         self._is_dirty = False
+        self.see_who_leads()
 
     # What others ask ------------------------------------------------------------------------------------------------
     @property
@@ -163,9 +167,18 @@ class ShardLog:
         return segment.epoch if segment else -1
 
     @property
-    def is_leader(self) -> bool:
-        segment = self.context.catalog.active_segment(self.key)
-        return segment is not None and segment.leader == self.context.node_id
+    def leader(self) -> tuple[int, int] | None:
+        """Which other node leads, and the epoch; None when none does, or this one."""
+        named = self.context.catalog.leader_of(self.key)
+        return None if named is None or named[0] == self.context.node_id else named
+
+    def see_who_leads(self) -> None:
+        """The metadata changed, or the shard stopped. Whoever waits learns that another leads."""
+        named, stop = self.context.catalog.leader_of(self.key), self.stop
+        is_named = named is not None and named[0] == self.context.node_id
+        if self.is_leader is not (is_leader := is_named and not (stop is not None and stop.ends_leading)):
+            self.is_leader = is_leader
+            self.wake_waiters()
 
     def compare_epoch(self, epoch: int) -> int:
         """-1: a client with this epoch has stale metadata; 1: it knows more than we do; 0: serve it."""
@@ -250,6 +263,7 @@ class ShardLog:
             case DoubtCopy(epoch, reason):
                 self._doubt(epoch, reason)
             case TellReaders():
+                self.see_who_leads()
                 self.wake_waiters()
             case _:
                 self.workers.sealing.perform(self, self._unsealed(effect.epoch), effect)
@@ -358,6 +372,7 @@ class ShardLog:
         leaders = tuple(copy.leader for copy in ended)
         self.tell(ShardRecovered(leaders, active.leader if active else None, high_watermark, doubted_epoch, stop))
         self.high_watermark = self.chain.high_watermark
+        self.see_who_leads()
 
     def begin_service(self, owed_seals: Sequence[int]) -> None:
         """What the last life owes may be asked for. `owed_seals`: epochs that the meta service knows as ended."""

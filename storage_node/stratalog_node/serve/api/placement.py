@@ -57,6 +57,8 @@ def led_shard(
     shard = services.shards.get(key)
     if shard is None:
         raise NotHere(ErrorCode.LEADER_NOT_AVAILABLE, f"{where} is still being opened on this node: try again")
+    if not shard.is_leader:
+        raise NotHere(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{where} was led by this node: ask again who leads")
     if leader_epoch != ANY_EPOCH:
         if leader_epoch < active.epoch:
             raise NotHere(ErrorCode.FENCED_LEADER_EPOCH, f"{where} is at epoch {active.epoch}, not {leader_epoch}")
