@@ -14,13 +14,14 @@ from uuid import UUID
 
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import PutHeader, TableHeader
-from stratalog.model.commands import Command
+from stratalog.model.commands import Command, RegisterNode
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import ChangeSet, Snapshot
+from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
-from stratalog_meta.stats import MetaStats
+from stratalog_meta.lives import LifeKeeper, monotonic_ms
+from stratalog_meta.stats import LifeStats, MetaStats
 from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_meta.watch import MAX_CHANGES, ChangeHistory
 from stratalog_meta.writer import TableWriter
@@ -39,14 +40,21 @@ class MetaService:
         *,
         new_id: Callable[[], UUID] = uuid.uuid4,
         max_history_changes: int = MAX_CHANGES,
+        lease_ms: int | None = None,
+        monotonic_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
+        """Without `lease_ms` it keeps no leases: its nodes live in its process, and die with it."""
         self._store = store
         self._clock_ms = clock_ms
         self._new_id = new_id
         self._max_history_changes = max_history_changes
+        self._lease_ms = lease_ms
+        self._monotonic_ms = monotonic_ms
+        self._lives: LifeKeeper | None = None
         self._running: tuple[TableWriter, ChangeHistory, str] | None = None
         self._is_closed = False
         self.stats = MetaStats()
+        self.life_stats = LifeStats()
 
     async def start(self) -> None:
         """Load the store (a new one gets its cluster id) and begin to serve.
@@ -70,18 +78,24 @@ class MetaService:
             self._store,
             self._clock_ms,
             self._new_id,
-            history.publish,
+            self._publish,
             self.stats,
-            restart_history=history.restart,
+            restart_history=self._restart_history,
         )
         writer.start()
         self._running = (writer, history, table.cluster_id)
+        if self._lease_ms is not None:
+            nodes = table.snapshot().nodes
+            self._lives = LifeKeeper(self._lease_ms, nodes, self._monotonic_ms, writer, self.life_stats)
+            self._lives.start()
 
     async def close(self) -> None:
         """Answer what was asked before, then let go of the store. Commands that come later are `Unavailable`."""
         if self._running is None or self._is_closed:
             return
         self._is_closed = True
+        if self._lives is not None:
+            await self._lives.close()
         writer, history, _ = self._running
         await writer.close()
         history.close()
@@ -104,8 +118,32 @@ class MetaService:
             raise Unavailable("the meta service has not been started yet: wait, then ask again")
         return self._running
 
+    def _publish(self, change_set: ChangeSet) -> None:
+        """What is durable: to those who watch, and to the leases."""
+        if self._lives is not None:
+            self._lives.follow(change_set)
+        self._parts()[1].publish(change_set)
+
+    def _restart_history(self, version: int) -> None:
+        if self._lives is not None:
+            self._lives.read_anew()
+        self._parts()[1].restart(version)
+
     async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
-        return await self._parts()[0].submit(command, validate_only=validate_only)
+        writer = self._parts()[0]
+        registers = command.node if isinstance(command, RegisterNode) else None
+        if registers is not None and self._lives is not None:
+            async with self._lives.registering(registers):
+                return await writer.submit(command, validate_only=validate_only)
+        return await writer.submit(command, validate_only=validate_only)
+
+    async def heartbeat(self, heartbeat: Heartbeat) -> Heard:
+        """A node lives. Raises Fenced for a life that is not the present one."""
+        history = self._parts()[1]
+        if self._lives is None:
+            return Heard(0, history.version)
+        self._lives.heard(heartbeat)
+        return Heard(self._lives.lease_ms, history.version)
 
     # Reading ----------------------------------------------------------------------------------------------------
     async def read_cluster_id(self) -> str:

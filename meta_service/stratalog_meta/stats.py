@@ -9,6 +9,14 @@ from stratalog.telemetry.metrics import counter, gauge, histogram
 
 
 @dataclass(slots=True)
+class LifeStats:
+    """Of a service that keeps leases: `registry.add("stratalog_meta_lives", service.life_stats)`."""
+
+    heartbeats: int = counter("Heartbeats of nodes heard.")
+    lost: int = counter("Nodes whose lease ended.")
+
+
+@dataclass(slots=True)
 class MetaStats:
     commands: int = counter("Commands performed, repetitions that changed nothing included.")
     refusals: int = counter("Commands refused.")

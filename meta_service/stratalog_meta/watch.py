@@ -33,6 +33,11 @@ class ChangeHistory:
         self._moved = asyncio.Event()
         self._closed = False
 
+    @property
+    def version(self) -> int:
+        """Of the newest change set."""
+        return self._version
+
     def publish(self, change_set: ChangeSet) -> None:
         assert change_set.version == self._version + 1, "versions follow one another"
         self._version = change_set.version

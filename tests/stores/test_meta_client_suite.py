@@ -77,7 +77,7 @@ async def test_a_node_gets_a_higher_epoch_with_each_life(world: MetaWorld) -> No
     second = await world.client.perform(RegisterNode(node))
     assert second.node_epoch == 2
     assert second.cluster_id == await world.client.read_cluster_id() == world.service.cluster_id
-    told = Node(7, node.storage_id, node.host, node.port, "a", epoch=2, is_alive=True)
+    told = Node(7, node.storage_id, node.host, node.port, "a", epoch=2, is_alive=True, token=second.token)
     assert (await world.client.snapshot()).nodes == (told,)
 
 

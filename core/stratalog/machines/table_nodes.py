@@ -35,12 +35,13 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Registration:
     check_names(f"node {node.node_id}", (node.storage_id, node.host, node.rack or "", command.start_id))
     known = tx.state.nodes.get(node.node_id)
     if known is not None and command.start_id and (known.start_id, known.info) == (command.start_id, node):
-        return Registration(tx.state.header.cluster_id, known.node_epoch)
-    entry = NodeEntry(node, known.node_epoch + 1 if known else 1, True, command.start_id)
+        return Registration(tx.state.header.cluster_id, known.node_epoch, known.token)
+    token = tx.new_id.int & (2**63 - 1)
+    entry = NodeEntry(node, known.node_epoch + 1 if known else 1, True, command.start_id, token)
     tx.put_node(entry)
     if known is not None and known.info.storage_id == node.storage_id:
         end_leases(tx, life_name(node.node_id, known.node_epoch))
-    return Registration(tx.state.header.cluster_id, entry.node_epoch)
+    return Registration(tx.state.header.cluster_id, entry.node_epoch, token)
 
 
 def note_lives(tx: TableTransaction, command: NoteLives) -> None:

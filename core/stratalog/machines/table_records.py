@@ -32,12 +32,14 @@ class NodeEntry:
     is_alive: bool = True
     start_id: str = ""
     """Of the registration that began this life."""
+    token: int = 0
 
     @property
     def node(self) -> Node:
         """As watchers see it."""
         info = self.info
-        return Node(info.node_id, info.storage_id, info.host, info.port, info.rack, self.node_epoch, self.is_alive)
+        place = (info.node_id, info.storage_id, info.host, info.port, info.rack)
+        return Node(*place, self.node_epoch, self.is_alive, self.token)
 
     @property
     def life(self) -> Life:

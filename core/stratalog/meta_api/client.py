@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from uuid import UUID
 
 from stratalog.model.commands import Command
-from stratalog.model.metadata import ChangeSet, Snapshot
+from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
 
@@ -25,6 +25,14 @@ class CommandTaker(Protocol):
     async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
         """Make a change (`stratalog.model.commands` has them all); answered when it is durable. With `validate_only`
         nothing is changed: the answer, or the refusal, is what it would come to now."""
+        ...
+
+
+class LifeListener(Protocol):
+    """What a node tells of itself, often."""
+
+    async def heartbeat(self, heartbeat: Heartbeat) -> Heard:
+        """Raises Fenced when the node has begun another life since: its process must stop, or register anew."""
         ...
 
 

@@ -20,7 +20,7 @@ from stratalog.meta_api.watch_lines import WatchReader
 from stratalog.model.commands import Command
 from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import ChangeSet, Snapshot
+from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -47,6 +47,13 @@ class HttpMetaClient:
         except NotOfShape as error:
             kind = Unavailable if validate_only else OutcomeUnknown
             raise kind(f"POST {path}: the answer cannot be read ({error}): read before acting again") from error
+
+    async def heartbeat(self, heartbeat: Heartbeat) -> Heard:
+        told = await self._transport.request("/v1/heartbeat", wire.HEARTBEAT.write(heartbeat), Repeat.READ)
+        try:
+            return wire.HEARD.read(told)
+        except NotOfShape as error:
+            raise Unavailable(f"POST /v1/heartbeat: the answer cannot be read ({error}): send the next one") from error
 
     async def _read(self, path: str, answer: JsonShape[R]) -> R:
         told = await self._transport.request(path, None, Repeat.READ)

@@ -15,7 +15,7 @@ from stratalog.meta_api.problems import Problem, from_problem
 from stratalog.model.bounds import Count
 from stratalog.model.commands import COMMANDS, Command
 from stratalog.model.errors import OutcomeUnknown, StratalogError
-from stratalog.model.metadata import Node
+from stratalog.model.metadata import Heard, Heartbeat, Node
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -56,6 +56,8 @@ class SegmentList:
 
 CLUSTER: Final[JsonShape[ClusterInfo]] = JsonShape(ClusterInfo)
 NODES: Final[JsonShape[NodeList]] = JsonShape(NodeList)
+HEARTBEAT: Final[JsonShape[Heartbeat]] = JsonShape(Heartbeat, is_asked=True)
+HEARD: Final[JsonShape[Heard]] = JsonShape(Heard)
 TOPIC: Final[JsonShape[Topic]] = JsonShape(Topic)
 TOPICS: Final[JsonShape[TopicList]] = JsonShape(TopicList)
 TOPIC_IDS: Final[JsonShape[TopicIds]] = JsonShape(TopicIds)

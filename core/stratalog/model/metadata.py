@@ -46,6 +46,8 @@ class Node:
     epoch: Count = 0
     is_alive: bool = True
     """False from the end of its lease until it is heard of again. Not alive is not gone: what it holds counts."""
+    token: Count = 0
+    """Of its present life, random: a node shows it when it follows another, so that no client passes for a node."""
 
     @property
     def life(self) -> Life:
@@ -57,6 +59,28 @@ class Registration:
     cluster_id: str
     node_epoch: Count
     """Grows with each registration; part of every object name this node life writes."""
+    token: Count = 0
+    """See `Node.token`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A node says that it lives."""
+
+    life: Life
+    is_last: bool = False
+    """It stops in order: nobody need wait for the end of its lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The answer to a heartbeat."""
+
+    lease_ms: Count
+    """How long the node counts as alive from now on; a quarter of it is a good time to the next heartbeat. 0: without
+    an end, for the service keeps no leases."""
+    version: Count
+    """The newest one: a node whose watch is behind knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from stratalog.meta_api.json_shape import NotOfShape
 from stratalog.meta_api.wire import ClusterInfo, CommandWire, NodeList, SegmentList, TopicIds, TopicList
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import Heard, Heartbeat
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 from stratalog_meta.service import MetaService
@@ -105,6 +106,14 @@ def _route_of(known: CommandWire[Any]) -> Route:
     return Route("POST", known.path, summary.rstrip("."), partial(_perform, known), known.answers, known.kind)
 
 
+async def _heartbeat(call: Call) -> Answer:
+    try:
+        heartbeat = wire.HEARTBEAT.read(call.raw)
+    except NotOfShape as error:
+        raise InvalidRequest(f"Heartbeat: {error}: see /openapi.json for what is expected") from error
+    return wire.HEARD.write(await call.service.heartbeat(heartbeat))
+
+
 # Reading --------------------------------------------------------------------------------------------------------
 async def _cluster(call: Call) -> Answer:
     snapshot = await call.service.snapshot()
@@ -163,5 +172,6 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", _SHARD + "/segments/{epoch}/{base_offset}", "One segment", _segment, Segment),
     Route("GET", "/v1/deleted-segments", "Segments that wait for their purge", _deleted, SegmentList),
     Route("GET", "/v1/purged-topics", "Topics of which nothing is left", _purged_topics, TopicIds),
+    Route("POST", "/v1/heartbeat", "A node lives", _heartbeat, Heard, Heartbeat),
     *map(_route_of, wire.COMMAND_WIRES.values()),
 )

@@ -74,7 +74,16 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
             key = _NODE + info.node_id.to_bytes(8, "big")
             yield (
                 key,
-                _value(info.storage_id, info.host, info.port, info.rack, node.node_epoch, node.is_alive, node.start_id),
+                _value(
+                    info.storage_id,
+                    info.host,
+                    info.port,
+                    info.rack,
+                    node.node_epoch,
+                    node.is_alive,
+                    node.start_id,
+                    node.token,
+                ),
             )
         case PutLock(lock):
             yield (
@@ -219,8 +228,8 @@ class _Decoder:
             return TableHeader(fields[1], fields[2], fields[3])
         if kind == _NODE:
             info = NodeInfo(int.from_bytes(key[1:], "big"), fields[0], fields[1], fields[2], fields[3])
-            is_alive, start_id = fields[5:7] if len(fields) > 5 else (True, "")
-            return NodeEntry(info, fields[4], is_alive, start_id)
+            is_alive, start_id, token = fields[5:8] if len(fields) > 5 else (True, "", 0)
+            return NodeEntry(info, fields[4], is_alive, start_id, token)
         if kind == _LOCK:
             earlier = tuple(fields[3]) if len(fields) > 3 else ()
             return Lock(key[1:].decode("utf-8", "surrogatepass"), fields[0], fields[1], fields[2], earlier)

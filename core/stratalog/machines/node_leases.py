@@ -1,0 +1,109 @@
+"""Who is alive: the leases that nodes keep by their heartbeats, in the memory of the one who leads the meta service.
+
+A lease only says when to try something: that its life is over makes the service ask, never makes anything true. What
+must be so for safety rests on epochs, fences and compare-and-set.
+
+The caller feeds it with each durable change of a node, with heartbeats as they arrive, and looks at the time at least
+every `LOOKS_PER_LEASE`th of a lease; `now_ms` is a monotonic clock of one process. It asks the shard table to note what
+`due` says, and the change that follows tells that it was noted.
+Invariant: a life that was heard, or that began, is not due as lost before one whole lease has passed in which the
+caller looked.
+Source: docs/replication.md section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog.model.commands import NoteLives
+from stratalog.model.errors import Conflict, Fenced
+from stratalog.model.metadata import Life, Node, NodeInfo
+
+LOOKS_PER_LEASE: Final = 8
+
+
+@dataclass(slots=True)
+class _Lease:
+    life: Life
+    storage_id: str
+    ends_ms: int
+    """Over once the clock has reached it."""
+    is_noted_alive: bool
+    """What metadata say."""
+
+
+class NodeLeases:
+    """The leases of all nodes, as one leader of the meta service grants them."""
+
+    def __init__(self, lease_ms: int, nodes: Iterable[Node], now_ms: int) -> None:
+        """A new leader cannot know when a node was heard last: each that was alive gets one whole lease."""
+        self.lease_ms = lease_ms
+        self._leases: dict[int, _Lease] = {}
+        self._looked_ms = now_ms
+        for node in nodes:
+            self.node_changed(node, now_ms)
+
+    # What happens -----------------------------------------------------------------------------------------------
+    def node_changed(self, node: Node, now_ms: int) -> None:
+        """A durable record of a node; one of a new life begins with a whole lease."""
+        known = self._leases.get(node.node_id)
+        if known is not None and known.life == node.life:
+            known.is_noted_alive = node.is_alive
+            return
+        ends_ms = now_ms + self.lease_ms if node.is_alive else now_ms
+        self._leases[node.node_id] = _Lease(node.life, node.storage_id, ends_ms, node.is_alive)
+
+    def heard(self, life: Life, now_ms: int, *, is_last: bool = False) -> None:
+        """A heartbeat. With `is_last` the node stops in order, and nobody need wait for the end of its lease.
+
+        Raises: Fenced for a life that is not the present one.
+        """
+        known = self._leases.get(life.node_id)
+        if known is None or known.life != life:
+            present = "was never registered" if known is None else f"is in its life {known.life.epoch}"
+            raise Fenced(
+                f"life {life.epoch} of node {life.node_id} is not the present one (the node {present}): this process "
+                "must stop, or register anew"
+            )
+        known.ends_ms = self._looked_ms if is_last else max(known.ends_ms, now_ms + self.lease_ms)
+
+    def check_registration(self, info: NodeInfo, now_ms: int) -> None:
+        """On another storage nothing proves that the process before is over: it may still write to the old one.
+
+        Raises: Conflict while the old life's lease lasts.
+        """
+        known = self._leases.get(info.node_id)
+        if known is None or known.storage_id == info.storage_id or known.ends_ms <= now_ms:
+            return
+        raise Conflict(
+            f"node {info.node_id} lives on storage {known.storage_id} for another {known.ends_ms - now_ms} ms at "
+            f"least, so it cannot begin on {info.storage_id}: if that process is over wait, then start again; if it "
+            "is not, choose another node.id"
+        )
+
+    def due(self, now_ms: int) -> NoteLives | None:
+        """Look at the time: what the metadata should say otherwise than they do; None when they are right."""
+        looked_ms, self._looked_ms = self._looked_ms, now_ms
+        if now_ms - looked_ms > self.lease_ms // 2:
+            # This process did not run, and heard nobody meanwhile: nobody is to blame for that time.
+            for lease in self._leases.values():
+                if lease.ends_ms > looked_ms:
+                    lease.ends_ms = max(lease.ends_ms, now_ms + self.lease_ms)
+        lost: list[Life] = []
+        heard: list[Life] = []
+        for lease in self._leases.values():
+            is_alive = lease.ends_ms > now_ms
+            if is_alive is not lease.is_noted_alive:
+                (heard if is_alive else lost).append(lease.life)
+        return NoteLives(tuple(lost), tuple(heard)) if lost or heard else None
+
+    # What is so -------------------------------------------------------------------------------------------------
+    @property
+    def look_every_ms(self) -> int:
+        """So often the caller must look."""
+        return max(1, self.lease_ms // LOOKS_PER_LEASE)
+
+    def living(self, now_ms: int) -> list[Life]:
+        return [lease.life for lease in self._leases.values() if lease.ends_ms > now_ms]

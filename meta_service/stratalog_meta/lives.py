@@ -1,0 +1,102 @@
+"""Hears the heartbeats of nodes, and has noted in the metadata who lives: the shell around `NodeLeases`.
+
+Lives on the service's event loop, as one task. A store that cannot be written changes nothing: what is due stays due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+from stratalog.machines.node_leases import NodeLeases
+from stratalog.machines.shard_table import ShardTable
+from stratalog.model.errors import StratalogError
+from stratalog.model.metadata import ChangeSet, Heartbeat, Node, NodeChanged, NodeInfo
+from stratalog.telemetry.logs import logger
+from stratalog_meta.stats import LifeStats
+from stratalog_meta.writer import TableWriter
+
+_log = logger(__name__)
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class LifeKeeper:
+    def __init__(
+        self,
+        lease_ms: int,
+        nodes: Iterable[Node],
+        monotonic_ms: Callable[[], int],
+        writer: TableWriter,
+        stats: LifeStats,
+    ) -> None:
+        """`nodes` are what is durable now; what changes from here on is told by `follow`."""
+        self.lease_ms = lease_ms
+        self._monotonic_ms = monotonic_ms
+        self._leases = NodeLeases(lease_ms, nodes, monotonic_ms())
+        self._writer = writer
+        self._stats = stats
+        self._registering = asyncio.Lock()
+        self._must_read = False
+        self._task: asyncio.Task[Any] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="meta-lives")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def heard(self, heartbeat: Heartbeat) -> None:
+        """Raises Fenced for a life that is not the present one."""
+        self._leases.heard(heartbeat.life, self._monotonic_ms(), is_last=heartbeat.is_last)
+        self._stats.heartbeats += 1
+
+    @contextlib.asynccontextmanager
+    async def registering(self, info: NodeInfo) -> AsyncIterator[None]:
+        """While a registration is checked and made durable no other is. Raises Conflict while an old life stands in
+        its way."""
+        async with self._registering:
+            self._leases.check_registration(info, self._monotonic_ms())
+            yield
+
+    def follow(self, change_set: ChangeSet) -> None:
+        """A durable change."""
+        for change in change_set.changes:
+            if isinstance(change, NodeChanged):
+                self._leases.node_changed(change.node, self._monotonic_ms())
+
+    def read_anew(self) -> None:
+        """Changes were not told one by one: read all nodes before the next look."""
+        self._must_read = True
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._leases.look_every_ms / 1_000)
+            try:
+                await self._look()
+            except StratalogError as error:
+                _log.debug("lives_not_noted", error=str(error))
+            except Exception:  # a fault in one look must not leave the dead alive for good (F48)
+                _log.exception("lives_look_failed")
+
+    async def _look(self) -> None:
+        if self._must_read:
+            self._must_read = False
+            for node in (await self._writer.read(ShardTable.snapshot)).nodes:
+                self._leases.node_changed(node, self._monotonic_ms())
+        due = self._leases.due(self._monotonic_ms())
+        if due is None:
+            return
+        await self._writer.submit(due)
+        self._stats.lost += len(due.lost)
+        for life in due.lost:
+            _log.warning("node_lost", node_id=life.node_id, life=life.epoch, lease_ms=self.lease_ms)
+        for life in due.heard:
+            _log.info("node_alive_again", node_id=life.node_id, life=life.epoch)

@@ -1,0 +1,108 @@
+"""Whatever nodes do and whenever the leader looks: nobody is lost who kept its lease, and who did not is found out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from stratalog.machines.node_leases import NodeLeases
+from stratalog.model.commands import NoteLives
+from stratalog.model.errors import Conflict, Fenced
+from stratalog.model.metadata import Life, Node, NodeInfo
+
+LEASE_MS = 800
+NODES = st.integers(1, 3)
+
+
+class LeaseMachine(RuleBasedStateMachine):
+    """A model that knows only when each node was last heard, and what metadata say."""
+
+    @initialize(nodes=st.integers(1, 3), lost=st.integers(0, 2))
+    def lead(self, nodes: int, lost: int) -> None:
+        self.now_ms = 0
+        self.records = {n: Node(n, f"disk-{n}", "h", 1, None, 1, is_alive=n != lost) for n in range(1, nodes + 1)}
+        self.heard_ms = {n: 0 for n, node in self.records.items() if node.is_alive}
+        self.is_store_away = False
+        self.leases = NodeLeases(LEASE_MS, self.records.values(), 0)
+
+    @rule()
+    def another_leads(self) -> None:
+        self.leases = NodeLeases(LEASE_MS, self.records.values(), self.now_ms)
+        self.heard_ms = {n: self.now_ms for n, node in self.records.items() if node.is_alive}
+
+    @rule(number=NODES, disk=st.sampled_from("ab"))
+    def register(self, number: int, disk: str) -> None:
+        known = self.records.get(number)
+        storage_id = f"disk-{number}{disk}"
+        lives = number in self.heard_ms and self.now_ms - self.heard_ms[number] < LEASE_MS
+        try:
+            self.leases.check_registration(NodeInfo(number, storage_id, "h", 1), self.now_ms)
+        except Conflict:
+            assert known is not None and known.storage_id != storage_id and lives, "only a living one stands in the way"
+            return
+        assert known is None or known.storage_id == storage_id or not lives
+        self.put(Node(number, storage_id, "h", 1, None, known.epoch + 1 if known else 1))
+        self.heard_ms[number] = self.now_ms
+
+    @rule(number=NODES, behind=st.integers(0, 1), is_last=st.booleans())
+    def heartbeat(self, number: int, behind: int, is_last: bool) -> None:
+        known = self.records.get(number)
+        try:
+            self.leases.heard(Life(number, (known.epoch if known else 1) - behind), self.now_ms, is_last=is_last)
+        except Fenced:
+            assert known is None or behind, "the present life is heard"
+            return
+        assert known is not None and not behind, "no other is"
+        if is_last:
+            self.heard_ms.pop(number, None)
+        else:
+            self.heard_ms[number] = self.now_ms
+
+    @rule(looks=st.integers(1, 12))
+    def time_passes(self, looks: int) -> None:
+        for _ in range(looks):
+            self.now_ms += self.leases.look_every_ms
+            self.look()
+
+    @rule(gap_ms=st.integers(LEASE_MS, 10 * LEASE_MS))
+    def stand_still(self, gap_ms: int) -> None:
+        living = [n for n, heard_ms in self.heard_ms.items() if self.now_ms - heard_ms < LEASE_MS]
+        self.now_ms += gap_ms
+        self.heard_ms.update(dict.fromkeys(living, self.now_ms))
+        self.look()
+
+    @rule(is_away=st.booleans())
+    def move_the_store(self, is_away: bool) -> None:
+        self.is_store_away = is_away
+
+    def look(self) -> None:
+        due = self.leases.due(self.now_ms) or NoteLives()
+        for life in due.lost:
+            number = life.node_id
+            assert self.records[number].life == life and self.records[number].is_alive, "each change is told once"
+            assert number not in self.heard_ms or self.now_ms - self.heard_ms[number] >= LEASE_MS, "it kept its lease"
+        for life in due.heard:
+            assert self.records[life.node_id].life == life and not self.records[life.node_id].is_alive
+            assert self.now_ms - self.heard_ms[life.node_id] < LEASE_MS, "it was heard"
+        if not self.is_store_away:
+            for lives, is_alive in ((due.lost, False), (due.heard, True)):
+                for life in lives:
+                    self.put(replace(self.records[life.node_id], is_alive=is_alive))
+            living = {n for n, heard_ms in self.heard_ms.items() if self.now_ms - heard_ms < LEASE_MS}
+            assert {n for n, node in self.records.items() if node.is_alive} == living, "metadata say who lives"
+
+    def put(self, node: Node) -> None:
+        self.records[node.node_id] = node
+        self.leases.node_changed(node, self.now_ms)
+
+    @invariant()
+    def the_living_are_those_who_were_heard(self) -> None:
+        living = {n for n, heard_ms in self.heard_ms.items() if self.now_ms - heard_ms < LEASE_MS}
+        assert {life.node_id for life in self.leases.living(self.now_ms)} == living
+
+
+LeaseMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+test_whatever_nodes_do = LeaseMachine.TestCase

@@ -1,0 +1,108 @@
+"""Plays a story of node leases: what a leader of the meta service hears in, what it notes out, as text.
+
+A story is lines. One that begins with `#` is a remark, one that begins with `>` is a command; the lines below it are
+what must follow. A lease is 2,000 ms; a new leader begins at 0 and looks at the time every 250 ms on its own.
+
+    > node 1 begins life 3 on disk-a [and is lost]    as metadata say; before `> lead` it is what the leader loads
+    > lead                       this process leads from now on, by a clock of its own that begins at 0
+    > until MS                   the time, looking as often as is due; what is due then is noted, and follows
+    > stands still until MS      the process does not run: it hears nobody, and does not look
+    > store away | > store back  what is due is not noted
+    > 1/3 is heard               a heartbeat of life 3 of node 1; `> 1/3 says goodbye`: its last one
+    > node 1 asks to begin on disk-b
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from stratalog.machines.node_leases import NodeLeases
+from stratalog.model.commands import NoteLives
+from stratalog.model.errors import StratalogError
+from stratalog.model.metadata import Life, Node, NodeInfo
+
+LEASE_MS = 2_000
+
+
+class LeaseStory:
+    def __init__(self) -> None:
+        self._nodes: dict[int, Node] = {}
+        self._leases: NodeLeases | None = None
+        self._now_ms = 0
+        self._is_store_away = False
+
+    def play(self, told: str) -> str:
+        lines: list[str] = []
+        for line in told.splitlines():
+            if line.startswith((">", "#")):
+                lines.append(line)
+            if line.startswith(">"):
+                try:
+                    lines += [f"  {outcome}" for outcome in self._do(line[1:].strip())]
+                except StratalogError as error:
+                    lines.append(f"  {type(error).__name__}: {error}")
+        return "\n".join(lines) + "\n"
+
+    def _do(self, command: str) -> list[str]:
+        match command.split():
+            case ["node", number, "begins", "life", epoch, "on", disk, *lost]:
+                self._put(Node(int(number), disk, "host", 9092, None, int(epoch), is_alive=not lost))
+            case ["lead"]:
+                self._now_ms = 0
+                self._leases = NodeLeases(LEASE_MS, self._nodes.values(), 0)
+            case ["until", time_ms]:
+                return self._pass(int(time_ms))
+            case ["stands", "still", "until", time_ms]:
+                self._now_ms = int(time_ms)
+                return self._look()
+            case ["store", where]:
+                self._is_store_away = where == "away"
+            case [life, "is", "heard"]:
+                self._led().heard(_life(life), self._now_ms)
+            case [life, "says", "goodbye"]:
+                self._led().heard(_life(life), self._now_ms, is_last=True)
+            case ["node", number, "asks", "to", "begin", "on", disk]:
+                self._led().check_registration(NodeInfo(int(number), disk, "host", 9092), self._now_ms)
+                return ["may begin"]
+            case _:
+                raise AssertionError(f"no such command: {command}")
+        return []
+
+    def _led(self) -> NodeLeases:
+        assert self._leases is not None, "`> lead` comes first"
+        return self._leases
+
+    def _pass(self, until_ms: int) -> list[str]:
+        outcomes: list[str] = []
+        while self._now_ms < until_ms:
+            self._now_ms = min(until_ms, self._now_ms + self._led().look_every_ms)
+            outcomes += self._look()
+        return outcomes
+
+    def _look(self) -> list[str]:
+        due = self._led().due(self._now_ms)
+        if due is None:
+            return []
+        if not self._is_store_away:
+            self._note(due)
+        words = [("lost", life) for life in due.lost] + [("alive again", life) for life in due.heard]
+        tail = ", not noted" if self._is_store_away else ""
+        return [f"{self._now_ms}: {life.node_id}/{life.epoch} is {word}{tail}" for word, life in words]
+
+    def _note(self, due: NoteLives) -> None:
+        for lives, is_alive in ((due.lost, False), (due.heard, True)):
+            for life in lives:
+                if self._nodes[life.node_id].life == life:
+                    self._put(replace(self._nodes[life.node_id], is_alive=is_alive))
+
+    def _put(self, node: Node) -> None:
+        self._nodes[node.node_id] = node
+        if self._leases is not None:
+            self._leases.node_changed(node, self._now_ms)
+
+
+def _life(text: str) -> Life:
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    assert found is not None, f"no life: {text}"
+    return Life(int(found[1]), int(found[2]))

@@ -1,0 +1,160 @@
+"""A service with leases hears who lives, has it noted, and keeps a second process from passing for a living node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import aiohttp
+import pytest
+
+from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.model.commands import AllocateProducerIds, RegisterNode
+from stratalog.model.errors import Conflict, Fenced, OutcomeUnknown
+from stratalog.model.metadata import Heard, Heartbeat, Life, NodeInfo
+from stratalog_meta import MetaService
+from stratalog_meta.api.server import MetaServer
+from stratalog_meta.stores.memory import MemoryStore
+from support.failing_meta_store import FailingStore
+from support.meta_worlds import IMPATIENT, HandClock
+from support.waiting import eventually
+
+LEASE_MS = 80
+"""Of the hand-moved clock; the service looks at it every 10 ms of real time."""
+NODE = NodeInfo(1, "disk-a", "host", 9092)
+NOTE_LIVES = "/v1/commands/note-lives"
+ELSEWHERE = NodeInfo(1, "disk-b", "host", 9092)
+
+
+@dataclass
+class Monotonic:
+    now_ms: int = 5_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@dataclass
+class Lives:
+    service: MetaService
+    clock: Monotonic
+
+    async def alive(self) -> dict[int, bool]:
+        return {node.node_id: node.is_alive for node in (await self.service.snapshot()).nodes}
+
+    async def register(self, info: NodeInfo = NODE) -> Life:
+        return Life(info.node_id, (await self.service.perform(RegisterNode(info))).node_epoch)
+
+    async def until_lost(self, node_id: int = 1) -> int:
+        """Let time pass, a little at a time, until the node is lost; how much did."""
+        began_ms = self.clock.now_ms
+
+        async def is_lost_a_moment_later() -> bool:
+            self.clock.now_ms += 1
+            return not (await self.alive())[node_id]
+
+        await eventually(is_lost_a_moment_later)
+        return self.clock.now_ms - began_ms
+
+
+@pytest.fixture
+async def lives() -> AsyncIterator[Lives]:
+    clock = Monotonic()
+    service = MetaService(MemoryStore(), HandClock(), lease_ms=LEASE_MS, monotonic_ms=clock)
+    await service.start()
+    yield Lives(service, clock)
+    await service.close()
+
+
+async def test_a_node_that_falls_silent_is_lost_and_a_heartbeat_brings_it_back(lives: Lives) -> None:
+    life = await lives.register()
+    assert await lives.until_lost() >= LEASE_MS
+    assert lives.service.life_stats.lost == 1
+    await lives.service.heartbeat(Heartbeat(life))
+    assert lives.service.life_stats.heartbeats == 1
+    await eventually(lambda: lives.service.stats.changes == 3)
+    assert await lives.alive() == {1: True}
+
+
+async def test_watchers_hear_of_a_lost_node(lives: Lives) -> None:
+    life = await lives.register()
+    watch = lives.service.watch(1)
+    await lives.service.heartbeat(Heartbeat(life, is_last=True))
+    (told,) = (await anext(watch)).changes
+    assert told.node.life == life and not told.node.is_alive  # type: ignore[union-attr]
+
+
+async def test_an_earlier_life_is_told_so_by_its_heartbeat(lives: Lives) -> None:
+    first = await lives.register()
+    second = await lives.register()
+    with pytest.raises(Fenced, match="life 1 of node 1"):
+        await lives.service.heartbeat(Heartbeat(first))
+    assert await lives.service.heartbeat(Heartbeat(second)) == Heard(LEASE_MS, version=2)
+
+
+async def test_another_storage_begins_only_once_the_old_lifes_lease_is_over(lives: Lives) -> None:
+    await lives.register()
+    with pytest.raises(Conflict, match="lives on storage disk-a"):
+        await lives.register(ELSEWHERE)
+    await lives.until_lost()
+    assert await lives.register(ELSEWHERE) == Life(1, 2)
+
+
+async def test_of_two_storages_that_ask_at_once_one_begins(lives: Lives) -> None:
+    answers = await asyncio.gather(lives.register(NODE), lives.register(ELSEWHERE), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [Life, Conflict]
+
+
+async def test_a_new_leader_of_the_same_store_grants_one_whole_lease() -> None:
+    store, clock = MemoryStore(), Monotonic()
+    first = Lives(MetaService(store, HandClock(), lease_ms=LEASE_MS, monotonic_ms=clock), clock)
+    await first.service.start()
+    life = await first.register()
+    clock.now_ms += LEASE_MS // 2 - 1
+    await first.service.close()
+    second = Lives(MetaService(store, HandClock(), lease_ms=LEASE_MS, monotonic_ms=clock), clock)
+    await second.service.start()
+    assert await second.until_lost() >= LEASE_MS
+    await second.service.heartbeat(Heartbeat(life))
+    await second.service.close()
+
+
+async def test_what_could_not_be_noted_while_the_store_was_full_is_noted_then() -> None:
+    clock, store = Monotonic(), FailingStore(MemoryStore())
+    lives = Lives(MetaService(store, HandClock(), lease_ms=LEASE_MS, monotonic_ms=clock), clock)
+    await lives.service.start()
+    life = await lives.register()
+    store.is_full = True
+    with pytest.raises(OutcomeUnknown):
+        await lives.service.perform(AllocateProducerIds(1))
+    await lives.service.heartbeat(Heartbeat(life, is_last=True))
+    store.is_full = False
+    await eventually(lambda: lives.service.life_stats.lost == 1)
+    assert await lives.alive() == {1: False}
+    await lives.service.close()
+
+
+async def test_without_leases_every_heartbeat_is_welcome_and_nobody_is_lost() -> None:
+    """One process: the service lives and dies with its node, and a new disk need not wait for anybody."""
+    service = MetaService(MemoryStore(), HandClock())
+    await service.start()
+    await service.perform(RegisterNode(NODE))
+    assert await service.heartbeat(Heartbeat(Life(1, 1))) == Heard(0, version=1)
+    assert (await service.perform(RegisterNode(ELSEWHERE))).node_epoch == 2
+    await service.close()
+
+
+async def test_heartbeats_go_over_http_and_only_the_service_itself_says_who_is_lost(lives: Lives) -> None:
+    server = MetaServer(lives.service)
+    client = HttpMetaClient(await server.start("127.0.0.1", 0), IMPATIENT)
+    life = await lives.register()
+    assert await client.heartbeat(Heartbeat(life)) == Heard(LEASE_MS, version=1)
+    with pytest.raises(Fenced):
+        await client.heartbeat(Heartbeat(Life(1, 9)))
+    await client.close()
+    async with aiohttp.ClientSession(server.address) as http:
+        for path, body in (("/v1/heartbeat", {"life": {"node_id": 1, "epoch": 1, "until": 5}}), (NOTE_LIVES, {})):
+            async with http.post(path, json=body) as response:
+                assert response.status in (400, 404), await response.text()
+    await server.close()
