@@ -21,6 +21,7 @@ from stratalog_node.disk.yielding_gil import yielding_gil
 
 WINDOW_BYTES = 1 << 20
 """Read at once: each read costs a change of threads where the event loop is busy."""
+_BATCH_NS = 1_000
 
 ReadAt = Callable[[int, int], "bytes | memoryview"]
 """(position from the first batch, size) -> exactly those bytes, at least until the next call."""
@@ -68,16 +69,18 @@ class SegmentScan:
 
     def take_in(self, position: int, headers: Iterable[BatchHeader], data: bytes | memoryview) -> None:
         """Take in batches that were read at `position` and checked, as far as they go on where this stands."""
-        at, view = position, memoryview(data)
-        for header in yielding_gil(headers):
-            if at == self.position and header.base_offset == self.next_offset:
-                self._add(header, view[at - position : at - position + BATCH_HEADER_BYTES])
-            at += header.size_bytes
-
-    def _add(self, header: BatchHeader, stored: memoryview) -> None:
-        self.digest = extend_digest(self.digest, (stored,))
-        self.index.append(header.base_offset, header.size_bytes, first_timestamp_ms(header), header.max_timestamp_ms)
-        if header.producer_id >= 0:
-            self.producers.replay(header, self.now_ms)
-        self.position += header.size_bytes
-        self.next_offset = header.end_offset
+        view, begin = memoryview(data), position
+        at, next_offset, digest = self.position, self.next_offset, self.digest
+        add_to_index = self.index.append
+        for header in yielding_gil(headers, item_ns=_BATCH_NS):
+            size_bytes = header.size_bytes
+            if position == at and header.base_offset == next_offset:
+                stored = at - begin
+                digest = extend_digest(digest, (view[stored : stored + BATCH_HEADER_BYTES],))
+                add_to_index(next_offset, size_bytes, first_timestamp_ms(header), header.max_timestamp_ms)
+                if header.producer_id >= 0:
+                    self.producers.replay(header, self.now_ms)
+                at += size_bytes
+                next_offset = header.end_offset
+            position += size_bytes
+        self.position, self.next_offset, self.digest = at, next_offset, digest

@@ -27,6 +27,7 @@ ReadBytes = Callable[[int, int], "bytes | memoryview"]
 """(position, size) -> at most that many bytes, fewer only at the end of the batches."""
 
 _HINTS = 64
+_PARSE_NS = 500
 _HEADER_VIEW = memoryview(bytearray(BATCH_HEADER_BYTES))
 
 
@@ -185,7 +186,7 @@ class LocalCopy:
 
     def checked_headers(self, data: bytes | memoryview, extent: Extent) -> Iterator[BatchHeader]:
         """Blocking. The extent's batches, all of them checked before the first is given. Raises: Corrupt."""
-        for position in yielding_gil(self._check(data, extent)):
+        for position in yielding_gil(self._check(data, extent), item_ns=_PARSE_NS):
             yield parse_header(data, position)
 
     def _check(self, data: bytes | memoryview, extent: Extent) -> Sequence[int]:

@@ -30,11 +30,11 @@ class ReadBack:
         is passed over, and so is all of it while another thread is at work here."""
         if not self._turn.acquire(blocking=False):
             return
+        scan, self._scan = self._scan, None  # what is taken in by half is worth nothing: then the seal reads it all
         try:
-            scan = self._scan
-            if scan is None:
-                scan = self._scan = SegmentScan.begin(self._key, ProducerTable())
+            scan = scan or SegmentScan.begin(self._key, ProducerTable())
             scan.take_in(position, headers, data)
+            self._scan = scan
         finally:
             self._turn.release()
 
