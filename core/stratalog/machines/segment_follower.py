@@ -1,0 +1,448 @@
+"""A replica of one segment that does not lead it: takes checked ranges from whom the record names, promises fences, and
+proves its copy once the end is known.
+
+Plain data in, plain data out (`machines/follower_events.py`). Whom to ask, and at which offset, follows from the state
+and is told when it changes: asking at an offset is the confirmation of everything below. What is said to the meta
+service rests on records alone, so a repetition of any event, or one that comes too late, changes nothing.
+Cost: about 2 us a step; a step per range, never per batch.
+Source: docs/replication.md sections 4 to 6.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from stratalog.machines.follower_events import (
+    AppendFailed,
+    AppendRange,
+    Ask,
+    AskNobody,
+    CheckedRange,
+    CopyDamaged,
+    CopyProven,
+    CutFailed,
+    CutTail,
+    DataFlushed,
+    DropCopy,
+    FlushData,
+    FlushLost,
+    FollowerEffect,
+    FollowerEvent,
+    FollowerLife,
+    FollowerStatus,
+    MoveHighWatermark,
+    PromiseFailed,
+    PromiseWritten,
+    ProveCopy,
+    RangeAppended,
+    RangeArrived,
+    RangeRefused,
+    Refusal,
+    SegmentGone,
+    SegmentNamed,
+    ServiceNotTold,
+    ServiceTold,
+    TailCut,
+    TellFault,
+    TellPromise,
+    TellReplica,
+    TimePassed,
+    WritePromise,
+)
+from stratalog.model.ids import SegmentKey
+
+_FIRST_PAUSE_MS = 20
+_LONGEST_PAUSE_MS = 1_000
+_TAKES_DATA = (FollowerLife.FOLLOWING, FollowerLife.COPYING)
+_OVER = (FollowerLife.SEALED, FollowerLife.LEFT)
+
+
+class SegmentFollower:
+    """Follows one segment as one of its replicas.
+
+    Requires: an effect that wants its answer at once gets it before any other event.
+    Invariant: base_offset <= durable_offset <= end_offset, high_watermark <= end_offset, and the high watermark never
+    falls.
+    Invariant: end_offset falls only where a recovery named an end below it; never below the high watermark.
+    Invariant: after a fence was seen nothing is taken of the leader that it fenced; no promise is told before it is on
+    the disk, and none without one.
+    Source: docs/replication.md section 4.
+    """
+
+    __slots__ = (
+        "_appending",
+        "_asks",
+        "_is_flushing",
+        "_is_tail_whole",
+        "_is_writing_promise",
+        "_owes_word",
+        "_pause_ms",
+        "_paused_until_ms",
+        "_peer",
+        "_proof",
+        "_told_fence",
+        "_was_out_of_isr",
+        "committed_offset",
+        "durable_offset",
+        "end_offset",
+        "fault",
+        "high_watermark",
+        "is_fsync",
+        "key",
+        "life",
+        "node_id",
+        "promised_fence",
+        "record",
+    )
+
+    def __init__(
+        self,
+        key: SegmentKey,
+        node_id: int,
+        *,
+        is_fsync: bool = False,
+        end_offset: int | None = None,
+        durable_offset: int | None = None,
+        is_tail_whole: bool = True,
+        promised_fence: int = 0,
+    ) -> None:
+        """As a start found it. `is_tail_whole`: nothing that a former life confirmed can be missing. `promised_fence`:
+        what a former life wrote down."""
+        self.key = key
+        self.node_id = node_id
+        self.is_fsync = is_fsync
+        self.end_offset = key.base_offset if end_offset is None else end_offset
+        self.durable_offset = self.end_offset if durable_offset is None else durable_offset
+        self.high_watermark = key.base_offset
+        self.committed_offset = key.base_offset
+        """The highest high watermark told; this copy may not be there yet."""
+        self.promised_fence = promised_fence
+        self.record: SegmentNamed | None = None
+        self.life = FollowerLife.PROMISED if promised_fence else FollowerLife.FOLLOWING
+        self.fault: str | None = None
+        self._is_tail_whole = is_tail_whole or is_fsync
+        self._was_out_of_isr = False
+        self._appending: CheckedRange | None = None
+        self._asks: Ask | None = None
+        self._peer = 0
+        """Which of those that have the rest is asked; the next one after each refusal."""
+        self._is_flushing = False
+        self._is_writing_promise = False
+        self._told_fence = 0
+        """In this life."""
+        self._owes_word = False
+        """What was told the service last did not come through."""
+        self._pause_ms = 0
+        self._paused_until_ms: int | None = None
+        self._proof: CopyProven | None = None
+
+    # What happens -------------------------------------------------------------------------------------------------
+    def step(self, event: FollowerEvent, now_ms: int) -> list[FollowerEffect]:
+        effects = self._hear(event, now_ms)
+        if effects and isinstance(effects[-1], AppendRange | CutTail):
+            return effects  # whom to ask follows from its answer
+        return [*effects, *self._look_whom_to_ask(now_ms)]
+
+    def _hear(self, event: FollowerEvent, now_ms: int) -> list[FollowerEffect]:
+        match event:
+            case SegmentNamed():
+                return self._named(event)
+            case SegmentGone():
+                return self._leave()
+            case RangeArrived(node_id, found, high_watermark):
+                return self._arrived(node_id, found, high_watermark, now_ms)
+            case RangeRefused(node_id, why):
+                return self._refused(node_id, why, now_ms)
+            case RangeAppended():
+                return self._appended()
+            case AppendFailed():
+                self._appending = None
+                self._pause(now_ms)
+                return []
+            case TailCut():
+                return self._cut()
+            case CutFailed():
+                self._pause(now_ms)
+                return []
+            case DataFlushed(end_offset):
+                return self._flushed(end_offset)
+            case FlushLost(reason) | CopyDamaged(reason):
+                return self._fail(reason)
+            case PromiseWritten(fence):
+                return self._promise_written(fence)
+            case PromiseFailed():
+                self._is_writing_promise = False
+                self._pause(now_ms)
+                return []
+            case CopyProven():
+                return self._copy_proven(event)
+            case ServiceTold():
+                self._owes_word = False
+                return []
+            case ServiceNotTold():
+                self._owes_word = True
+                self._pause(now_ms)
+                return []
+            case TimePassed():
+                return self._try_again(now_ms)
+            case _:
+                assert_never(event)
+
+    # The record -----------------------------------------------------------------------------------------------------
+    def _named(self, record: SegmentNamed) -> list[FollowerEffect]:
+        if self.life is FollowerLife.LEFT:
+            return []
+        before, self.record = self.record, record
+        if self.node_id not in record.replicas:
+            return self._leave()
+        if self.node_id not in record.isr:
+            self._was_out_of_isr = True
+        elif self._was_out_of_isr and self.life is not FollowerLife.FAULTY:
+            self._is_tail_whole = True  # let in again by what this life fetched
+        if before is None or _whence(before) != _whence(record):
+            self._peer, self._pause_ms = 0, 0
+            if not self._owes_word:
+                self._paused_until_ms = None
+        if record.end_offset is not None:
+            return self._end_known(record, record.end_offset)
+        if record.fence > self.promised_fence and not self._is_writing_promise:
+            return self._begin_promise(record.fence)
+        if self.promised_fence >= record.fence > self._told_fence:
+            return self._tell_promise()  # a former life promised: this one says what is here now
+        return []
+
+    def _end_known(self, record: SegmentNamed, end_offset: int) -> list[FollowerEffect]:
+        """What was acknowledged lies below it, on whoever named it: so everything below is committed."""
+        self.committed_offset = max(self.committed_offset, end_offset)
+        if self.life is FollowerLife.FAULTY:
+            return []
+        if record.is_sealed and self.node_id in record.proven and self.end_offset == end_offset:
+            self.life = FollowerLife.SEALED
+            return self._move_high_watermark()
+        if self.life is FollowerLife.PROVEN:
+            return []
+        if self.end_offset > end_offset:
+            if not record.fence:
+                return self._fail(f"holds offsets up to {self.end_offset}, and its leader ended at {end_offset}")
+            self.life = FollowerLife.COPYING
+            return [CutTail(end_offset)]
+        if self.life is not FollowerLife.PROVING:
+            self.life = FollowerLife.COPYING
+        return [*self._move_high_watermark(), *self._prove_at_end()]
+
+    def _cut(self) -> list[FollowerEffect]:
+        assert self.record is not None and self.record.end_offset is not None, "nothing was to be cut"
+        self.end_offset = self.record.end_offset
+        self.durable_offset = min(self.durable_offset, self.end_offset)
+        return [*self._move_high_watermark(), *self._prove_at_end()]
+
+    def _leave(self) -> list[FollowerEffect]:
+        if self.life is FollowerLife.LEFT:
+            return []
+        self.life = FollowerLife.LEFT
+        return [DropCopy()]
+
+    # Data -----------------------------------------------------------------------------------------------------------
+    def _arrived(
+        self, node_id: int, found: CheckedRange | None, high_watermark: int, now_ms: int
+    ) -> list[FollowerEffect]:
+        peers = self._peers()
+        if self.life not in _TAKES_DATA or node_id not in peers:
+            return []  # asked before the fence, or before another was named
+        assert self.record is not None and self._appending is None, "the last AppendRange was not answered"
+        self.committed_offset = max(self.committed_offset, high_watermark)
+        if found is None:
+            self._pause_ms = 0
+            return self._move_high_watermark()
+        if found.base_offset != self.end_offset:
+            return self._move_high_watermark()  # of an earlier question, or of one that was asked twice
+        if found.epoch != self.key.epoch:
+            why = Refusal.NEWER_EPOCH if found.epoch > self.key.epoch else Refusal.DAMAGED
+            return self._refused(node_id, why, now_ms)
+        limit = self.record.end_offset
+        if found.end_offset <= found.base_offset or (limit is not None and found.end_offset > limit):
+            return self._refused(node_id, Refusal.DAMAGED, now_ms)
+        self._pause_ms = 0
+        self._appending = found
+        return [AppendRange(found)]
+
+    def _appended(self) -> list[FollowerEffect]:
+        assert self._appending is not None, "nothing was being appended"
+        self.end_offset = self._appending.end_offset
+        self._appending = None
+        flush: list[FollowerEffect] = []
+        if self.is_fsync and not self._is_flushing and self.record is not None and self.record.end_offset is None:
+            self._is_flushing = True
+            flush = [FlushData()]
+        return [*flush, *self._move_high_watermark(), *self._prove_at_end()]
+
+    def _flushed(self, end_offset: int) -> list[FollowerEffect]:
+        self._is_flushing = False
+        self.durable_offset = min(max(self.durable_offset, end_offset), self.end_offset)
+        if self.is_fsync and self.durable_offset < self.end_offset and self.life is FollowerLife.FOLLOWING:
+            self._is_flushing = True
+            return [FlushData()]
+        return []
+
+    def _move_high_watermark(self) -> list[FollowerEffect]:
+        mark = min(self.committed_offset, self.end_offset)
+        if mark <= self.high_watermark:
+            return []
+        self.high_watermark = mark
+        return [MoveHighWatermark(mark)]
+
+    def _refused(self, node_id: int, why: Refusal, now_ms: int) -> list[FollowerEffect]:
+        """Nothing is cut for what a peer says: the record names the end. Ask again, and of several the next."""
+        if self._asks is None or self._asks.node_id != node_id:
+            return []
+        self._peer += 1
+        self._pause(now_ms)
+        if why is Refusal.ENDS_BEFORE:
+            return [TellFault(f"node {node_id} ends before offset {self.end_offset}, up to which this copy goes")]
+        if why is Refusal.DAMAGED:
+            return [TellFault(f"node {node_id} sent what does not follow at offset {self.end_offset}")]
+        return []
+
+    def _fail(self, reason: str) -> list[FollowerEffect]:
+        if self.life in _OVER or self.life is FollowerLife.FAULTY:
+            return []
+        self.life = FollowerLife.FAULTY
+        self.fault = reason
+        self._is_tail_whole = False
+        return [TellFault(reason)]
+
+    # Fences ---------------------------------------------------------------------------------------------------------
+    def _begin_promise(self, fence: int) -> list[FollowerEffect]:
+        """From here on nothing more is taken; what is told is fixed by that."""
+        if self.life is not FollowerLife.FAULTY:
+            self.life = FollowerLife.PROMISED
+        self._is_writing_promise = True
+        return [WritePromise(fence)]
+
+    def _promise_written(self, fence: int) -> list[FollowerEffect]:
+        self._is_writing_promise = False
+        self.promised_fence = max(self.promised_fence, fence)
+        record = self.record
+        if record is not None and record.end_offset is None and record.fence > self.promised_fence:
+            return self._begin_promise(record.fence)
+        return self._tell_promise()
+
+    def _tell_promise(self) -> list[FollowerEffect]:
+        record = self.record
+        if record is None or record.end_offset is not None or not record.fence or self.life in _OVER:
+            return []
+        if self.node_id not in record.isr and not record.is_quorum:
+            return []
+        self._told_fence = self.promised_fence
+        return [TellPromise(self.promised_fence, self.end_offset, self._is_tail_whole, self.durable_offset)]
+
+    # The end --------------------------------------------------------------------------------------------------------
+    def _prove_at_end(self) -> list[FollowerEffect]:
+        record = self.record
+        if record is None or self.life is not FollowerLife.COPYING or self.end_offset != record.end_offset:
+            return []
+        self.life = FollowerLife.PROVING
+        return [ProveCopy(self.end_offset)]
+
+    def _copy_proven(self, proof: CopyProven) -> list[FollowerEffect]:
+        if self.life is not FollowerLife.PROVING:
+            return []
+        self.life = FollowerLife.PROVEN
+        self.durable_offset = self.end_offset
+        self._proof = proof
+        return self._tell_replica()
+
+    def _tell_replica(self) -> list[FollowerEffect]:
+        assert self._proof is not None, "nothing was proven"
+        return [TellReplica(self.end_offset, self._proof.size_bytes, self._proof.digest)]
+
+    # Whom to ask ----------------------------------------------------------------------------------------------------
+    def _peers(self) -> tuple[int, ...]:
+        """Who may have what is missing; the first is asked, and the next one after each refusal."""
+        record = self.record
+        if record is None:
+            return ()
+        if record.end_offset is None:
+            # Asking the leader is a promise to it: only the record's, and only where no fence was seen.
+            is_led = record.leader is not None and not record.fence and not self.promised_fence
+            named: tuple[int | None, ...] = (record.leader,) if is_led else ()
+        elif record.source is not None:
+            named = (record.source, *record.proven)
+        else:
+            named = (record.leader, *record.proven)
+        return tuple(dict.fromkeys(node for node in named if node is not None and node != self.node_id))
+
+    def _wanted(self, now_ms: int) -> Ask | None:
+        record, peers = self.record, self._peers()
+        if record is None or not peers or self.life not in _TAKES_DATA:
+            return None
+        if self._paused_until_ms is not None and now_ms < self._paused_until_ms:
+            return None
+        end = record.end_offset
+        if end is not None:
+            if self.end_offset >= end:
+                return None
+        elif self.is_fsync and self.durable_offset < self.end_offset:
+            return None  # it would say that all of it is durable
+        # Nobody's acknowledgement waits for who is out of the ISR.
+        return Ask(peers[self._peer % len(peers)], self.end_offset, is_throttled=self.node_id not in record.isr)
+
+    def _look_whom_to_ask(self, now_ms: int) -> list[FollowerEffect]:
+        wanted = self._wanted(now_ms)
+        if wanted == self._asks:
+            return []
+        self._asks = wanted
+        return [AskNobody() if wanted is None else wanted]
+
+    # Trying again ---------------------------------------------------------------------------------------------------
+    def _pause(self, now_ms: int) -> None:
+        self._pause_ms = min(max(2 * self._pause_ms, _FIRST_PAUSE_MS), _LONGEST_PAUSE_MS)
+        self._paused_until_ms = now_ms + self._pause_ms
+
+    def _try_again(self, now_ms: int) -> list[FollowerEffect]:
+        record = self.record
+        if self._paused_until_ms is None or now_ms < self._paused_until_ms or record is None or self.life in _OVER:
+            return []
+        self._paused_until_ms = None
+        is_owed, self._owes_word = self._owes_word, False
+        if record.end_offset is None:
+            if record.fence > self.promised_fence:
+                return [] if self._is_writing_promise else self._begin_promise(record.fence)
+            return self._tell_promise() if is_owed else []
+        if self.end_offset > record.end_offset and self.life is FollowerLife.COPYING:
+            return [CutTail(record.end_offset)]
+        return self._tell_replica() if is_owed and self.life is FollowerLife.PROVEN else []
+
+    # What others ask ------------------------------------------------------------------------------------------------
+    @property
+    def wakes_at_ms(self) -> int | None:
+        """When `TimePassed` may do something; None: nothing waits for it."""
+        return self._paused_until_ms if self.life not in _OVER else None
+
+    def check_invariants(self) -> None:
+        assert self.key.base_offset <= self.durable_offset <= self.end_offset
+        assert self.key.base_offset <= self.high_watermark <= self.end_offset
+        assert self.life is not FollowerLife.FOLLOWING or not self.promised_fence
+        assert self._asks is None or self._asks.offset <= self.end_offset
+        if self.is_fsync and self.life is FollowerLife.FOLLOWING and self._asks is not None:
+            assert self._asks.offset <= self.durable_offset
+        assert self.life not in (FollowerLife.PROVEN, FollowerLife.PROVING) or (
+            self.record is not None and self.end_offset == self.record.end_offset
+        )
+
+    def describe(self) -> FollowerStatus:
+        return FollowerStatus(
+            self.key,
+            self.life,
+            self.end_offset,
+            self.durable_offset,
+            self.high_watermark,
+            max(0, self.committed_offset - self.end_offset),
+            self.promised_fence,
+            self._asks.node_id if self._asks is not None else None,
+        )
+
+
+def _whence(record: SegmentNamed) -> tuple[int | None, int | None, int, int | None]:
+    """Where data come from, as the record says."""
+    return record.leader, record.source, record.fence, record.end_offset

@@ -1,0 +1,387 @@
+"""A leader and its followers over a wire that loses, repeats and reorders, with restarts, a fence and a recovery:
+copies are prefixes, and nothing that was acknowledged is missing from the end that the recovery names."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from stratalog.machines.follower_events import (
+    AppendFailed,
+    AppendRange,
+    Ask,
+    AskNobody,
+    CheckedRange,
+    CopyProven,
+    CutTail,
+    DataFlushed,
+    FollowerEffect,
+    FollowerEvent,
+    FollowerLife,
+    MoveHighWatermark,
+    PromiseFailed,
+    PromiseWritten,
+    ProveCopy,
+    RangeAppended,
+    RangeArrived,
+    RangeRefused,
+    Refusal,
+    SegmentNamed,
+    ServiceNotTold,
+    ServiceTold,
+    TailCut,
+    TellFault,
+    TellPromise,
+    TellReplica,
+    TimePassed,
+    WritePromise,
+)
+from stratalog.machines.leader_events import (
+    Acknowledge,
+    BatchesPersisted,
+    BatchesReceived,
+    FenceRaised,
+    FollowerFetched,
+    FollowerLagged,
+    IsrCommitted,
+    LeaderEffect,
+    LeaderLife,
+    OfferedBatch,
+    PersistBatches,
+    ProposeIsr,
+    RollPolicy,
+    StopLeading,
+)
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.segment_follower import SegmentFollower
+from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.model.ids import SegmentKey
+
+KEY = SegmentKey(uuid.UUID(int=1), 0, 0, 0)
+LEADER, FOLLOWERS = 1, (2, 3, 4)
+FENCE = 1
+FOLLOWER = st.sampled_from(FOLLOWERS)
+PICK = st.integers(0, 1_000)
+
+Batch: TypeAlias = tuple[int, int, int]
+"""Base offset, end offset, and what only this batch has."""
+
+
+@dataclass(frozen=True)
+class Fetch:
+    to: int
+    node_id: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    sender: int
+    node_id: int
+    found: tuple[Batch, ...]
+    high_watermark: int
+
+
+@dataclass
+class Replica:
+    """A node's disk, and the machine of its present life."""
+
+    follower: SegmentFollower
+    copy: list[Batch] = field(default_factory=list)
+    durable_end: int = 0
+    promise_on_disk: int = 0
+    asks: Ask | None = None
+    promise: WritePromise | None = None
+    proof: ProveCopy | None = None
+    words: list[TellPromise | TellReplica] = field(default_factory=list)
+    voted_end: int | None = None
+
+    @property
+    def end_offset(self) -> int:
+        return self.copy[-1][1] if self.copy else 0
+
+
+class Replication(RuleBasedStateMachine):
+    @initialize(is_fsync=st.booleans(), is_first_out=st.booleans())
+    def begin(self, is_fsync: bool, is_first_out: bool) -> None:
+        self.is_fsync = is_fsync
+        isr = (1, 3, 4) if is_first_out else (1, 2, 3, 4)
+        self.isr, self.isr_version = isr, 0
+        self.proposal: ProposeIsr | None = None
+        self.leader = SegmentLeader(KEY, LEADER, RollPolicy(1 << 40, 1 << 40), ProducerTable(), isr=isr)
+        self.log: list[Batch] = []
+        self.wire: list[Fetch | Answer] = []
+        self.now_ms = 0
+        self.acknowledged = 0
+        self.fence = 0
+        self.end_offset: int | None = None
+        self.source: int | None = None
+        self.votes: dict[int, int] = {}
+        self.digests: dict[int, bytes] = {}
+        self.replicas = {node: Replica(SegmentFollower(KEY, node, is_fsync=is_fsync)) for node in FOLLOWERS}
+        for node in FOLLOWERS:
+            self.see_record(node)
+        self.produce([2, 3, 1])
+
+    # The leader -----------------------------------------------------------------------------------------------------
+    def perform(self, effects: list[LeaderEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case PersistBatches(batches):
+                    self.log += [(b.base_offset, b.end_offset, len(self.log) + n) for n, b in enumerate(batches)]
+                    self.perform(self.leader.step(BatchesPersisted(effect.end_offset), self.now_ms))
+                case Acknowledge(_, high_watermark):
+                    self.acknowledged = max(self.acknowledged, high_watermark)
+                case ProposeIsr():
+                    self.proposal = effect
+                case StopLeading():
+                    pass
+                case _:
+                    raise AssertionError(f"not expected: {effect}")
+
+    @rule(counts=st.lists(st.integers(1, 5), min_size=1, max_size=3))
+    def produce(self, counts: list[int]) -> None:
+        if len(self.log) < 60:
+            batches = [OfferedBatch(b"", 10, count, 0, -1, -1, -1, 1, None, None) for count in counts]
+            if self.leader.life is not LeaderLife.FENCED:
+                self.perform(self.leader.step(BatchesReceived(batches), self.now_ms))
+
+    @rule(node=FOLLOWER)
+    def lag(self, node: int) -> None:
+        if node in self.isr:
+            self.perform(self.leader.step(FollowerLagged(node), self.now_ms))
+
+    @precondition(lambda self: self.proposal is not None)
+    @rule(is_accepted=st.booleans())
+    def answer_proposal(self, is_accepted: bool) -> None:
+        assert self.proposal is not None
+        if is_accepted and self.proposal.version == self.isr_version and not self.fence:
+            self.isr, self.isr_version = self.proposal.isr, self.isr_version + 1
+        self.proposal = None
+        self.perform(self.leader.step(IsrCommitted(self.isr, self.isr_version), self.now_ms))
+
+    # The wire -------------------------------------------------------------------------------------------------------
+    @rule(node=FOLLOWER)
+    def ask(self, node: int) -> None:
+        asks = self.replicas[node].asks
+        if asks is not None and len(self.wire) < 20:
+            self.wire.append(Fetch(asks.node_id, node, asks.offset))
+
+    @rule(node=FOLLOWER, batches=st.integers(0, 3), is_fetch_kept=st.booleans(), is_answer_kept=st.booleans())
+    def round(self, node: int, batches: int, is_fetch_kept: bool, is_answer_kept: bool) -> None:
+        """One that nothing befalls, unless it comes again."""
+        self.ask(node)
+        if self.wire and isinstance(self.wire[-1], Fetch):
+            self.deliver(len(self.wire) - 1, is_fetch_kept, batches, False)
+            self.deliver(len(self.wire) - 1, is_answer_kept, 0, False)
+
+    @rule(node=FOLLOWER)
+    def promise(self, node: int) -> None:
+        self.see_record(node)
+        self.write_promise(node, is_written=True)
+        self.tell_service(node, is_told=True, is_heard=True)
+
+    @precondition(lambda self: self.wire)
+    @rule(pick=PICK, is_kept=st.booleans(), batches=st.integers(0, 4), fails=st.booleans())
+    def deliver(self, pick: int, is_kept: bool, batches: int, fails: bool) -> None:
+        """Any of them, in any order; kept, it comes again."""
+        place = pick % len(self.wire)
+        message = self.wire[place] if is_kept else self.wire.pop(place)
+        if isinstance(message, Fetch):
+            self.answer(message, batches)
+            return
+        found = None
+        if message.found:
+            base, end = message.found[0][0], message.found[-1][1]
+            found = CheckedRange(KEY.epoch, base, end, 10 * len(message.found), message.found)
+        self.tell(message.node_id, RangeArrived(message.sender, found, message.high_watermark), fails=fails)
+
+    def answer(self, fetch: Fetch, batches: int) -> None:
+        if fetch.to == LEADER:
+            self.perform(self.leader.step(FollowerFetched(fetch.node_id, fetch.offset), self.now_ms))
+            log, high_watermark = self.log, self.leader.high_watermark
+        else:
+            source = self.replicas[fetch.to]
+            log, high_watermark = source.copy, source.follower.high_watermark
+        found = tuple(batch for batch in log if batch[0] >= fetch.offset)[:batches]
+        self.wire.append(Answer(fetch.to, fetch.node_id, found, high_watermark))
+
+    @precondition(lambda self: self.wire)
+    @rule(pick=PICK)
+    def lose(self, pick: int) -> None:
+        lost = self.wire.pop(pick % len(self.wire))
+        if isinstance(lost, Fetch):
+            self.tell(lost.node_id, RangeRefused(lost.to, Refusal.UNREACHABLE))
+
+    # The followers --------------------------------------------------------------------------------------------------
+    def tell(self, node: int, event: FollowerEvent, *, fails: bool = False) -> None:
+        replica = self.replicas[node]
+        for effect in replica.follower.step(event, self.now_ms):
+            self.do(node, replica, effect, fails=fails)
+        replica.follower.check_invariants()
+
+    def do(self, node: int, replica: Replica, effect: FollowerEffect, *, fails: bool) -> None:
+        match effect:
+            case Ask():
+                replica.asks = effect
+            case AskNobody():
+                replica.asks = None
+            case AppendRange(found) if fails:
+                self.tell(node, AppendFailed())
+            case AppendRange(found):
+                assert replica.voted_end is None or self.end_offset is not None, "took data after its promise"
+                replica.copy += found.payload
+                self.tell(node, RangeAppended())
+            case CutTail(end_offset):
+                replica.copy = [batch for batch in replica.copy if batch[1] <= end_offset]
+                assert replica.end_offset == end_offset, "cut inside a batch"
+                replica.durable_end = min(replica.durable_end, end_offset)
+                self.tell(node, TailCut())
+            case WritePromise():
+                replica.promise = effect
+            case ProveCopy():
+                replica.proof = effect
+            case TellPromise() | TellReplica():
+                replica.words.append(effect)
+            case MoveHighWatermark(mark):
+                most = self.acknowledged if self.end_offset is None else max(self.acknowledged, self.end_offset)
+                assert mark <= most, "serves what was never committed"
+            case TellFault(reason):
+                raise AssertionError(f"node {node}: {reason}")
+            case _:
+                pass  # a flush: whenever the disk comes to it
+
+    @rule(node=FOLLOWER)
+    def flush(self, node: int) -> None:
+        replica = self.replicas[node]
+        replica.durable_end = replica.end_offset
+        self.tell(node, DataFlushed(replica.durable_end))
+
+    @rule(node=FOLLOWER)
+    def see_record(self, node: int) -> None:
+        sealed = self.end_offset is not None and set(self.digests) >= set(self.isr) - {LEADER}
+        proven = tuple(self.digests) if sealed else ()
+        self.tell(
+            node,
+            SegmentNamed(
+                LEADER,
+                (LEADER, *FOLLOWERS),
+                self.isr,
+                fence=self.fence,
+                end_offset=self.end_offset,
+                source=self.source,
+                is_sealed=sealed,
+                proven=proven,
+            ),
+        )
+
+    @rule(node=FOLLOWER, is_promise_kept=st.booleans())
+    def restart(self, node: int, is_promise_kept: bool) -> None:
+        """kill -9: the page cache stays, answers that were to come do not."""
+        replica = self.replicas[node]
+        if replica.promise is not None and is_promise_kept:
+            replica.promise_on_disk = replica.promise.fence
+        end = replica.end_offset
+        replica.follower = SegmentFollower(
+            KEY, node, is_fsync=self.is_fsync, end_offset=end, promised_fence=replica.promise_on_disk
+        )
+        replica.durable_end = end  # a start flushes what it finds
+        replica.asks = replica.promise = replica.proof = None
+        replica.words.clear()
+        self.see_record(node)
+
+    @rule(node=FOLLOWER, is_written=st.booleans())
+    def write_promise(self, node: int, is_written: bool) -> None:
+        replica = self.replicas[node]
+        promise, replica.promise = replica.promise, None
+        if promise is not None:
+            if is_written:
+                replica.promise_on_disk = promise.fence
+            self.tell(node, PromiseWritten(promise.fence) if is_written else PromiseFailed())
+
+    @rule(node=FOLLOWER)
+    def prove(self, node: int) -> None:
+        replica = self.replicas[node]
+        proof, replica.proof = replica.proof, None
+        if proof is not None:
+            assert proof.end_offset == replica.end_offset == self.end_offset
+            self.tell(node, CopyProven(10 * len(replica.copy), repr(replica.copy).encode()))
+
+    @rule(node=FOLLOWER, is_told=st.booleans(), is_heard=st.booleans())
+    def tell_service(self, node: int, is_told: bool, is_heard: bool) -> None:
+        replica = self.replicas[node]
+        if not replica.words:
+            return
+        word = replica.words.pop(0)
+        if is_told:
+            if isinstance(word, TellReplica):
+                self.digests[node] = word.digest
+            else:
+                assert replica.promise_on_disk >= word.fence, "told before it was on the disk"
+                assert word.end_offset == replica.end_offset
+                assert self.votes.get(node, word.end_offset) == word.end_offset, "another voice in the same life"
+                self.votes[node] = replica.voted_end = word.end_offset
+        self.tell(node, ServiceTold() if is_told and is_heard else ServiceNotTold())
+
+    @rule(span_ms=st.sampled_from((1, 50, 2_000)))
+    def wait(self, span_ms: int) -> None:
+        self.now_ms += span_ms
+        for node in FOLLOWERS:
+            self.tell(node, TimePassed())
+
+    # The recovery -----------------------------------------------------------------------------------------------------
+    @precondition(lambda self: len(self.log) > 4)
+    @rule()
+    def raise_fence(self) -> None:
+        self.fence = FENCE
+
+    @precondition(lambda self: self.fence)
+    @rule()
+    def tell_the_leader_of_the_fence(self) -> None:
+        self.perform(self.leader.step(FenceRaised(FENCE), self.now_ms))
+
+    @precondition(lambda self: self.end_offset is None and not set(self.votes).isdisjoint(self.isr))
+    @rule(is_one_enough=st.booleans())
+    def name_the_end(self, is_one_enough: bool) -> None:
+        """The leader is lost. Others of the ISR may be: with acks=all one voice is enough."""
+        members = [node for node in self.votes if node in self.isr]
+        voices = members[:1] if is_one_enough else members
+        self.source = max(voices, key=lambda node: self.votes[node])
+        self.end_offset = self.votes[self.source]
+
+    # What must hold -------------------------------------------------------------------------------------------------
+    @invariant()
+    def copies_are_prefixes(self) -> None:
+        for node, replica in getattr(self, "replicas", {}).items():
+            assert replica.copy == self.log[: len(replica.copy)], f"node {node} has what its leader has not"
+            assert replica.follower.end_offset == replica.end_offset
+
+    @invariant()
+    def the_isr_holds_what_was_acknowledged(self) -> None:
+        if not hasattr(self, "replicas") or self.end_offset is not None:
+            return
+        for node in {*self.isr, *(self.proposal.isr if self.proposal else ())} - {LEADER}:
+            replica = self.replicas[node]
+            held = replica.durable_end if self.is_fsync else replica.end_offset
+            assert held >= self.acknowledged, f"node {node} counts as in sync without the data"
+
+    @invariant()
+    def nothing_acknowledged_is_lost(self) -> None:
+        if getattr(self, "end_offset", None) is not None:
+            assert self.acknowledged <= self.end_offset, "acknowledged above the end of the recovery"
+
+    @invariant()
+    def sealed_copies_are_equal(self) -> None:
+        assert len({*getattr(self, "digests", {}).values()}) < 2
+        for replica in getattr(self, "replicas", {}).values():
+            if replica.follower.life is FollowerLife.SEALED:
+                assert replica.end_offset == self.end_offset
+
+
+Replication.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestReplication = Replication.TestCase

@@ -1,0 +1,213 @@
+"""Plays a story of one segment's follower: what it hears in, what it asks for out, both as text an operator can read.
+
+A story is lines. One that begins with `#` is a remark, one that begins with `>` is a command; the lines below it are
+what must follow. The follower is node 2; its segment has epoch 3 and begins at offset 100.
+
+    > follows [up to N] [durable to N] [fsync] [unclean] [promised F]     first of all: what a start found
+    > record leader 1 isr 1 2 3 [fence F] [ends E] [source N] [sealed by 1 2] [of 1 2 3] [quorum]
+                                       what the metadata say; of: the replicas, 1 2 3 unless said
+    > gone                             the metadata name the segment no more
+    > node 1 sends 100..105 [epoch E] hw N
+    > node 1 has no more, hw N
+    > node 1 refuses NOT_NOW
+    > append fails / > cut fails       the next one asked for; all others are answered at once
+    > flushed N / > flush lost
+    > promise 4 written / > promise failed
+    > proven 500 bytes / > damaged
+    > told / > not told
+    > wait MS
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from stratalog.machines.follower_events import (
+    AppendFailed,
+    AppendRange,
+    Ask,
+    AskNobody,
+    CheckedRange,
+    CopyDamaged,
+    CopyProven,
+    CutFailed,
+    CutTail,
+    DataFlushed,
+    DropCopy,
+    FlushData,
+    FlushLost,
+    FollowerEffect,
+    FollowerEvent,
+    MoveHighWatermark,
+    PromiseFailed,
+    PromiseWritten,
+    ProveCopy,
+    RangeAppended,
+    RangeArrived,
+    RangeRefused,
+    Refusal,
+    SegmentGone,
+    SegmentNamed,
+    ServiceNotTold,
+    ServiceTold,
+    TailCut,
+    TellFault,
+    TellPromise,
+    TellReplica,
+    TimePassed,
+    WritePromise,
+)
+from stratalog.machines.segment_follower import SegmentFollower
+from stratalog.model.ids import SegmentKey
+
+KEY = SegmentKey(uuid.UUID(int=1), 0, 3, 100)
+NODE_ID = 2
+
+
+class FollowerStory:
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.follower = SegmentFollower(KEY, NODE_ID)
+        self.fails_next = False
+        self.out: list[str] = []
+
+    def play(self, story: str) -> str:
+        """The story with what really happened; equal to the story when it is true."""
+        self.out = []
+        for line in story.splitlines():
+            text = line.strip()
+            if text.startswith("#"):
+                self.out.append(text)
+            elif text.startswith(">"):
+                self.out.append(text)
+                before = self.follower.life
+                self._command(text[1:].replace(",", "").split())
+                if self.follower.life is not before:
+                    self.out.append(f"  copy is {self.follower.life.name}")
+        return "".join(f"{line}\n" for line in self.out)
+
+    def _command(self, words: list[str]) -> None:
+        match words:
+            case ["follows", *found]:
+                self.follower = SegmentFollower(
+                    KEY,
+                    NODE_ID,
+                    is_fsync="fsync" in found,
+                    end_offset=_number_after(found, "up"),
+                    durable_offset=_number_after(found, "durable"),
+                    is_tail_whole="unclean" not in found,
+                    promised_fence=_number_after(found, "promised") or 0,
+                )
+            case ["append" | "cut", "fails"]:
+                self.fails_next = True
+            case _:
+                self._hear(self._event(words))
+
+    def _hear(self, event: FollowerEvent) -> None:
+        effects = self.follower.step(event, self.now_ms)
+        self.follower.check_invariants()
+        self.out += [f"  {_said(effect)}" for effect in effects]
+        if effects and isinstance(effects[-1], AppendRange | CutTail):
+            fails, self.fails_next = self.fails_next, False
+            if isinstance(effects[-1], AppendRange):
+                self._hear(AppendFailed() if fails else RangeAppended())
+            else:
+                self._hear(CutFailed() if fails else TailCut())
+
+    def _event(self, words: list[str]) -> FollowerEvent:
+        match words:
+            case ["record", *said]:
+                return _record(said)
+            case ["gone"]:
+                return SegmentGone()
+            case ["node", node, "sends", offsets, *more]:
+                base, end = map(int, offsets.split(".."))
+                epoch = _number_after(more, "epoch")
+                found = CheckedRange(KEY.epoch if epoch is None else epoch, base, end, 10 * (end - base), b"")
+                return RangeArrived(int(node), found, int(words[-1]))
+            case ["node", node, "has", "no", "more", "hw", high_watermark]:
+                return RangeArrived(int(node), None, int(high_watermark))
+            case ["node", node, "refuses", why]:
+                return RangeRefused(int(node), Refusal[why])
+            case ["flushed", offset]:
+                return DataFlushed(int(offset))
+            case ["flush", "lost"]:
+                return FlushLost("the disk lost a page")
+            case ["promise", "failed"]:
+                return PromiseFailed()
+            case ["promise", fence, "written"]:
+                return PromiseWritten(int(fence))
+            case ["proven", size_bytes, "bytes"]:
+                return CopyProven(int(size_bytes), b"digest")
+            case ["damaged"]:
+                return CopyDamaged("a batch has another CRC")
+            case ["told"]:
+                return ServiceTold()
+            case ["not", "told"]:
+                return ServiceNotTold()
+            case ["wait", span_ms]:
+                self.now_ms += int(span_ms)
+                return TimePassed()
+            case _:
+                raise ValueError(f"no such command: {words}")
+
+
+_NAMES = ("leader", "isr", "fence", "ends", "source", "sealed", "of", "quorum", "by")
+
+
+def _record(words: list[str]) -> SegmentNamed:
+    fields: dict[str, list[int]] = {}
+    name = ""
+    for word in words:
+        if word in _NAMES:
+            name = "sealed" if word == "by" else word
+            fields.setdefault(name, [])
+        else:
+            fields[name].append(int(word))
+    one = {name: numbers[0] for name, numbers in fields.items() if numbers}
+    return SegmentNamed(
+        one.get("leader"),
+        tuple(fields.get("of", (1, 2, 3))),
+        tuple(fields.get("isr", ())),
+        fence=one.get("fence", 0),
+        end_offset=one.get("ends"),
+        source=one.get("source"),
+        is_quorum="quorum" in fields,
+        is_sealed="sealed" in fields,
+        proven=tuple(fields.get("sealed", ())),
+    )
+
+
+def _number_after(words: list[str], name: str) -> int | None:
+    if name not in words:
+        return None
+    return next(int(word) for word in words[words.index(name) + 1 :] if word.isdigit())
+
+
+def _said(effect: FollowerEffect) -> str:
+    match effect:
+        case Ask(node_id, offset, is_throttled):
+            return f"ask node {node_id} at {offset}" + (", throttled" if is_throttled else "")
+        case AskNobody():
+            return "ask nobody"
+        case AppendRange(found):
+            return f"append {found.base_offset}..{found.end_offset}"
+        case CutTail(end_offset):
+            return f"cut to {end_offset}"
+        case FlushData():
+            return "flush"
+        case WritePromise(fence):
+            return f"write the promise of fence {fence}"
+        case TellPromise(fence, end_offset, is_tail_whole, durable_end):
+            tail = "whole" if is_tail_whole else "not whole"
+            return f"tell the promise of fence {fence}: ends at {end_offset}, durable to {durable_end}, tail {tail}"
+        case ProveCopy(end_offset):
+            return f"prove all up to {end_offset}"
+        case TellReplica(end_offset, size_bytes, _):
+            return f"tell the digest of {size_bytes} bytes up to {end_offset}"
+        case MoveHighWatermark(high_watermark):
+            return f"serve below {high_watermark}"
+        case DropCopy():
+            return "drop the copy"
+        case TellFault(reason):
+            return f"say: {reason}"
