@@ -71,17 +71,22 @@ def repository() -> Path:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says in one line whether the real S3 server took part: a green run without it proves less."""
+    """Says in a line each whether the real servers took part: a green run without them proves less."""
+    for mark, name in (("real_s3", "real S3 server"), ("real_etcd", "real etcd")):
+        _say_whether_it_took_part(terminalreporter, mark, name)
+
+
+def _say_whether_it_took_part(terminalreporter: pytest.TerminalReporter, mark: str, name: str) -> None:
     stats = terminalreporter.stats
-    skipped = [report for report in stats.get("skipped", []) if "real_s3" in report.keywords]
+    skipped = [report for report in stats.get("skipped", []) if mark in report.keywords]
     ran = [
         report
         for outcome in ("passed", "failed")
         for report in stats.get(outcome, [])
-        if "real_s3" in report.keywords and report.when == "call"
+        if mark in report.keywords and report.when == "call"
     ]
     if ran:
-        terminalreporter.write_line(f"real S3 server: {len(ran)} tests ran against it")
+        terminalreporter.write_line(f"{name}: {len(ran)} tests ran against it")
     if skipped:
         reason = str(skipped[0].longrepr[2]) if isinstance(skipped[0].longrepr, tuple) else "see above"
-        terminalreporter.write_line(f"real S3 server: SKIPPED, {len(skipped)} tests did not run ({reason})")
+        terminalreporter.write_line(f"{name}: SKIPPED, {len(skipped)} tests did not run ({reason})")

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from stratalog.objects import ObjectStore, StoreSettings, open_store
+from support.etcd_server import NO_ETCD, EtcdServers, etcd_binary, etcd_servers
 from support.s3_servers import NO_VERSITYGW, S3Server, moto_server, versitygw_binary, versitygw_server
 
 PATIENT = StoreSettings(attempt_timeout_ms=10_000, deadline_ms=20_000, backoff_ms=5, backoff_cap_ms=50)
@@ -25,6 +26,15 @@ def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         pytest.skip(NO_VERSITYGW)
     with versitygw_server(tmp_path_factory.mktemp("versitygw") / "buckets") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServers]:
+    """One member, for all tests that need no particular one; each has a prefix of its own."""
+    if etcd_binary() is None:
+        pytest.skip(NO_ETCD)
+    with etcd_servers(tmp_path_factory.mktemp("etcd"), 1) as servers:
+        yield servers
 
 
 STORES = ["directory", "memory", "moto", pytest.param("versitygw", marks=pytest.mark.real_s3)]

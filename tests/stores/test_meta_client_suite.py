@@ -57,12 +57,12 @@ from stratalog.model.metadata import (
 )
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
-from support.meta_worlds import CLIENT_KINDS, START_MS, MetaWorld, collect, part, running, seal_record
+from support.meta_worlds import CLIENT_KINDS, START_MS, MetaWorld, collect, part, placed, running, seal_record
 
 
 @pytest.fixture(params=CLIENT_KINDS)
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetaWorld]:
-    async with running(request.param, tmp_path) as started:
+    async with running(placed(request, request.param), tmp_path) as started:
         yield started
 
 

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -47,7 +47,7 @@ from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRec
 from stratalog.model.topic import Topic
 from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_meta.stores.rocksdb import RocksStore
-from support.meta_worlds import STORE_KINDS, make_store
+from support.meta_worlds import STORE_KINDS, make_store, placed
 
 TOPIC_ID = UUID("4b186ce9-ec7d-4a13-9932-91a9e41c24b5")
 SHARD = ShardKey(TOPIC_ID, 9_999)
@@ -122,8 +122,10 @@ EVERYTHING: list[TableWrite] = [
 
 
 @pytest.fixture(params=STORE_KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> MetaStore:
-    return make_store(request.param, tmp_path)
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetaStore]:
+    made = make_store(placed(request, request.param), tmp_path)
+    yield made
+    await made.close()
 
 
 async def reloaded(store: MetaStore) -> list[object]:

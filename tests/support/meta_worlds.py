@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
+
+import pytest
 
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.client import MetaClient
@@ -79,12 +82,34 @@ class MetaWorld:
 
 
 def make_store(kind: str, directory: Path) -> MetaStore:
-    """Stores by name; one that joins is added here, and every suite runs on it."""
-    return MemoryStore() if kind == "memory" else RocksStore(directory / "meta")
+    """Stores by name; one that joins is added here, and every suite runs on it. `etcd:PORT` is one at that port."""
+    match kind.partition(":"):
+        case "memory", _, _:
+            return MemoryStore()
+        case "rocksdb", _, _:
+            return RocksStore(directory / "meta")
+        case "etcd", _, port:
+            from support.etcd_stores import LedStore  # the others need no gRPC
+
+            return LedStore([f"127.0.0.1:{port}"], f"/{uuid4().hex}/".encode())
+    raise AssertionError(f"no store is called {kind}")
 
 
-STORE_KINDS = ("memory", "rocksdb")
-CLIENT_KINDS = ("in-process/memory", "in-process/rocksdb", "http/memory", "http/rocksdb")
+STORE_KINDS = ("memory", "rocksdb", pytest.param("etcd", marks=pytest.mark.real_etcd))
+CLIENT_KINDS = (
+    "in-process/memory",
+    "in-process/rocksdb",
+    pytest.param("in-process/etcd", marks=pytest.mark.real_etcd),
+    "http/memory",
+    "http/rocksdb",
+)
+
+
+def placed(request: pytest.FixtureRequest, kind: str) -> str:
+    """A kind of store, or of client, with the port of its server where it needs one (the fixture `etcd`)."""
+    if not kind.endswith("etcd"):
+        return kind
+    return f"{kind}:{request.getfixturevalue('etcd').endpoints[0].rpartition(':')[2]}"
 
 
 @asynccontextmanager

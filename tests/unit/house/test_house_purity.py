@@ -107,6 +107,8 @@ def _imports(path: Path) -> set[str]:
         ("kio", ("core/stratalog/kafka/", "storage_node/stratalog_node/serve/", "storage_node/stratalog_node/groups/")),
         ("obstore", ("core/stratalog/objects/",)),
         ("boto3", ("core/stratalog/objects/",)),
+        ("grpc", ("meta_service/stratalog_meta/stores/etcd/",)),
+        ("google", ("meta_service/stratalog_meta/stores/etcd/",)),
         ("rocksdict", ("meta_service/stratalog_meta/stores/", "storage_node/stratalog_node/disk/")),
     ],
 )

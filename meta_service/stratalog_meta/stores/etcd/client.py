@@ -1,0 +1,221 @@
+"""Calls to etcd: one sticky member at a time, the next one when it does not answer.
+
+Every request may be sent again: what changes something is compared with what it found (`outcome`), or does no harm
+twice. So a lost answer costs another attempt, and only the end of the deadline reaches the caller.
+Own rotation instead of gRPC's round robin, which goes on choosing a member that hangs.
+
+Lives on one event loop. Cost: one connection per member that was ever tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from stratalog.machines.backoff import pause_after
+from stratalog.model.errors import Unavailable
+from stratalog.telemetry.logs import logger
+from stratalog.telemetry.metrics import counter
+from stratalog_meta.stores.etcd import rpc_pb2 as rpc
+
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
+
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", -1),  # pages are bounded by their number of keys
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to try. Times in seconds."""
+
+    attempt_s: float = 0.6
+    """The first attempt; each further one may take twice as long, up to `longest_attempt_s`."""
+    longest_attempt_s: float = 4.0
+    deadline_s: float = 12.0
+    """Over all attempts: several elections of etcd fit."""
+    first_pause_s: float = 0.02
+    longest_pause_s: float = 0.5
+
+
+class EtcdRefused(Unavailable):
+    """etcd understood the request and will not do it, however often it is asked."""
+
+    is_certain = True
+    """False where an attempt before was lost: that one may have happened, or may still."""
+
+    def __init__(self, words: str, code: grpc.StatusCode) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+class NoSpace(EtcdRefused):
+    """etcd's quota is used up. The write that met it first was applied all the same: read back."""
+
+
+class EtcdAway(Unavailable):
+    """No member answered in time. A change may have happened, or may still."""
+
+
+@dataclass(slots=True)
+class EtcdStats:
+    attempts_failed: int = counter("Requests to etcd that a member did not answer; each is sent again.")
+    read_back: int = counter("Transactions whose outcome was not told and had to be read.")
+    redone: int = counter("Commands larger than a transaction that were finished at a load.")
+    compactions: int = counter("Times that old revisions were given up.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Method(Generic[Q, A]):
+    path: str
+    answer: type[A]
+    is_stream: bool = False
+
+
+_RANGE: Final[_Method[rpc.RangeRequest, rpc.RangeResponse]] = _Method("/etcdserverpb.KV/Range", rpc.RangeResponse)
+_TXN: Final[_Method[rpc.TxnRequest, rpc.TxnResponse]] = _Method("/etcdserverpb.KV/Txn", rpc.TxnResponse)
+_COMPACT: Final[_Method[rpc.CompactionRequest, rpc.CompactionResponse]] = _Method(
+    "/etcdserverpb.KV/Compact", rpc.CompactionResponse
+)
+_GRANT: Final[_Method[rpc.LeaseGrantRequest, rpc.LeaseGrantResponse]] = _Method(
+    "/etcdserverpb.Lease/LeaseGrant", rpc.LeaseGrantResponse
+)
+_REVOKE: Final[_Method[rpc.LeaseRevokeRequest, rpc.LeaseRevokeResponse]] = _Method(
+    "/etcdserverpb.Lease/LeaseRevoke", rpc.LeaseRevokeResponse
+)
+_KEEP_ALIVE: Final[_Method[rpc.LeaseKeepAliveRequest, rpc.LeaseKeepAliveResponse]] = _Method(
+    "/etcdserverpb.Lease/LeaseKeepAlive", rpc.LeaseKeepAliveResponse, is_stream=True
+)
+
+
+class EtcdClient:
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        patience: Patience | None = None,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._endpoints = tuple(endpoints)
+        self._patience = patience or Patience()
+        self._jitter = jitter
+        self._at = 0
+        self._channels: dict[int, grpc.aio.Channel] = {}
+        self.stats = EtcdStats()
+
+    async def close(self) -> None:
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            await channel.close()
+
+    async def range(self, request: rpc.RangeRequest) -> rpc.RangeResponse:
+        return await self._call(_RANGE, request)
+
+    async def txn(self, request: rpc.TxnRequest) -> rpc.TxnResponse:
+        """`request` compares something that its success changes, or changes nothing."""
+        return await self._call(_TXN, request)
+
+    async def compact(self, revision: int) -> None:
+        await self._call(_COMPACT, rpc.CompactionRequest(revision=revision))
+
+    async def grant_lease(self, ttl_s: int) -> tuple[int, int]:
+        """Id and life in seconds, which may be longer than asked. One that nobody heard of ends by itself."""
+        granted = await self._call(_GRANT, rpc.LeaseGrantRequest(TTL=ttl_s))
+        return granted.ID, granted.TTL
+
+    async def keep_lease(self, lease: int, deadline_s: float) -> int:
+        """How many seconds it has from now; 0 or less when it is gone."""
+        return (await self._call(_KEEP_ALIVE, rpc.LeaseKeepAliveRequest(ID=lease), deadline_s)).TTL
+
+    async def revoke_lease(self, lease: int, deadline_s: float) -> None:
+        await self._call(_REVOKE, rpc.LeaseRevokeRequest(ID=lease), deadline_s)
+
+    # One request, as many attempts as it takes --------------------------------------------------------------------
+    async def _call(self, method: _Method[Q, A], request: Q, deadline_s: float | None = None) -> A:
+        loop = asyncio.get_running_loop()
+        patience = self._patience
+        ends = loop.time() + (patience.deadline_s if deadline_s is None else deadline_s)
+        attempt_s, failures, lost = patience.attempt_s, 0, False
+        while True:
+            at = self._at
+            try:
+                left_s = ends - loop.time()
+                return await self._attempt(method, request, at, max(0.001, min(attempt_s, left_s)))
+            except grpc.aio.AioRpcError as error:
+                refusal = _refusal(error)
+                if refusal is not None:
+                    refusal.is_certain = not lost
+                    raise refusal from error
+                lost, failures = True, failures + 1
+                self.stats.attempts_failed += 1
+                words = (
+                    f"{method.path.rpartition('/')[2]} at {self._endpoints[at]}: {error.code().name}: {error.details()}"
+                )
+            _log.debug("etcd_attempt_failed", attempt=failures, error=words)
+            if self._at == at:
+                self._at = (at + 1) % len(self._endpoints)
+            attempt_s = min(2 * attempt_s, patience.longest_attempt_s)
+            pause_s = pause_after(failures, patience.first_pause_s, patience.longest_pause_s, self._jitter())
+            if loop.time() + pause_s >= ends:
+                raise EtcdAway(f"no etcd member answered in time (the last one: {words}): see to etcd")
+            await asyncio.sleep(pause_s)
+
+    async def _attempt(self, method: _Method[Q, A], request: Q, at: int, timeout_s: float) -> A:
+        channel = self._channels.get(at)
+        if channel is None:
+            channel = grpc.aio.insecure_channel(self._endpoints[at], options=_CHANNEL_OPTIONS)
+            self._channels[at] = channel
+        make: Any = channel.stream_stream if method.is_stream else channel.unary_unary  # two shapes of one call
+        call = make(
+            method.path,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=method.answer.FromString,
+        )
+        if not method.is_stream:
+            answer: A = await call(request, timeout=timeout_s)
+            return answer
+        stream = call(iter((request,)), timeout=timeout_s)
+        try:
+            async for answer in stream:
+                return answer
+        finally:
+            stream.cancel()
+        raise grpc.aio.AioRpcError(
+            grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "the stream ended without an answer"
+        )
+
+
+_FINAL: Final = {
+    grpc.StatusCode.INVALID_ARGUMENT: "a limit of etcd is lower than its default, or the request is wrong",
+    grpc.StatusCode.OUT_OF_RANGE: "the revision is gone",
+    grpc.StatusCode.NOT_FOUND: "the lease is gone",
+    grpc.StatusCode.PERMISSION_DENIED: "etcd wants users: this store has none",
+    grpc.StatusCode.UNAUTHENTICATED: "etcd wants users: this store has none",
+    grpc.StatusCode.UNIMPLEMENTED: "this is no etcd of version 3.4 or later",
+    grpc.StatusCode.DATA_LOSS: "etcd says that its members differ: see to its CORRUPT alarm",
+}
+
+
+def _refusal(error: grpc.aio.AioRpcError) -> EtcdRefused | None:
+    """What asking again will not change; None for what another attempt may."""
+    words = error.details() or ""
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "database space exceeded" in words:
+        return NoSpace(
+            "etcd's quota is used up (NOSPACE): give it room (compact, defragment, raise --quota-backend-bytes), then "
+            "disarm the alarm; writing goes on by itself then",
+            error.code(),
+        )
+    why = _FINAL.get(error.code())
+    return None if why is None else EtcdRefused(f"etcd refuses: {words} ({why})", error.code())

@@ -1,0 +1,177 @@
+"""Leads while it holds an etcd lease: one key that goes when the lease does, created by who comes first.
+
+Its create revision is the fence in every write of the store. The lease's time counts here from before each request that
+renewed it, so this process stops leading before etcd lets another begin, as far as clocks run alike; where they do not,
+the fence holds. Who does not lead looks at the key now and then instead of watching it: nothing to resume, and a member
+that hangs costs one attempt.
+
+Lives on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+from stratalog.model.errors import InvalidRequest, Unavailable
+from stratalog.telemetry.logs import logger
+from stratalog_meta.stores.etcd import rpc_pb2 as rpc
+from stratalog_meta.stores.etcd.client import EtcdClient
+from stratalog_meta.stores.etcd.layout import LEADER
+
+LEASE_S: Final = 5
+"""etcd grants no less than 2 with its defaults. Long enough for an election among its members."""
+LOOK_S: Final = 0.3
+"""Between two looks at who leads."""
+RENEWALS_PER_LEASE: Final = 4
+_RESIGN_S: Final = 2.0
+
+_log = logger(__name__)
+
+
+class EtcdLeadership:
+    """Implements `Leadership`: one candidacy."""
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        key_prefix: bytes,
+        address: str,
+        *,
+        lease_s: int = LEASE_S,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """`address` is where this process serves; others learn it from `leader_address`."""
+        if not address or not address.isprintable():
+            raise InvalidRequest(f"a leader's address is one line of text, not {address!r}: name HOST:PORT")
+        self._client = client
+        self._key = key_prefix + LEADER
+        self._address = address
+        self._lease_s = lease_s
+        self._clock = clock
+        self._jitter = jitter
+        self._lost = asyncio.Event()
+        self._lease = 0
+        self._until = 0.0
+        self._revision = 0
+        self._seen: str | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def lost(self) -> asyncio.Event:
+        return self._lost
+
+    @property
+    def is_leading(self) -> bool:
+        return self._revision > 0 and not self._lost.is_set() and self._clock() < self._until
+
+    @property
+    def revision(self) -> int:
+        """In which the leader key was created for this candidacy. Raises Unavailable unless it leads."""
+        if not self.is_leading:
+            other = f": ask {self._seen}" if self._seen not in (None, self._address) else ""
+            raise Unavailable(f"this instance ({self._address}) does not lead the metadata{other}")
+        return self._revision
+
+    def leader_address(self) -> str | None:
+        return self._seen
+
+    async def campaign(self) -> None:
+        while not self._lost.is_set():
+            try:
+                if await self._stand():
+                    break
+            except Unavailable as error:
+                _log.warning("etcd_campaign_waits", address=self._address, error=str(error))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S * (0.5 + self._jitter())):
+                    await self._lost.wait()
+        if self._lost.is_set():
+            await self._let_lease_go()
+            raise Unavailable(f"the candidacy of {self._address} is over: make another one")
+        _log.info("meta_leadership_won", address=self._address, revision=self._revision)
+        self._keeping = asyncio.get_running_loop().create_task(self._keep(), name="meta-leadership")
+
+    async def _stand(self) -> bool:
+        """Whether this candidacy has the key now."""
+        present = await self._look()
+        if present is None:
+            if self._clock() >= self._until:
+                asked = self._clock()
+                self._lease, life_s = await self._client.grant_lease(self._lease_s)
+                self._until = asked + life_s
+            present = await self._create()
+        self._seen = present.value.decode("utf-8", "replace")
+        if present.lease != self._lease or self._clock() >= self._until:
+            return False
+        self._revision = present.create_revision
+        return True
+
+    async def _look(self) -> rpc.KeyValue | None:
+        answer = await self._client.range(rpc.RangeRequest(key=self._key))
+        if not answer.kvs:
+            self._seen = None
+            return None
+        present: rpc.KeyValue = answer.kvs[0]
+        return present
+
+    async def _create(self) -> rpc.KeyValue:
+        """The key as it is then: ours, or of who came first. Sent again it finds its own."""
+        value = self._address.encode()
+        answer = await self._client.txn(
+            rpc.TxnRequest(
+                compare=[rpc.Compare(target=rpc.Compare.CREATE, key=self._key, create_revision=0)],
+                success=[
+                    rpc.RequestOp(request_put=rpc.PutRequest(key=self._key, value=value, lease=self._lease)),
+                    rpc.RequestOp(request_range=rpc.RangeRequest(key=self._key)),
+                ],
+                failure=[rpc.RequestOp(request_range=rpc.RangeRequest(key=self._key))],
+            )
+        )
+        present: rpc.KeyValue = answer.responses[-1].response_range.kvs[0]
+        return present
+
+    async def _keep(self) -> None:
+        """Renew the lease until it is gone, or its time has passed without an answer."""
+        pause_s = self._lease_s / RENEWALS_PER_LEASE
+        while True:
+            await asyncio.sleep(max(0.0, min(pause_s, self._until - self._clock())))
+            asked = self._clock()
+            if asked >= self._until:
+                return self.lose("etcd did not renew its lease in time")
+            try:
+                life_s = await self._client.keep_lease(self._lease, self._until - asked)
+            except Unavailable as error:
+                _log.warning("etcd_lease_not_renewed", address=self._address, error=str(error))
+                continue
+            if life_s <= 0:
+                return self.lose("its lease has ended")
+            self._until = asked + life_s
+
+    def lose(self, why: str) -> None:
+        """Lead no more: the store calls it as well when etcd shows another leader."""
+        if self._lost.is_set():
+            return
+        self._lost.set()
+        if self._revision:
+            _log.warning("meta_leadership_lost", address=self._address, why=why)
+
+    async def resign(self) -> None:
+        keeping, self._keeping = self._keeping, None
+        self.lose("it resigned")
+        if keeping is not None:
+            keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
+        await self._let_lease_go()
+
+    async def _let_lease_go(self) -> None:
+        lease, self._lease = self._lease, 0
+        if lease and self._clock() < self._until:
+            with contextlib.suppress(Unavailable):  # it ends by itself then
+                await self._client.revoke_lease(lease, _RESIGN_S)

