@@ -234,5 +234,5 @@ async def _store_metadata(directory: Path, seals: dict[int, SealRecord], remote:
         writes += [PutPart(key, part) for part in copy.parts]
     store = RocksStore(directory)
     await store.load()
-    await store.write(writes)
+    await store.write([writes])
     await store.close()
