@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stratalog.formats import index_points
 from stratalog.formats.index_block import IndexBlock, IndexBuilder, IndexPoint, IndexPoints
+from stratalog.model.errors import InvalidRequest
 from support.stored_samples import IDENTITY, SEAL
 
 sizes = st.one_of(st.integers(61, 3_000), st.integers(20_000, 100_000))
@@ -89,6 +90,44 @@ def test_a_builder_that_goes_on_at_a_checkpoint_makes_the_same_points(log, cut):
     assert (resumed.size_bytes, resumed.max_timestamp_ms) == (whole.size_bytes, whole.max_timestamp_ms)
     assert resumed.first_timestamp_ms == whole.first_timestamp_ms
     assert half.freeze() == frozen
+
+
+@given(logs, st.lists(st.integers(1, 12), min_size=1, max_size=10))
+def test_the_index_of_a_segment_made_from_its_parts_is_that_of_their_stretches(log, part_lengths):
+    """A stretch: the batches from one point of a part to the next."""
+    from_parts, from_stretches = IndexBuilder(BASE), IndexBuilder(BASE)
+    offset = BASE
+    while log:
+        length = part_lengths[len(log) % len(part_lengths)]
+        part, log = log[:length], log[length:]
+        index = IndexBuilder(offset)
+        start = offset
+        for count, size, stamp in part:
+            index.append(offset, size, stamp, stamp)
+            offset += count
+        points, first_ms, newest_ms = index.freeze(), index.first_timestamp_ms, index.max_timestamp_ms
+        from_parts.append_all(start, points, index.size_bytes, first_ms, newest_ms)
+        position = 0
+        for point in points:
+            from_stretches.append(start, point.position - position, first_ms, point.max_timestamp_ms)
+            start, position = point.offset, point.position
+        from_stretches.append(start, index.size_bytes - position, first_ms, newest_ms)
+    assert list(from_parts) == list(from_stretches)
+    for field in ("size_bytes", "first_timestamp_ms", "max_timestamp_ms", "next_point_at"):
+        assert getattr(from_parts, field) == getattr(from_stretches, field)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 4), st.integers(-2, 3)), max_size=6))
+def test_points_are_refused_unless_each_follows_the_one_before(numbers):
+    before, is_in_order = (0, 0, -1), True
+    for point in numbers:
+        is_in_order &= point[0] > before[0] and point[1] > before[1] and point[2] >= before[2]
+        before = point
+    if is_in_order:
+        assert len(IndexPoints(IndexPoint(*point) for point in numbers)) == len(numbers)
+    else:
+        with pytest.raises(InvalidRequest, match="does not follow"):
+            IndexPoints(IndexPoint(*point) for point in numbers)
 
 
 @given(logs, st.integers(-1, 9), st.integers(BASE, BASE + 3_000))

