@@ -100,6 +100,13 @@ class ProcessSettings(BaseModel):
         le=1 * GIB,
         description="Most bytes one Fetch response carries, whatever the client asks for.",
     )
+    socket_send_buffer_bytes: int = Field(
+        default=512 * KIB,
+        ge=-1,
+        le=1 * GIB,
+        description="Bytes of answers that the kernel is asked to hold for a connection, -1 to leave it to the "
+        "kernel; it takes twice as much, at most twice net.core.wmem_max, and no client gets more in one round trip.",
+    )
     max_connections: int = Field(
         default=10_000,
         ge=1,

@@ -72,6 +72,8 @@ class KafkaServer:
     # Listening ------------------------------------------------------------------------------------------------------
     def open(self, sock: socket.socket, advertised: tuple[str, int]) -> None:
         """Take connections on a bound socket; `advertised` is what Metadata tells clients that come through it."""
+        if self.limits.send_buffer_bytes >= 0:  # what is accepted inherits it (docs/decisions/0005)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
         sock.listen(_BACKLOG)
         self._listeners.append(sock)
         self.loop.add_reader(sock.fileno(), self._accept, sock, *advertised)

@@ -25,6 +25,8 @@ class ServeLimits:
     read_timeout_ms: int
     max_idle_ms: int
     fetch_max_bytes: int
+    send_buffer_bytes: int
+    """Asked of the kernel for each connection; below 0 nothing is asked."""
 
     @classmethod
     def of(cls, settings: ProcessSettings, most_connections: int) -> ServeLimits:
@@ -36,6 +38,7 @@ class ServeLimits:
             settings.connection_read_timeout_ms,
             settings.connections_max_idle_ms,
             settings.fetch_max_bytes,
+            settings.socket_send_buffer_bytes,
         )
 
 
