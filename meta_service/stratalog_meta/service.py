@@ -72,7 +72,7 @@ class MetaService:
         except BaseException:
             await self._store.close()
             raise
-        history = ChangeHistory(table.version, self._max_history_changes, self.stats)
+        history = ChangeHistory(table.version, self._max_history_changes, self.stats, table.take_change_sets())
         writer = TableWriter(
             table,
             self._store,
@@ -124,10 +124,10 @@ class MetaService:
             self._lives.follow(change_set)
         self._parts()[1].publish(change_set)
 
-    def _restart_history(self, version: int) -> None:
+    def _restart_history(self, table: ShardTable) -> None:
         if self._lives is not None:
             self._lives.read_anew()
-        self._parts()[1].restart(version)
+        self._parts()[1].restart(table.version, table.take_change_sets())
 
     async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
         writer = self._parts()[0]

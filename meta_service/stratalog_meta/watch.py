@@ -9,7 +9,7 @@ Lives on the event loop. Memory: at most `max_changes` changes (and the newest s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from stratalog.model.errors import NotFound, Unavailable
 from stratalog.model.metadata import ChangeSet
@@ -22,16 +22,26 @@ SETS_BEFORE_OTHERS = 64
 class ChangeHistory:
     """Invariant: the kept versions are `_first_version .. _version`, one set each."""
 
-    def __init__(self, version: int, max_changes: int = MAX_CHANGES, stats: MetaStats | None = None) -> None:
+    def __init__(
+        self,
+        version: int,
+        max_changes: int = MAX_CHANGES,
+        stats: MetaStats | None = None,
+        sets: Sequence[ChangeSet] = (),
+    ) -> None:
+        """`sets` are known from before: up to `version`, without a gap."""
         self._stats = stats or MetaStats()
-        self._stats.version = version
-        self._sets: dict[int, ChangeSet] = {}
-        self._first_version = version + 1
-        self._version = version
         self._max_changes = max_changes
-        self._change_count = 0
         self._moved = asyncio.Event()
         self._closed = False
+        self._begin(version, sets)
+
+    def _begin(self, version: int, sets: Sequence[ChangeSet]) -> None:
+        assert not sets or sets[-1].version == version, "they reach up to the present"
+        self._version = self._stats.version = version
+        self._first_version = version + 1 - len(sets)
+        self._sets: dict[int, ChangeSet] = {one.version: one for one in sets}
+        self._change_count = sum(len(one.changes) for one in sets)
 
     @property
     def version(self) -> int:
@@ -50,12 +60,10 @@ class ChangeHistory:
             self._first_version += 1
         self._wake()
 
-    def restart(self, version: int) -> None:
-        """Changes up to `version` are not known one by one: watchers before it need a snapshot."""
-        self._version = self._stats.version = version
-        self._first_version = version + 1
-        self._sets.clear()
-        self._change_count = 0
+    def restart(self, version: int, sets: Sequence[ChangeSet] = ()) -> None:
+        """Not all changes up to `version` were published: watchers go on with `sets`, those before it need a
+        snapshot."""
+        self._begin(version, sets)
         self._wake()
 
     def close(self) -> None:

@@ -99,9 +99,9 @@ class TableWriter:
         publish: Callable[[ChangeSet], None],
         stats: MetaStats,
         *,
-        restart_history: Callable[[int], None],
+        restart_history: Callable[[ShardTable], None],
     ) -> None:
-        """`restart_history` is told the table's version when changes up to it were never published."""
+        """`restart_history` is given the table when some changes up to its version were never published."""
         self._table = table
         self._store = store
         self._clock_ms = clock_ms
@@ -190,7 +190,7 @@ class TableWriter:
             _log.debug("meta_store_still_fails", source=self._store.source, error=str(error))
             return
         if table.version != self._table.version:
-            self._restart_history(table.version)
+            self._restart_history(table)
         self._table = table
         self._failure, self._is_full, self._may_heal = None, False, False
         _log.info("meta_store_works_again", source=self._store.source, version=table.version)

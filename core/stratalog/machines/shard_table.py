@@ -109,6 +109,11 @@ class ShardTable:
         """For readers of single records; only `apply` changes it."""
         return self._state
 
+    def take_change_sets(self) -> tuple[ChangeSet, ...]:
+        """The newest change sets up to the present version, as a loaded table found them; given once."""
+        sets, self._state.change_sets = self._state.change_sets, ()
+        return sets
+
     def snapshot(self) -> Snapshot:
         if self._snapshot is None:
             state = self._state

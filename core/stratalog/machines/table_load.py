@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from stratalog.machines.placement import FOLLOWER_WEIGHT, LEADER_WEIGHT
-from stratalog.machines.table_records import NodeEntry, PurgedTopic, ShardRow, StoredRecord, TableHeader
+from stratalog.machines.table_history import changes_kept
+from stratalog.machines.table_records import NodeEntry, NotedChanges, PurgedTopic, ShardRow, StoredRecord, TableHeader
 from stratalog.machines.table_state import ShardEntry, TableState
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import ShardKey
@@ -24,6 +25,7 @@ def load_state(records: Iterable[StoredRecord], source: str) -> TableState | Non
     """The state that the records make; None when there is none. Raises Corrupt for records that do not fit together."""
     state: TableState | None = None
     rows: list[ShardRow] = []
+    noted: list[NotedChanges] = []
     living: dict[ShardKey, dict[int, Segment]] = {}
     for record in records:
         if isinstance(record, TableHeader):
@@ -42,6 +44,8 @@ def load_state(records: Iterable[StoredRecord], source: str) -> TableState | Non
             case Topic():
                 state.topics[record.topic_id] = record
                 state.topic_ids[record.name] = record.topic_id
+            case NotedChanges():
+                noted.append(record)
             case PurgedTopic():
                 state.purged_topics[record.topic_id] = record
             case Lock():
@@ -52,6 +56,7 @@ def load_state(records: Iterable[StoredRecord], source: str) -> TableState | Non
                 assert_never(record)
     if state is not None:
         _place_shards(state, rows, living, source)
+        state.change_sets = changes_kept(state, noted)
     return state
 
 

@@ -7,11 +7,22 @@ seal record (written once) and its parts (one each).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import Life, Lock, Node, NodeInfo
+from stratalog.model.metadata import (
+    Change,
+    Life,
+    Lock,
+    Node,
+    NodeChanged,
+    NodeInfo,
+    SegmentPurged,
+    ShardChanged,
+    TopicChanged,
+    TopicDeleted,
+)
 from stratalog.model.segment import RemotePart, SealRecord, Segment
 from stratalog.model.topic import Topic
 
@@ -60,7 +71,33 @@ class PurgedTopic:
     purged_ms: int
 
 
-StoredRecord: TypeAlias = TableHeader | NodeEntry | Lock | Topic | PurgedTopic | ShardRow | Segment
+KEPT_CHANGE_SETS: Final = 1_024
+"""So many change sets are kept; each takes the place of the one so many versions before."""
+MAX_KEPT_CHANGES: Final = 64
+"""A larger change set is not kept: who missed it takes a snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentNote:
+    """A `SegmentChanged` without what the segment's own records hold."""
+
+    segment: Segment
+    has_seal: bool
+    part_count: int
+
+
+NotedChange: TypeAlias = TopicChanged | TopicDeleted | ShardChanged | SegmentNote | SegmentPurged | NodeChanged
+
+
+@dataclass(frozen=True, slots=True)
+class NotedChanges:
+    """A change set as it is kept (see `table_history`); `changes` is None for one that was too large."""
+
+    version: int
+    changes: tuple[NotedChange, ...] | None
+
+
+StoredRecord: TypeAlias = TableHeader | NotedChanges | NodeEntry | Lock | Topic | PurgedTopic | ShardRow | Segment
 """What a store loads, in any order but for the header, which comes first. A segment comes whole: head, seal and
 parts (as a `PartList`)."""
 
@@ -68,6 +105,14 @@ parts (as a `PartList`)."""
 @dataclass(frozen=True, slots=True)
 class PutHeader:
     header: TableHeader
+
+
+@dataclass(frozen=True, slots=True)
+class PutChanges:
+    """Keep a change set; None for one that is too large to be kept."""
+
+    version: int
+    changes: tuple[Change, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +189,7 @@ class DropSegment:
 
 TableWrite: TypeAlias = (
     PutHeader
+    | PutChanges
     | PutNode
     | PutLock
     | PutTopic

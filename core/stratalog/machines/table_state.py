@@ -18,6 +18,7 @@ from uuid import UUID
 
 from stratalog.machines.placement import FOLLOWER_WEIGHT, LEADER_WEIGHT
 from stratalog.machines.table_records import (
+    MAX_KEPT_CHANGES,
     DropPart,
     DropPurgedTopic,
     DropSegment,
@@ -25,6 +26,7 @@ from stratalog.machines.table_records import (
     DropTopic,
     NodeEntry,
     PurgedTopic,
+    PutChanges,
     PutHeader,
     PutLock,
     PutNode,
@@ -42,6 +44,7 @@ from stratalog.model.errors import NotFound
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
     Change,
+    ChangeSet,
     Lock,
     NodeChanged,
     SegmentChanged,
@@ -82,7 +85,8 @@ class TableState:
     """All maps of the shard table."""
 
     __slots__ = (
-        "deleted", "header", "load", "locks", "nodes", "purged_topics", "shards", "topic_ids", "topics", "views",
+        "change_sets", "deleted", "header", "load", "locks", "nodes",
+        "purged_topics", "shards", "topic_ids", "topics", "views",
     )  # fmt: skip
 
     def __init__(self, header: TableHeader) -> None:
@@ -94,6 +98,8 @@ class TableState:
         self.purged_topics: dict[UUID, PurgedTopic] = {}
         self.nodes: dict[int, NodeEntry] = {}
         self.locks: dict[str, Lock] = {}
+        self.change_sets: tuple[ChangeSet, ...] = ()
+        """The newest ones, as they were when it was loaded."""
         self.load: dict[int, int] = {}
         self.views: dict[ShardKey, Shard] = {}
         """Shards as readers see them, made when asked for, dropped when they change."""
@@ -179,7 +185,10 @@ class TableTransaction:
     def close(self) -> None:
         """Every transaction that readers can see makes a new version."""
         if self.changes:
-            self.put_header(replace(self.state.header, version=self.state.header.version + 1))
+            header = replace(self.state.header, version=self.state.header.version + 1)
+            self.put_header(header)
+            is_kept = len(self.changes) <= MAX_KEPT_CHANGES
+            self.writes.append(PutChanges(header.version, tuple(self.changes) if is_kept else None))
 
     def put_header(self, header: TableHeader) -> None:
         self.state.header = header

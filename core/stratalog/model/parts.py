@@ -40,6 +40,14 @@ class PartList(Sequence["RemotePart"]):
         longer._length = self._length + 1
         return longer
 
+    def first(self, count: int) -> PartList:
+        """An earlier version of this list, of `count` parts; it shares the buffer."""
+        assert 0 <= count <= self._length
+        shorter = PartList.__new__(PartList)
+        shorter._buffer = self._buffer
+        shorter._length = count
+        return shorter
+
     def replaced(self, start: int, count: int, parts: Sequence[RemotePart]) -> PartList:
         """A list of its own in which `parts` stand for the `count` ones from index `start` on."""
         entries = self._buffer[: self._length]

@@ -15,13 +15,17 @@ from typing import Any, Final, TypeAlias, assert_never
 from uuid import UUID
 
 from stratalog.machines.table_records import (
+    KEPT_CHANGE_SETS,
     DropPart,
     DropPurgedTopic,
     DropSegment,
     DropShard,
     DropTopic,
     NodeEntry,
+    NotedChange,
+    NotedChanges,
     PurgedTopic,
+    PutChanges,
     PutHeader,
     PutLock,
     PutNode,
@@ -31,6 +35,7 @@ from stratalog.machines.table_records import (
     PutSegmentHead,
     PutShard,
     PutTopic,
+    SegmentNote,
     ShardRow,
     StoredRecord,
     TableHeader,
@@ -38,14 +43,25 @@ from stratalog.machines.table_records import (
 )
 from stratalog.model.errors import Corrupt, InvalidRequest
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import Lock, NodeInfo
+from stratalog.model.metadata import (
+    Change,
+    Lock,
+    NodeChanged,
+    NodeInfo,
+    SegmentChanged,
+    SegmentPurged,
+    ShardChanged,
+    TopicChanged,
+    TopicDeleted,
+)
 from stratalog.model.parts import PartList
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
-from stratalog.model.topic import Topic
+from stratalog.model.topic import Shard, Topic
 
 FORMAT: Final = 1
 HEADER_KEY: Final = b"a"
+_CHANGES: Final = b"c"
 _NODE, _LOCK, _PURGED, _TOPIC, _SHARD, _SEGMENT = b"n", b"l", b"p", b"t", b"s", b"v"
 _HEAD, _SEAL, _PART = b"\x00", b"\x01", b"\x02"
 _SEGMENT_KEY_BYTES: Final = 1 + 16 + 4 + 8 + 8
@@ -69,6 +85,8 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
     match write:
         case PutHeader(header):
             yield HEADER_KEY, _value(FORMAT, header.cluster_id, header.version, header.next_producer_id)
+        case PutChanges(version, changes):
+            yield _CHANGES + (version % KEPT_CHANGE_SETS).to_bytes(2, "big"), _changes(version, changes)
         case PutNode(node):
             info = node.info
             key = _NODE + info.node_id.to_bytes(8, "big")
@@ -132,6 +150,40 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
 
 def _value(*fields: object) -> bytes:
     return _dump(fields).encode()
+
+
+def _changes(version: int, changes: tuple[Change, ...] | None) -> bytes:
+    """Each change as the items that its records have, so that what is added to a record is added to its changes."""
+    if changes is None:
+        return _value(version, None)
+    return b"[%d,[%b]]" % (version, b",".join(map(_change, changes)))
+
+
+def _change(change: Change) -> bytes:
+    match change:
+        case TopicChanged(topic):
+            return _noted("topic", PutTopic(topic))
+        case TopicDeleted(topic):
+            return _noted("deleted", PutTopic(topic))
+        case NodeChanged(node):
+            info = NodeInfo(node.node_id, node.storage_id, node.host, node.port, node.rack)
+            return _noted("node", PutNode(NodeEntry(info, node.epoch, node.is_alive, "", node.token)))
+        case ShardChanged(shard):
+            row = PutShard(ShardRow(shard.key, shard.log_start_offset))
+            return _noted("shard", row, *map(PutSegmentHead, shard.segments))
+        case SegmentChanged(segment):
+            kind = "sealed" if segment.seal is not None else "segment"
+            return b"[%d,%b]" % (len(segment.remote.parts), _noted(kind, PutSegmentHead(segment)))
+        case SegmentPurged(key):
+            return _value("purged", _segment_key(key).hex())
+        case _:
+            assert_never(change)
+
+
+def _noted(kind: str, *writes: TableWrite) -> bytes:
+    """`[kind, key, value, key, value, ...]`, keys in hex."""
+    items = [f'"{key.hex()}",'.encode() + (value or b"null") for write in writes for key, value in _encode_one(write)]
+    return b'["%b",%b]' % (kind.encode(), b",".join(items))
 
 
 def _shard_key(key: ShardKey) -> bytes:
@@ -226,6 +278,9 @@ class _Decoder:
                     "a newer version"
                 )
             return TableHeader(fields[1], fields[2], fields[3])
+        if kind == _CHANGES:
+            changes = None if fields[1] is None else tuple(map(self._noted, fields[1]))
+            return NotedChanges(fields[0], changes)
         if kind == _NODE:
             info = NodeInfo(int.from_bytes(key[1:], "big"), fields[0], fields[1], fields[2], fields[3])
             is_alive, start_id, token = fields[5:8] if len(fields) > 5 else (True, "", 0)
@@ -240,6 +295,32 @@ class _Decoder:
         if kind == _SHARD:
             return ShardRow(ShardKey(self._id(key), int.from_bytes(key[17:21], "big")), fields[0])
         raise ValueError(f"unknown kind {kind!r}")
+
+    def _noted(self, fields: Json) -> NotedChange:
+        """A change that `_change` wrote."""
+        part_count = 0
+        if isinstance(fields[0], int):
+            part_count, fields = fields
+        kind, keys, values = fields[0], [bytes.fromhex(key) for key in fields[1::2]], fields[2::2]
+        if kind == "purged":
+            return SegmentPurged(self._segment_key(keys[0]))
+        if kind in ("segment", "sealed"):
+            return SegmentNote(self._segment(keys[0], values[0], None, []), kind == "sealed", part_count)
+        record = self._plain(keys[0], values[0])
+        match record:
+            case ShardRow():
+                heads = [self._segment(*item, None, []) for item in zip(keys[1:], values[1:], strict=True)]
+                return ShardChanged(Shard(record.key, record.log_start_offset, tuple(heads)))
+            case NodeEntry():
+                return NodeChanged(record.node)
+            case Topic():
+                return TopicDeleted(record) if kind == "deleted" else TopicChanged(record)
+            case _:
+                raise ValueError(f"unknown change {kind!r}")
+
+    def _segment_key(self, key: bytes) -> SegmentKey:
+        epoch, base_offset = int.from_bytes(key[21:29], "big"), int.from_bytes(key[29:37], "big")
+        return SegmentKey(self._id(key), int.from_bytes(key[17:21], "big"), epoch, base_offset)
 
     def _add_to_segment(self, key: bytes, fields: Json) -> StoredRecord | None:
         kind = key[_SEGMENT_KEY_BYTES : _SEGMENT_KEY_BYTES + 1]
@@ -269,8 +350,7 @@ class _Decoder:
             raise self._corrupt(key, f"cannot be read ({error})") from error
 
     def _segment(self, key: bytes, fields: Json, seal: Json, parts: list[RemotePart]) -> Segment:
-        epoch, base_offset = int.from_bytes(key[21:29], "big"), int.from_bytes(key[29:37], "big")
-        segment_key = SegmentKey(self._id(key), int.from_bytes(key[17:21], "big"), epoch, base_offset)
+        segment_key = self._segment_key(key)
         remote = _NO_COPY
         remote_state = _REMOTE_STATES[fields[10]]
         if remote_state is not RemoteState.NONE:
@@ -286,21 +366,21 @@ class _Decoder:
             fields[4],
             fields[5],
             fields[6],
-            None if seal is None else self._seal_record(epoch, base_offset, seal),
+            None if seal is None else self._seal_record(segment_key, seal),
             self._shared(fields[7]),
             remote,
             fields[8],
             fields[9],
         )
 
-    def _seal_record(self, epoch: int, base_offset: int, fields: Json) -> SealRecord:
+    def _seal_record(self, key: SegmentKey, fields: Json) -> SealRecord:
         producers = tuple(
             ProducerSnapshot(entry[0], entry[1], entry[2], tuple(BatchMemo(*memo) for memo in entry[3]))
             for entry in fields[5]
         )
         return SealRecord(
-            epoch,
-            base_offset,
+            key.epoch,
+            key.base_offset,
             fields[0],
             fields[1],
             fields[2],

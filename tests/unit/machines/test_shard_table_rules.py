@@ -11,6 +11,7 @@ from stratalog.machines.internal_topics import FIXED_SETTINGS, GROUP_LOG
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import (
     DropPart,
+    PutChanges,
     PutHeader,
     PutPart,
     PutSeal,
@@ -484,7 +485,7 @@ def test_a_commit_writes_one_part_whatever_the_segment_holds() -> None:
         story.commit(lock, key, offset, offset + 1)
     piece = RemotePart("last", 0, 10, 50, 51)
     writes = story.do(CommitParts(lock, (PartCommit(key, 50, piece),))).writes
-    assert [type(write) for write in writes] == [PutSegmentHead, PutPart, PutHeader]
+    assert [type(write) for write in writes] == [PutSegmentHead, PutPart, PutHeader, PutChanges]
 
 
 def test_a_roll_writes_two_segments_whatever_the_shard_holds() -> None:
@@ -493,7 +494,7 @@ def test_a_roll_writes_two_segments_whatever_the_shard_holds() -> None:
     for end_offset in range(50):
         segment = story.roll(segment.key, end_offset)
     writes = story.do(RollSegment(segment.key, 100)).writes
-    assert [type(write) for write in writes] == [PutSegmentHead, PutSegmentHead, PutHeader]
+    assert [type(write) for write in writes] == [PutSegmentHead, PutSegmentHead, PutHeader, PutChanges]
 
 
 def test_a_seal_record_is_written_once_and_never_again() -> None:

@@ -1,0 +1,136 @@
+"""The newest change sets are kept with the records, so a watch goes on under the next process without a snapshot."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.table_records import (
+    KEPT_CHANGE_SETS,
+    MAX_KEPT_CHANGES,
+    PutHeader,
+    TableHeader,
+)
+from stratalog.model.commands import (
+    AdvanceLogStart,
+    AlterTopic,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    NoteLives,
+    ProposeIsr,
+    PurgeSegments,
+    RegisterNode,
+)
+from stratalog.model.metadata import ChangeSet, Life, NodeInfo
+from stratalog_meta.stores import encoding
+from support.table_stories import CLUSTER_ID, NEW_ID, TableStory
+
+
+class KeptStory(TableStory):
+    """A table whose writes are stored as they are made."""
+
+    def __init__(self, nodes: int = 2) -> None:
+        self.items = dict(encoding.encode([PutHeader(TableHeader(CLUSTER_ID, 0, 1))]))
+        self.told: list[ChangeSet] = []
+        super().__init__(nodes)
+
+    def do(self, command: Command, new_id: UUID = NEW_ID):  # type: ignore[no-untyped-def, type-arg]
+        applied = super().do(command, new_id)
+        for key, value in encoding.encode(applied.writes):
+            if value is None:
+                self.items.pop(key, None)
+            else:
+                self.items[key] = value
+        if applied.change_set is not None:
+            self.told.append(applied.change_set)
+        return applied
+
+    def kept(self) -> tuple[ChangeSet, ...]:
+        stored = sorted((key, value) for key, value in self.items.items() if value is not None)
+        loaded = ShardTable.load(encoding.decode(stored, "items"), "items")
+        assert loaded is not None
+        return loaded.take_change_sets()
+
+
+def test_every_kind_of_change_is_kept_as_it_was_told() -> None:
+    story = KeptStory()
+    topic = story.topic(shards=2, replicas=2)
+    story.do(AlterTopic(topic.topic_id, {"retention.ms": "é"}))
+    segment = story.active(topic)
+    story.do(ProposeIsr(segment.key, (segment.replicas[0],), 0))
+    story.roll(segment.key, 10)
+    story.seal(segment.key)
+    lock = story.lock()
+    story.commit(lock, segment.key, 0, 4)
+    story.commit(lock, segment.key, 4, 10)
+    story.do(NoteLives(lost=(Life(2, 1),)))
+    gone = story.topic("gone")
+    story.do(DeleteTopic(gone.topic_id))
+    assert story.kept() == tuple(story.told)
+
+
+def test_a_set_whose_parts_gave_way_to_a_manifest_ends_what_is_kept() -> None:
+    """What was told then is not known any more; who watched until shortly before goes on all the same."""
+    story = KeptStory()
+    key = story.active(story.topic()).key
+    story.roll(key, 10)
+    story.seal(key)
+    lock = story.lock()
+    story.commit(lock, key, 0, 10)
+    committed = len(story.told)
+    story.complete(lock, key)
+    story.do(NoteLives(lost=(Life(2, 1),)))
+    assert story.kept() == tuple(story.told[committed:])
+
+
+def test_a_set_of_a_purged_segment_is_kept_unless_it_told_of_its_seal() -> None:
+    story = KeptStory(nodes=1)
+    key = story.active(story.topic()).key
+    story.roll(key, 10)
+    rolled = len(story.told)
+    story.do(AdvanceLogStart(key.shard_key, 10))
+    story.do(PurgeSegments((key,)))
+    assert story.kept() == tuple(story.told)
+    sealed = story.active(story.topic("other")).key
+    story.roll(sealed, 5)
+    story.seal(sealed)
+    told = len(story.told)
+    story.do(AdvanceLogStart(sealed.shard_key, 5))
+    story.do(PurgeSegments((sealed,)))
+    kept = story.kept()
+    assert rolled < told and kept == tuple(story.told[-1:]), "the deletion told of the sealed segment as a whole"
+
+
+def test_a_large_set_is_not_kept_and_later_ones_are() -> None:
+    story = KeptStory()
+    story.topic(shards=MAX_KEPT_CHANGES)
+    assert story.kept() == ()
+    story.do(NoteLives(lost=(Life(2, 1),)))
+    assert story.kept() == tuple(story.told[-1:])
+
+
+def test_so_many_are_kept_and_no_more() -> None:
+    story = KeptStory()
+    node = NodeInfo(1, "storage-1", "host", 9092)
+    for _ in range(KEPT_CHANGE_SETS + 10):
+        story.do(RegisterNode(node))
+    assert story.kept() == tuple(story.told[-KEPT_CHANGE_SETS:])
+    assert len([key for key in story.items if key.startswith(b"c")]) == KEPT_CHANGE_SETS
+
+
+def test_records_of_before_there_was_a_history_have_none() -> None:
+    story = KeptStory()
+    story.topic()
+    story.items = {key: value for key, value in story.items.items() if not key.startswith(b"c")}
+    assert story.kept() == ()
+    story.do(CreateTopic("more", 1, 1, {}), UUID(int=77))
+    assert story.kept() == tuple(story.told[-1:])
+
+
+def test_what_a_table_was_loaded_with_is_given_once() -> None:
+    story = KeptStory()
+    loaded = ShardTable.load(encoding.decode(sorted((k, v or b"") for k, v in story.items.items()), "items"), "items")
+    assert loaded is not None
+    assert len(loaded.take_change_sets()) == 2
+    assert loaded.take_change_sets() == ()
