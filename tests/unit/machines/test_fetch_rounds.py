@@ -1,0 +1,248 @@
+"""Rounds between two nodes: they name what moved, and nothing that rests costs anything."""
+
+from __future__ import annotations
+
+import random
+import uuid
+
+from stratalog.machines.fetch_rounds import (
+    FetchRounds,
+    RoundAnswered,
+    SegmentName,
+    SegmentUnwanted,
+    SegmentWanted,
+    SendRound,
+    SessionLost,
+    TurnEnded,
+)
+from stratalog.machines.fetch_session import FetchSession, SessionFault
+from stratalog.machines.token_bucket import TokenBucket
+
+TOPIC = uuid.UUID(int=1)
+
+
+def name_of(shard: int, epoch: int = 0) -> SegmentName:
+    return SegmentName(TOPIC, shard, epoch)
+
+
+class Pair:
+    """A follower's rounds and its leader's session, with a log of one number per segment; every look is counted."""
+
+    def __init__(self, rate_per_s: float = 1e9, **options: int) -> None:
+        self.rounds = FetchRounds(TokenBucket(rate_per_s, 100, 0), **options)
+        self.session = FetchSession(9)
+        self.ends: dict[SegmentName, int] = {}
+        self.copies: dict[SegmentName, int] = {}
+        self.line: list[SendRound] = []
+        self.looks = 0
+        self.now_ms = 0.0
+
+    def follow(self, *names: SegmentName, is_throttled: bool = False) -> None:
+        for name in names:
+            self.ends.setdefault(name, 0)
+            self.want(name, is_throttled)
+        self.turn()
+
+    def want(self, name: SegmentName, is_throttled: bool = False) -> None:
+        self.rounds.step(SegmentWanted(name, self.copies.setdefault(name, 0), is_throttled), self.now_ms)
+
+    def turn(self) -> None:
+        for sent in self.rounds.step(TurnEnded(), self.now_ms):
+            assert self.session.take(sent.session_id, sent.session_epoch, sent.asks, sent.forgotten) is None
+            self.line.append(sent)
+        self.rounds.check_invariants()
+
+    def append(self, *names: SegmentName) -> None:
+        for name in names:
+            self.ends[name] += 1
+            self.session.moved(name)
+
+    def answer(self, most: int = 1_000) -> list[SegmentName]:
+        """The leader looks at what is ready, and answers the oldest round with it; the follower takes all of it."""
+        self.line.pop(0)
+        found = []
+        for name in self.session.take_ready(most):
+            self.looks += 1
+            offset = self.session.offset_of(name)
+            assert offset is not None
+            if self.ends[name] > offset:
+                self.session.sent(name)
+                found.append((name, 10))
+        self.rounds.step(RoundAnswered(self.session.session_id, tuple(found)), self.now_ms)
+        for name, _ in found:
+            self.copies[name] = self.ends[name]
+            if name in self.rounds._wanted:
+                self.want(name, name in self.rounds._throttled)
+        self.turn()
+        return [name for name, _ in found]
+
+
+def test_a_thousand_idle_segments_cost_no_round_and_no_look() -> None:
+    pair = Pair()
+    names = [name_of(shard) for shard in range(1_000)]
+    pair.follow(*names)
+    assert pair.answer() == []
+    sent, looks = pair.rounds.asks_sent, pair.looks
+    assert sent == looks == 1_000, "each is told and looked at once, when it is first followed"
+    busy = names[7]
+    for _ in range(100):
+        pair.append(busy)
+        assert pair.answer() == [busy]
+        pair.answer()  # its confirmation, with nothing new
+    assert pair.rounds.asks_sent - sent == 100, "one confirmation for each append"
+    assert pair.looks - looks <= 200
+
+
+def test_an_append_is_confirmed_by_the_next_round() -> None:
+    pair = Pair()
+    pair.follow(name_of(1))
+    pair.answer()
+    pair.append(name_of(1))
+    pair.answer()
+    assert pair.line[-1].asks == ((name_of(1), 1),)
+
+
+def test_one_round_is_held_and_only_news_end_it() -> None:
+    pair = Pair()
+    pair.follow(name_of(1))
+    pair.answer()
+    assert len(pair.line) == 1
+    pair.turn()
+    assert len(pair.line) == 1, "nothing new: the held round is enough"
+    pair.follow(name_of(2))
+    assert len(pair.line) == 2 and pair.line[1].asks == ((name_of(2), 0),)
+    pair.follow(name_of(3))
+    assert len(pair.line) == 2, "no third one"
+    pair.answer()
+    assert pair.line[-1].asks == ((name_of(3), 0),)
+
+
+def test_nothing_is_sent_before_the_first_answer_named_the_session() -> None:
+    pair = Pair()
+    pair.follow(name_of(1))
+    pair.follow(name_of(2))
+    assert len(pair.line) == 1
+    pair.answer()
+    assert pair.line[-1].session_id == pair.session.session_id
+
+
+def test_what_was_answered_comes_no_more_before_it_is_told_anew() -> None:
+    """A follower that flushes, or has no room, is not sent the same again."""
+    pair = Pair()
+    pair.follow(name_of(1))
+    pair.answer()
+    pair.append(name_of(1))
+    pair.rounds.step(SegmentUnwanted(name_of(1)), 0)  # while it flushes
+    assert pair.answer() == [name_of(1)]
+    pair.append(name_of(1))
+    assert not pair.session.has_ready
+    pair.follow(name_of(1))
+    assert pair.session.has_ready
+
+
+def test_what_came_and_was_not_taken_is_asked_for_again() -> None:
+    pair = Pair()
+    pair.follow(name_of(1))
+    pair.answer()
+    pair.append(name_of(1))
+    pair.line.pop(0)
+    pair.session.take_ready(10)
+    pair.session.sent(name_of(1))
+    pair.rounds.step(RoundAnswered(9, ((name_of(1), 10),)), 0)  # the disk took nothing
+    pair.turn()
+    assert pair.line[-1].asks == ((name_of(1), 0),)
+    assert pair.answer() == [name_of(1)]
+
+
+def test_a_segment_that_is_let_go_is_forgotten_and_its_neighbour_is_not() -> None:
+    """A shard is forgotten as a whole; at a roll two of its segments are followed."""
+    pair = Pair()
+    pair.follow(name_of(1, 4), name_of(1, 5), name_of(2))
+    pair.answer()
+    pair.rounds.step(SegmentUnwanted(name_of(1, 4)), 0)
+    pair.turn()
+    assert pair.line[-1].forgotten == ((TOPIC, 1),)
+    assert pair.line[-1].asks == ((name_of(1, 5), 0),)
+    assert set(pair.session.names()) == {name_of(1, 5), name_of(2)}
+
+
+def test_a_lost_session_tells_all_anew() -> None:
+    pair = Pair()
+    pair.follow(name_of(1), name_of(2))
+    pair.answer()
+    pair.rounds.step(SessionLost(), 0)
+    pair.line.clear()
+    pair.session = FetchSession(10)
+    pair.turn()
+    assert (pair.line[0].session_id, len(pair.line[0].asks)) == (0, 2)
+
+
+def test_a_session_takes_its_rounds_in_order_and_no_others() -> None:
+    session = FetchSession(9)
+    assert session.take(9, 0, (), ()) is None
+    assert session.take(9, 2, (), ()) is SessionFault.WRONG_EPOCH
+    assert session.take(8, 1, (), ()) is SessionFault.UNKNOWN
+    assert session.take(9, 1, ((name_of(1), 5),), ()) is None
+    assert session.take(0, 0, (), ()) is None, "begun anew"
+    assert len(session) == 0
+
+
+def test_many_segments_are_told_in_several_rounds() -> None:
+    pair = Pair(most_asks=10)
+    pair.follow(*(name_of(shard) for shard in range(25)))
+    while len(pair.session) < 25:
+        pair.answer()
+    assert pair.rounds.rounds_sent <= 4
+
+
+def test_who_catches_up_waits_for_its_share_and_holds_up_nobody() -> None:
+    pair = Pair(rate_per_s=10)
+    late, busy = name_of(1), name_of(2)
+    pair.follow(late, is_throttled=True)
+    pair.follow(busy)
+    pair.answer()
+    pair.answer()
+    for _ in range(11):  # 100 bytes at once, and then a debt
+        pair.append(late)
+        pair.answer()
+        if pair.rounds.waits_for_room:
+            break
+        pair.answer()
+    assert pair.rounds.waits_for_room
+    pair.append(late, busy)
+    assert pair.answer() == [busy]
+    pair.now_ms += 2_000
+    pair.turn()
+    assert not pair.rounds.waits_for_room
+
+
+def test_what_found_no_room_in_an_answer_comes_first_in_the_next() -> None:
+    session = FetchSession(9)
+    session.take(0, 0, [(name_of(shard), 0) for shard in range(4)], ())
+    first = session.take_ready(3)
+    session.put_back(first[1:])
+    assert session.take_ready(9) == [name_of(1), name_of(2), name_of(3)]
+
+
+def test_random_lives_end_with_everything_copied() -> None:
+    for seed in range(50):
+        dice = random.Random(seed)
+        pair = Pair(most_asks=dice.choice([1, 3, 100]))
+        names = [name_of(dice.randrange(4), epoch) for epoch in range(8)]
+        for _ in range(200):
+            name = dice.choice(names)
+            match dice.randrange(4):
+                case 0:
+                    pair.follow(name)
+                case 1 if name in pair.ends:
+                    pair.append(name)
+                case 2 if pair.line:
+                    pair.answer(dice.choice([1, 100]))
+                case 3 if dice.random() < 0.3:
+                    pair.rounds.step(SegmentUnwanted(name), 0)
+                    pair.turn()
+        pair.follow(*names)
+        for _ in range(100):
+            if pair.line:
+                pair.answer()
+        assert {name: pair.copies[name] for name in names} == {name: pair.ends[name] for name in names}, seed
