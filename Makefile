@@ -12,6 +12,7 @@ READY := $(VENV)/.ready
 UV_VERSION := 0.13.8
 # Extra arguments for the tool behind a target: make test ARGS="-k fence", make demo ARGS=--keep
 ARGS ?=
+SEEDS ?= 1000
 
 .PHONY: help
 help:  ## This list
@@ -60,6 +61,14 @@ format: $(READY)  ## Rewrite the code in the house's layout
 .PHONY: bench
 bench: $(READY)  ## Measure beside a TCP echo and Apache Kafka; writes bench/results/latest.json and .md
 	@PYTHONPATH=bench $(PY) -m stratalog_bench $(ARGS)
+
+.PHONY: sim
+sim: $(READY)  ## SEEDS=1000: clusters in a made-up world; prints the history of the first that breaks a promise
+	@PYTHONPATH=sim:tests $(PY) -m stratalog_sim --seeds $(SEEDS) $(ARGS)
+
+.PHONY: sim-bugs
+sim-bugs: $(READY)  ## SEEDS=2000: plants each deliberate bug, and says which seed finds it
+	@PYTHONPATH=sim:tests $(PY) -m stratalog_sim --bugs --seeds $(SEEDS) $(ARGS)
 
 .PHONY: crash
 crash: $(READY) s3  ## 200 rounds of kill -9 at random moments (20 of them are in make test)

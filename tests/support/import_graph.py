@@ -22,6 +22,16 @@ def product_graph() -> Graph:
     return graph_of({_module(relative(path)): path.read_text("utf-8") for path in python_files(PRODUCT_ROOTS)})
 
 
+def imported_names(roots: tuple[str, ...]) -> dict[str, set[str]]:
+    """Of each module below these folders the dotted names that it imports, whoever they belong to."""
+    found = {}
+    for path in python_files(roots):
+        module = _module(relative(path))
+        tree = ast.parse(path.read_text("utf-8"))
+        found[module] = set(_names(tree, module.removesuffix(".__init__"), is_package=module.endswith(".__init__")))
+    return found
+
+
 def graph_of(sources: Mapping[str, str]) -> Graph:
     """Of sources by the names of their modules. A package is named as one: `a.b.__init__`."""
     packages = {name.removesuffix(".__init__") for name in sources if name.endswith(".__init__")}

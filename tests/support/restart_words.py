@@ -82,7 +82,7 @@ def in_words(step: RestartStep) -> str:
             return f"heal {segment.epoch}: {local_end} to {known_end} are missing{ended}"
         case StopShard(why, log):
             ended = "".join(f"; {found.key.epoch} is read" for found in log.ended)
-            return f"stop, the disk: {why}{ended}"
+            return f"stop, the disk: {why}{ended}{f', up to {log.high_watermark}' if ended else ''}"
         case SealEnded(key):
             return f"seal {key.epoch}"
         case ConfirmRoll(old, new):

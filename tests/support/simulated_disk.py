@@ -252,8 +252,11 @@ class World:
     # Steps of a pass --------------------------------------------------------------------------------------------------
     def _do(self, step: RestartStep) -> RestartEvent | None:
         match step:
-            case TakeSealed() | NoteMissing() | SealEnded() | ConfirmRoll() | FlushFile():
+            case TakeSealed() | NoteMissing() | SealEnded() | ConfirmRoll():
                 pass
+            case FlushFile(key):
+                if key in self.failing:
+                    return StepFailed(key, "input/output error")
             case FreeLeftover(key):
                 del self.files[key]
             case OpenFile(key):

@@ -376,12 +376,13 @@ class ShardRestart:
     # The end of a pass ----------------------------------------------------------------------------------------------
     def _serve(self) -> list[RestartStep]:
         this = self._pass
-        for found in this.recovered:
-            if found.is_confirmed:
-                self._high_watermark = max(self._high_watermark, found.end_offset)
+        # Not noted before all of it is done: a flush before this step may fail yet.
+        found_ends = [found.end_offset for found in this.recovered if found.is_confirmed]
+        high_watermark = max([self._high_watermark, *found_ends])
         stale = tuple(key for key in this.checkpoints if key not in this.standing and key not in this.refuted)
         before: list[RestartStep] = [RevokeStale(stale)] if stale else []
-        return [*before, Serve(self._log(this.active, this.inherited)), *this.to_seal, *this.to_confirm]
+        log = replace(self._log(this.active, this.inherited), high_watermark=high_watermark)
+        return [*before, Serve(log), *this.to_seal, *this.to_confirm]
 
     def _heal(self, segment: Segment, local_end: int) -> list[RestartStep]:
         known_end = self._written_end(segment)

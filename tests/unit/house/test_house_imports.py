@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.import_graph import circles, graph_of, one_way_round, product_graph
+from support.import_graph import circles, graph_of, imported_names, one_way_round, product_graph
+from support.source_tree import PRODUCT_ROOTS
 
 SPEAKS_KAFKA = ("stratalog.kafka", "stratalog_node.serve", "stratalog_node.node")
 """What may know the protocol: who encodes it, who answers in it, who puts the node together."""
@@ -28,6 +29,35 @@ def test_below_the_requests_nobody_knows_the_protocol() -> None:
         if not _is_in(module, SPEAKS_KAFKA) and any(_is_in(other, ("stratalog.kafka",)) for other in imported)
     }
     assert not strangers, f"an outcome of the domain is wanted here, not the protocol: {sorted(strangers)}"
+
+
+def test_nobody_imports_the_simulator() -> None:
+    """Nor what tests share: the product must not know that it is being looked at."""
+    strangers = {
+        module: sorted(found)
+        for module, found in imported_names(PRODUCT_ROOTS).items()
+        if any(_is_in(name, ("stratalog_sim", "support")) for name in found)
+    }
+    assert not strangers
+
+
+def test_the_simulator_knows_machines_and_the_meta_service_and_no_shell_of_a_node() -> None:
+    """What it stands in for it must not use, or it would prove nothing by itself."""
+    allowed = (
+        "stratalog_sim",
+        "stratalog.machines",
+        "stratalog.model",
+        "stratalog_meta.stores.encoding",
+        "support.history",
+    )
+    strangers = {
+        module: sorted(
+            name for name in found if _is_in(name, ("stratalog", "stratalog_meta", "stratalog_node", "support"))
+        )
+        for module, found in imported_names(("sim",)).items()
+    }
+    found = {f"{module}: {name}" for module, names in strangers.items() for name in names if not _is_in(name, allowed)}
+    assert not found
 
 
 def _is_in(module: str, packages: tuple[str, ...]) -> bool:

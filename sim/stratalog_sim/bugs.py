@@ -1,0 +1,175 @@
+"""Deliberate bugs, each patched into the real machines (or this simulator's shells) from here alone, while it is looked
+for. They show that the simulator bites: each must break a promise within 2,000 seeds.
+
+A bug is what somebody could write: a check left out, an answer taken for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stratalog.machines import retention, table_segments
+from stratalog.machines.chain_events import SegmentFlushed
+from stratalog.machines.leader_events import LeaderEffect
+from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.shard_restart import ShardRestart
+from stratalog.model.append import AppendFailure
+from stratalog.model.segment import RemoteState
+from stratalog_sim import node
+from stratalog_sim.process import Sleep, Task
+from stratalog_sim.shard import ShardShell
+from stratalog_sim.world import Shape, SimulatedWorld
+
+ONE_NODE = Shape()
+Patch = tuple[Any, str, Any]
+"""Whose attribute, its name, and what it is while the bug is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    name: str
+    what: str
+    patches: Callable[[], list[Patch]]
+    shape: Shape = ONE_NODE
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Which seed it took, and what it broke."""
+
+    seed: int
+    promise: str
+    history: list[str]
+
+
+@contextmanager
+def planted(bug: Bug) -> Iterator[None]:
+    """The bug is there until the end of the block."""
+    patches = bug.patches()
+    before = [(where, name, where.__dict__[name]) for where, name, _ in patches]
+    try:
+        for where, name, changed in patches:
+            setattr(where, name, changed)
+        yield
+    finally:
+        for where, name, was in before:
+            setattr(where, name, was)
+
+
+def find(bug: Bug, seeds: range) -> Found | None:
+    """Play until it breaks something. None: these seeds do not see it."""
+    with planted(bug):
+        for seed in seeds:
+            world = SimulatedWorld(seed, bug.shape)
+            try:
+                world.play()
+            except AssertionError as failure:
+                return Found(seed, str(failure), world.history(40))
+    return None
+
+
+# The bugs -------------------------------------------------------------------------------------------------------------
+def _seal_without_digest() -> list[Patch]:
+    """The record says what was meant, and nobody reads the file."""
+    make = ShardShell.make_seal
+
+    def make_seal(self: ShardShell, *args: Any) -> Any:
+        record = make(self, *args)
+        return None if record is None else replace(record, digest=b"none")
+
+    return [(ShardShell, "make_seal", make_seal)]
+
+
+def _upload_above_high_watermark() -> list[Patch]:
+    """All that is in the file goes up."""
+
+    def committed_end(self: ShardShell, key: Any) -> int:
+        leaders = [*self.chain.ended, *filter(None, [self.chain.active])]
+        found = next((one.end_offset for one in leaders if one.key == key), None)
+        return committed(self, key) if found is None else found
+
+    committed = ShardShell.committed_end
+    return [(ShardShell, "committed_end", committed_end)]
+
+
+def _delete_before_commit() -> list[Patch]:
+    """A sealed copy counts as stored once its upload has begun."""
+
+    def to_free(segments: Any, has_local: Any, active_bytes: int, limits: Any, now_ms: int) -> Any:
+        begun = [
+            replace(one, remote=replace(one.remote, state=RemoteState.COMPLETE))
+            if one.seal is not None and one.remote.state is not RemoteState.NONE
+            else one
+            for one in segments
+        ]
+        return retention.local_copies_to_free(begun, has_local, active_bytes, limits, now_ms)
+
+    def forget_local(tx: Any, command: Any) -> Iterator[None]:
+        for key in command.segments:
+            segment = tx.state.segment(key)
+            others = tuple(one for one in segment.local_nodes if one != command.node_id)
+            tx.replace_segment(segment, replace(segment, local_nodes=others))
+        yield
+
+    return [(node, "local_copies_to_free", to_free), (table_segments, "forget_local", forget_local)]
+
+
+def _unknown_taken_as_refused() -> list[Patch]:
+    """Who waited when a shard stopped is told that nothing was written."""
+    answer = ShardShell._answer
+
+    def _answer(self: ShardShell, batch: Any, what: Any) -> None:
+        answer(self, batch, AppendFailure.WRITE_FAILED if what is AppendFailure.OUTCOME_UNKNOWN else what)
+
+    return [(ShardShell, "_answer", _answer)]
+
+
+def _acknowledged_before_the_roll() -> list[Patch]:
+    """What follows a roll counts before the meta service knows of it."""
+    advance = SegmentLeader._advance
+
+    def _advance(self: SegmentLeader) -> list[LeaderEffect]:
+        is_confirmed, self.is_confirmed = self.is_confirmed, True
+        try:
+            return advance(self)
+        finally:
+            self.is_confirmed = is_confirmed
+
+    return [(SegmentLeader, "_advance", _advance)]
+
+
+def _end_told_before_it_is_flushed() -> list[Patch]:
+    """The meta service hears of an end that a power cut can take back."""
+
+    def _flush_ended(self: ShardShell, key: Any) -> Task:
+        yield Sleep(1)
+        self.step(SegmentFlushed(key.epoch))
+
+    return [(ShardShell, "_flush_ended", _flush_ended)]
+
+
+def _tail_is_not_doubted() -> list[Patch]:
+    """After a power cut the active segment takes batches as if nothing could be missing."""
+    begin = ShardRestart.__init__
+
+    def __init__(self: ShardRestart, node_id: int, doubted_epoch: int | None) -> None:
+        begin(self, node_id, -1)
+
+    return [(ShardRestart, "__init__", __init__)]
+
+
+BUGS = {
+    bug.name: bug
+    for bug in (
+        Bug("seal without digest", "a seal record that nobody proved", _seal_without_digest),
+        Bug("upload above HW", "what may still be lost goes up", _upload_above_high_watermark),
+        Bug("delete before commit", "a copy goes before the store has it all", _delete_before_commit),
+        Bug("unknown taken as refused", "what may be in the log is said not to be", _unknown_taken_as_refused),
+        Bug("acknowledged before the roll", "counts in a segment that nobody knows", _acknowledged_before_the_roll),
+        Bug("end told before it is flushed", "a power cut takes back a known end", _end_told_before_it_is_flushed),
+        Bug("tail not doubted", "an offset is given twice in an epoch", _tail_is_not_doubted),
+    )
+}

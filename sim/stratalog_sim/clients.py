@@ -1,0 +1,212 @@
+"""Producers and consumers, as clients of a Kafka cluster are: they find the leader, ask again, and remember what they
+were told. A producer with an id repeats a batch until it knows; one without sends each batch once."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from stratalog.model.append import AppendFailure
+from stratalog.model.errors import StratalogError
+from stratalog.model.ids import ShardKey
+from stratalog_sim.judge import Broken, Judge
+from stratalog_sim.node import Fetch, Fetched, Produce
+from stratalog_sim.process import Ask, Process, Sleep, Task
+from support.history import Outcome, Sent
+
+_TIMEOUT_MS = 600
+_RETRYABLE = (
+    AppendFailure.NO_ROOM,
+    AppendFailure.NOT_OPEN,
+    AppendFailure.HEALING,
+    AppendFailure.NOT_LEADER,
+    AppendFailure.NOT_ENOUGH_REPLICAS,
+    AppendFailure.STOPPED,
+    AppendFailure.WRITE_FAILED,
+    AppendFailure.OUTCOME_UNKNOWN,
+)
+
+
+@dataclass(slots=True)
+class Sending:
+    value: str
+    count: int
+    size: int
+    sequence: int
+    acks: int
+    sent: list[Sent]
+
+
+class Client(Process):
+    """Knows where the leader was last; asks the others in turn."""
+
+    def __init__(self, name: str, judge: Judge, nodes: list[str], **place: Any) -> None:
+        super().__init__(name, **place)
+        self.judge = judge
+        self._nodes = nodes
+        self._leader = 0
+        self.is_over = False
+
+    @property
+    def leader(self) -> str:
+        return self._nodes[self._leader]
+
+    def begin(self) -> None:
+        """Write, or read, until `is_over`."""
+        raise NotImplementedError
+
+    def look_elsewhere(self) -> None:
+        self._leader = (self._leader + 1) % len(self._nodes)
+
+
+class Producer(Client):
+    """Sends batches of one to three records to one shard."""
+
+    def __init__(self, shard: ShardKey, producer_id: int, acks: int, **client: Any) -> None:
+        super().__init__(**client)
+        self.shard = shard
+        self.producer_id = producer_id
+        self.acks = acks
+        self.sent: list[Sent] = []
+        self._sequence = 0
+        self._number = 0
+        self._line: deque[Sending] = deque()
+        """In flight or to be repeated, oldest first."""
+
+    @property
+    def has_unanswered(self) -> bool:
+        return bool(self._line)
+
+    def begin(self) -> None:
+        self.spawn(self._go())
+
+    def _next(self) -> Sending:
+        rng = self.scheduler.rng
+        self._number += 1
+        count, value = rng.choice((1, 1, 2, 3)), f"{self.name}.{self._number}"
+        sender = self.name if self.producer_id >= 0 else value
+        # A batch's records lie side by side, so its first one stands for it where order is judged.
+        place = ("topic", self.shard.shard)
+        sent = [Sent(f"{sender}/{i}", place, f"{value}.{i}".encode()) for i in range(count)]
+        self.sent += sent
+        sequence = self._sequence if self.producer_id >= 0 else -1
+        self._sequence += count
+        return Sending(value, count, rng.choice((10, 20, 40)), sequence, self.acks, sent)
+
+    def _go(self) -> Task:
+        rng = self.scheduler.rng
+        while not self.is_over or self._line:
+            if self.is_over and self.producer_id < 0:
+                return
+            if not self._line:
+                yield Sleep(10 + rng.randrange(150))
+            while not self.is_over and len(self._line) < 1 + rng.randrange(3):
+                self._line.append(self._next())
+            if not self._line:
+                continue
+            some = list(self._line)
+            produce = Produce(
+                self.shard,
+                tuple(
+                    (s.value, s.count, s.size, self.producer_id, 0 if self.producer_id >= 0 else -1, s.sequence, s.acks)
+                    for s in some
+                ),
+            )
+            try:
+                answers = yield Ask(self.leader, produce, _TIMEOUT_MS, may_repeat=self.producer_id >= 0)
+            except StratalogError:
+                self.look_elsewhere()
+                answers = (None,) * len(some)
+            yield from self._take(some, answers)
+
+    def _take(self, some: list[Sending], answers: tuple[Any, ...]) -> Task:
+        is_refused = False
+        for one, answer in zip(some, answers, strict=True):
+            if isinstance(answer, int):
+                self._acknowledged(one, answer)
+                self._line.remove(one)
+            elif self.producer_id < 0:
+                self._line.remove(one)
+                is_refused = is_refused or answer is not None
+                if isinstance(answer, str) or (answer in _RETRYABLE and answer is not AppendFailure.OUTCOME_UNKNOWN):
+                    for sent in one.sent:
+                        sent.outcome = Outcome.FAIL
+            else:
+                is_refused = True
+                if isinstance(answer, str):
+                    # What the log forgot for good: only where records were lost that nobody promised to keep.
+                    if not self.judge.shards[self.shard].losses:
+                        raise Broken("a producer goes on where it was", f"{one.value} is refused: {answer}")
+                    self._line.clear()
+                    self.producer_id += 1_000
+                    self._sequence = 0
+                    break
+        if is_refused:
+            self.look_elsewhere()
+            yield Sleep(40)
+
+    def _acknowledged(self, one: Sending, base_offset: int) -> None:
+        for number, sent in enumerate(one.sent):
+            sent.outcome, sent.offset = Outcome.OK, base_offset + number
+        if one.acks == -1:
+            truth = self.judge.shards[self.shard]
+            decided = truth.decided.get(base_offset)
+            if (decided is None or decided.value != one.value) and one.value not in truth.excused:
+                raise Broken("acknowledged is decided", f"{one.value} at {base_offset}, where {decided} is")
+
+
+class Consumer(Client):
+    """Reads one shard from its start, and never goes back but for what was lost with its leave."""
+
+    def __init__(self, shard: ShardKey, **client: Any) -> None:
+        super().__init__(**client)
+        self.shard = shard
+        self.position = 0
+        self.records: list[tuple[int, str]] = []
+        """Offset and value, of this pass."""
+        self.first_offset = 0
+        self.is_at_end = False
+        self._losses = 0
+
+    def begin(self) -> None:
+        self.spawn(self._go())
+
+    def _go(self) -> Task:
+        rng = self.scheduler.rng
+        while not self.is_over:
+            truth = self.judge.shards[self.shard]
+            if truth.losses != self._losses:
+                self._losses = truth.losses
+                self.position, self.records = 0, []
+            try:
+                fetched = yield Ask(self.leader, Fetch(self.shard, self.position), _TIMEOUT_MS)
+            except StratalogError:
+                self.look_elsewhere()
+                continue
+            if truth.losses != self._losses:
+                continue
+            self._take(fetched)
+            yield Sleep(10 + rng.randrange(150) if fetched.error or not fetched.batches else 1 + rng.randrange(10))
+
+    def _take(self, fetched: Fetched) -> None:
+        if fetched.error == "not leader":
+            self.look_elsewhere()
+        elif fetched.error == "out of range":
+            self._out_of_range(fetched)
+        elif not fetched.error:
+            self.is_at_end = not fetched.batches
+            self.judge.shown(self.name, self.shard, fetched.batches)
+            for batch in fetched.batches:
+                if batch.base_offset > self.position:
+                    raise Broken("no gap in what a consumer reads", f"{self.name} at {self.position} gets {batch}")
+                for offset in range(max(batch.base_offset, self.position), batch.end_offset):
+                    self.records.append((offset, f"{batch.value}.{offset - batch.base_offset}"))
+                self.position = max(self.position, batch.end_offset)
+
+    def _out_of_range(self, fetched: Fetched) -> None:
+        if self.position < fetched.log_start_offset:
+            self.position = self.first_offset = fetched.log_start_offset
+            self.records = []
+        elif not self.judge.shards[self.shard].losses:
+            raise Broken("a consumer never goes back", f"{self.name} at {self.position} is told of {fetched}")

@@ -1,0 +1,222 @@
+"""A node's disk: files of batches, checkpoints, the note of a clean stop; what of them survives a power cut.
+
+A file is a list of cells, a batch each or a hole: bytes that are no batch (torn, zeros). A process that dies leaves all
+that it wrote; a power cut takes any of what was not flushed. `dies_in` lets the machine die between any two operations,
+in the midst of a write too.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+from stratalog.machines.restart_events import CheckpointClaim
+from stratalog.model.ids import SegmentKey, ShardKey
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A record batch as it lies in a log. `value` says whose it is, and is never used twice."""
+
+    base_offset: int
+    count: int
+    epoch: int
+    value: str
+    size_bytes: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.count
+
+    def __str__(self) -> str:
+        return f"{self.value}@{self.base_offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """No batch."""
+
+    size_bytes: int
+
+
+def extend_digest(digest: bytes, batch: Batch) -> bytes:
+    """The chained digest of a log, one batch further."""
+    words = f"{batch.base_offset} {batch.count} {batch.epoch} {batch.value}"
+    return zlib.crc32(digest + words.encode()).to_bytes(4, "big")
+
+
+def digest_of(batches: Iterable[Batch], digest: bytes = b"") -> bytes:
+    for batch in batches:
+        digest = extend_digest(digest, batch)
+    return digest or b"\0"
+
+
+class Died(Exception):
+    """The machine stops just now."""
+
+    def __init__(self, disk: Disk, is_power_cut: bool) -> None:
+        super().__init__()
+        self.disk = disk
+        self.is_power_cut = is_power_cut
+
+
+class DiskFailed(Exception):
+    """An operation that the disk refused."""
+
+
+@dataclass(slots=True)
+class DiskFile:
+    cells: list[Batch | Hole] = field(default_factory=list)
+    flushed: int = 0
+    """So many cells are on the disk for sure."""
+    is_named: bool = False
+    """Its name is, too."""
+    is_flush_lost: bool = False
+    """A flush failed: in this life no other one proves anything."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(cell.size_bytes for cell in self.cells)
+
+    def whole(self, key: SegmentKey) -> list[Batch]:
+        """The whole batches from its start on."""
+        found: list[Batch] = []
+        offset = key.base_offset
+        for cell in self.cells:
+            if not isinstance(cell, Batch) or cell.base_offset != offset or cell.epoch != key.epoch:
+                break
+            found.append(cell)
+            offset = cell.end_offset
+        return found
+
+
+@dataclass
+class Disk:
+    node_id: int
+    storage: int = 1
+    """Another one: the disk is new."""
+    files: dict[SegmentKey, DiskFile] = field(default_factory=dict)
+    sealed: dict[SegmentKey, None] = field(default_factory=dict)
+    """Segments whose index block is beside the file."""
+    set_aside: int = 0
+    checkpoints: dict[SegmentKey, list[CheckpointClaim]] = field(default_factory=dict)
+    """Newest last; a power cut may take the newest."""
+    clean: tuple[int, dict[ShardKey, int]] | None = None
+    """The life that stopped in order, and the epochs in doubt."""
+    dies_in: int = -1
+    """Operations until the machine stops; -1: not of itself."""
+    dies_of_power: bool = False
+    on_written: Callable[[int, SegmentKey, list[Batch]], None] = lambda *_: None
+    is_full: bool = False
+    fails_flushes: bool = False
+    operations: int = 0
+
+    def touch(self) -> None:
+        """Before each operation."""
+        self.operations += 1
+        if self.dies_in == 0:
+            self.dies_in = -1
+            raise Died(self, self.dies_of_power)
+        if self.dies_in > 0:
+            self.dies_in -= 1
+
+    # Files ------------------------------------------------------------------------------------------------------------
+    def make(self, key: SegmentKey) -> None:
+        """A file with nothing but its header."""
+        self.touch()
+        if self.is_full:
+            raise DiskFailed("no space left")
+        self.files[key] = DiskFile()
+
+    def append(self, key: SegmentKey, batches: list[Batch]) -> None:
+        if self.is_full:
+            raise DiskFailed("no space left")
+        cells = self.files[key].cells
+        try:
+            self.touch()
+        except Died:
+            some = batches[: len(batches) // 2]
+            cells += some
+            cells.append(Hole(batches[-1].size_bytes // 2 + 1))
+            self.on_written(self.node_id, key, some)
+            raise
+        cells += batches
+        self.on_written(self.node_id, key, batches)
+
+    def flush(self, key: SegmentKey) -> bool:
+        """The file and its name. False: it failed, and nobody knows what the disk holds."""
+        self.touch()
+        file = self.files[key]
+        if self.fails_flushes or file.is_flush_lost:
+            file.is_flush_lost = True
+            return False
+        file.flushed, file.is_named = len(file.cells), True
+        return True
+
+    def name(self, key: SegmentKey) -> None:
+        """Durability: the name of a file."""
+        self.touch()
+        self.files[key].is_named = True
+
+    def truncate(self, key: SegmentKey, cells: int) -> None:
+        self.touch()
+        file = self.files[key]
+        del file.cells[cells:]
+        file.flushed = min(file.flushed, cells)
+
+    def remove(self, key: SegmentKey) -> None:
+        self.touch()
+        self.files.pop(key, None)
+        self.sealed.pop(key, None)
+        self.checkpoints.pop(key, None)
+
+    # Checkpoints ------------------------------------------------------------------------------------------------------
+    def checkpoint(self, key: SegmentKey, claim: CheckpointClaim) -> None:
+        self.touch()
+        self.checkpoints.setdefault(key, []).append(claim)
+
+    def revoke(self, keys: Iterable[SegmentKey]) -> None:
+        self.touch()
+        for key in keys:
+            self.checkpoints.pop(key, None)
+
+    # What befalls it ------------------------------------------------------------------------------------------------
+    def restarted(self) -> None:
+        """A process begins: what the one before wrote is there."""
+        for file in self.files.values():
+            file.is_flush_lost = False  # a start copies such a file before it opens it
+
+    def power_cut(self, rng: Random) -> None:
+        self.restarted()
+        for key in list(self.files):
+            file = self.files[key]
+            if not file.is_named and rng.random() < 0.7:
+                del self.files[key]
+                continue
+            unflushed = len(file.cells) - file.flushed
+            if unflushed:
+                kept = file.flushed + rng.randrange(unflushed + 1)
+                rest = file.cells[kept:]
+                del file.cells[kept:]
+                if rest and rng.random() < 0.4:
+                    file.cells.append(Hole(rest[0].size_bytes))
+                    if rng.random() < 0.5:
+                        file.cells += rest[1:]  # pages are written in any order
+            file.flushed = len(file.cells)
+        for key in list(self.checkpoints):
+            claims = self.checkpoints[key]
+            del claims[rng.randrange(len(claims) + 1) :]
+            if not claims:
+                del self.checkpoints[key]
+
+    def wipe(self) -> None:
+        self.storage += 1
+        self.files.clear()
+        self.sealed.clear()
+        self.checkpoints.clear()
+        self.clean = None

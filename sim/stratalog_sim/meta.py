@@ -1,0 +1,122 @@
+"""The meta service's stand-in: the real shard table behind the network, its records in a store that syncs before it
+answers, and a watch that says what changed.
+
+A restart loads the table from its records. A watcher asks for what came after the version that it has; it is answered
+at once, or when there is something. Who is too far behind gets everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.table_records import TableHeader, TableWrite
+from stratalog.model.commands import Command
+from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.model.metadata import ChangeSet, Snapshot
+from stratalog_meta.stores import encoding
+from stratalog_sim.process import Process, Request
+
+_KEPT_CHANGES = 60
+_CHECKED_EVERY = 16
+"""All of the table, after so many changes: it costs as much as all else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Perform:
+    command: Command[Any]
+
+    def __str__(self) -> str:
+        return f"{self.command}"
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What came after `version`? -1: everything."""
+
+    version: int
+
+    def __str__(self) -> str:
+        return f"watch from {self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """Which segments wait for their purge?"""
+
+
+@dataclass(slots=True)
+class MetaStore:
+    """What survives the service."""
+
+    items: dict[bytes, bytes] = field(default_factory=dict)
+    unfolded: list[TableWrite] = field(default_factory=list)
+
+    def load(self) -> ShardTable:
+        for key, value in encoding.encode(self.unfolded):
+            if value is None:
+                self.items.pop(key, None)
+            else:
+                self.items[key] = value
+        self.unfolded.clear()
+        table = ShardTable.load(encoding.decode(sorted(self.items.items()), "simulated"), "simulated")
+        return ShardTable.empty(TableHeader("sim", 0, 1)) if table is None else table
+
+
+@dataclass
+class Meta(Process):
+    store: MetaStore = field(default_factory=MetaStore)
+    clock_offset_ms: int = 0
+    on_applied: Callable[[Command[Any], Any], None] = lambda _, __: None
+    tell: Callable[..., None] = print
+
+    def __post_init__(self) -> None:
+        self.table = self.store.load()
+        self._changes: list[ChangeSet] = []
+        self._watchers: list[tuple[str, Request]] = []
+        self._next_id = 1
+
+    def asked(self, sender: str, request: Request) -> None:
+        match request.what:
+            case Perform(command):
+                self._perform(sender, request, command)
+            case Watch(version):
+                if version >= self.table.version:
+                    self._watchers = [one for one in self._watchers if one[0] != sender]
+                    self._watchers.append((sender, request))
+                else:
+                    self._tell_changes(sender, request, version)
+            case Deleted():
+                self.reply(sender, request, tuple(self.table.deleted_segments()))
+            case _:
+                raise AssertionError(f"{request.what} is nothing for a meta service")
+
+    def _perform(self, sender: str, request: Request, command: Command[Any]) -> None:
+        now_ms = 1_000_000 + self.scheduler.now_ms + self.clock_offset_ms
+        new_id = UUID(int=len(self.table.state.topics) + len(self.table.state.purged_topics) + 1)
+        try:
+            applied = self.table.apply(command, now_ms, new_id)
+        except (StratalogError, Unavailable) as refusal:
+            self.tell("meta refuses", sender, ":", command, refusal)
+            self.reply(sender, request, refusal)
+            return
+        if self.table.version % _CHECKED_EVERY == 0:
+            self.table.check_invariants()
+        self.store.unfolded += applied.writes
+        if applied.change_set is not None:
+            self.tell(f"{sender}", command)
+            self._changes = [*self._changes[1 - _KEPT_CHANGES :], applied.change_set]
+            self.on_applied(command, applied.result)
+            watchers, self._watchers = self._watchers, []
+            for who, watch in watchers:
+                self._tell_changes(who, watch, watch.what.version)
+        self.reply(sender, request, applied.result)
+
+    def _tell_changes(self, watcher: str, request: Request, version: int) -> None:
+        changes = [change for change in self._changes if change.version > version]
+        is_whole = bool(changes) and changes[0].version == version + 1 and version >= 0
+        news: tuple[ChangeSet, ...] | Snapshot = tuple(changes) if is_whole else self.table.snapshot()
+        self.reply(watcher, request, news)

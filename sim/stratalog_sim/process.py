@@ -1,0 +1,115 @@
+"""A process: it answers requests, asks others, waits, and may die or be paused at any moment.
+
+Work that takes time is a generator (`Task`) that yields what it waits for: `Ask` somebody, `Sleep`. The answer is what
+the yield returns; a refusal is raised there, and so is `OutcomeUnknown` when no answer came in time. So shells read as
+those of the product do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from stratalog.model.errors import OutcomeUnknown, StratalogError
+from stratalog_sim.network import Network
+from stratalog_sim.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request, and how long its answer is waited for."""
+
+    whom: str
+    what: Any
+    timeout_ms: int = 1_000
+    may_repeat: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    ms: int
+
+
+Task = Generator[Ask | Sleep, Any, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    number: int
+    what: Any
+
+    def __str__(self) -> str:
+        return f"{self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`what` is the result, or the error."""
+
+    number: int
+    what: Any
+
+    def __str__(self) -> str:
+        return f"answer {self.what}"
+
+
+@dataclass
+class Process:
+    """One life at a place of the network. What is to outlive it belongs to somebody else."""
+
+    name: str
+    scheduler: Scheduler
+    network: Network
+    is_alive: bool = True
+    paused_until_ms: int = 0
+    _waiting: dict[int, Task] = field(default_factory=dict)
+
+    # Being asked ----------------------------------------------------------------------------------------------------
+    def receive(self, sender: str, message: Any) -> None:
+        if self.paused_until_ms > self.scheduler.now_ms:
+            self.scheduler.after(0, self, self.receive, sender, message)
+        elif isinstance(message, Answer):
+            self._answered(message)
+        else:
+            self.asked(sender, message)
+
+    def asked(self, sender: str, request: Request) -> None:
+        """A request came."""
+        raise NotImplementedError
+
+    def reply(self, sender: str, request: Request, what: Any) -> None:
+        self.network.send(self.name, sender, Answer(request.number, what))
+
+    # Tasks ----------------------------------------------------------------------------------------------------------
+    def spawn(self, task: Task) -> None:
+        self._advance(task, None, None)
+
+    def _advance(self, task: Task, value: Any, error: Exception | None) -> None:
+        if not self.is_alive:
+            return
+        try:
+            wait = task.send(value) if error is None else task.throw(error)
+        except StopIteration:
+            return
+        if isinstance(wait, Sleep):
+            self.scheduler.after(wait.ms, self, self._advance, task, None, None)
+            return
+        number = self.network.next_number()
+        self._waiting[number] = task
+        self.network.send(self.name, wait.whom, Request(number, wait.what), may_repeat=wait.may_repeat)
+        self.scheduler.after(wait.timeout_ms, self, self._timed_out, number, wait)
+
+    def _answered(self, answer: Answer) -> None:
+        task = self._waiting.pop(answer.number, None)
+        if task is None:
+            return
+        if isinstance(answer.what, StratalogError):
+            self._advance(task, None, answer.what)
+        else:
+            self._advance(task, answer.what, None)
+
+    def _timed_out(self, number: int, wait: Ask) -> None:
+        task = self._waiting.pop(number, None)
+        if task is not None:
+            self._advance(task, None, OutcomeUnknown(f"no answer of {wait.whom} to {wait.what}"))

@@ -1,0 +1,360 @@
+"""The shell of one shard on one node: performs what its chain asks for, on a simulated disk, and holds no decision.
+
+It stands in for `storage_node/stratalog_node/shards`: the same order of the same effects, without bytes, threads and
+loops.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, assert_never
+
+from stratalog.machines.chain_events import (
+    AcknowledgeBatches,
+    ActiveNamed,
+    ActiveUnknown,
+    AppendFailed,
+    ChainEffect,
+    ChainEvent,
+    ConfirmRoll,
+    DoubtCopy,
+    DropEmptySegment,
+    EmptySegmentKept,
+    FlushSegment,
+    NameActive,
+    OpeningFailed,
+    OpenSegment,
+    ProposeIsrOf,
+    RefuseBatches,
+    RollConfirmed,
+    SealSegment,
+    SegmentFlushed,
+    SegmentFlushFailed,
+    SegmentHeard,
+    SegmentLeft,
+    SegmentOpened,
+    ShardStopped,
+    TellReaders,
+)
+from stratalog.machines.chain_invariants import check_chain
+from stratalog.machines.leader_events import (
+    BatchesPersisted,
+    BatchesReceived,
+    BatchesWritten,
+    OfferedBatch,
+    PersistBatches,
+    RefuseBatch,
+    RollAsked,
+    RollPolicy,
+    TimePassed,
+)
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.restart_events import CheckpointClaim, Producers
+from stratalog.machines.shard_chain import ShardChain
+from stratalog.machines.shard_life import Stop, StopCause
+from stratalog.model import commands
+from stratalog.model.append import AppendFailure
+from stratalog.model.errors import Rejected, StratalogError
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.segment import SealRecord
+from stratalog_sim.disk import Batch, Disk, DiskFailed, digest_of
+from stratalog_sim.process import Sleep, Task
+
+if TYPE_CHECKING:
+    from stratalog_sim.node import NodeLife
+
+_RETRY_MS = 150
+_FLUSH_MS = 8
+
+
+@dataclass(slots=True)
+class Offer:
+    """A request of a producer; `answers` are per batch: an end offset, or why not."""
+
+    sender: str
+    request: Any
+    answers: list[int | AppendFailure | str | None]
+
+    def is_answered(self) -> bool:
+        return all(answer is not None for answer in self.answers)
+
+
+class ShardShell:
+    """One shard on a node that lists it."""
+
+    def __init__(self, node: NodeLife, key: ShardKey, policy: RollPolicy, *, is_fsync: bool) -> None:
+        self.node = node
+        self.key = key
+        self.is_fsync = is_fsync
+        segments = node.view.segments(key)
+        newest = segments[-1] if segments else None
+        self.chain = ShardChain(
+            key,
+            node.node_id,
+            policy,
+            high_watermark=newest.base_offset if newest else 0,
+            led_since_epoch=newest.epoch if newest else 0,
+        )
+        self.inherited: Producers | None = None
+        self.pending: list[OfferedBatch] = []
+        self._seals: deque[SegmentKey] = deque()
+        self._is_sealing = False
+        self.damaged: dict[SegmentKey, str] = {}
+
+    @property
+    def disk(self) -> Disk:
+        return self.node.disk
+
+    # Turns ----------------------------------------------------------------------------------------------------------
+    def offer(self, batches: list[OfferedBatch]) -> None:
+        if not self.pending:
+            self.node.scheduler.after(0, self.node, self.turn)
+        self.pending += batches
+
+    def turn(self) -> None:
+        batches, self.pending = self.pending, []
+        self.step(BatchesReceived(batches))
+
+    def look_at_age(self) -> None:
+        self.step(TimePassed())
+
+    def ask_roll(self) -> None:
+        self.step(RollAsked())
+
+    def step(self, event: ChainEvent) -> None:
+        answer: ChainEvent | None = event
+        while answer is not None:
+            effects, answer = self.chain.step(answer, self.node.now_ms), None
+            for effect in effects:
+                assert answer is None, "an effect behind one that is answered at once"
+                answer = self._perform(effect)
+        check_chain(self.chain)
+
+    def _perform(self, effect: ChainEffect) -> ChainEvent | None:
+        match effect:
+            case PersistBatches():
+                return self._persist(effect)
+            case AcknowledgeBatches(epoch, high_watermark, batches):
+                self._acknowledge(epoch, high_watermark, batches)
+            case RefuseBatch(batch, why):
+                self._answer(batch, why.value if not isinstance(why, AppendFailure) else why)
+            case RefuseBatches(batches, why, _):
+                for batch in batches:
+                    self._answer(batch, why)
+            case NameActive():
+                return self._name_active()
+            case OpenSegment():
+                return self._open(effect)
+            case DoubtCopy(epoch, reason):
+                self.node.tell(f"doubts its copy of epoch {epoch}: {reason}")
+            case TellReaders():
+                stop = self.chain.stop
+                self.node.tell(f"stops shard {self.key.shard}: {stop.cause.value if stop else ''}")
+            case FlushSegment(epoch):
+                self.node.spawn(self._flush_ended(self._key_of(epoch)))
+            case ConfirmRoll(epoch, end_offset):
+                self.node.spawn(self._confirm(self._key_of(epoch), end_offset))
+            case DropEmptySegment(epoch, log_start_offset):
+                self.node.spawn(self._drop_empty(epoch, log_start_offset))
+            case SealSegment(epoch):
+                self._seal_later(self._key_of(epoch))
+            case ProposeIsrOf():
+                raise AssertionError("nobody follows yet")
+            case _:
+                assert_never(effect)
+        return None
+
+    def _key_of(self, epoch: int) -> SegmentKey:
+        leaders = [*self.chain.ended, *filter(None, [self.chain.active])]
+        return next(leader.key for leader in leaders if leader.key.epoch == epoch)
+
+    # Appending ------------------------------------------------------------------------------------------------------
+    def _persist(self, effect: PersistBatches) -> ChainEvent:
+        active = self.chain.active
+        assert active is not None
+        key = active.key
+        batches = [
+            Batch(
+                one.base_offset,
+                one.record_count,
+                key.epoch,
+                one.payload,
+                one.size_bytes,
+                one.producer_id,
+                one.producer_epoch,
+                one.base_sequence,
+            )
+            for one in effect.batches
+        ]
+        try:
+            self.disk.append(key, batches)
+        except DiskFailed as error:
+            return AppendFailed(AppendFailure.NO_ROOM, str(error))
+        self.node.note_dirty(self, key)
+        if not self.is_fsync:
+            return BatchesPersisted(effect.end_offset)
+        self.node.scheduler.after(_FLUSH_MS, self.node, self._flush_group, key, effect.end_offset)
+        return BatchesWritten()
+
+    def _flush_group(self, key: SegmentKey, end_offset: int) -> None:
+        if key not in self.disk.files:
+            return
+        if self.disk.flush(key):
+            self.step(SegmentHeard(key.epoch, BatchesPersisted(end_offset)))
+        else:
+            self.step(SegmentFlushFailed(key.epoch, "the disk lost a page"))
+
+    def _acknowledge(self, epoch: int, high_watermark: int, batches: list[OfferedBatch]) -> None:
+        self.node.judge.moved_high_watermark(self.node.node_id, self.key, epoch, high_watermark)
+        self.node.committed_grew(self, epoch)
+        for batch in batches:
+            self._answer(batch, batch.base_offset)
+
+    def _answer(self, batch: OfferedBatch, what: int | AppendFailure | str) -> None:
+        offer: Offer = batch.request
+        assert offer.answers[batch.slot] is None, "a batch is answered once"
+        offer.answers[batch.slot] = what
+        if offer.is_answered():
+            self.node.reply(offer.sender, offer.request, tuple(offer.answers))
+
+    # Segments -------------------------------------------------------------------------------------------------------
+    def _name_active(self) -> ChainEvent:
+        segment = self.node.view.active(self.key)
+        if segment is None:
+            return ActiveUnknown()
+        inherited = self.inherited
+        if inherited is None:
+            segments = self.node.view.segments(self.key)
+            previous = segments[-2].seal if len(segments) > 1 else None
+            inherited = previous.producers if previous else ()
+        return ActiveNamed(segment.key, segment.leader, segment.isr, ProducerTable(inherited))
+
+    def _open(self, effect: OpenSegment) -> ChainEvent:
+        key = effect.leader.key
+        try:
+            self.disk.make(key)
+        except DiskFailed as error:
+            return OpeningFailed(AppendFailure.NO_ROOM, str(error))
+        self.inherited = None
+        self.node.tell(f"opens epoch {key.epoch} of shard {key.shard} at {key.base_offset}")
+        if effect.is_roll and len(effect.leader.producers):
+            self.node.note_dirty(self, key)
+        return SegmentOpened()
+
+    def _flush_ended(self, key: SegmentKey) -> Task:
+        yield Sleep(_FLUSH_MS)
+        if key not in self.disk.files:
+            return
+        if self.disk.flush(key):
+            self.step(SegmentFlushed(key.epoch))
+        else:
+            self.step(SegmentFlushFailed(key.epoch, "the disk lost a page"))
+
+    def _confirm(self, key: SegmentKey, end_offset: int) -> Task:
+        following = SegmentKey(key.topic_id, key.shard, key.epoch + 1, end_offset)
+        if following in self.disk.files:
+            self.disk.name(following)
+        while True:
+            try:
+                yield self.node.ask_meta(commands.RollSegment(key, end_offset))
+                break
+            except Rejected as refusal:
+                self.step(ShardStopped(Stop(f"roll refused: {refusal}", StopCause.DEPOSED)))
+                return
+            except StratalogError:
+                yield Sleep(_RETRY_MS)
+        self.step(RollConfirmed(key.epoch, self.node.view.log_start(self.key)))
+
+    def _drop_empty(self, epoch: int, log_start_offset: int) -> Task:
+        try:
+            yield self.node.ask_meta(commands.AdvanceLogStart(self.key, log_start_offset))
+        except StratalogError:
+            self.step(EmptySegmentKept(epoch))
+        else:
+            self.step(SegmentLeft(epoch))
+
+    # Seals ----------------------------------------------------------------------------------------------------------
+    def _seal_later(self, key: SegmentKey) -> None:
+        self._seals.append(key)
+        if not self._is_sealing:
+            self._is_sealing = True
+            self.node.spawn(self._seal_in_order())
+
+    def _seal_in_order(self) -> Task:
+        while self._seals:
+            yield from self._seal(self._seals[0])
+            self._seals.popleft()
+        self._is_sealing = False
+
+    def _seal(self, key: SegmentKey) -> Task:
+        yield Sleep(_FLUSH_MS)
+        leader = next((one for one in self.chain.ended if one.key == key), None)
+        if leader is None or key not in self.disk.files:
+            return
+        if not self.disk.flush(key):
+            self.step(SegmentFlushFailed(key.epoch, "the disk lost a page"))
+            return
+        record = self.make_seal(key, leader.end_offset, leader.producers_at_end or ())
+        if record is None:
+            self.node.tell(f"cannot seal epoch {key.epoch}: its file is damaged")
+            return
+        self.disk.touch()
+        self.disk.sealed[key] = None
+        while True:
+            try:
+                yield self.node.ask_meta(commands.SealSegment(key, record))
+                break
+            except Rejected as refusal:
+                self.node.tell(f"seal of epoch {key.epoch} refused: {refusal}")
+                return
+            except StratalogError:
+                yield Sleep(_RETRY_MS)
+        if any(one.key == key for one in self.chain.ended):
+            self.step(SegmentLeft(key.epoch))
+
+    def make_seal(self, key: SegmentKey, end_offset: int, producers: Producers) -> SealRecord | None:
+        """From what the disk has, read once more. None: that is not the segment."""
+        batches = self.disk.files[key].whole(key)
+        if (batches[-1].end_offset if batches else key.base_offset) != end_offset:
+            return None
+        return SealRecord(
+            key.epoch,
+            key.base_offset,
+            end_offset,
+            self.node.now_ms if batches else -1,
+            self.node.now_ms if batches else -1,
+            sum(batch.size_bytes for batch in batches),
+            digest_of(batches),
+            producers,
+            (self.node.node_id,),
+            self.node.now_ms,
+        )
+
+    # Background -----------------------------------------------------------------------------------------------------
+    def checkpoint(self, key: SegmentKey) -> None:
+        """Flush what was written, and say so beside it."""
+        leader = next((one for one in [*self.chain.ended, *filter(None, [self.chain.active])] if one.key == key), None)
+        file = self.disk.files.get(key)
+        if leader is None or file is None or leader.key.epoch != key.epoch or not self.disk.flush(key):
+            return
+        if leader is self.chain.active:
+            claim = CheckpointClaim(file.size_bytes, leader.end_offset, leader.producers.snapshot())
+            self.disk.checkpoint(key, claim)
+
+    def committed_end(self, key: SegmentKey) -> int:
+        """Up to where a segment's local batches may be read, sent and uploaded; its base when this life knows of no
+        copy."""
+        sealed = self.node.view.segment(key)
+        if sealed is not None and sealed.seal is not None:
+            return sealed.seal.end_offset
+        leaders = [*self.chain.ended, *filter(None, [self.chain.active])]
+        return self.chain.high_watermark if any(one.key == key for one in leaders) else key.base_offset
+
+    def committed_batches(self, key: SegmentKey, from_offset: int) -> list[Batch]:
+        """Whole batches of the local copy from there on, below the high watermark."""
+        file = self.disk.files.get(key)
+        end = self.committed_end(key)
+        if file is None:
+            return []
+        return [one for one in file.whole(key) if one.base_offset >= from_offset and one.end_offset <= end]

@@ -1,0 +1,307 @@
+"""One simulated cluster from a seed: nodes, meta service, object store, clients, faults, and the judge over them.
+
+`play` runs it: a topic is made, clients write and read while faults befall it, then all is well again, and everything
+that is owed must be read from start to end. Raises `Broken`; the history so far is in `history`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from stratalog.machines.retention import NO_LIMIT, RetentionLimits
+from stratalog.model import commands
+from stratalog.model.errors import AlreadyExists, StratalogError
+from stratalog.model.topic import Topic
+from stratalog_sim.clients import Consumer, Producer
+from stratalog_sim.disk import Died, Disk
+from stratalog_sim.faults import Faults
+from stratalog_sim.judge import Broken, Judge, ShardTruth
+from stratalog_sim.meta import Meta, MetaStore, Perform
+from stratalog_sim.network import Network
+from stratalog_sim.node import NodeLife
+from stratalog_sim.process import Ask, Process, Sleep, Task
+from stratalog_sim.scheduler import EVER, Scheduler
+from stratalog_sim.store import Store
+from stratalog_sim.words import in_words
+from support.history import Log, Outcome, Seen, Sent, anomalies
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is simulated."""
+
+    nodes: int = 1
+    shards: int = 2
+    replicas: int = 1
+    trouble_ms: int = 6_000
+    """Faults befall it for so long."""
+    calm_ms: int = 60_000
+    """Within this all that is owed must be readable."""
+    is_fsync: bool | None = None
+    """None: the seed decides."""
+
+
+class Operator(Process):
+    """Makes the topic."""
+
+    topic: Topic | None = None
+
+    def make_topic(self, shape: Shape, settings: dict[str, str]) -> Task:
+        command = commands.CreateTopic("topic", shape.shards, shape.replicas, settings)
+        while self.topic is None:
+            try:
+                self.topic = yield Ask("meta", Perform(command), 300)
+            except AlreadyExists:
+                return  # the answer was lost
+            except StratalogError:
+                yield Sleep(200)
+
+
+class SimulatedWorld:
+    def __init__(self, seed: int, shape: Shape) -> None:
+        self.seed = seed
+        self.shape = shape
+        self.rng = Random(seed)
+        self.scheduler = Scheduler(self.rng)
+        self._told: list[tuple[int, tuple[Any, ...]]] = []
+        self.network = Network(self.scheduler, self.say)
+        self.node_ids = list(range(1, shape.nodes + 1))
+        self.disks = {node_id: Disk(node_id) for node_id in self.node_ids}
+        self.clock_offsets = dict.fromkeys([0, *self.node_ids], 0)
+        self.store = Store("store", self.scheduler, self.network, tell=self.say)
+        self.network.join("store", self.store)
+        self.meta_store = MetaStore()
+        self.meta = self._new_meta()
+        self.judge = Judge(self.disks, self.store, self.meta.table)
+        self.is_fsync = self.rng.random() < 0.5 if shape.is_fsync is None else shape.is_fsync
+        self.has_store = self.rng.random() < 0.75
+        self.retention = self.rng.choice(
+            (
+                RetentionLimits(NO_LIMIT, NO_LIMIT, NO_LIMIT, NO_LIMIT, True),
+                RetentionLimits(NO_LIMIT, NO_LIMIT, 1_500, NO_LIMIT, True),
+                RetentionLimits(NO_LIMIT, 900, NO_LIMIT, 200, True),
+            )
+        )
+        self.nodes: dict[int, NodeLife | None] = {}
+        self._starts = 0
+        self.producers: list[Producer] = []
+        self.consumers: list[Consumer] = []
+        self.client_names: list[str] = []
+        for disk in self.disks.values():
+            disk.on_written = self.judge.written
+
+    # Telling ----------------------------------------------------------------------------------------------------------
+    def say(self, *words: Any) -> None:
+        self._told.append((self.scheduler.now_ms, words))
+
+    def history(self, last: int | None = None) -> list[str]:
+        """In words, the last so many lines."""
+        told = self._told if last is None else self._told[-last:]
+        return [f"{now_ms:>7} {' '.join(map(in_words, words))}" for now_ms, words in told]
+
+    def after(self, delay_ms: int, call: Callable[..., None], *args: Any) -> None:
+        self.scheduler.after(delay_ms, EVER, call, *args)
+
+    # Machines ---------------------------------------------------------------------------------------------------------
+    def _new_meta(self) -> Meta:
+        meta = Meta("meta", self.scheduler, self.network, store=self.meta_store, tell=self.say)
+        meta.on_applied = self._applied
+        self.network.join("meta", meta)
+        return meta
+
+    def _applied(self, command: commands.Command[Any], result: Any) -> None:
+        self.judge.applied(command, result)
+
+    def start_node(self, node_id: int) -> None:
+        if self.nodes.get(node_id) is not None:
+            return
+        self._starts += 1
+        self.disks[node_id].restarted()
+        node = NodeLife(
+            node_id,
+            self.disks[node_id],
+            self.judge,
+            start_id=f"start-{self._starts}",
+            has_store=self.has_store,
+            retention=self.retention,
+            clock_ms=lambda: 1_000_000 + self.scheduler.now_ms + self.clock_offsets[node_id],
+            tell=lambda *words: self.say(f"node {node_id}:", *words),
+            restart=lambda: self.kill(node_id, down_ms=50),
+            scheduler=self.scheduler,
+            network=self.network,
+        )
+        self.nodes[node_id] = node
+        self.network.join(node.name, node)
+        node.begin()
+
+    def _end(self, node_id: int, down_ms: int) -> bool:
+        node = self.nodes.get(node_id)
+        if node is None:
+            return False
+        node.is_alive = False
+        self.nodes[node_id] = None
+        self.disks[node_id].dies_in = -1
+        self.after(down_ms, self.start_node, node_id)
+        return True
+
+    def kill(self, node_id: int, *, down_ms: int) -> None:
+        if self._end(node_id, down_ms):
+            self.say(f"node {node_id}: killed")
+
+    def cut_power(self, node_id: int, *, down_ms: int) -> None:
+        if self._end(node_id, down_ms):
+            self.say(f"node {node_id}: loses power")
+            self.disks[node_id].power_cut(self.rng)
+            self.judge.lost_power(node_id)
+
+    def wipe(self, node_id: int, *, down_ms: int) -> None:
+        if self._end(node_id, down_ms):
+            self.say(f"node {node_id}: gets a new disk")
+            self.disks[node_id].wipe()
+            self.judge.lost_power(node_id)
+
+    def stop(self, node_id: int, *, down_ms: int) -> None:
+        node = self.nodes.get(node_id)
+        if node is not None:
+            node.stop_in_order()
+            self._end(node_id, down_ms)
+            self.say(f"node {node_id}: stops in order")
+
+    def pause(self, node_id: int, lasting_ms: int) -> None:
+        node = self.nodes.get(node_id)
+        if node is not None:
+            node.paused_until_ms = self.scheduler.now_ms + lasting_ms
+            self.say(f"node {node_id}: paused for {lasting_ms} ms")
+
+    def restart_meta(self, *, down_ms: int) -> None:
+        if self.meta.is_alive:
+            self.meta.is_alive = False
+            self.say("meta service killed")
+            self.after(down_ms, self._meta_again)
+
+    def _meta_again(self) -> None:
+        before = self.meta.table
+        self.meta = self._new_meta()
+        self.meta.clock_offset_ms = self.clock_offsets[0]
+        if self.meta.table.snapshot() != before.snapshot():
+            raise Broken("metadata survive a restart", "what was loaded is not what was stored")
+        self.judge.table = self.meta.table
+        self.say("meta service is back")
+
+    def jump_clock(self, node_id: int, by_ms: int) -> None:
+        """0: that of the meta service."""
+        self.clock_offsets[node_id] += by_ms
+        self.meta.clock_offset_ms = self.clock_offsets[0]
+        self.say(f"clock of {f'node {node_id}' if node_id else 'meta'} jumps by {by_ms} ms")
+
+    def ask_roll(self, node_id: int) -> None:
+        node = self.nodes.get(node_id)
+        if node is not None and node.is_serving and node.shards and node.paused_until_ms <= self.scheduler.now_ms:
+            self.rng.choice(list(node.shards.values())).ask_roll()
+
+    # Running ----------------------------------------------------------------------------------------------------------
+    def run(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> bool:
+        """Until then, or until it is done. Returns whether it is."""
+        while not is_done():
+            try:
+                if not self.scheduler.step(until_ms):
+                    return is_done()
+            except Died as death:
+                if death.is_power_cut:
+                    self.cut_power(death.disk.node_id, down_ms=200)
+                else:
+                    self.kill(death.disk.node_id, down_ms=200)
+        return True
+
+    def play(self) -> None:
+        """The whole life of this world. Raises Broken, and AssertionError of a machine."""
+        self._set_up()
+        faults = Faults(self)
+        self.run(self.scheduler.now_ms + self.shape.trouble_ms)
+        faults.end()
+        for client in [*self.producers, *self.consumers]:
+            client.is_over = True
+        # What a flush lost stays stopped until the next start, by intention.
+        for node_id in self.node_ids:
+            self.kill(node_id, down_ms=100)
+        if not self.meta.is_alive:
+            self.run(self.scheduler.now_ms + 2_000)
+        self._read_all()
+        self.meta.table.check_invariants()
+
+    def _set_up(self) -> None:
+        for node_id in self.node_ids:
+            self.start_node(node_id)
+        self.run(5_000, lambda: len(self.meta.table.state.nodes) == len(self.node_ids))
+        settings = {"flush.policy": "fsync"} if self.is_fsync else {}
+        operator = Operator("operator", self.scheduler, self.network)
+        self.network.join("operator", operator)
+        operator.spawn(operator.make_topic(self.shape, settings))
+        self.run(10_000, lambda: bool(self.meta.table.state.shards))
+        names = [f"node-{node_id}" for node_id in self.node_ids]
+        place = {"judge": self.judge, "nodes": names, "scheduler": self.scheduler, "network": self.network}
+        for number, key in enumerate(self.meta.table.state.shards):
+            self.judge.shards[key] = ShardTruth(self.is_fsync)
+            for kind in range(2):
+                idempotent = self.rng.random() < 0.7
+                producer_id = 10 * number + kind + 1 if idempotent else -1
+                name = f"p{number}{'ab'[kind]}"
+                self.producers.append(Producer(key, producer_id, -1, name=name, **place))
+            self.consumers.append(Consumer(key, name=f"c{number}", **place))
+        for client in [*self.producers, *self.consumers]:
+            self.client_names.append(client.name)
+            self.network.join(client.name, client)
+            client.begin()
+
+    # The end ----------------------------------------------------------------------------------------------------------
+    def _read_all(self) -> None:
+        """All is well again: every shard is read from its start to its end, and says what it owes."""
+        readers = []
+        names = [f"node-{node_id}" for node_id in self.node_ids]
+        for number, key in enumerate(self.judge.shards):
+            reader = Consumer(
+                key, name=f"r{number}", judge=self.judge, nodes=names, scheduler=self.scheduler, network=self.network
+            )
+            self.network.join(reader.name, reader)
+            readers.append(reader)
+            self.after(1_500, reader.begin)
+
+        def is_done() -> bool:
+            return all(self._has_all(reader) for reader in readers)
+
+        if not self.run(self.scheduler.now_ms + self.shape.calm_ms, is_done):
+            late = [reader for reader in readers if not self._has_all(reader)]
+            raise Broken("what is owed can be read once all is well", f"shards {[one.shard.shard for one in late]}")
+        logs = {
+            ("topic", reader.shard.shard): Log(
+                reader.first_offset, [Seen(offset, value.encode()) for offset, value in reader.records]
+            )
+            for reader in readers
+        }
+        found = anomalies(self._sent(), logs)
+        if found:
+            raise Broken("the log is what clients were told", "; ".join(map(str, found[:3])))
+
+    def _has_all(self, reader: Consumer) -> bool:
+        truth = self.judge.shards[reader.shard]
+        return (
+            reader.is_at_end
+            and reader.position >= truth.end_offset
+            and not any(producer.has_unanswered for producer in self.producers)
+        )
+
+    def _sent(self) -> list[Sent]:
+        """As clients were told, but for what was excused: that may be there or not."""
+        sent = []
+        for producer in self.producers:
+            excused = self.judge.shards[producer.shard].excused
+            for one in producer.sent:
+                value = one.value.decode().rpartition(".")[0]
+                if value in excused:
+                    one.outcome = Outcome.INFO
+                    one.sender, one.offset = value, -1
+                sent.append(one)
+        return sent

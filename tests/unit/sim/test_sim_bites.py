@@ -1,0 +1,33 @@
+"""The simulator bites: deliberate bugs, planted into the real machines, are found. `make sim-bugs` looks for all."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.machines.segment_leader import SegmentLeader
+from stratalog_sim.bugs import BUGS, find, planted
+
+# Those that few seeds find; the others take longer than a test should.
+QUICK = {
+    "seal without digest": "seal records are true",
+    "upload above HW": "readers see what is decided",
+    "delete before commit": "the last copy is never deleted",
+    "unknown taken as refused": "had been refused",
+    "acknowledged before the roll": "nothing counts before its roll is confirmed",
+    "tail not doubted": "an offset is given once",
+}
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_planted_bug_is_found(name: str) -> None:
+    found = find(BUGS[name], range(200))
+    assert found is not None, f"200 seeds do not see: {BUGS[name].what}"
+    assert QUICK[name] in found.promise
+    assert found.history
+
+
+def test_a_bug_is_gone_once_it_was_looked_for() -> None:
+    before = SegmentLeader._advance
+    with planted(BUGS["acknowledged before the roll"]):
+        assert SegmentLeader._advance is not before
+    assert SegmentLeader._advance is before
