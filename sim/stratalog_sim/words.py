@@ -72,8 +72,16 @@ def _command(command: commands.Command[Any]) -> str:
         case commands.ProposeIsr():
             version = command.expected_version
             return f"proposes ISR {_list(command.isr)} of {in_words(command.segment)} after v{version}{by}"
-        case commands.RaiseFence():
-            return f"raises the fence of {in_words(command.segment)} to {command.fence}{by}"
+        case commands.BeginRecovery():
+            return f"takes {in_words(command.segment)} from its leader{by}"
+        case commands.PromiseFence():
+            tail = "whole" if command.is_tail_whole else "doubtful"
+            return (
+                f"promises fence {command.fence} of {in_words(command.segment)}, end {command.end_offset}, {tail}{by}"
+            )
+        case commands.ReportReplica():
+            proof = command.proof
+            return f"reports {in_words(command.segment)} to {proof.end_offset}, digest {proof.digest.hex()}{by}"
         case commands.CommitParts():
             parts = ", ".join(f"{in_words(one.segment)} {in_words(one.part)}" for one in command.commits)
             return f"commits {parts} under {command.lock.epoch}{by}"

@@ -18,21 +18,25 @@ from stratalog.model.commands import (
     AdvanceLogStart,
     AllocateProducerIds,
     AlterTopic,
+    BeginRecovery,
     CommitParts,
     CompleteRemote,
     CreateTopic,
     DeleteTopic,
     ForgetLocal,
     NoteLives,
+    PrepareSegment,
     ProducerIdBlock,
+    PromiseFence,
     ProposeIsr,
     PurgeSegments,
-    RaiseFence,
     RegisterNode,
     ReleaseLock,
     ReplaceParts,
+    ReportReplica,
     RollSegment,
     SealSegment,
+    SealUnclean,
     TableCommand,
 )
 from stratalog.model.errors import StratalogError
@@ -164,11 +168,12 @@ class ShardTableMachine(RuleBasedStateMachine):
         return self.locks[-1] if chance % 5 else self.locks[chance % len(self.locks)]
 
     # Nodes and topics
-    @initialize(shards=st.integers(1, 2), replicas=st.integers(1, 2))
-    def begin(self, shards: int, replicas: int) -> None:
-        self.do(RegisterNode(NodeInfo(1, "storage", "host", 9092)))
-        self.do(RegisterNode(NodeInfo(2, "storage", "host", 9092)))
-        self.create_topic("a", shards, replicas)
+    @initialize(shards=st.integers(1, 2), replicas=st.integers(1, 3), policy=st.sampled_from(["isr", "quorum"]))
+    def begin(self, shards: int, replicas: int, policy: str) -> None:
+        for node_id in (1, 2, 3):
+            self.do(RegisterNode(NodeInfo(node_id, "storage", "host", 9092)))
+        self.topic_count += 1
+        self.do(CreateTopic("a", shards, replicas, {"acks.policy": policy}), UUID(int=self.topic_count))
         self.acquire_lock("x", 0)
 
     @rule(node_id=st.integers(1, 4), rack=st.sampled_from([None, "a", "b"]), count=st.integers(0, 3))
@@ -216,7 +221,58 @@ class ShardTableMachine(RuleBasedStateMachine):
         known = self.table.state.find_segment(self.a_segment(chance))
         if known is not None:
             replicas = known.replicas if which else (node,)
+            for replica in known.replicas if which and len(known.replicas) > 1 else ():
+                self.report(known.key, replica)
             self.do(SealSegment(known.key, record_of(known.key, known.end_offset or 0, replicas)))
+
+    def report(self, key: SegmentKey, node: int, digest: bytes = b"digest") -> None:
+        known, entry = self.table.state.find_segment(key), self.table.state.nodes.get(node)
+        if known is not None and entry is not None:
+            proof = replace(record_of(key, known.end_offset or 0, (node,)), digest=digest)
+            self.do(ReportReplica(key, proof, caller=entry.life))
+
+    @rule(chance=CHANCE, node=st.integers(1, 4), digest=st.sampled_from([b"digest", b"digest", b"other"]))
+    def report_one(self, chance: int, node: int, digest: bytes) -> None:
+        self.report(self.a_segment(chance), node, digest)
+
+    @rule(chance=CHANCE)
+    def prepare(self, chance: int) -> None:
+        self.do(PrepareSegment(self.a_segment(chance)))
+
+    # Lives
+    @rule(lost=st.sets(st.integers(1, 4), max_size=3), heard=st.sets(st.integers(1, 4), max_size=3))
+    def note_several_lives(self, lost: set[int], heard: set[int]) -> None:
+        nodes = self.table.state.nodes
+        lives = {node_id: nodes[node_id].life for node_id in nodes}
+        self.do(
+            NoteLives(
+                tuple(lives[node_id] for node_id in sorted(lost) if node_id in lives),
+                tuple(lives[node_id] for node_id in sorted(heard) if node_id in lives),
+            )
+        )
+
+    @rule(node_id=st.integers(1, 4), is_wiped=st.booleans(), is_clean=st.booleans(), boot_id=st.sampled_from("xy"))
+    def begin_a_life(self, node_id: int, is_wiped: bool, is_clean: bool, boot_id: str) -> None:
+        known = self.table.state.nodes.get(node_id)
+        if known is not None:
+            storage = f"storage-{known.node_epoch}" if is_wiped and not is_clean else known.info.storage_id
+            info = replace(known.info, storage_id=storage)
+            self.do(RegisterNode(info, boot_id=boot_id, was_stopped=is_clean))
+
+    @rule(
+        chance=CHANCE, node=st.integers(1, 4), length=st.integers(0, 4), is_whole=st.booleans(), fence=st.integers(0, 9)
+    )
+    def promise(self, chance: int, node: int, length: int, is_whole: bool, fence: int) -> None:
+        known, entry = self.table.state.find_segment(self.a_segment(chance)), self.table.state.nodes.get(node)
+        if known is not None and entry is not None:
+            end_offset = known.base_offset + length
+            under = known.fence if fence else fence
+            self.do(PromiseFence(known.key, under, end_offset, end_offset, is_whole, caller=entry.life))
+
+    @rule(chance=CHANCE, really=st.integers(0, 3))
+    def seal_unclean(self, chance: int, really: int) -> None:
+        if really == 0:
+            self.do(SealUnclean(self.a_segment(chance)))
 
     @rule(chance=CHANCE, count=st.integers(0, 2), behind=st.integers(0, 3))
     def propose_isr(self, chance: int, count: int, behind: int) -> None:
@@ -224,9 +280,10 @@ class ShardTableMachine(RuleBasedStateMachine):
         if known is not None:
             self.do(ProposeIsr(known.key, known.replicas[:count], known.isr_version - behind // 3))
 
-    @rule(chance=CHANCE, fence=st.integers(0, 3))
-    def raise_fence(self, chance: int, fence: int) -> None:
-        self.do(RaiseFence(self.a_segment(chance), fence))
+    @rule(chance=CHANCE, really=st.integers(0, 3))
+    def begin_recovery(self, chance: int, really: int) -> None:
+        if really == 0:
+            self.do(BeginRecovery(self.a_segment(chance)))
 
     @rule(chance=CHANCE, offset=st.integers(0, 12))
     def advance_log_start(self, chance: int, offset: int) -> None:
@@ -292,6 +349,8 @@ class ShardTableMachine(RuleBasedStateMachine):
             if known.state is SegmentState.ACTIVE:
                 self.do(RollSegment(key, max(reached, self.table.shard(key.shard_key).log_start_offset) + length))
             elif known.state is SegmentState.SEALING:
+                for node in known.replicas if len(known.replicas) > 1 else ():
+                    self.report(key, node)
                 self.do(SealSegment(key, record_of(key, known.end_offset or 0, known.replicas)))
             elif reached != known.end_offset:
                 piece = RemotePart(f"rest-{reached}", 0, 10, reached, known.end_offset or 0)

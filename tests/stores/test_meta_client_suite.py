@@ -16,6 +16,7 @@ from stratalog.model.commands import (
     AdvanceLogStart,
     AllocateProducerIds,
     AlterTopic,
+    BeginRecovery,
     CommitParts,
     CompleteRemote,
     CreateTopic,
@@ -23,7 +24,6 @@ from stratalog.model.commands import (
     ForgetLocal,
     ProposeIsr,
     PurgeSegments,
-    RaiseFence,
     RegisterNode,
     ReleaseLock,
     ReplaceParts,
@@ -275,13 +275,13 @@ async def test_the_isr_changes_by_compare_and_set(world: MetaWorld) -> None:
         await world.client.perform(ProposeIsr(segment.key, (99, segment.leader), shrunk.isr_version))
 
 
-async def test_a_fence_only_rises(world: MetaWorld) -> None:
+async def test_a_recovery_takes_a_segment_from_its_leader_once(world: MetaWorld) -> None:
     segment = await world.ready_topic()
-    fenced = await world.client.perform(RaiseFence(segment.key, 3))
-    assert fenced.fence == 3
-    assert await world.client.perform(RaiseFence(segment.key, 3)) == fenced
+    fenced = await world.client.perform(BeginRecovery(segment.key))
+    assert (fenced.fence, fenced.leader) == (1, None)
+    assert await world.client.perform(BeginRecovery(segment.key)) == fenced
     with pytest.raises(Fenced):
-        await world.client.perform(RaiseFence(segment.key, 2))
+        await world.client.perform(ProposeIsr(segment.key, segment.isr, segment.isr_version))
 
 
 async def test_the_log_start_only_rises_and_deletes_what_is_wholly_below(world: MetaWorld) -> None:

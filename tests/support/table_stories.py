@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
 
@@ -9,17 +11,22 @@ from stratalog.machines.shard_table import Applied, ShardTable
 from stratalog.machines.table_records import TableHeader
 from stratalog.model.commands import (
     AcquireLock,
+    BeginRecovery,
     Command,
     CommitParts,
     CompleteRemote,
     CreateTopic,
+    NoteLives,
+    PrepareSegment,
+    PromiseFence,
     RegisterNode,
+    ReportReplica,
     RollSegment,
     SealSegment,
 )
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import Lock, NodeInfo, PartCommit
-from stratalog.model.segment import RemotePart, SealRecord, Segment
+from stratalog.model.metadata import Life, Lock, NodeInfo, PartCommit
+from stratalog.model.segment import NextReplicas, RemotePart, SealRecord, Segment
 from stratalog.model.topic import Topic
 
 R = TypeVar("R")
@@ -42,9 +49,11 @@ class TableStory:
         self.table.check_invariants()
         return applied
 
-    def topic(self, name: str = "orders", shards: int = 1, replicas: int = 1) -> Topic:
+    def topic(
+        self, name: str = "orders", shards: int = 1, replicas: int = 1, settings: Mapping[str, str] | None = None
+    ) -> Topic:
         self._next_topic += 1
-        return self.do(CreateTopic(name, shards, replicas, {}), UUID(int=self._next_topic)).result
+        return self.do(CreateTopic(name, shards, replicas, settings or {}), UUID(int=self._next_topic)).result
 
     def active(self, topic: Topic, shard: int = 0) -> Segment:
         return self.table.shard(ShardKey(topic.topic_id, shard)).segments[-1]
@@ -73,6 +82,63 @@ class TableStory:
     def segment(self, key: SegmentKey) -> Segment:
         return self.table.segment(key)
 
+    # Several nodes ----------------------------------------------------------------------------------------------
+    def life(self, node_id: int) -> Life:
+        """Of a node that is there."""
+        return self.table.state.nodes[node_id].life
+
+    def die(self, *node_ids: int) -> None:
+        """Their leases end, all in one transaction."""
+        self.do(NoteLives(lost=tuple(self.life(node_id) for node_id in node_ids)))
+
+    def is_heard(self, node_id: int) -> None:
+        self.do(NoteLives(heard=(self.life(node_id),)))
+
+    def start(self, node_id: int, *, is_clean: bool = True, is_wiped: bool = False, boot_id: str = "") -> None:
+        """A new life; `is_wiped`: on an empty disk."""
+        known = self.table.state.nodes[node_id].info
+        info = replace(known, storage_id=known.storage_id + "'") if is_wiped else known
+        self.do(RegisterNode(info, was_stopped=is_clean, boot_id=boot_id))
+
+    def roll_new(self, name: str) -> Segment:
+        """The second segment of a new topic."""
+        return self.roll(self.active(self.topic(name)).key, 1)
+
+    def prepare(self, segment: SegmentKey) -> NextReplicas:
+        prepared = self.do(PrepareSegment(segment)).result.handed.prepared
+        assert prepared is not None
+        return prepared
+
+    def recover(self, segment: SegmentKey) -> Segment:
+        return self.do(BeginRecovery(segment)).result
+
+    def promise(
+        self, segment: SegmentKey, node_id: int, end_offset: int, *, is_whole: bool = True, high_watermark: int = 0
+    ) -> Segment:
+        return self.do(
+            promise(self, segment, node_id, end_offset, is_whole=is_whole, high_watermark=high_watermark)
+        ).result
+
+    def report(self, segment: SegmentKey, node_id: int, digest: bytes = b"digest") -> Segment:
+        known = self.table.segment(segment)
+        assert known.end_offset is not None
+        proof = replace(record_of(segment, known.end_offset, (node_id,)), digest=digest)
+        return self.do(ReportReplica(segment, proof, caller=self.life(node_id))).result
+
+
+def promise(
+    story: TableStory,
+    segment: SegmentKey,
+    node_id: int,
+    end_offset: int,
+    *,
+    is_whole: bool = True,
+    high_watermark: int = 0,
+) -> PromiseFence:
+    """The promise of a node in its present life, under the segment's fence."""
+    fence = story.table.segment(segment).fence
+    return PromiseFence(segment, fence, end_offset, high_watermark, is_whole, caller=story.life(node_id))
+
 
 def record_of(segment: SegmentKey, end_offset: int, replicas: tuple[int, ...] = (1,)) -> SealRecord:
     size = (end_offset - segment.base_offset) * 10
@@ -91,5 +157,6 @@ def state_of(table: ShardTable) -> object:
         dict(state.nodes),
         dict(state.locks),
         {node_id: weight for node_id, weight in state.load.items() if weight},
+        set(state.unsettled),
         {key: (entry.first_epoch, entry.next_epoch) for key, entry in state.shards.items()},
     )

@@ -1,19 +1,25 @@
 """Where new segments go: the least loaded nodes, spread over racks.
 
-Pure. Load is the number of active replicas a node has, with a leader counted twice, for it also serves the clients.
-Ties fall to the lower node id, so the same table gives the same placement.
+Pure. Load is the number of active replicas a node has, with a leader counted twice, for it also serves the clients. A
+segment whose successor is prepared counts where that will be: many shards that roll at once do not all choose the same
+node. Ties fall to the lower node id, so the same table gives the same placement.
 
-Cost: O(shards x replication factor x log nodes) when racks are few or as many as replicas need.
-Source: docs/design.md section 4.
+The first segment of a shard goes where the load is least. A next one stays where it is unless moving makes the numbers
+of leaders, or the load, more even: a roll seldom costs its clients a new leader, and a new node still gets its share
+within a few rolls, first as a follower, then as a leader.
+
+Cost: O(shards x replication factor x log nodes) when racks are few or as many as replicas need; O(nodes x log nodes)
+for a next segment. Source: docs/design.md section 4.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.model.metadata import NodeInfo
+from stratalog.model.segment import NextReplicas, Segment
 
 LEADER_WEIGHT = 2
 FOLLOWER_WEIGHT = 1
@@ -65,3 +71,52 @@ def _place_one(
         added = LEADER_WEIGHT if position == 0 else FOLLOWER_WEIGHT
         heapq.heappush(heap, (weight + added, node_id))
     return tuple(node_id for _, node_id in chosen)
+
+
+def weights_of(active: Segment) -> Iterator[tuple[int, int]]:
+    """What an ACTIVE segment adds to the load: nodes and weights."""
+    prepared = active.handed.prepared
+    leader, replicas = (active.leader, active.replicas) if prepared is None else prepared
+    for node_id in replicas:
+        yield node_id, LEADER_WEIGHT if node_id == leader else FOLLOWER_WEIGHT
+
+
+def place_next(
+    before: Segment,
+    replication_factor: int,
+    nodes: Sequence[NodeInfo],
+    load: Mapping[int, int],
+    led: Mapping[int, int],
+    holders: Sequence[int] = (),
+) -> NextReplicas:
+    """Choose leader and replicas of the segment after an ACTIVE one; fewer than asked for when there are fewer nodes.
+
+    `holders` have all of the segment before, so one of them leads the next: it knows the producers at its end. When
+    none is named or among `nodes` it is a member of the ISR, and any node only when none of those is there either.
+    `led` counts what each node leads. Raises: Unavailable without any node.
+    """
+    if not nodes:
+        raise Unavailable("no storage node is alive, so the next segment has nowhere to go: start one, then retry")
+    own = dict(weights_of(before))
+    racks = {node.node_id: node.rack for node in nodes}
+    others = {node_id: load.get(node_id, 0) - own.get(node_id, 0) for node_id in racks}
+    leads = {node_id: led.get(node_id, 0) - (own.get(node_id) == LEADER_WEIGHT) for node_id in racks}
+
+    def as_leader(node_id: int) -> tuple[int, bool, int, int]:
+        return (leads[node_id], node_id != before.leader, others[node_id], node_id)
+
+    def as_follower(node_id: int) -> tuple[bool, int, bool, int]:
+        rack = racks[node_id]
+        return (rack is not None and rack in used_racks, others[node_id], node_id not in before.replicas, node_id)
+
+    able = next(some for some in (racks.keys() & {*holders}, racks.keys() & {*before.isr}, racks.keys()) if some)
+    leader = min(able, key=as_leader)
+    chosen = [leader]
+    used_racks = {racks[leader]}
+    left = racks.keys() - {leader}
+    while left and len(chosen) < replication_factor:
+        follower = min(left, key=as_follower)
+        left.remove(follower)
+        chosen.append(follower)
+        used_racks.add(racks[follower])
+    return NextReplicas(leader, tuple(chosen))

@@ -18,7 +18,16 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, assert_never, cast
 from uuid import UUID
 
-from stratalog.machines import table_locks, table_nodes, table_remote, table_segments, table_topics
+from stratalog.machines import (
+    table_locks,
+    table_nodes,
+    table_recovery,
+    table_remote,
+    table_rolls,
+    table_seals,
+    table_segments,
+    table_topics,
+)
 from stratalog.machines.table_invariants import check_invariants
 from stratalog.machines.table_load import load_state
 from stratalog.machines.table_records import StoredRecord, TableHeader, TableWrite
@@ -153,9 +162,9 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
         table_nodes.check_life(tx, command.caller)
     match command:
         case commands.RegisterNode():
-            return table_nodes.register_node(tx, command)
+            return (yield from table_nodes.register_node(tx, command))
         case commands.NoteLives():
-            table_nodes.note_lives(tx, command)
+            yield from table_nodes.note_lives(tx, command)
             return None
         case commands.CreateTopic():
             return (yield from table_topics.create_topic(tx, command))
@@ -168,14 +177,22 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
             return (yield from table_topics.alter_topic(tx, command))
         case commands.AdvanceLogStart():
             return (yield from table_topics.advance_log_start(tx, command))
+        case commands.PrepareSegment():
+            return table_rolls.prepare_segment(tx, command)
         case commands.RollSegment():
-            return table_segments.roll_segment(tx, command)
+            return table_rolls.roll_segment(tx, command)
         case commands.SealSegment():
-            return (yield from table_segments.seal_segment(tx, command))
+            return (yield from table_seals.seal_segment(tx, command))
+        case commands.ReportReplica():
+            return (yield from table_seals.report_replica(tx, command))
         case commands.ProposeIsr():
             return table_segments.propose_isr(tx, command)
-        case commands.RaiseFence():
-            return table_segments.raise_fence(tx, command)
+        case commands.BeginRecovery():
+            return table_recovery.begin_recovery(tx, command)
+        case commands.PromiseFence():
+            return table_recovery.promise_fence(tx, command)
+        case commands.SealUnclean():
+            return table_recovery.seal_unclean(tx, command)
         case commands.ForgetLocal():
             yield from table_segments.forget_local(tx, command)
             return None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import assert_never
 
 from stratalog.machines.internal_topics import is_reserved
-from stratalog.machines.placement import FOLLOWER_WEIGHT, LEADER_WEIGHT
+from stratalog.machines.placement import LEADER_WEIGHT, weights_of
 from stratalog.machines.table_remote import NO_COMMIT
-from stratalog.machines.table_state import ShardEntry, TableState, describe_segment
+from stratalog.machines.table_state import ShardEntry, TableState, describe_segment, is_unsettled
 from stratalog.model.ids import ShardKey
-from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog.model.segment import NO_HANDOVER, RemoteState, Segment, SegmentState
 
 
 def check_invariants(state: TableState) -> None:
@@ -21,12 +21,16 @@ def check_invariants(state: TableState) -> None:
     wanted = {ShardKey(topic.topic_id, shard) for topic in state.topics.values() for shard in range(topic.shard_count)}
     assert wanted == set(state.shards), "each topic has its shards, and no other shard exists"
     load: dict[int, int] = {}
+    led: dict[int, int] = {}
     for key, entry in state.shards.items():
         _check_shard(key, entry)
-        for node_id in entry.last.replicas:
-            weight = LEADER_WEIGHT if node_id == entry.last.leader else FOLLOWER_WEIGHT
+        for node_id, weight in weights_of(entry.last):
             load[node_id] = load.get(node_id, 0) + weight
+            led[node_id] = led.get(node_id, 0) + (weight == LEADER_WEIGHT)
     assert load == {node_id: weight for node_id, weight in state.load.items() if weight}, "load counts active replicas"
+    assert all(state.led.get(node_id, 0) == led.get(node_id, 0) for node_id in state.led | led), "and leaders"
+    unsettled = {one.key for entry in state.shards.values() for one in entry.segments.values() if is_unsettled(one)}
+    assert set(state.unsettled) == unsettled, "what several nodes have a say in is known as such"
     for segment_key, segment in state.deleted.items():
         assert segment.key == segment_key and segment.state is SegmentState.DELETED and segment.deleted_ms is not None
         _check_segment(segment)
@@ -51,12 +55,18 @@ def _check_shard(key: ShardKey, entry: ShardEntry) -> None:
 
 def _check_segment(segment: Segment) -> None:
     where = describe_segment(segment.key)
-    is_led = segment.state in (SegmentState.ACTIVE, SegmentState.SEALING)
-    assert is_led == (segment.leader is not None), f"{where}: it has a leader while ACTIVE or SEALING"
+    is_open = segment.state in (SegmentState.ACTIVE, SegmentState.SEALING)
+    is_led = is_open and not segment.is_fenced
+    assert is_led == (segment.leader is not None), (
+        f"{where}: it has a leader while ACTIVE or SEALING, until it is fenced"
+    )
+    assert segment.fence in (0, segment.epoch + 1), f"{where}: a fence is its own"
+    if is_open:
+        assert segment.isr and set(segment.isr) <= set(segment.replicas), f"{where}: ISR {segment.isr}"
+        assert len(set(segment.replicas)) == len(segment.replicas), f"{where}: each replica once"
     if is_led:
-        assert segment.leader in segment.isr and set(segment.isr) <= set(segment.replicas), (
-            f"{where}: ISR {segment.isr}"
-        )
+        assert segment.leader in segment.isr, f"{where}: ISR {segment.isr}"
+    _check_handover(segment)
     if segment.state is SegmentState.ACTIVE:
         assert segment.end_offset is None, f"{where}: ACTIVE has no end"
     if segment.state in (SegmentState.SEALING, SegmentState.SEALED):
@@ -65,6 +75,7 @@ def _check_segment(segment: Segment) -> None:
         assert segment.seal is not None and segment.seal.end_offset == segment.end_offset, (
             f"{where}: SEALED has a record"
         )
+        assert set(segment.seal.replicas) <= set(segment.replicas), f"{where}: replicas proved it"
     remote = segment.remote
     expected = segment.base_offset
     for part in remote.parts:
@@ -82,3 +93,35 @@ def _check_segment(segment: Segment) -> None:
             assert not remote.parts and remote.manifest_key and remote.commit_offset == segment.end_offset, where
         case _:
             assert_never(remote.state)
+
+
+def _check_handover(segment: Segment) -> None:
+    where, handed = describe_segment(segment.key), segment.handed
+    assert segment.handover is None or segment.handover != NO_HANDOVER, f"{where}: nothing is kept as nothing"
+    if handed.prepared is not None:
+        leader, replicas = handed.prepared
+        assert segment.state is SegmentState.ACTIVE, f"{where}: a successor is prepared before the end"
+        assert leader in replicas and len(set(replicas)) == len(replicas), f"{where}: prepared {handed.prepared}"
+    is_recovering = segment.is_fenced and segment.state in (SegmentState.ACTIVE, SegmentState.SEALING)
+    assert is_recovering or not handed.votes, f"{where}: promises are a recovery's"
+    doubted = {doubt.node_id for doubt in handed.doubts}
+    voted = {vote.node_id for vote in handed.votes}
+    reported = {report.node_id for report in handed.reports}
+    assert (len(doubted), len(voted), len(reported)) == (len(handed.doubts), len(handed.votes), len(handed.reports)), (
+        f"{where}: one entry per replica"
+    )
+    assert doubted | voted <= {*segment.replicas}, f"{where}: only replicas are asked"
+    assert not doubted & {*segment.isr} or (len(segment.isr) == 1 and segment.leader is None), (
+        f"{where}: who is in doubt is in the ISR only as the last one, and leads nothing"
+    )
+    if handed.source is not None:
+        assert segment.state is SegmentState.SEALING and segment.is_fenced, f"{where}: a source has a known end"
+        assert handed.source in segment.replicas, f"{where}: the source is a replica"
+    if segment.state is SegmentState.ACTIVE:
+        assert not handed.reports and not handed.given_up, f"{where}: nothing ends before its end is known"
+    if segment.state is SegmentState.SEALED:
+        assert not handed.doubts, f"{where}: what is proved is in no doubt"
+        assert not reported & {*segment.replicas}, f"{where}: who differs is gone"
+    for gap in handed.given_up:
+        assert segment.base_offset <= gap.base_offset <= gap.end_offset, f"{where}: a range of its own"
+    assert len({gap.reason for gap in handed.given_up}) == len(handed.given_up), f"{where}: one range per reason"

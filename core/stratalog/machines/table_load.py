@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from stratalog.machines.placement import FOLLOWER_WEIGHT, LEADER_WEIGHT
+from stratalog.machines.placement import LEADER_WEIGHT, weights_of
 from stratalog.machines.table_history import changes_kept
 from stratalog.machines.table_records import NodeEntry, NotedChanges, PurgedTopic, ShardRow, StoredRecord, TableHeader
-from stratalog.machines.table_state import ShardEntry, TableState
+from stratalog.machines.table_state import ShardEntry, TableState, is_unsettled
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Lock
@@ -73,10 +73,11 @@ def _place_shards(
         if last_epoch - first_epoch + 1 != len(segments) or segments[last_epoch].state is not SegmentState.ACTIVE:
             raise Corrupt(f"{where} has gaps between its segments or none to write to", source=source, position=0)
         state.shards[row.key] = ShardEntry(row.key, row.log_start_offset, first_epoch, last_epoch + 1, segments)
-        active = segments[last_epoch]
-        for node_id in active.replicas:
-            weight = LEADER_WEIGHT if node_id == active.leader else FOLLOWER_WEIGHT
+        for node_id, weight in weights_of(segments[last_epoch]):
             state.load[node_id] = state.load.get(node_id, 0) + weight
+            if weight == LEADER_WEIGHT:
+                state.led[node_id] = state.led.get(node_id, 0) + 1
+        state.unsettled.update((segment.key, None) for segment in segments.values() if is_unsettled(segment))
     if living:
         key = next(iter(living))
         raise Corrupt(

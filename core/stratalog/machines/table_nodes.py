@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Final
 
 from stratalog.machines.table_bounds import check_names
+from stratalog.machines.table_lives import begin_life, end_life, resume_life
 from stratalog.machines.table_locks import end_leases
 from stratalog.machines.table_records import NodeEntry
-from stratalog.machines.table_state import TableTransaction
+from stratalog.machines.table_state import Steps, TableTransaction
 from stratalog.model.commands import NoteLives, RegisterNode
 from stratalog.model.errors import Fenced, InvalidRequest
 from stratalog.model.metadata import Life, Registration, life_name
@@ -21,7 +22,7 @@ from stratalog.model.metadata import Life, Registration, life_name
 _MAX_INT32: Final = 2**31 - 1
 
 
-def register_node(tx: TableTransaction, command: RegisterNode) -> Registration:
+def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registration]:
     """A node begins a life; its epoch grows by one each time.
 
     Who registers holds the data directory's lock, so on the same storage the life before is over. On another storage
@@ -32,25 +33,41 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Registration:
         raise InvalidRequest(f"node id {node.node_id} is not between 0 and {_MAX_INT32}: choose another node.id")
     if not node.storage_id or not node.host or not 0 < node.port < 65536:
         raise InvalidRequest(f"node {node.node_id} must name its storage id, host and port, not {node}")
-    check_names(f"node {node.node_id}", (node.storage_id, node.host, node.rack or "", command.start_id))
+    check_names(
+        f"node {node.node_id}", (node.storage_id, node.host, node.rack or "", command.start_id, command.boot_id)
+    )
     known = tx.state.nodes.get(node.node_id)
     if known is not None and command.start_id and (known.start_id, known.info) == (command.start_id, node):
         return Registration(tx.state.header.cluster_id, known.node_epoch, known.token)
     token = tx.new_id.int & (2**63 - 1)
-    entry = NodeEntry(node, known.node_epoch + 1 if known else 1, True, command.start_id, token)
+    entry = NodeEntry(node, known.node_epoch + 1 if known else 1, True, command.start_id, token, command.boot_id)
     tx.put_node(entry)
-    if known is not None and known.info.storage_id == node.storage_id:
-        end_leases(tx, life_name(node.node_id, known.node_epoch))
+    if known is not None:
+        is_disk_new = known.info.storage_id != node.storage_id
+        if not is_disk_new:
+            end_leases(tx, life_name(node.node_id, known.node_epoch))
+        yield from begin_life(
+            tx,
+            node.node_id,
+            is_disk_new=is_disk_new,
+            is_tail_kept=command.was_stopped or (command.boot_id != "" and command.boot_id == known.boot_id),
+            is_flushed_by_default=command.is_flushed_by_default,
+        )
     return Registration(tx.state.header.cluster_id, entry.node_epoch, token)
 
 
-def note_lives(tx: TableTransaction, command: NoteLives) -> None:
-    """Whether nodes are alive, as their leases say. A life that is not the present one is passed over."""
+def note_lives(tx: TableTransaction, command: NoteLives) -> Steps[None]:
+    """Whether nodes are alive, as their leases say. A life that is not the present one is passed over. What a node led
+    is taken from it when its lease is over."""
+    noted: list[tuple[int, bool]] = []
     for lives, is_alive in ((command.lost, False), (command.heard, True)):
         for life in lives:
             known = tx.state.nodes.get(life.node_id)
             if known is not None and known.life == life and known.is_alive is not is_alive:
                 tx.put_node(replace(known, is_alive=is_alive))
+                noted.append((life.node_id, is_alive))
+    for node_id, is_alive in noted:  # once all of them are known: nothing may be placed on another that is lost, too
+        yield from (resume_life if is_alive else end_life)(tx, node_id)
 
 
 def check_life(tx: TableTransaction, caller: Life | None) -> None:

@@ -44,6 +44,8 @@ class NodeEntry:
     start_id: str = ""
     """Of the registration that began this life."""
     token: int = 0
+    boot_id: str = ""
+    """Of the machine's boot in which it began."""
 
     @property
     def node(self) -> Node:

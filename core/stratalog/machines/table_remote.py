@@ -193,6 +193,7 @@ def _with_remote(segment: Segment, remote: RemoteCopy) -> Segment:
         remote,
         segment.deleted_ms,
         segment.fence,
+        segment.handover,
     )
 
 
@@ -214,8 +215,7 @@ def _check_uploader(tx: TableTransaction, segment: Segment, caller: Life | None)
     """Fence a node whose duty has passed to another, or never was its own."""
     if caller is None:
         return
-    nodes = tx.state.nodes
-    uploader = uploader_of(segment, lambda node_id: node_id in nodes and nodes[node_id].is_alive)
+    uploader = uploader_of(segment, tx.state.is_alive)
     if uploader != caller.node_id:
         named = "no living node" if uploader is None else f"node {uploader}"
         raise Fenced(

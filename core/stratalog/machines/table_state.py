@@ -3,10 +3,10 @@
 Records are immutable and replaced as a whole; maps hold them. A transaction notes the old entry of all it replaces, so
 that a refused command leaves nothing behind and an applied one can still be undone until its store has synced it.
 
-Invariants: epochs of a shard's living segments are `first_epoch .. next_epoch - 1` without a gap; `load` counts the
-replicas of ACTIVE segments.
-Cost: O(1) per record changed, whatever the shard holds. What changes any number of records is a generator (`Steps`):
-between two steps the caller may do something else, as long as it leaves this state alone.
+Invariants: epochs of a shard's living segments are `first_epoch .. next_epoch - 1` without a gap; `load` and `led`
+count the replicas and leaders of ACTIVE segments; `unsettled` names the ACTIVE and SEALING ones that another node than
+their leader has a say in. Cost: O(1) per record changed, whatever the shard holds. What changes any number of records
+is a generator (`Steps`): between two steps the caller may do something else, as long as it leaves this state alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
-from stratalog.machines.placement import FOLLOWER_WEIGHT, LEADER_WEIGHT
+from stratalog.machines.placement import LEADER_WEIGHT, weights_of
 from stratalog.machines.table_records import (
     MAX_KEPT_CHANGES,
     DropPart,
@@ -53,7 +53,7 @@ from stratalog.model.metadata import (
     TopicChanged,
     TopicDeleted,
 )
-from stratalog.model.segment import RemotePart, Segment, SegmentState
+from stratalog.model.segment import NO_HANDOVER, Handover, RemotePart, Segment, SegmentState
 from stratalog.model.topic import Shard, Topic
 
 K = TypeVar("K")
@@ -85,8 +85,8 @@ class TableState:
     """All maps of the shard table."""
 
     __slots__ = (
-        "change_sets", "deleted", "header", "load", "locks", "nodes",
-        "purged_topics", "shards", "topic_ids", "topics", "views",
+        "change_sets", "deleted", "header", "led", "load", "locks", "nodes",
+        "purged_topics", "shards", "topic_ids", "topics", "unsettled", "views",
     )  # fmt: skip
 
     def __init__(self, header: TableHeader) -> None:
@@ -101,6 +101,10 @@ class TableState:
         self.change_sets: tuple[ChangeSet, ...] = ()
         """The newest ones, as they were when it was loaded."""
         self.load: dict[int, int] = {}
+        self.led: dict[int, int] = {}
+        """How many ACTIVE segments each node leads, counted as in `load`."""
+        self.unsettled: dict[SegmentKey, None] = {}
+        """What the beginning or the end of a life may concern, so that it costs nothing where each segment is alone."""
         self.views: dict[ShardKey, Shard] = {}
         """Shards as readers see them, made when asked for, dropped when they change."""
 
@@ -133,6 +137,10 @@ class TableState:
             raise NotFound(f"{describe_segment(key)} does not exist (never opened, or purged)")
         return segment
 
+    def is_alive(self, node_id: int) -> bool:
+        entry = self.nodes.get(node_id)
+        return entry is not None and entry.is_alive
+
     def view(self, key: ShardKey) -> Shard:
         view = self.views.get(key)
         if view is None:
@@ -140,6 +148,17 @@ class TableState:
             segments = tuple(entry.segments[epoch] for epoch in range(entry.first_epoch, entry.next_epoch))
             view = self.views[key] = Shard(key, entry.log_start_offset, segments)
         return view
+
+
+def kept(handover: Handover) -> Handover | None:
+    """As a record keeps it: None when nothing has happened."""
+    return None if handover == NO_HANDOVER else handover
+
+
+def is_unsettled(segment: Segment) -> bool:
+    return segment.state in (SegmentState.ACTIVE, SegmentState.SEALING) and (
+        len(segment.replicas) > 1 or segment.is_fenced
+    )
 
 
 def describe_segment(key: SegmentKey) -> str:
@@ -228,7 +247,7 @@ class TableTransaction:
         key = first.key.shard_key
         entry = ShardEntry(key, first.base_offset, first.epoch, first.epoch + 1, {first.epoch: first})
         self._put(self.state.shards, key, entry)
-        self._count_load(first, 1)
+        self._count(first, 1)
         self.writes.append(PutShard(ShardRow(key, entry.log_start_offset)))
         self.writes.append(PutSegmentHead(first))
         view = self.state.views[key] = Shard(key, entry.log_start_offset, (first,))
@@ -250,21 +269,26 @@ class TableTransaction:
         assert segment.epoch == entry.next_epoch, "epochs grow by one"
         self._put(entry.segments, segment.epoch, segment)
         self._put_shard(replace(entry, next_epoch=segment.epoch + 1))
-        self._count_load(segment, 1)
+        self._count(segment, 1)
         self.writes.append(PutSegmentHead(segment))
         self.changes.append(SegmentChanged(segment))
 
     def replace_segment(self, old: Segment, new: Segment) -> None:
-        """Put `new` in the place of `old`; the caller adds the writes of seal and parts. An ACTIVE segment keeps its
-        leader and its replicas (rule 2), so its load stays while it is ACTIVE."""
+        """Put `new` in the place of `old`; the caller adds the writes of seal and parts."""
         if old.state is SegmentState.DELETED:
             self._put(self.state.deleted, new.key, new)
         else:
             key = new.key.shard_key
             self._put(self.state.shards[key].segments, new.epoch, new)
             self.state.views.pop(key, None)
-            if old.state is SegmentState.ACTIVE and new.state is not SegmentState.ACTIVE:
-                self._count_load(old, -1)
+            if (
+                new.state is not old.state
+                or new.replicas is not old.replicas
+                or new.leader != old.leader
+                or new.handover is not old.handover
+            ):
+                self._count(old, -1)
+                self._count(new, 1)
         self.writes.append(PutSegmentHead(new))
         self.changes.append(SegmentChanged(new))
 
@@ -281,14 +305,14 @@ class TableTransaction:
 
     def delete_segment(self, segment: Segment) -> None:
         """Move a segment to the deleted ones: its shard's oldest, or any when the shard has been dropped."""
-        gone = replace(segment, state=SegmentState.DELETED, leader=None, deleted_ms=self.now_ms)
+        rest = kept(Handover(given_up=segment.handed.given_up))
+        gone = replace(segment, state=SegmentState.DELETED, leader=None, deleted_ms=self.now_ms, handover=rest)
         entry = self.state.shards.get(segment.key.shard_key)
         if entry is not None:
             assert segment.epoch == entry.first_epoch, "segments go from the oldest on"
             self._drop(entry.segments, segment.epoch)
             self._put_shard(replace(entry, first_epoch=segment.epoch + 1))
-        if segment.state is SegmentState.ACTIVE:
-            self._count_load(segment, -1)
+        self._count(segment, -1)
         self._put(self.state.deleted, gone.key, gone)
         self.writes.append(PutSegmentHead(gone))
         self.changes.append(SegmentChanged(gone))
@@ -333,8 +357,16 @@ class TableTransaction:
         self._put(known, topic_id, purged)
         self.writes.append(PutPurgedTopic(purged))
 
-    def _count_load(self, segment: Segment, sign: int) -> None:
-        load = self.state.load
-        for node_id in segment.replicas:
-            weight = LEADER_WEIGHT if node_id == segment.leader else FOLLOWER_WEIGHT
-            self._put(load, node_id, load.get(node_id, 0) + sign * weight)
+    def _count(self, segment: Segment, sign: int) -> None:
+        """Add a segment to the load and to the unsettled ones, or take it away."""
+        if segment.state is SegmentState.ACTIVE:
+            load, led = self.state.load, self.state.led
+            for node_id, weight in weights_of(segment):
+                self._put(load, node_id, load.get(node_id, 0) + sign * weight)
+                if weight == LEADER_WEIGHT:
+                    self._put(led, node_id, led.get(node_id, 0) + sign)
+        if is_unsettled(segment):
+            if sign > 0:
+                self._put(self.state.unsettled, segment.key, None)
+            else:
+                self._drop(self.state.unsettled, segment.key)

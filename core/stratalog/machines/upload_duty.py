@@ -15,10 +15,13 @@ from stratalog.model.segment import Segment
 
 def uploader_of(segment: Segment, is_alive: Callable[[int], bool]) -> int | None:
     """The leader while there is one, dead or not: only it knows what may go up, and a recovery takes it away. Then the
-    first living holder in the order of the replicas, so that the leader that was goes on with what its page cache has;
-    None while none lives."""
+    source of that recovery, and then the first living holder in the order of the replicas, so that the leader that was
+    goes on with what its page cache has; None while none lives."""
     if segment.leader is not None:
         return segment.leader
+    source = segment.handed.source
+    if source is not None and is_alive(source):
+        return source
     holders = segment.local_nodes or segment.replicas
     in_order = [node for node in segment.replicas if node in holders]
     in_order += [node for node in holders if node not in in_order]

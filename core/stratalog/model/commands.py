@@ -51,6 +51,13 @@ class RegisterNode(Command[Registration]):
     node: NodeInfo
     start_id: str = ""
     """Made anew by each start: one that comes twice is answered twice, and is one life. Empty: always a new life."""
+    boot_id: str = ""
+    """Of the machine's present boot: the same one as in the life before says that its page cache outlived the process.
+    Empty: not known."""
+    was_stopped: bool = False
+    """The life before ended in order, with everything flushed."""
+    is_flushed_by_default: bool = False
+    """Topics that do not set `flush.policy` confirm nothing here that is not flushed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,23 +126,33 @@ class AdvanceLogStart(NodeCommand[Shard]):
 
 # Life of a segment ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
+class PrepareSegment(NodeCommand[Segment]):
+    """Choose where the next segment will be, and say so in the record of this one (`handed.prepared`). Asked again it
+    is the same, until one of the chosen is not alive or a replica that was missing can be placed. Raises Fenced unless
+    the caller leads the segment."""
+
+    is_idempotent = True
+
+    segment: SegmentKey
+
+
+@dataclass(frozen=True, slots=True)
 class RollSegment(NodeCommand[Segment]):
     """The ACTIVE segment ends at `end_offset` (-> SEALING) and the next one opens there, epoch + 1 (rule 1), in one
-    transaction. Returns the new ACTIVE segment. Raises Fenced when `segment` is not the active one, or its fence is
-    above the caller's."""
+    transaction: as it was prepared, else with the same leader and replicas. Returns the new ACTIVE segment. Raises
+    Fenced when `segment` is not the active one, or the caller does not lead it any more."""
 
     is_idempotent = True
 
     segment: SegmentKey
     end_offset: Count
-    fence: Count = 0
-    """Under which the caller acts: 0 for the leader that the segment was opened with, its own for a recovery."""
 
 
 @dataclass(frozen=True, slots=True)
 class SealSegment(NodeCommand[Segment]):
-    """SEALING -> SEALED, once (rule 10). Raises Conflict for another record than the one that is there. The answer is
-    DELETED already when the log start passed its end while it was ACTIVE."""
+    """SEALING -> SEALED, once (rule 10), by the only replica there is; of several each reports (`ReportReplica`).
+    Raises Conflict for another record than the one that is there. The answer is DELETED already when the log start
+    passed its end while it was ACTIVE."""
 
     is_idempotent = True
 
@@ -144,26 +161,65 @@ class SealSegment(NodeCommand[Segment]):
 
 
 @dataclass(frozen=True, slots=True)
+class ReportReplica(NodeCommand[Segment]):
+    """The caller's copy reached the end of a SEALING segment, was flushed, and read back batch by batch: `proof` says
+    what it is. When all that have to have reported, the service compares and seals. Of a SEALED segment it says that
+    the caller has a true copy, too. Asked again, with pauses, until the segment is SEALED. Raises Conflict for a copy
+    that differs from the sealed one, or of a node that is no replica (any more)."""
+
+    is_idempotent = True
+
+    segment: SegmentKey
+    proof: SealRecord
+    """`replicas` and `sealed_ms` are the service's, and not looked at."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProposeIsr(NodeCommand[Segment]):
     """Shrink or grow the ISR by compare-and-set (rule 5). Raises Conflict when `expected_version` is not the present
-    one, Fenced when the segment has no leader any more, or its fence is above the caller's."""
+    one, Fenced when the caller does not lead the segment any more."""
 
     segment: SegmentKey
     isr: tuple[Int32, ...]
     expected_version: Count
-    fence: Count = 0
-    """As of `RollSegment`."""
+
+
+# Recovery -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class BeginRecovery(NodeCommand[Segment]):
+    """Take the segment from its leader and let its replicas seal it (rule 7). The service begins by itself when the
+    leader's lease or life ends. One that is under way or over is answered as it is."""
+
+    is_idempotent = True
+
+    segment: SegmentKey
 
 
 @dataclass(frozen=True, slots=True)
-class RaiseFence(NodeCommand[Segment]):
-    """Void what leaders below `fence` do: appends, changes of the ISR, rolls (rule 7). Raises Fenced when it is above
-    that already."""
+class PromiseFence(NodeCommand[Segment]):
+    """The caller will never again take data of this segment from its leader: it has that on its disk, under `fence`.
+    And it says what it holds. Raises Conflict for another end than it promised before in this life, or when it knows
+    nothing of the segment because its disk is a new one; Fenced for another fence than the segment's."""
 
     is_idempotent = True
 
     segment: SegmentKey
     fence: Count
+    end_offset: Count
+    high_watermark: Count
+    """The highest that it knows."""
+    is_tail_whole: bool
+    """Everything that it ever confirmed is still there, as far as it can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealUnclean(NodeCommand[Segment]):
+    """A person gives up what only nodes hold that do not answer: the segment ends at the best end that was told, and
+    its record names the range (`handed.given_up`). Raises Conflict unless a recovery waits."""
+
+    is_idempotent = True
+
+    segment: SegmentKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,10 +332,14 @@ AskedCommand: TypeAlias = (
     | AddShards
     | AlterTopic
     | AdvanceLogStart
+    | PrepareSegment
     | RollSegment
     | SealSegment
+    | ReportReplica
     | ProposeIsr
-    | RaiseFence
+    | BeginRecovery
+    | PromiseFence
+    | SealUnclean
     | PurgeSegments
     | CommitParts
     | ReplaceParts

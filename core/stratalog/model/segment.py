@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from stratalog.model.bounds import Count, CountOrNone, Int32
@@ -98,6 +99,82 @@ class RemoteCopy:
     size_bytes: Count = 0
 
 
+class NextReplicas(NamedTuple):
+    """Where the segment after this one will be."""
+
+    leader: Int32
+    replicas: tuple[Int32, ...]
+
+
+class Doubt(NamedTuple):
+    """A replica that began a life in which its tail may be cut (`is_lost`: on an empty disk), and was not taken back
+    into the ISR since. It was in the ISR, so what it holds may be needed; it alone proves nothing."""
+
+    node_id: Int32
+    is_lost: bool
+
+
+class Vote(NamedTuple):
+    """A replica's promise to take no more of the segment from its leader, and what it holds."""
+
+    node_id: Int32
+    life: Count
+    """Epoch of the life that promised: a later one has to promise again."""
+    end_offset: Count
+    high_watermark: Count
+    """The highest that it knows: everything below was acknowledged, or may have been."""
+    is_tail_whole: bool
+    """Everything that it ever confirmed is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """What a replica that has reached the end of a SEALING segment, flushed it and read it back says of its copy."""
+
+    node_id: Int32
+    size_bytes: Count
+    digest: bytes
+
+
+class GapReason(StrEnum):
+    UNCONFIRMED = "unconfirmed"
+    """Only a leader or a replica that is gone had these offsets: nobody who waited for all of the ISR was answered."""
+    RESTARTED = "restarted"
+    """Every member began anew with a doubtful tail: what each of them lost is lost, from the first offset on."""
+    UNCLEAN = "unclean"
+    """A person or the topic's policy gave them up."""
+
+
+class GivenUp(NamedTuple):
+    """Offsets of a segment that a recovery gave up: at most `[base_offset, end_offset)`, as far as anybody knows. An
+    empty range says that nothing is known to be lost, and that nobody can rule it out."""
+
+    base_offset: Count
+    end_offset: Count
+    reason: GapReason
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What happens to a segment between the hands of its leader and its seal; of most segments there is none.
+
+    Each of the lists has at most one entry per replica, and `given_up` one per decision.
+    """
+
+    prepared: NextReplicas | None = None
+    """While ACTIVE: where its successor will open."""
+    doubts: tuple[Doubt, ...] = ()
+    votes: tuple[Vote, ...] = ()
+    source: Int32 | None = None
+    """While SEALING without a leader: who has everything below the end, or makes it whole there. The others copy it."""
+    reports: tuple[ReplicaReport, ...] = ()
+    """While SEALING: who proved what. Once SEALED: of those that differed, and were dropped."""
+    given_up: tuple[GivenUp, ...] = ()
+
+
+NO_HANDOVER: Final = Handover()
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A segment as the meta service knows it."""
@@ -105,7 +182,7 @@ class Segment:
     key: SegmentKey
     state: SegmentState
     leader: Int32 | None
-    """Node id of the leader while ACTIVE or SEALING; a sealed segment has none."""
+    """Node id of the leader while ACTIVE or SEALING; a fenced or sealed segment has none."""
     replicas: tuple[Int32, ...]
     isr: tuple[Int32, ...]
     isr_version: Count
@@ -118,7 +195,19 @@ class Segment:
     remote: RemoteCopy = field(default_factory=RemoteCopy)
     deleted_ms: Count | None = None
     fence: Count = 0
-    """Raised by recovery: appends of a leader below it are void (rule 7)."""
+    """0 while its leader leads; `epoch + 1` from the beginning of a recovery on: nothing is appended any more (rule
+    7)."""
+    handover: Handover | None = None
+
+    @property
+    def handed(self) -> Handover:
+        """The handover, or one in which nothing has happened."""
+        return NO_HANDOVER if self.handover is None else self.handover
+
+    @property
+    def is_fenced(self) -> bool:
+        """Its leader leads no more; a recovery seals it."""
+        return self.fence > 0
 
     @property
     def base_offset(self) -> int:

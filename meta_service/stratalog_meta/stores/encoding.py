@@ -56,7 +56,21 @@ from stratalog.model.metadata import (
 )
 from stratalog.model.parts import PartList
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
-from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
+from stratalog.model.segment import (
+    Doubt,
+    GapReason,
+    GivenUp,
+    Handover,
+    NextReplicas,
+    RemoteCopy,
+    RemotePart,
+    RemoteState,
+    ReplicaReport,
+    SealRecord,
+    Segment,
+    SegmentState,
+    Vote,
+)
 from stratalog.model.topic import Shard, Topic
 
 FORMAT: Final = 1
@@ -90,19 +104,8 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
         case PutNode(node):
             info = node.info
             key = _NODE + info.node_id.to_bytes(8, "big")
-            yield (
-                key,
-                _value(
-                    info.storage_id,
-                    info.host,
-                    info.port,
-                    info.rack,
-                    node.node_epoch,
-                    node.is_alive,
-                    node.start_id,
-                    node.token,
-                ),
-            )
+            life = (node.node_epoch, node.is_alive, node.start_id, node.token, node.boot_id)
+            yield key, _value(info.storage_id, info.host, info.port, info.rack, *life)
         case PutLock(lock):
             yield (
                 _LOCK + lock.name.encode("utf-8", "surrogatepass"),
@@ -224,6 +227,18 @@ def _segment_head(segment: Segment) -> bytes:
         remote.manifest_key,
         None if remote.manifest_digest is None else remote.manifest_digest.hex(),
         remote.size_bytes,
+        None if segment.handover is None else _handover(segment.handover),
+    )
+
+
+def _handover(handover: Handover) -> tuple[object, ...]:
+    return (
+        handover.prepared,
+        handover.doubts,
+        handover.votes,
+        handover.source,
+        [(report.node_id, report.size_bytes, report.digest.hex()) for report in handover.reports],
+        handover.given_up,
     )
 
 
@@ -283,8 +298,7 @@ class _Decoder:
             return NotedChanges(fields[0], changes)
         if kind == _NODE:
             info = NodeInfo(int.from_bytes(key[1:], "big"), fields[0], fields[1], fields[2], fields[3])
-            is_alive, start_id, token = fields[5:8] if len(fields) > 5 else (True, "", 0)
-            return NodeEntry(info, fields[4], is_alive, start_id, token)
+            return NodeEntry(info, *fields[4:9])
         if kind == _LOCK:
             earlier = tuple(fields[3]) if len(fields) > 3 else ()
             return Lock(key[1:].decode("utf-8", "surrogatepass"), fields[0], fields[1], fields[2], earlier)
@@ -371,6 +385,18 @@ class _Decoder:
             remote,
             fields[8],
             fields[9],
+            self._handover(fields[15]) if len(fields) > 15 and fields[15] is not None else None,
+        )
+
+    def _handover(self, fields: Json) -> Handover:
+        prepared, doubts, votes, source, reports, given_up = fields
+        return Handover(
+            None if prepared is None else NextReplicas(prepared[0], self._shared(prepared[1])),
+            tuple(Doubt(*doubt) for doubt in doubts),
+            tuple(Vote(*vote) for vote in votes),
+            source,
+            tuple(ReplicaReport(report[0], report[1], bytes.fromhex(report[2])) for report in reports),
+            tuple(GivenUp(entry[0], entry[1], GapReason(entry[2])) for entry in given_up),
         )
 
     def _seal_record(self, key: SegmentKey, fields: Json) -> SealRecord:

@@ -165,9 +165,11 @@ def test_the_leader_uploads_what_it_leads_and_nobody_else() -> None:
 def test_a_sealed_segment_passes_to_the_next_living_holder() -> None:
     story = TableStory(nodes=3)
     segment = story.active(story.topic(replicas=3))
-    story.roll(segment.key, 5)
     first, second, third = segment.replicas
-    story.do(SealSegment(segment.key, record_of(segment.key, 5, (first, second))))
+    story.do(ProposeIsr(segment.key, (first, second), 0))
+    story.roll(segment.key, 5)
+    for node in (first, second):
+        story.report(segment.key, node)
     assert isinstance(commit(story, segment, Life(second, 1)), Fenced)
     story.do(NoteLives(lost=(Life(first, 1),)))
     assert isinstance(commit(story, segment, Life(third, 1)), Fenced), "it holds no copy that proved the digest"

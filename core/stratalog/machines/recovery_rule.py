@@ -1,0 +1,75 @@
+"""Where a fenced segment ends, decided from the promises of its replicas; or whom the decision waits for.
+
+Pure, over the segment's record alone, so that a status page names the same nodes as the service waits for.
+
+* ISR policy: each member holds all that was acknowledged, so one whole voice is enough; those that are alive are waited
+  for nevertheless, for what only some of them have (acks=1) is kept then. Once one has promised, the old leader's HW
+  cannot pass its end any more: it would need that member's fetches, or another ISR than the service has.
+* Quorum policy: what was acknowledged is held by a majority of the replicas, which meets every other majority.
+* Without enough whole voices all of them have to answer, also those that left the ISR because their tail is in doubt:
+  any of them may have kept what the others lost. What a lost disk held nobody can tell: it is waited for until it is
+  given up.
+
+Source: docs/replication.md section 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog.model.segment import Segment, Vote
+
+ACKS_POLICY: Final = "acks.policy"
+QUORUM: Final = "quorum"
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    best: Vote
+    """The voice with the highest end."""
+    is_certain: bool
+    """Nothing that was acknowledged can lie above it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    nodes: tuple[int, ...]
+    """Each of them has to promise before the end can be known."""
+    best: Vote | None
+    """The voice with the highest end, of any replica that answered: what there is if nobody else ever does."""
+    is_hopeless: bool
+    """Every replica that is alive has answered: it waits for nodes that are not."""
+
+
+def is_quorum(settings: Mapping[str, str]) -> bool:
+    """Whether a topic acknowledges by a majority of the replicas."""
+    return settings.get(ACKS_POLICY) == QUORUM
+
+
+def majority(segment: Segment) -> int:
+    return len(segment.replicas) // 2 + 1
+
+
+def decide(segment: Segment, *, by_quorum: bool, is_alive: Callable[[int], bool]) -> Decided | Waiting:
+    """Votes of nodes that are not alive do not count until they are heard of again: they could not be asked for
+    data."""
+    doubted = {doubt.node_id for doubt in segment.handed.doubts}
+    lost = {doubt.node_id for doubt in segment.handed.doubts if doubt.is_lost}
+    voters = [node for node in segment.replicas if by_quorum or node in segment.isr or node in doubted]
+    heard = [vote for vote in segment.handed.votes if vote.node_id not in lost and is_alive(vote.node_id)]
+    voices = [vote for vote in heard if vote.node_id in voters]
+    whole = [vote for vote in voices if vote.is_tail_whole and vote.node_id not in doubted]
+    answered = {vote.node_id for vote in heard}
+    silent = tuple(node for node in voters if node not in answered)
+    living = tuple(node for node in segment.replicas if node not in answered | lost and is_alive(node))
+    pending = tuple(node for node in living if node in voters)
+    is_certain = len(whole) >= majority(segment) if by_quorum else bool(whole) and not pending
+    if voices and (is_certain or not silent):
+        return Decided(_longest(voices), is_certain)
+    return Waiting(pending if whole and not by_quorum else silent, _longest(heard) if heard else None, not living)
+
+
+def _longest(votes: list[Vote]) -> Vote:
+    return max(votes, key=lambda vote: (vote.end_offset, vote.is_tail_whole, -vote.node_id))

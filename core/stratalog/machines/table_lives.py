@@ -1,0 +1,106 @@
+"""What the beginning and the end of a node's life do to the segments that it shares with others.
+
+A registration voids what the life before promised, puts a tail that may be cut in doubt, and takes from the node what
+it led: a restarted leader of several replicas never goes on. The end of a lease takes what the node led, too, and
+moves on recoveries that waited for it or copied from it. A segment whose only replica it is stays as it is: the node
+goes on with it as one node does.
+
+Pure functions of one transaction. Cost: O(segments that several nodes have a say in, ACTIVE or SEALING), in steps.
+Source: docs/replication.md sections 2 and 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from stratalog.machines.recovery_rule import is_quorum
+from stratalog.machines.table_recovery import go_on, taken_from_leader
+from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, kept
+from stratalog.model.segment import Doubt, Segment
+
+FLUSH_POLICY: Final = "flush.policy"
+FSYNC: Final = "fsync"
+
+
+def begin_life(
+    tx: TableTransaction, node_id: int, *, is_disk_new: bool, is_tail_kept: bool, is_flushed_by_default: bool
+) -> Steps[None]:
+    """A node that was known has registered anew; its entry says so already.
+
+    `is_tail_kept`: it stopped in order, or its machine still runs. Else only what was flushed before it was confirmed
+    is whole.
+    """
+    for number, segment in enumerate(_shared_with(tx, node_id), 1):
+        if number % RECORDS_PER_STEP == 0:
+            yield
+        settings = tx.state.topic(segment.key.topic_id).settings
+        is_flushed = settings.get(FLUSH_POLICY) == FSYNC if FLUSH_POLICY in settings else is_flushed_by_default
+        changed = _without_its_word(segment, node_id, is_disk_new=is_disk_new)
+        if is_disk_new or not (is_tail_kept or is_flushed):
+            changed = _doubted(changed, node_id, is_lost=is_disk_new, by_quorum=is_quorum(settings))
+        if changed.leader == node_id:
+            changed = taken_from_leader(changed)
+        _put(tx, segment, changed)
+
+
+def end_life(tx: TableTransaction, node_id: int) -> Steps[None]:
+    """Its lease is over; its entry says so already. It may well be alive: the fence decides, not the clock."""
+    for number, segment in enumerate(_shared_with(tx, node_id), 1):
+        if number % RECORDS_PER_STEP == 0:
+            yield
+        _put(tx, segment, taken_from_leader(segment) if segment.leader == node_id else segment)
+
+
+def resume_life(tx: TableTransaction, node_id: int) -> Steps[None]:
+    """It is heard of again in the same life: what it promised counts again."""
+    for number, segment in enumerate(_shared_with(tx, node_id), 1):
+        if number % RECORDS_PER_STEP == 0:
+            yield
+        _put(tx, segment, segment)
+
+
+def _put(tx: TableTransaction, segment: Segment, changed: Segment) -> None:
+    if changed is not segment:
+        tx.replace_segment(segment, changed)
+    go_on(tx, changed)
+
+
+def _shared_with(tx: TableTransaction, node_id: int) -> Iterator[Segment]:
+    """In an order that does not depend on what was undone before."""
+    for key in sorted(tx.state.unsettled):
+        segment = tx.state.segment(key)
+        if node_id in segment.replicas:
+            yield segment
+
+
+def _without_its_word(segment: Segment, node_id: int, *, is_disk_new: bool) -> Segment:
+    """Its promise was the life's before; its report is of what was flushed, and goes with the disk alone."""
+    handed = segment.handed
+    votes = tuple(vote for vote in handed.votes if vote.node_id != node_id)
+    reports = tuple(report for report in handed.reports if not is_disk_new or report.node_id != node_id)
+    source = None if handed.source == node_id else handed.source
+    if (len(votes), len(reports), source) == (len(handed.votes), len(handed.reports), handed.source):
+        return segment
+    return replace(segment, handover=kept(replace(handed, votes=votes, reports=reports, source=source)))
+
+
+def _doubted(segment: Segment, node_id: int, *, is_lost: bool, by_quorum: bool) -> Segment:
+    """It leaves the ISR unless it is the last there, and is remembered as one whose tail may be needed.
+
+    The version grows in any case: a proposal to take it in, which rests on what it had before, must not be taken.
+    """
+    doubts = segment.handed.doubts
+    known = next((doubt for doubt in doubts if doubt.node_id == node_id), None)
+    others = tuple(node for node in segment.isr if node != node_id)
+    is_voter = by_quorum or known is not None or node_id in segment.isr
+    if is_voter:
+        doubt = Doubt(node_id, is_lost or (known is not None and known.is_lost))
+        doubts = (*(entry for entry in doubts if entry.node_id != node_id), doubt)
+    return replace(
+        segment,
+        isr=others or segment.isr,
+        isr_version=segment.isr_version + 1,
+        handover=replace(segment.handed, doubts=doubts) if doubts else segment.handover,
+    )
