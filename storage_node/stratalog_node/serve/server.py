@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 
+from stratalog.kafka import replica_fetch
 from stratalog.kafka.frames import RequestHeader
 from stratalog.model.errors import Unavailable
 from stratalog.telemetry.logs import logger
@@ -24,6 +25,7 @@ from stratalog_node.serve.fetch import PendingFetch
 from stratalog_node.serve.fetch_desk import FetchDesk
 from stratalog_node.serve.produce import ProduceHandler
 from stratalog_node.serve.registry import Api, Registry
+from stratalog_node.serve.replica_desk import ReplicaDesk
 from stratalog_node.serve.serving import ServeLimits, ServeStats, Serving
 from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.reading import ShardReader
@@ -32,6 +34,8 @@ from stratalog_node.turn import Turn
 log = logger(__name__)
 
 _PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
+_OF_REPLICAS = (replica_fetch.FETCH, replica_fetch.VERSION)
+"""Served to followers alone, and advertised to nobody."""
 _BACKLOG = 1024
 _REAP_S = 1.0
 _ACCEPTS_PER_TURN = 64
@@ -60,6 +64,7 @@ class KafkaServer:
         self.serving = Serving(self.loop, turn, self.limits, self.stats, pool, self.budget, shards.leader_of)
         self._advertised = registry.advertised()
         self._fetches = FetchDesk(self.serving, services.catalog, shards, reader)
+        self._replicas = ReplicaDesk(services.catalog, shards, self._fetches)
         self._produce = ProduceHandler(self.serving, services.catalog, shards.by_name)
         self._control = ControlDesk(self.serving, services)
         self._apis: dict[int, Api] = {api.key: api for api in registry.all()}
@@ -133,6 +138,7 @@ class KafkaServer:
 
     def forget(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self._connections.discard(connection)
+        self._replicas.forget(connection)
         peer_ip = connection.info.peer.rpartition(":")[0]
         left = self._per_ip.get(peer_ip, 1) - 1
         if left:
@@ -179,7 +185,10 @@ class KafkaServer:
     def dispatch(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
         api = self._apis.get(header.api_key)
         if api is None or not api.min_version <= header.api_version <= api.max_version:
-            self._refuse_version(connection, header)
+            if (header.api_key, header.api_version) != _OF_REPLICAS or not self._replicas.take(
+                connection, header, frame
+            ):
+                self._refuse_version(connection, header)
             return
         self.turn.request()
         if api.key == _PRODUCE:

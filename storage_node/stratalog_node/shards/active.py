@@ -3,6 +3,8 @@ the file."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from stratalog.formats.index_points import INDEX_INTERVAL_BYTES, IndexBuilder
 from stratalog.formats.offered_batch import assign
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
@@ -14,6 +16,14 @@ from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.read_back import ReadBack
 
 
+class GrowthListener(Protocol):
+    """Someone who wants to hear of each write to a segment, acknowledged or not."""
+
+    def grew(self, active: ActiveSegment) -> None:
+        """Called in the middle of a turn: look later in it. Never raises, and changes nobody's `followers`."""
+        ...
+
+
 class ActiveSegment(LocalCopy):
     """A local copy that grows. Stays in use, ended, until its seal record is written.
 
@@ -23,6 +33,7 @@ class ActiveSegment(LocalCopy):
     __slots__ = (
         "_marks",
         "flushed_bytes",
+        "followers",
         "hw_offset",
         "hw_position",
         "identity",
@@ -46,6 +57,7 @@ class ActiveSegment(LocalCopy):
         self.index = index
         self.read_back = ReadBack(identity.key)
         self.flushed_bytes = 0
+        self.followers: set[GrowthListener] = set()
         self.hw_offset = leader.high_watermark
         self.hw_position = self.size_bytes if leader.high_watermark == leader.end_offset else 0
         self._marks: list[tuple[int, int]] = []
@@ -68,6 +80,8 @@ class ActiveSegment(LocalCopy):
         else:
             self._index_in_pieces(batches)
         self._marks.append((effect.end_offset, self.file.size_bytes - SEGMENT_HEADER_BYTES))
+        for follower in self.followers:
+            follower.grew(self)
 
     def _index_in_pieces(self, batches: list[OfferedBatch]) -> None:
         """A group larger than the index interval: a reader would scan all its small batches from the one point."""

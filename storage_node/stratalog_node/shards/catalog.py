@@ -73,6 +73,9 @@ class Catalog:
     def nodes(self) -> Iterable[Node]:
         return self._nodes.values()
 
+    def node(self, node_id: int) -> Node | None:
+        return self._nodes.get(node_id)
+
     def shard_keys(self) -> Iterable[ShardKey]:
         return self._shards.keys()
 

@@ -118,15 +118,27 @@ class ShardReader:
         return choose(shard.rules.read_policy.value, has_local=has_local, is_in_store=in_store)
 
     # On the loop ----------------------------------------------------------------------------------------------------
-    def read_hot(self, shard: LocalShard, offset: int, max_bytes: int, *, for_socket: bool = False) -> Read:
+    def read_hot(
+        self,
+        shard: LocalShard,
+        offset: int,
+        max_bytes: int,
+        *,
+        for_socket: bool = False,
+        place: Place | None = None,
+    ) -> Read:
         """Bytes; with `for_socket` the mapped range of the file if it is large, and a slice of the file if it is very
-        large, or half of what answers may hold is taken (docs/decisions/0005).
+        large, or half of what answers may hold is taken (docs/decisions/0005). `place`: read just there, whatever the
+        high watermark and the policy say.
 
         Raises: NotCached, NotChecked (use `read`), NotFound.
         """
-        place = self.place(shard, offset)
-        copy = place.copy
-        if copy is None or self._source(shard, place) is ReadFrom.COLD:
+        if place is not None:
+            copy = place.copy
+        else:
+            place = self.place(shard, offset)
+            copy = None if self._source(shard, place) is ReadFrom.COLD else place.copy
+        if copy is None:
             raise NotCached
         points = copy.points
         if points is None or copy.damage is not None:
@@ -231,7 +243,7 @@ class ShardReader:
                 pass
         if source is ReadFrom.LOCAL:
             try:
-                return await self._read_local(shard, place, offset, max_bytes)
+                return await self.read_local(shard, place, offset, max_bytes)
             except Corrupt as error:
                 self._mark_damaged(shard, place, error)
                 if self._source(shard, place) is not ReadFrom.COLD:
@@ -292,7 +304,8 @@ class ShardReader:
                 "local copy is damaged", topic=shard.topic.name, shard=shard.key.shard, error=str(error), next=next_step
             )
 
-    async def _read_local(self, shard: LocalShard, place: Place, offset: int, max_bytes: int) -> Read:
+    async def read_local(self, shard: LocalShard, place: Place, offset: int, max_bytes: int) -> Read:
+        """Just there, with every batch checked. Raises: Unavailable, Corrupt, NotFound."""
         copy = place.copy
         assert copy is not None
 

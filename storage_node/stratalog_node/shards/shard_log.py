@@ -333,6 +333,7 @@ class ShardLog:
             self.workers.sealing.ended(old, new)
             if len(effect.leader.producers):  # a checkpoint: the segments before may be deleted before it is written to
                 self.workers.flusher.note_written(self, new)
+        self.wake_waiters()
         return SegmentOpened()
 
     def _write_failed(self, error: StratalogError) -> None:
@@ -447,8 +448,7 @@ class ShardLog:
             waiter.wake(self)
 
     def apply_rules(self, topic: Topic, rules: ShardRules) -> None:
-        self.topic = topic
-        self.rules = rules
+        self.topic, self.rules = topic, rules
         self.tell(PolicyChanged(rules.roll))
 
     # What others ask: the tier, the groups, the control requests ---------------------------------------------------

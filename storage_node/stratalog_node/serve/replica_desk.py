@@ -1,0 +1,118 @@
+"""Fetches of followers: who may ask as one, and the sessions of those that do.
+
+A follower shows its node id and the token of its present life. The watch tells tokens to nodes alone, so nobody else
+reads above the high watermark or moves it, whatever replica id it makes up. Lives on the event loop.
+Source: docs/replication.md sections 2 to 4.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.kafka.frames import RequestHeader
+from stratalog.kafka.replica_fetch import NO_SESSION, ReplicaFetch, decode_replica_fetch
+from stratalog.machines.fetch_session import SessionFault
+from stratalog.model.metadata import Change, Life, Node, NodeChanged
+from stratalog_node.serve.connection import Connection
+from stratalog_node.serve.fetch_desk import FetchDesk
+from stratalog_node.serve.replica_round import ReplicaRound
+from stratalog_node.serve.replica_session import ReplicaSession
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.directory import ShardDirectory
+
+_FORMER_TOKENS = 8
+"""Of each node: enough to tell an old life from one that this node has not heard of yet."""
+_NAMED_IN_VAIN = 10_000
+_FAULTS = {
+    SessionFault.UNKNOWN: ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    SessionFault.WRONG_EPOCH: ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+}
+
+
+class ReplicaDesk:
+    def __init__(self, catalog: Catalog, shards: ShardDirectory, fetches: FetchDesk) -> None:
+        self._shards = shards
+        self._fetches = fetches
+        self._catalog = catalog
+        self._followers: dict[Connection, _Follower] = {}
+        self._session_ids = itertools.count(1)
+        self._tokens: dict[int, int] = {node.node_id: node.token for node in catalog.nodes()}
+        self._former: dict[int, tuple[int, ...]] = {}
+        catalog.on_change(self._on_change)
+
+    def _on_change(self, change: Change) -> None:
+        if isinstance(change, NodeChanged):
+            node = change.node
+            before = self._tokens.get(node.node_id)
+            if before is not None and before != node.token:
+                self._former[node.node_id] = (*self._former.get(node.node_id, ()), before)[-_FORMER_TOKENS:]
+            self._tokens[node.node_id] = node.token
+
+    def take(self, connection: Connection, header: RequestHeader, frame: memoryview) -> bool:
+        """False: whoever asks is no replica, and is told that this version is not served. Raises: MalformedFrame."""
+        request = decode_replica_fetch(frame, header.body_position, self._shards.count + _NAMED_IN_VAIN)
+        if request.replica_id < 0:
+            return False
+        self._fetches.turn.request()
+        round_ = ReplicaRound(self._fetches, connection, header.correlation_id, request)
+        connection.expect_answer(round_)
+        node = self._catalog.node(request.replica_id)
+        code = self._why_not(node, request)
+        if code or node is None:
+            self.forget(connection)
+            round_.finish(error_code=code)
+            return True
+        follower = self._follower(connection, request, node)
+        if follower is not None:
+            follower.end_held()
+        fault = SessionFault.UNKNOWN if follower is None else follower.session.take(request)
+        if follower is None or fault is not None:
+            self.forget(connection)
+            round_.finish(error_code=_FAULTS[fault or SessionFault.UNKNOWN])
+        else:
+            follower.held = round_
+            round_.begin(follower.session)
+        return True
+
+    def _why_not(self, node: Node | None, request: ReplicaFetch) -> int:
+        if node is not None and request.token == node.token and node.token > 0:
+            return 0
+        if request.token in self._former.get(request.replica_id, ()):
+            return ErrorCode.STALE_BROKER_EPOCH
+        # Perhaps it registered a moment ago, and this node has not heard of it yet.
+        return ErrorCode.BROKER_ID_NOT_REGISTERED
+
+    def _follower(self, connection: Connection, request: ReplicaFetch, node: Node) -> _Follower | None:
+        """This connection's, begun anew where it is asked so. One life of a node to a session."""
+        if request.session_id == NO_SESSION:
+            self.forget(connection)
+            self._followers[connection] = _Follower(self._shards, node.life, next(self._session_ids))
+        follower = self._followers.get(connection)
+        return follower if follower is not None and follower.session.life == node.life else None
+
+    def forget(self, connection: Connection) -> None:
+        """It is closed, or begins anew."""
+        follower = self._followers.pop(connection, None)
+        if follower is not None:
+            follower.end_held()
+            follower.session.close()
+
+
+class _Follower:
+    """A session, and the round that it holds."""
+
+    __slots__ = ("held", "session")
+
+    def __init__(self, shards: ShardDirectory, life: Life, session_id: int) -> None:
+        self.session = ReplicaSession(shards, life, session_id, self._moved)
+        self.held: ReplicaRound | None = None
+
+    def _moved(self) -> None:
+        if self.held is not None:
+            self.held.look_soon()
+
+    def end_held(self) -> None:
+        held, self.held = self.held, None
+        if held is not None:
+            held.end()

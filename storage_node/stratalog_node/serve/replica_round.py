@@ -1,0 +1,191 @@
+"""One round of a follower until it is answered: held until something moved, or the next round came.
+
+Data that is not in the page cache is read on a disk thread, one segment at a time: who catches up from the disk waits
+for it, and nobody else does. Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAnswer, encode_replica_answer
+from stratalog.machines.fetch_rounds import SegmentName
+from stratalog.model.errors import Corrupt, StratalogError
+from stratalog.telemetry.logs import logger
+from stratalog_node.serve.answer import Answer
+from stratalog_node.serve.connection import Connection
+from stratalog_node.serve.fetch_desk import FetchDesk
+from stratalog_node.serve.replica_session import Found, ReplicaSession
+from stratalog_node.shards.local_copy import NotCached
+from stratalog_node.shards.reading import Piece, Read
+
+log = logger(__name__)
+
+_SEGMENT_BYTES = 1 << 20
+"""Of one segment in one answer: others wait for the same round."""
+_LOOKS = 500
+"""Segments that one look of a round passes through: 2 ms."""
+
+
+class ReplicaRound(Answer):
+    __slots__ = (
+        "_connection",
+        "_correlation_id",
+        "_desk",
+        "_is_done",
+        "_is_overdue",
+        "_is_queued",
+        "_reads",
+        "_request",
+        "_session",
+        "_task",
+        "_timer",
+    )
+
+    def __init__(self, desk: FetchDesk, connection: Connection, correlation_id: int, request: ReplicaFetch) -> None:
+        super().__init__()
+        self._desk = desk
+        self._connection = connection
+        self._correlation_id = correlation_id
+        self._request = request
+        self._session: ReplicaSession | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._reads: list[Read] = []
+        self._is_done = False
+        self._is_overdue = request.max_wait_ms <= 0
+        self._is_queued = False
+        self.release = self._abandon
+
+    @property
+    def weight(self) -> int:
+        """What a look costs, in partitions."""
+        return 1 + (len(self._session.asked) if self._session is not None and self._timer is None else 1)
+
+    def begin(self, session: ReplicaSession) -> None:
+        """Look at what it names, after all that came in this turn."""
+        self._session = session
+        self.look_soon()
+
+    def look_soon(self) -> None:
+        if not self._is_queued and not self._is_done and self._task is None:
+            self._is_queued = True
+            self._desk.retry(self)
+
+    def retry(self) -> None:
+        self._is_queued = False
+        if not self._is_done and self._task is None:
+            self._look()
+
+    def fail(self, error: Exception) -> None:
+        log.error("a follower's fetch failed", peer=self._connection.info.peer, error=str(error), exc_info=error)
+        self._connection.close(f"Fetch failed: {error}")
+
+    # Looking --------------------------------------------------------------------------------------------------------
+    def _look(self) -> None:
+        session = self._session
+        assert session is not None
+        asked, reader = session.asked, self._desk.reader
+        left = reader.room_bytes(min(self._request.max_bytes, self._desk.limits.fetch_max_bytes))
+        answers: list[SegmentAnswer[Piece]] = []
+        postponed: list[SegmentName] = []
+        slow: tuple[SegmentName, Found] | None = None
+        for name in asked.take_ready(_LOOKS):
+            if left <= 0:
+                postponed.append(name)
+                continue
+            found = session.look(name)
+            if found is None:
+                continue
+            if isinstance(found, SegmentAnswer):
+                answers.append(found)
+                continue
+            try:
+                most = min(left, _SEGMENT_BYTES)
+                read = reader.read_hot(found.shard, found.offset, most, for_socket=True, place=found.place)
+            except NotCached:
+                postponed.append(name)
+                slow = slow or (name, found)
+                continue
+            self._reads.append(read)
+            left -= read.size_bytes
+            answers.append(session.answer(name, found, read.buffers, read.size_bytes))
+        asked.put_back(postponed)
+        if answers:
+            self.finish(answers)
+        elif slow is not None:
+            self._task = self._desk.loop.create_task(self._read_slowly(*slow))
+        elif asked.has_ready:
+            self.look_soon()
+        elif self._is_overdue:
+            self.finish()
+        elif self._timer is None:
+            self._timer = self._desk.loop.call_later(self._request.max_wait_ms / 1000, self._expire)
+
+    async def _read_slowly(self, name: SegmentName, found: Found) -> None:
+        session = self._session
+        assert session is not None
+        try:
+            read = await self._desk.reader.read_local(found.shard, found.place, found.offset, _SEGMENT_BYTES)
+            self._reads.append(read)
+            answer = session.answer(name, found, read.buffers, read.size_bytes)
+        except StratalogError as error:
+            log.warning("a follower cannot be given what it lacks", segment=str(name), error=str(error))
+            session.asked.drop(name)
+            code = ErrorCode.CORRUPT_MESSAGE if isinstance(error, Corrupt) else ErrorCode.KAFKA_STORAGE_ERROR
+            answer = SegmentAnswer(*name, code, -1, -1)
+        except Exception as error:
+            self.fail(error)
+            return
+        self._task = None
+        self.finish([answer])
+        self._desk.turn.request()
+
+    # Answering ------------------------------------------------------------------------------------------------------
+    def _expire(self) -> None:
+        """Nothing moved, but perhaps what is committed."""
+        self._is_overdue = True
+        if self._task is None:
+            self.finish()
+            self._desk.turn.request()
+
+    def end(self) -> None:
+        """The next round came: what this one waits for is that one's."""
+        if not self._is_done:
+            if self._task is not None:
+                self._task.cancel()
+            self.finish()
+
+    def finish(self, answers: list[SegmentAnswer[Piece]] | None = None, *, error_code: int = 0) -> None:
+        if self._is_done:
+            return
+        self._is_done = True
+        if self._timer is not None:
+            self._timer.cancel()
+        session = self._session
+        told = [*(answers or ()), *(session.high_watermarks() if session is not None else ())]
+        session_id = session.asked.session_id if session is not None else 0
+        self._desk.stats.fetch_requests += 1
+        self.buffers = encode_replica_answer(self._correlation_id, error_code, session_id, told)
+        self.release = self._give_back
+        if self._connection.is_closed:
+            self._give_back()
+            return
+        self._connection.hold(self, sum(map(len, self.buffers)))
+        self._connection.answer_ready()
+
+    def _give_back(self) -> None:
+        reads, self._reads = self._reads, []
+        for read in reads:
+            if read.release is not None:
+                read.release()
+
+    def _abandon(self) -> None:
+        """The connection is gone."""
+        self._is_done = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        self._give_back()

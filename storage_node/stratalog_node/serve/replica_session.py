@@ -1,0 +1,175 @@
+"""One follower on one connection: what it asks for, which of it moved, and what it is told of that.
+
+Lives on the event loop. Looks at what moved alone (`machines/fetch_session.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAnswer
+from stratalog.machines.chain_events import SegmentHeard
+from stratalog.machines.fetch_rounds import SegmentName
+from stratalog.machines.fetch_session import FetchSession, SessionFault
+from stratalog.machines.leader_events import FollowerFetched
+from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import Life
+from stratalog.model.segment import SegmentState
+from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.directory import ShardDirectory
+from stratalog_node.shards.reading import Piece, Place
+from stratalog_node.shards.replica_reads import segment_of_epoch, unsealed_of_epoch, whole_copy
+from stratalog_node.shards.shard_log import ShardLog
+
+
+class Found(NamedTuple):
+    """There is more of a segment than its follower has."""
+
+    shard: ShardLog
+    place: Place
+    offset: int
+
+
+class ReplicaSession:
+    """Invariant: it waits at each shard, and at each segment that grows, that is asked for, and at no others."""
+
+    __slots__ = ("_moved", "_names", "_owed", "_shards", "_waits_at", "asked", "life")
+
+    def __init__(self, shards: ShardDirectory, life: Life, session_id: int, moved: Callable[[], None]) -> None:
+        """`moved`: called when there is something to look at."""
+        self.asked = FetchSession(session_id)
+        self.life = life
+        self._shards = shards
+        self._moved = moved
+        self._names: dict[ShardLog, set[SegmentName]] = {}
+        self._waits_at: dict[SegmentName, tuple[ShardLog, ActiveSegment | None]] = {}
+        self._owed: dict[SegmentName, tuple[int, int]] = {}
+        """The high watermark last told, and the end then, of segments that were sent more than is committed."""
+
+    def take(self, request: ReplicaFetch) -> SessionFault | None:
+        """A round came: what it names is confirmed up to there, and will be looked at."""
+        asks = [(SegmentName(ask.topic_id, ask.shard, ask.epoch), ask.fetch_offset) for ask in request.asks]
+        before = set(self.asked.names()) if request.forgotten else set()
+        fault = self.asked.take(request.session_id, request.session_epoch, asks, request.forgotten)
+        if fault is not None:
+            return fault
+        for name in before - set(self.asked.names()):
+            self._leave(name)
+            self._owed.pop(name, None)
+        for name, offset in asks:
+            shard = self._shards.get(ShardKey(name.topic_id, name.shard))
+            if shard is not None:
+                self._wait_at(shard, name)
+                self._confirm(shard, name, offset)
+        return None
+
+    def _wait_at(self, shard: ShardLog, name: SegmentName) -> None:
+        self._leave(name)  # the shard, or where it grows, may be another now
+        self._waits_at[name] = shard, None
+        self._names.setdefault(shard, set()).add(name)
+        shard.waiters.add(self)
+        self._join(shard, name)
+
+    def _join(self, shard: ShardLog, name: SegmentName) -> None:
+        unsealed = unsealed_of_epoch(shard, name.epoch)
+        if unsealed is not None:
+            unsealed.followers.add(self)
+            self._waits_at[name] = shard, unsealed
+
+    def _leave(self, name: SegmentName) -> None:
+        shard, unsealed = self._waits_at.pop(name, (None, None))
+        if unsealed is not None:
+            unsealed.followers.discard(self)
+        if shard is not None:
+            names = self._names[shard]
+            names.discard(name)
+            if not names:
+                shard.waiters.discard(self)
+                del self._names[shard]
+
+    def close(self) -> None:
+        for name in list(self._waits_at):
+            self._leave(name)
+
+    def _confirm(self, shard: ShardLog, name: SegmentName, offset: int) -> None:
+        unsealed = unsealed_of_epoch(shard, name.epoch)
+        if unsealed is None or self._why_not(shard, name):
+            return
+        if unsealed.key.base_offset <= offset <= unsealed.leader.end_offset:
+            shard.tell(SegmentHeard(name.epoch, FollowerFetched(self.life.node_id, offset)))
+
+    # What moved -----------------------------------------------------------------------------------------------------
+    def grew(self, active: ActiveSegment) -> None:
+        key = active.key
+        if self.asked.moved(SegmentName(key.topic_id, key.shard, key.epoch)):
+            self._moved()
+
+    def wake(self, shard: ShardLog) -> None:
+        """The high watermark alone is told with what comes next; that nothing comes any more must be told at once."""
+        if shard.is_leader and shard.stop is None:
+            for name in self._names.get(shard, ()):
+                self._join(shard, name)  # its first batch makes its file
+            return
+        if [name for name in self._names.get(shard, ()) if self.asked.moved(name)]:
+            self._moved()
+
+    # Looking --------------------------------------------------------------------------------------------------------
+    def look(self, name: SegmentName) -> Found | SegmentAnswer[Piece] | None:
+        """What there is of a segment, why it is not served, or None: nothing more."""
+        offset = self.asked.offset_of(name)
+        shard = self._shards.get(ShardKey(name.topic_id, name.shard))
+        if offset is None:
+            return None
+        if shard is None:
+            return self._refuse(name, None, ErrorCode.UNKNOWN_TOPIC_ID)
+        code = self._why_not(shard, name)
+        segment = segment_of_epoch(shard.segments, name.epoch)
+        if code or segment is None:
+            return self._refuse(name, shard, code)
+        place = whole_copy(shard, name.epoch)
+        if place is None and not shard.is_unwritten(segment.key):
+            return self._refuse(name, shard, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        end_offset = place.end_offset if place is not None else segment.base_offset
+        if not segment.base_offset <= offset <= end_offset:
+            return self._refuse(name, shard, ErrorCode.OFFSET_OUT_OF_RANGE)
+        return Found(shard, place, offset) if place is not None and offset < end_offset else None
+
+    def _why_not(self, shard: ShardLog, name: SegmentName) -> int:
+        segment = segment_of_epoch(shard.segments, name.epoch)
+        if segment is None:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if self.life.node_id not in segment.replicas:
+            return ErrorCode.REPLICA_NOT_AVAILABLE
+        if segment.state is SegmentState.ACTIVE and (segment.fence or not shard.is_leader):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return 0
+
+    def _refuse(self, name: SegmentName, shard: ShardLog | None, code: int) -> SegmentAnswer[Piece]:
+        self.asked.drop(name)
+        self._leave(name)
+        leader = shard.leader if shard is not None else None
+        return SegmentAnswer(*name, code, -1, -1, leader=leader[0] if leader is not None else -1)
+
+    def answer(self, name: SegmentName, found: Found, records: list[Piece], size_bytes: int) -> SegmentAnswer[Piece]:
+        """These are sent: the segment rests until the follower tells where it is."""
+        self.asked.sent(name)
+        shard = found.shard
+        self._owed[name] = shard.high_watermark, found.place.end_offset
+        return SegmentAnswer(
+            *name, 0, shard.high_watermark, shard.log_start_offset, records, size_bytes, shard.context.node_id
+        )
+
+    def high_watermarks(self) -> list[SegmentAnswer[Piece]]:
+        """Those that moved since they were told; with nothing else to say, for a round that ends in vain."""
+        found: list[SegmentAnswer[Piece]] = []
+        for name, (told, end_offset) in list(self._owed.items()):
+            shard = self._shards.get(ShardKey(name.topic_id, name.shard))
+            if shard is None or name not in self._waits_at or told >= end_offset:
+                del self._owed[name]
+            elif shard.high_watermark > told:
+                self._owed[name] = shard.high_watermark, end_offset
+                marks = shard.high_watermark, shard.log_start_offset
+                found.append(SegmentAnswer(*name, 0, *marks, leader=shard.context.node_id))
+        return found

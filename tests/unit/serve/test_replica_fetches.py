@@ -1,0 +1,254 @@
+"""Followers over the Kafka port: they read what is not committed, their fetches confirm, and nobody else's do."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.kafka.replica_fetch import ReplicaFetch, encode_replica_fetch
+from stratalog.model.commands import CreateTopic
+from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import ChangeSet, SegmentChanged
+from stratalog_node.serve.replica_session import ReplicaSession
+from stratalog_node.shards.local_copy import NotCached
+from stratalog_node.shards.reading import ShardReader
+from stratalog_node.shards.shard_log import ShardLog
+from support.replica_client import Follows, ReplicaClient, ask_of, offsets_in, register
+from support.serve_rig import ServeRig
+from support.waiting import eventually
+
+FOLLOWER, STRANGER = 2, 3
+
+
+async def replicated(rig: ServeRig, shards: int = 1) -> list[ShardLog]:
+    """Shards of `flights` that this node leads, followed by node 2."""
+    topic = await rig.meta.service.perform(
+        CreateTopic("flights", shard_count=2 * shards, replication_factor=2, settings={"min.insync.replicas": "1"})
+    )
+    await eventually(lambda: rig.shards.get(ShardKey(topic.topic_id, 2 * shards - 1)) is not None)
+    found = [rig.shard(topic, index) for index in range(2 * shards)]
+    return [shard for shard in found if shard.is_leader][:shards]
+
+
+async def follower_of(rig: ServeRig) -> ReplicaClient:
+    return ReplicaClient(rig.connect(), await register(rig, FOLLOWER))
+
+
+async def test_a_replica_reads_what_is_not_committed_and_asking_behind_it_commits_it(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        (shard,) = await replicated(rig)
+        asked = rig.append(shard, b"one", b"two")
+        assert not asked.is_answered and shard.high_watermark == 0
+        answer = await follower.fetch(ask_of(shard, 0))
+        assert offsets_in(answer) == [(shard.key.shard, 0, 2)]
+        assert (answer.segments[0].high_watermark, answer.segments[0].leader) == (0, rig.context.node_id)
+        assert not asked.is_answered, "that it was sent says nothing"
+        await follower.send(ask_of(shard, 2))
+        await eventually(lambda: asked.is_acknowledged)
+        assert shard.high_watermark == 2
+
+
+async def test_a_held_round_is_answered_by_an_append_before_it_is_committed(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        (shard,) = await replicated(rig)
+        await follower.fetch(max_wait_ms=0)
+        await follower.send(ask_of(shard, 0))
+        assert rig.shards.get(shard.key) is shard
+        asked = rig.append(shard, b"one")
+        assert offsets_in(await follower.receive()) == [(shard.key.shard, 0, 1)]
+        assert not asked.is_answered
+        await follower.send(ask_of(shard, 1))
+        await eventually(lambda: asked.is_acknowledged)
+
+
+async def test_the_next_round_ends_the_one_that_is_held(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        one, two = await replicated(rig, 2)
+        await follower.fetch(max_wait_ms=0)
+        await follower.send(ask_of(one, 0))
+        await follower.send(ask_of(two, 0))
+        assert (await follower.receive()).segments == []
+        rig.append(two, b"x")
+        assert offsets_in(await follower.receive()) == [(two.key.shard, 0, 1)]
+
+
+async def test_what_was_sent_is_not_sent_again_before_the_follower_tells_where_it_is(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        one, two = await replicated(rig, 2)
+        rig.append(one, b"1")
+        assert offsets_in(await follower.fetch(ask_of(one, 0), ask_of(two, 0))) == [(one.key.shard, 0, 1)]
+        await follower.send()
+        rig.append(one, b"2")
+        rig.append(two, b"x")
+        assert offsets_in(await follower.receive()) == [(two.key.shard, 0, 1)], "of the other one alone"
+        again = await follower.fetch(ask_of(one, 0))
+        assert offsets_in(again) == [(one.key.shard, 0, 1), (one.key.shard, 1, 2)]
+
+
+async def test_a_round_that_ends_in_vain_tells_what_was_committed_meanwhile_and_tells_it_once(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        (shard,) = await replicated(rig)
+        rig.append(shard, b"one")
+        await follower.fetch(ask_of(shard, 0))
+        told = await follower.fetch(ask_of(shard, 1), max_wait_ms=1)
+        assert [segment.high_watermark for segment in told.segments] == [1]
+        assert (await follower.fetch(max_wait_ms=1)).segments == []
+
+
+async def test_a_thousand_idle_segments_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[object] = []
+    real = ReplicaSession.look
+
+    def look(session: ReplicaSession, name: object) -> object:
+        looks.append(name)
+        return real(session, name)  # type: ignore[arg-type]
+
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        shards = await replicated(rig, 1_000)
+        monkeypatch.setattr(ReplicaSession, "look", look)
+        await follower.send(*(ask_of(shard, 0) for shard in shards))
+        await eventually(lambda: len(looks) >= 1_000)
+        for number in range(20):
+            rig.append(shards[7], b"x")
+            assert len(offsets_in(await follower.receive())) == 1
+            await follower.send(ask_of(shards[7], number + 1))
+            await eventually(lambda end=number + 1: shards[7].high_watermark == end)
+        assert len(looks) <= 1_000 + 2 * 20, "a round costs what moved"
+
+
+async def test_a_catching_up_replica_reads_from_the_disk_and_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        (shard,) = await replicated(rig)
+        rig.append(shard, b"one")
+
+        def cold(*_: object, **__: object) -> None:
+            raise NotCached
+
+        monkeypatch.setattr(ShardReader, "read_hot", cold)
+        assert offsets_in(await follower.fetch(ask_of(shard, 0))) == [(shard.key.shard, 0, 1)]
+        assert rig.reader.outstanding_bytes == 0
+
+
+# Who may --------------------------------------------------------------------------------------------------------------
+async def test_a_made_up_token_moves_nothing_and_reads_nothing(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        real = await register(rig, FOLLOWER)
+        (shard,) = await replicated(rig)
+        asked = rig.append(shard, b"one")
+        for follows in (Follows(FOLLOWER, real.token + 1), Follows(FOLLOWER, 0), Follows(77, real.token)):
+            liar = ReplicaClient(rig.connect(), follows)
+            for offset in (0, 1):
+                answer = await liar.fetch(ask_of(shard, offset))
+                assert (answer.error_code, answer.segments) == (ErrorCode.BROKER_ID_NOT_REGISTERED, [])
+        assert not asked.is_answered and shard.high_watermark == 0
+
+
+@pytest.mark.parametrize("version", [4, 11, 12])
+async def test_a_client_that_makes_up_a_replica_id_is_served_as_a_client(tmp_path: Path, version: int) -> None:
+    async with ServeRig(tmp_path) as rig:
+        await register(rig, FOLLOWER)
+        (shard,) = await replicated(rig)
+        asked = rig.append(shard, b"one")
+        client = rig.connect()
+        for offset in (0, 1):
+            frame = bytearray(client.fetch_frame("flights", offset, partitions=(shard.key.shard,), max_wait_ms=0))
+            position = frame.index(b"\xff\xff\xff\xff")  # the replica id, of a consumer -1
+            frame[position : position + 4] = FOLLOWER.to_bytes(4, "big")
+            await client.write(bytes(frame))
+            (found,) = await client.fetched()
+            assert (found.error_code, found.records, found.high_watermark) == (0, b"", 0)
+        assert not asked.is_answered and shard.high_watermark == 0
+
+
+async def test_version_15_without_a_replica_is_not_served(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        client = rig.connect()
+        await client.write(encode_replica_fetch(1, "client", ReplicaFetch(-1, -1, 0, 1 << 20, 0, 0)))
+        assert await client.is_closed()
+
+
+async def test_an_old_life_is_fenced_and_its_session_with_it(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        (shard,) = await replicated(rig)
+        rig.append(shard, b"one")
+        await follower.fetch(ask_of(shard, 0))
+        await register(rig, FOLLOWER)
+        answer = await follower.fetch(ask_of(shard, 1))
+        assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
+        assert shard.high_watermark == 0
+
+
+async def test_a_node_that_is_no_replica_of_a_segment_neither_reads_nor_moves_it(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        await register(rig, FOLLOWER)
+        (shard,) = await replicated(rig)
+        stranger = ReplicaClient(rig.connect(), await register(rig, STRANGER))
+        rig.append(shard, b"one")
+        answer = await stranger.fetch(ask_of(shard, 0))
+        assert [segment.error_code for segment in answer.segments] == [ErrorCode.REPLICA_NOT_AVAILABLE]
+        assert shard.active is not None and not shard.active.followers and not shard.waiters
+
+
+# What is refused ------------------------------------------------------------------------------------------------------
+async def test_an_offset_above_the_end_is_out_of_range_and_a_later_epoch_not_known(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        (shard,) = await replicated(rig)
+        rig.append(shard, b"one")
+        (above,) = (await follower.fetch(ask_of(shard, 2))).segments
+        assert above.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        (later,) = (await follower.fetch(ask_of(shard, 0, epoch=5))).segments
+        assert (later.error_code, later.epoch) == (ErrorCode.UNKNOWN_LEADER_EPOCH, 5)
+
+
+async def test_a_held_round_hears_at_once_that_another_leads(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        (shard,) = await replicated(rig)
+        rig.append(shard, b"one")
+        await follower.fetch(ask_of(shard, 0))
+        waiting = asyncio.create_task(follower.fetch(ask_of(shard, 1)))
+        await eventually(lambda: shard.high_watermark == 1)
+        segment = replace(shard.segments[-1], leader=STRANGER)
+        rig.catalog.apply(ChangeSet(rig.catalog.version + 1, (SegmentChanged(segment),)))
+        (refused,) = (await waiting).segments
+        assert (refused.error_code, refused.leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, STRANGER)
+
+
+async def test_a_session_that_is_not_known_begins_anew(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        follower.session_id, follower.session_epoch = 99, 3
+        assert (await follower.fetch()).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        follower.session_id = follower.session_epoch = 0
+        assert (await follower.fetch(max_wait_ms=0)).error_code == 0
+        follower.session_epoch = 9
+        assert (await follower.fetch()).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+async def test_a_connection_that_goes_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        (shard,) = await replicated(rig)
+        rig.append(shard, b"one")
+        await follower.fetch(ask_of(shard, 0))
+        await follower.send(ask_of(shard, 1))
+        await eventually(lambda: shard.high_watermark == 1)
+        follower.client.close()
+        await rig.nothing_is_held()
+        assert shard.active is not None
+        await eventually(lambda: not shard.active.followers)
