@@ -203,13 +203,20 @@ class SegmentFollower:
             self._peer, self._pause_ms = 0, 0
             if not self._owes_word:
                 self._paused_until_ms = None
-        if record.end_offset is not None:
-            return self._end_known(record, record.end_offset)
+        ended = [] if record.end_offset is None else self._end_known(record, record.end_offset)
+        return [*ended, *self._promise_what_is_due(record)]
+
+    def _promise_what_is_due(self, record: SegmentNamed) -> list[FollowerEffect]:
+        if not _is_asked(record) or (self.life is FollowerLife.COPYING and self._is_at_end(record)):
+            return []
         if record.fence > self.promised_fence and not self._is_writing_promise:
             return self._begin_promise(record.fence)
         if self.promised_fence >= record.fence > self._told_fence:
             return self._tell_promise()  # a former life promised: this one says what is here now
         return []
+
+    def _is_at_end(self, record: SegmentNamed) -> bool:
+        return self.end_offset == record.end_offset
 
     def _end_known(self, record: SegmentNamed, end_offset: int) -> list[FollowerEffect]:
         """What was acknowledged lies below it, on whoever named it: so everything below is committed."""
@@ -313,8 +320,8 @@ class SegmentFollower:
 
     # Fences ---------------------------------------------------------------------------------------------------------
     def _begin_promise(self, fence: int) -> list[FollowerEffect]:
-        """From here on nothing more is taken; what is told is fixed by that."""
-        if self.life is not FollowerLife.FAULTY:
+        """From here on nothing more is taken of whom it fences; what is told is fixed by that."""
+        if self.life is FollowerLife.FOLLOWING:
             self.life = FollowerLife.PROMISED
         self._is_writing_promise = True
         return [WritePromise(fence)]
@@ -323,15 +330,14 @@ class SegmentFollower:
         self._is_writing_promise = False
         self.promised_fence = max(self.promised_fence, fence)
         record = self.record
-        if record is not None and record.end_offset is None and record.fence > self.promised_fence:
+        if record is not None and _is_asked(record) and record.fence > self.promised_fence:
             return self._begin_promise(record.fence)
         return self._tell_promise()
 
     def _tell_promise(self) -> list[FollowerEffect]:
         record = self.record
-        if record is None or record.end_offset is not None or not record.fence or self.life in _OVER:
-            return []
-        if self.node_id not in record.isr and not record.is_quorum:
+        # Of every replica: who has been in the ISR and is in doubt is waited for, too. The service weighs the voices.
+        if record is None or not _is_asked(record) or self.life in _OVER:
             return []
         self._told_fence = self.promised_fence
         return [TellPromise(self.promised_fence, self.end_offset, self._is_tail_whole, self.durable_offset)]
@@ -405,9 +411,9 @@ class SegmentFollower:
             return []
         self._paused_until_ms = None
         is_owed, self._owes_word = self._owes_word, False
-        if record.end_offset is None:
-            if record.fence > self.promised_fence:
-                return [] if self._is_writing_promise else self._begin_promise(record.fence)
+        if _is_asked(record) and record.fence > self.promised_fence:
+            return [] if self._is_writing_promise else self._begin_promise(record.fence)
+        if record.end_offset is None or (_is_asked(record) and self.life is FollowerLife.COPYING):
             return self._tell_promise() if is_owed else []
         if self.end_offset > record.end_offset and self.life is FollowerLife.COPYING:
             return [CutTail(record.end_offset)]
@@ -441,6 +447,11 @@ class SegmentFollower:
             self.promised_fence,
             self._asks.node_id if self._asks is not None else None,
         )
+
+
+def _is_asked(record: SegmentNamed) -> bool:
+    """What a replica holds decides about the segment: where it ends, or who has most of what is below its end."""
+    return record.fence > 0 and not record.is_sealed and (record.end_offset is None or record.source is None)
 
 
 def _whence(record: SegmentNamed) -> tuple[int | None, int | None, int, int | None]:
