@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
@@ -20,10 +19,6 @@ from stratalog_meta.stats import LifeStats
 from stratalog_meta.writer import TableWriter
 
 _log = logger(__name__)
-
-
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 class LifeKeeper:

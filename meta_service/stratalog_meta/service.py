@@ -20,7 +20,8 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
-from stratalog_meta.lives import LifeKeeper, monotonic_ms
+from stratalog_meta.clocks import monotonic_ms
+from stratalog_meta.lives import LifeKeeper
 from stratalog_meta.stats import LifeStats, MetaStats
 from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_meta.watch import MAX_CHANGES, ChangeHistory
@@ -39,6 +40,8 @@ class MetaService:
         clock_ms: Callable[[], int],
         *,
         new_id: Callable[[], UUID] = uuid.uuid4,
+        stats: MetaStats | None = None,
+        life_stats: LifeStats | None = None,
         max_history_changes: int = MAX_CHANGES,
         lease_ms: int | None = None,
         monotonic_ms: Callable[[], int] = monotonic_ms,
@@ -53,8 +56,8 @@ class MetaService:
         self._lives: LifeKeeper | None = None
         self._running: tuple[TableWriter, ChangeHistory, str] | None = None
         self._is_closed = False
-        self.stats = MetaStats()
-        self.life_stats = LifeStats()
+        self.stats = stats or MetaStats()
+        self.life_stats = life_stats or LifeStats()
 
     async def start(self) -> None:
         """Load the store (a new one gets its cluster id) and begin to serve.
@@ -100,6 +103,20 @@ class MetaService:
         await writer.close()
         history.close()
         await self._store.close()
+
+    def end_watches(self) -> None:
+        """Before `close`, when another instance leads by now: watchers go there, while what was asked is answered."""
+        if self._running is not None:
+            self._running[1].close()
+
+    @property
+    def is_broken(self) -> bool:
+        """Changes are refused, and will be until another service is started over the store."""
+        return self._running is not None and self._running[0].is_broken
+
+    def leading(self) -> MetaService:
+        """Itself: what serves it asks who leads (see `leader`)."""
+        return self
 
     @property
     def cluster_id(self) -> str:

@@ -125,6 +125,11 @@ class TableWriter:
             return "the meta service has been stopped: ask another instance, or start it again"
         return self._failure
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether changes are refused until a restart."""
+        return self._failure is not None and not self._may_heal
+
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="meta-writer")
 

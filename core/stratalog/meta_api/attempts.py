@@ -44,6 +44,11 @@ class RetryPolicy:
         return random() * min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(attempt, 30))
 
 
+def policy_for(instances: int) -> RetryPolicy:
+    """With several instances it is worth to wait until another one leads: that takes a lease and an election."""
+    return RetryPolicy() if instances == 1 else RetryPolicy(attempts=18, attempt_s=5.0)
+
+
 class AttemptLog:
     """What the attempts of one request came to."""
 

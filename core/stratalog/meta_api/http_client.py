@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
 from stratalog.meta_api import wire
-from stratalog.meta_api.attempts import Repeat, RetryPolicy
+from stratalog.meta_api.attempts import Repeat, RetryPolicy, policy_for
+from stratalog.meta_api.endpoints import Endpoints, parse_endpoints
 from stratalog.meta_api.json_shape import JsonShape, NotOfShape
 from stratalog.meta_api.streams import SnapshotReader
 from stratalog.meta_api.transport import Transport
@@ -25,13 +26,17 @@ from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
 R = TypeVar("R")
+_HEARTBEAT: Final = RetryPolicy(attempts=2, attempt_s=1.0)
+"""The next one comes anyway, and must not wait long behind an instance that hangs."""
 
 
 class HttpMetaClient:
     """Implements `MetaClient`."""
 
-    def __init__(self, url: str, policy: RetryPolicy | None = None) -> None:
-        self._transport = Transport(url, policy or RetryPolicy())
+    def __init__(self, urls: str, policy: RetryPolicy | None = None) -> None:
+        """`urls` names one instance of the service or, with commas between, several. Raises InvalidRequest."""
+        endpoints = parse_endpoints(urls)
+        self._transport = Transport(Endpoints(endpoints), policy or policy_for(len(endpoints)))
 
     async def close(self) -> None:
         await self._transport.close()
@@ -49,7 +54,9 @@ class HttpMetaClient:
             raise kind(f"POST {path}: the answer cannot be read ({error}): read before acting again") from error
 
     async def heartbeat(self, heartbeat: Heartbeat) -> Heard:
-        told = await self._transport.request("/v1/heartbeat", wire.HEARTBEAT.write(heartbeat), Repeat.READ)
+        told = await self._transport.request(
+            "/v1/heartbeat", wire.HEARTBEAT.write(heartbeat), Repeat.READ, policy=_HEARTBEAT
+        )
         try:
             return wire.HEARD.read(told)
         except NotOfShape as error:

@@ -17,6 +17,7 @@ from stratalog.model.errors import (
     InvalidRequest,
     LimitExceeded,
     NotFound,
+    NotLeader,
     OutcomeUnknown,
     Rejected,
     Reserved,
@@ -37,6 +38,7 @@ _KINDS: Final[dict[str, type[StratalogError]]] = {
         InvalidRequest,
         LimitExceeded,
         NotFound,
+        NotLeader,
         OutcomeUnknown,
         Rejected,
         Reserved,
@@ -75,6 +77,8 @@ class Problem:
     status: int
     detail: str
     corrupt: CorruptPlace | None = None
+    leader: str | None = None
+    """Where to ask instead (`NotLeader`); it is in the Location header as well."""
 
 
 def to_problem(error: StratalogError) -> Problem:
@@ -83,13 +87,17 @@ def to_problem(error: StratalogError) -> Problem:
     place = None
     if isinstance(error, Corrupt):
         place = CorruptPlace(reason=error.reason, source=error.source, position=error.position)
-    return Problem(type=_PREFIX + kind, title=kind, status=status, detail=str(error), corrupt=place)
+    leader = error.leader if isinstance(error, NotLeader) else None
+    status = 307 if leader is not None else status
+    return Problem(_PREFIX + kind, kind, status, str(error), place, leader)
 
 
 def from_problem(problem: Problem) -> StratalogError:
     if problem.corrupt is not None:
         place = problem.corrupt
         return Corrupt(place.reason, source=place.source, position=place.position)
+    if problem.leader is not None:
+        return NotLeader(problem.detail, problem.leader)
     kind = _KINDS.get(problem.type.removeprefix(_PREFIX))
     if kind is None:  # a kind that a newer service knows: its status says whose fault it is
         kind = Rejected if 400 <= problem.status < 500 else OutcomeUnknown

@@ -1,5 +1,6 @@
-"""Requests and line streams to one meta service over HTTP, with every failure told as what it means for the caller.
+"""Requests and line streams to whichever instance of the meta service leads, over HTTP.
 
+Every failure is told as what it means for the caller.
 `Unavailable`: surely not done (no connection, the service said so). `OutcomeUnknown`: sent, and no answer that can be
 trusted. Anything else is what the service raised.
 
@@ -19,8 +20,9 @@ from typing import Final
 import aiohttp
 
 from stratalog.meta_api.attempts import AttemptLog, Repeat, RetryPolicy
+from stratalog.meta_api.endpoints import MAX_HOPS, Endpoints
 from stratalog.meta_api.wire import read_problem
-from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
+from stratalog.model.errors import NotLeader, OutcomeUnknown, StratalogError, Unavailable
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 MAX_REQUESTS: Final = 32
@@ -28,10 +30,10 @@ MAX_REQUESTS: Final = 32
 
 
 class Transport:
-    """One service at `http://HOST:PORT`."""
+    """One service, of one instance or several."""
 
-    def __init__(self, url: str, policy: RetryPolicy) -> None:
-        self._url = url.rstrip("/")
+    def __init__(self, endpoints: Endpoints, policy: RetryPolicy) -> None:
+        self._endpoints = endpoints
         self._policy = policy
         self._random = random.Random()
         self._kept: aiohttp.ClientSession | None = None
@@ -53,7 +55,8 @@ class Transport:
     def _sessions(self) -> tuple[aiohttp.ClientSession, aiohttp.ClientSession]:
         """Made on first use: aiohttp wants the loop they live on."""
         if self._is_closed:
-            raise Unavailable(f"this client of the meta service at {self._url} has been closed: make another one")
+            where = self._endpoints.present
+            raise Unavailable(f"this client of the meta service at {where} has been closed: make another one")
         if self._kept is None or self._fresh is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._policy.connect_s)
             # No limit here: waiting for a free connection would count as waiting for an answer. `_slots` limits.
@@ -65,14 +68,17 @@ class Transport:
     async def pause(self, attempt: int) -> None:
         await asyncio.sleep(self._policy.pause_s(attempt, self._random.random))
 
-    async def request(self, path: str, body: bytes | None, repeat: Repeat) -> bytes:
+    async def request(
+        self, path: str, body: bytes | None, repeat: Repeat, *, policy: RetryPolicy | None = None
+    ) -> bytes:
         """The body of a successful answer, after as many attempts as are allowed. One with a body is a POST."""
-        log = AttemptLog(repeat, self._policy.attempts)
+        policy = policy or self._policy
+        log = AttemptLog(repeat, policy.attempts)
         attempt = 0
         while True:
             try:
                 async with self._slots:
-                    return await self._attempt(path, body, repeat)
+                    return await self._follow(path, body, repeat, policy.attempt_s)
             except StratalogError as error:
                 final = log.failed(error)
                 if final is not None:
@@ -80,23 +86,50 @@ class Transport:
             await self.pause(attempt)
             attempt += 1
 
-    async def _attempt(self, path: str, body: bytes | None, repeat: Repeat) -> bytes:
+    async def _follow(self, path: str, body: bytes | None, repeat: Repeat, attempt_s: float) -> bytes:
+        """One attempt, at the instance that leads: who does not lead says who does, and has done nothing."""
+        hops = 0
+        while True:
+            url = self._endpoints.present
+            try:
+                answer = await self._attempt(url, path, body, repeat, attempt_s)
+            except NotLeader as error:
+                hops += 1
+                if not self._goes_on(error, url) or hops > MAX_HOPS:
+                    raise
+            except (Unavailable, OutcomeUnknown):
+                self._endpoints.failed(url)
+                raise
+            else:
+                self._endpoints.answered(url)
+                return answer
+
+    def _goes_on(self, error: NotLeader, url: str) -> bool:
+        """Whether the instance that does not lead has named another one."""
+        if error.leader is None or error.leader.rstrip("/") == url:
+            self._endpoints.failed(url)
+            return False
+        self._endpoints.leads(error.leader)
+        return True
+
+    async def _attempt(self, url: str, path: str, body: bytes | None, repeat: Repeat, attempt_s: float) -> bytes:
         assert body is not None or repeat is Repeat.READ, "changes are sent as POST"
         method = "GET" if body is None else "POST"
         kept, fresh = self._sessions()
         session = fresh if repeat is Repeat.NEVER else kept
-        where = f"{method} {self._url}{path}"
+        where = f"{method} {url}{path}"
         # The service takes a body only as JSON: no foreign web page can send that.
         headers = {} if body is None else {"Content-Type": "application/json"}
         try:
-            async with asyncio.timeout(self._policy.attempt_s):
-                async with session.request(method, self._url + path, data=body, headers=headers) as response:
+            async with asyncio.timeout(attempt_s):
+                asked = session.request(method, url + path, data=body, headers=headers, allow_redirects=False)
+                async with asked as response:
                     answer = await response.read()
                     if response.status == 200:
                         return answer
                     raise read_problem(response.status, answer, where)
         except TimeoutError as error:
-            raise OutcomeUnknown(f"{where}: no answer within {self._policy.attempt_s} s: read before acting") from error
+            raise OutcomeUnknown(f"{where}: no answer within {attempt_s} s: read before acting") from error
         except aiohttp.ClientError as error:
             raise _translated(error, where) from error
 
@@ -104,11 +137,24 @@ class Transport:
     async def lines(self, path: str, silence_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
         """A long answer, line by line (empty ones too). Within it every failure is `Unavailable`: reading changes
         nothing. A line that does not come within `silence_s` is a failure."""
+        url = self._endpoints.present
+        try:
+            async with self._lines(url, path, silence_s) as lines:
+                yield lines
+        except NotLeader as error:
+            self._goes_on(error, url)
+            raise
+        except Unavailable:
+            self._endpoints.failed(url)
+            raise
+
+    @asynccontextmanager
+    async def _lines(self, url: str, path: str, silence_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
         kept, _ = self._sessions()
-        where = f"GET {self._url}{path}"
+        where = f"GET {url}{path}"
         try:
             async with asyncio.timeout(self._policy.attempt_s):
-                response = await kept.get(self._url + path)
+                response = await kept.get(url + path, allow_redirects=False)
             try:
                 if response.status != 200:
                     problem = read_problem(response.status, await response.read(), where)

@@ -46,6 +46,14 @@ class Unavailable(StratalogError):
     """Not now: try again later. Nothing was done."""
 
 
+class NotLeader(Unavailable):
+    """Another instance leads: ask there. `leader` is its URL, None while nobody leads or nobody has seen who does."""
+
+    def __init__(self, message: str, leader: str | None = None) -> None:
+        super().__init__(message)
+        self.leader = leader
+
+
 class DiskFull(Unavailable):
     """No room for new data; heals by itself when space returns."""
 

@@ -46,6 +46,13 @@ class ProcessSettings(BaseModel):
         description="HOST:PORT where the embedded meta service serves its HTTP API; port 0 takes a free one, empty "
         "keeps it inside the process.",
     )
+    node_lease_ms: int = Field(
+        default=2 * SECOND_MS,
+        ge=100,
+        le=1 * HOUR_MS,
+        description="How long a node that is not heard of counts as alive, by a meta service of its own process; nodes "
+        "send heartbeats a quarter of it apart.",
+    )
     log_level: LogLevel = Field(default=LogLevel.INFO, description="Lowest level of the lines written to the log.")
 
     # New topics -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 from aiohttp import web
 
@@ -38,12 +38,25 @@ _LINES: Final = {"Content-Type": "application/x-ndjson"}
 _log = logger(__name__)
 
 
+class Serving(Protocol):
+    """A service, or an instance that leads now and then."""
+
+    def leading(self) -> MetaService:
+        """Raises NotLeader."""
+        ...
+
+    @property
+    def why_no_changes(self) -> str | None:
+        """Why who asks here can change nothing, here or where it is sent; None when it can."""
+        ...
+
+
 class MetaServer:
-    """Serves one service. `address` is known once started (port 0 takes a free one)."""
+    """Serves one service, or one instance of several. `address` is known once started (port 0 takes a free one)."""
 
     def __init__(
         self,
-        service: MetaService,
+        service: Serving,
         *,
         limits: DoorLimits = LIMITS,
         allowed_hosts: str = "",
@@ -95,7 +108,10 @@ class MetaServer:
     # Requests ---------------------------------------------------------------------------------------------------
     def _adapt(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
-            answer = await route.handler(Call(self._service, request.match_info, request.query, body_of(request)))
+            service = self._service.leading()
+            answer = await route.handler(Call(service, request.match_info, request.query, body_of(request)))
+            if request.method == "GET":
+                self._service.leading()  # deposed meanwhile, it may have read what is not the newest any more
             if isinstance(answer, LongAnswer):
                 return await self._send_long(request, answer)
             return web.Response(body=answer, content_type="application/json")
@@ -116,7 +132,7 @@ class MetaServer:
 
     # Streams ----------------------------------------------------------------------------------------------------
     async def _snapshot(self, request: web.Request) -> web.StreamResponse:
-        snapshot = await self._service.snapshot()
+        snapshot = await self._service.leading().snapshot()
         response = web.StreamResponse(headers=_LINES)
         await response.prepare(request)
         await self._turns.next()  # a large cluster's snapshot must not hold the loop, nor sixty of them
@@ -145,7 +161,7 @@ class MetaServer:
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         after = read_number(request.query.get("after", ""), "watch: after=VERSION")
-        changes = self._service.watch(after)
+        changes = self._service.leading().watch(after)
         response = web.StreamResponse(headers=_LINES)
         await response.prepare(request)
         try:
@@ -196,7 +212,7 @@ async def _problems(
     try:
         return await handler(request)
     except StratalogError as error:
-        return _answer(error)
+        return _answer(error, request=request)
     except web.HTTPException as error:
         if error.status < 400:
             raise
@@ -213,10 +229,12 @@ async def _problems(
         )
 
 
-def _answer(error: StratalogError, status: int | None = None) -> web.Response:
+def _answer(error: StratalogError, status: int | None = None, request: web.Request | None = None) -> web.Response:
     problem = to_problem(error)
+    headers = None if problem.leader is None or request is None else {"Location": problem.leader + request.path_qs}
     return web.Response(
         body=PROBLEM.write(problem),
+        headers=headers,
         status=status or problem.status,
         content_type=CONTENT_TYPE,
     )

@@ -1,0 +1,69 @@
+"""`stratalog meta start`: reads the options and the settings, then runs an instance (`stratalog_cli.meta_start`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratalog.model.errors import InvalidRequest
+from stratalog.settings.load import load_process_settings
+from stratalog.telemetry.http import split_address
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="The meta service as a process of its own.")
+    group.callback()(_meta)
+    group.command("start")(start)
+    app.add_typer(group, name="meta")
+
+
+def _meta() -> None:
+    """The meta service as a process of its own."""
+
+
+def start(
+    listen: Annotated[
+        str,
+        typer.Option("--listen", envvar="STRATALOG_LISTEN", metavar="HOST:PORT", help="Where nodes and tools ask it."),
+    ] = "127.0.0.1:9100",
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", envvar="STRATALOG_DATA", metavar="DIR", help="Keep the metadata here: one instance."),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            envvar="STRATALOG_STORE",
+            metavar="URL",
+            help="Keep the metadata in etcd: etcd://H:P,H:P,H:P[/PREFIX]; any number of instances, of which one leads.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", envvar="STRATALOG_CONFIG", metavar="FILE", help="KEY=VALUE lines, or TOML (.toml)."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting under Kafka's name; may be repeated."),
+    ] = None,
+) -> None:
+    """Run an instance of the meta service until it is told to stop (SIGTERM, Ctrl-C).
+
+    Settings come from the built-in defaults, then --config, then STRATALOG_* of the environment, then --set.
+    """
+    loaded = load_process_settings(file=config, environment=os.environ, assignments=settings or ())
+    split_address(listen)
+    if (data is None) == (store is None):
+        raise InvalidRequest("name one place for the metadata: --data DIR, or --store etcd://H:P,H:P,H:P[/PREFIX]")
+    from stratalog_cli.meta_start import run_meta
+
+    if store is not None:
+        from stratalog_meta.stores.etcd.address import parse_address
+
+        run_meta(loaded, listen, parse_address(store))
+    if data is not None:
+        run_meta(loaded, listen, data.absolute())

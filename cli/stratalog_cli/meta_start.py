@@ -1,0 +1,149 @@
+"""An instance of the meta service as a process: its HTTP door, metrics and health, and its store.
+
+Over a directory it is the only one, and its start fails where the store cannot be opened. Over etcd it serves as soon
+as it listens: by leading, or by saying who leads.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from stratalog.model.errors import StratalogError
+from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.door_limits import DoorLimits
+from stratalog.telemetry.http import TelemetryServer, split_address
+from stratalog.telemetry.logs import configure_logs, logger
+from stratalog.telemetry.metrics import MetricRegistry
+from stratalog.telemetry.printable import printable
+from stratalog.telemetry.process_stats import add_process_metrics
+from stratalog.telemetry.watchdog import LoopWatchdog
+from stratalog_cli.say import say, say_error
+from stratalog_cli.server_process import collect_less_often, run_server, stop_signal
+from stratalog_meta import MetaService
+from stratalog_meta.api.server import LIMITS, MetaServer, Serving
+from stratalog_meta.clocks import wall_ms
+from stratalog_meta.leader import Candidacy, MetaInstance
+from stratalog_meta.stats import LifeStats, MetaStats
+from stratalog_meta.stores.etcd.address import EtcdAddress
+from stratalog_meta.stores.meta_store import MetaStore
+from stratalog_node.open_files import OpenFiles
+
+log = logger(__name__)
+
+
+def run_meta(settings: ProcessSettings, listen: str, place: Path | EtcdAddress) -> None:
+    """Run until SIGTERM or SIGINT. Exits 3 when it cannot start, with the reason."""
+    configure_logs(settings.log_level)
+    run_server(_run(settings, listen, place))
+
+
+async def _run(settings: ProcessSettings, listen: str, place: Path | EtcdAddress) -> int:
+    stopping = stop_signal()
+    async with AsyncExitStack() as running:
+        try:
+            process = MetaProcess(settings, running)
+            url = await process.start(listen, place)
+            collect_less_often()
+        except StratalogError as error:
+            say_error(f"cannot start: {error}")
+            return 3
+        admin = process.admin or "off"
+        say(f"stratalog ready: meta {url}, admin {admin}, store {printable(str(place))}")
+        await stopping.wait()
+        log.info("stopping")
+    log.info("stopped")
+    return 0
+
+
+class MetaProcess:
+    """What runs in the process; `running` closes it in the opposite order of its start."""
+
+    def __init__(self, settings: ProcessSettings, running: AsyncExitStack) -> None:
+        self._settings = settings
+        self._running = running
+        self._registry = MetricRegistry()
+        self._stats = MetaStats()
+        self._life_stats = LifeStats()
+        self._limits = OpenFiles.of_process()
+        self.admin = ""
+
+    async def start(self, listen: str, place: Path | EtcdAddress) -> str:
+        """Returns the service's URL. Raises Unavailable, Corrupt, InvalidRequest."""
+        watchdog = LoopWatchdog()
+        watchdog.start()
+        self._running.callback(watchdog.stop)
+        self._registry.add("stratalog_loop", watchdog.stats)
+        self._registry.add("stratalog_meta", self._stats)
+        self._registry.add("stratalog_meta_lives", self._life_stats)
+        add_process_metrics(self._registry)
+        if isinstance(place, Path):
+            url = await self._serve_directory(listen, place)
+        else:
+            url = await self._serve_etcd(listen, place)
+        return url
+
+    async def _serve_directory(self, listen: str, data: Path) -> str:
+        from stratalog_meta.stores.rocksdb import RocksStore
+
+        node_file = data / "node" / "node.json"
+        store = RocksStore(data / "meta", known_by=node_file if node_file.exists() else None)
+        service = self._service(store)
+        await service.start()
+        self._running.push_async_callback(service.close)
+        return await self._listen(listen, service)
+
+    async def _serve_etcd(self, listen: str, place: EtcdAddress) -> str:
+        from stratalog_meta.stores.etcd.client import EtcdClient
+        from stratalog_meta.stores.etcd.leadership import EtcdLeadership
+        from stratalog_meta.stores.etcd.store import EtcdStore
+
+        client = EtcdClient(place.endpoints)
+        self._running.push_async_callback(client.close)
+        self._registry.add("stratalog_etcd", client.stats)
+
+        def candidacy() -> Candidacy:
+            leadership = EtcdLeadership(client, place.key_prefix, address)
+            return Candidacy(leadership, EtcdStore(client, place.key_prefix, leadership, source=str(place)))
+
+        instance = MetaInstance(candidacy, self._service)
+        self._running.push_async_callback(instance.close)
+        self._registry.add("stratalog_meta_leader", instance.stats)
+        url = await self._listen(listen, instance)
+        address = self._settings.advertised_listeners or url.removeprefix("http://")
+        instance.start()
+        return url
+
+    def _service(self, store: MetaStore) -> MetaService:
+        lease_ms = self._settings.node_lease_ms
+        return MetaService(store, wall_ms, stats=self._stats, life_stats=self._life_stats, lease_ms=lease_ms)
+
+    async def _listen(self, listen: str, serving: Serving) -> str:
+        settings = self._settings
+        server = MetaServer(serving, limits=self._within(LIMITS), allowed_hosts=settings.http_allowed_hosts)
+        self._registry.add("stratalog_http", server.stats, {"port": "meta"})
+        if settings.metrics_listen:
+            telemetry = TelemetryServer(
+                self._registry,
+                readiness=lambda: {} if serving.why_no_changes is None else {"metadata": serving.why_no_changes},
+                limits=self._within(DoorLimits()),
+                allowed_hosts=settings.http_allowed_hosts,
+            )
+            self._registry.add("stratalog_http", telemetry.stats, {"port": "admin"})
+            self._running.push_async_callback(telemetry.stop)
+            self.admin = await telemetry.start(settings.metrics_listen)
+        url = await server.start(*split_address(listen))
+        self._running.push_async_callback(server.close)
+        return url
+
+    def _within(self, limits: DoorLimits) -> DoorLimits:
+        """A port's limits by the settings, within its share of the descriptors."""
+        settings = self._settings
+        return replace(
+            limits,
+            max_connections=min(settings.http_max_connections, self._limits.http_connections),
+            max_connections_per_ip=settings.http_max_connections_per_ip,
+            request_timeout_s=settings.http_request_timeout_ms / 1_000,
+            max_idle_s=settings.http_max_idle_ms / 1_000,
+        )

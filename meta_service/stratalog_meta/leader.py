@@ -1,0 +1,144 @@
+"""One instance of the meta service among several: it campaigns, serves while it leads, and else says who does.
+
+Each time it leads it makes a service of its own over the store as it is then, so nothing that it knew before counts. A
+service that refuses changes for good ends the candidacy.
+Who asks an instance that does not lead is told where to ask (`NotLeader`); nothing is forwarded, so every answer comes
+from the one that leads, by one connection.
+
+Lives on one event loop, as one task. What keeps two leaders from writing is the store's own compare, never this file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog.model.errors import NotLeader, StratalogError, Unavailable
+from stratalog.telemetry.logs import logger
+from stratalog.telemetry.metrics import counter, gauge
+from stratalog_meta.service import MetaService
+from stratalog_meta.stores.leadership import Leadership
+from stratalog_meta.stores.meta_store import MetaStore
+
+PAUSE_S: Final = 0.5
+"""Between two candidacies, so that a store that fails at once is not asked all the time."""
+_LOOK_S: Final = 1.0
+
+_log = logger(__name__)
+
+
+@dataclass(slots=True)
+class LeaderStats:
+    """`registry.add("stratalog_meta_leader", instance.stats)`."""
+
+    is_leading: int = gauge("1 while this instance leads.")
+    won: int = counter("Times that this instance began to lead.")
+    failed: int = counter("Times that it won but could not open the store.")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidacy:
+    """One try to lead: the leadership, and the store that may be written under it."""
+
+    leadership: Leadership
+    store: MetaStore
+
+
+class MetaInstance:
+    """Serves by whatever candidacy is under way; its owner starts and closes it."""
+
+    def __init__(
+        self,
+        candidacy: Callable[[], Candidacy],
+        make_service: Callable[[MetaStore], MetaService],
+        *,
+        pause_s: float = PAUSE_S,
+    ) -> None:
+        """Both are called once for each candidacy."""
+        self._candidacy = candidacy
+        self._make_service = make_service
+        self._pause_s = pause_s
+        self._led: tuple[Leadership, MetaService] | None = None
+        self._standing: Leadership | None = None
+        self._trouble: str | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.stats = LeaderStats()
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="meta-instance")
+
+    async def close(self) -> None:
+        """Answer what was asked before, then give the lead up, so that another takes it at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # Serving ----------------------------------------------------------------------------------------------------
+    def leading(self) -> MetaService:
+        """The service, while this instance leads. Raises NotLeader."""
+        if self._led is not None and self._led[0].is_leading:
+            return self._led[1]
+        leader = self._leader_address()
+        if leader is None:
+            why = self._trouble or "nobody leads the metadata now, as far as this instance has seen"
+            raise NotLeader(f"{why}: ask again in a moment")
+        raise NotLeader(f"another instance leads the metadata: ask http://{leader}", f"http://{leader}")
+
+    @property
+    def why_no_changes(self) -> str | None:
+        """Why who asks here can change nothing, here or where it is sent; None when it can."""
+        try:
+            return self.leading().why_no_changes
+        except NotLeader as error:
+            return None if error.leader is not None else str(error)
+
+    def _leader_address(self) -> str | None:
+        """Of another instance; never this one, which would be a circle."""
+        standing = self._standing
+        return None if standing is None or self._led is not None else standing.leader_address()
+
+    # The task ---------------------------------------------------------------------------------------------------
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._stand()
+            except Unavailable as error:
+                self._trouble = str(error)
+                _log.info("meta_candidacy_over", error=str(error))
+            except StratalogError as error:
+                self._trouble = str(error)
+                _log.error("meta_cannot_lead", error=str(error))
+            except Exception as error:  # a fault of ours: another instance may do better, and this one later (F48)
+                self._trouble = f"this instance met a fault of its own ({error!r})"
+                _log.exception("meta_instance_fault")
+            await asyncio.sleep(self._pause_s)
+
+    async def _stand(self) -> None:
+        candidacy = self._candidacy()
+        leadership = self._standing = candidacy.leadership
+        async with contextlib.AsyncExitStack() as held:
+            held.push_async_callback(leadership.resign)
+            await leadership.campaign()
+            service = self._make_service(candidacy.store)
+            try:
+                await service.start()
+            except BaseException:
+                self.stats.failed += 1
+                raise
+            held.push_async_callback(service.close)
+            held.callback(service.end_watches)
+            held.callback(self._stop_serving)
+            self._led, self._trouble = (leadership, service), None
+            self.stats.is_leading, self.stats.won = 1, self.stats.won + 1
+            _log.info("meta_leads", version=await service.read_version())
+            while not leadership.lost.is_set() and not service.is_broken:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        await leadership.lost.wait()
+
+    def _stop_serving(self) -> None:
+        self._led = None
+        self.stats.is_leading = 0

@@ -1,0 +1,134 @@
+"""Several instances, one of which leads: who asks another one is sent there, and a watch outlives its leader."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from stratalog.meta_api.attempts import RetryPolicy
+from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.model.commands import AllocateProducerIds, CreateTopic, RegisterNode
+from stratalog.model.errors import NotFound, NotLeader
+from stratalog.model.metadata import ChangeSet, NodeInfo
+from support.elections import Instances, instances
+from support.waiting import eventually
+
+NODE = NodeInfo(1, "disk-1", "host", 9092)
+PATIENT = RetryPolicy(attempts=200, attempt_s=5.0, first_pause_s=0.001, longest_pause_s=0.02, silence_s=5.0)
+
+
+async def lead(running: Instances, number: int) -> None:
+    running.elect(number)
+    await eventually(lambda: running.leads(number))
+
+
+async def test_who_does_not_lead_sends_every_request_to_the_one_that_does() -> None:
+    async with instances(3) as running:
+        await lead(running, 1)
+        leader = running.servers[1].address
+        async with aiohttp.ClientSession(running.servers[0].address) as http:
+            for path in ("/v1/cluster", "/v1/snapshot", "/v1/watch?after=0"):
+                async with http.get(path, allow_redirects=False) as response:
+                    assert (response.status, response.headers["Location"]) == (307, leader + path)
+            body = {"node": {"node_id": 1, "storage_id": "a", "host": "h", "port": 1}}
+            # Any client of HTTP follows it, with method and body.
+            async with http.post("/v1/commands/register-node", json=body) as response:
+                assert response.status == 200 and (await response.json())["node_epoch"] == 1
+            async with http.get("/readyz") as response:
+                assert response.status == 200, "it serves, by saying where"
+
+
+async def test_while_nobody_leads_nothing_is_done_and_readiness_says_why() -> None:
+    async with instances(1) as running:
+        client = HttpMetaClient(running.urls, RetryPolicy(attempts=2, first_pause_s=0.001))
+        with pytest.raises(NotLeader, match="nobody leads"):
+            await client.perform(AllocateProducerIds(1))
+        async with aiohttp.ClientSession(running.servers[0].address) as http, http.get("/readyz") as response:
+            assert response.status == 503 and "nobody leads" in await response.text()
+        await client.close()
+
+
+async def test_a_client_finds_the_leader_and_follows_it() -> None:
+    async with instances(3) as running:
+        client = HttpMetaClient(running.urls, PATIENT)
+        first_answer = asyncio.ensure_future(client.perform(AllocateProducerIds(1)))
+        await lead(running, 2)
+        assert (await first_answer).first == 1, "it waited until somebody led"
+        await lead(running, 0)
+        assert (await client.perform(AllocateProducerIds(1))).first == 2
+        await client.close()
+
+
+async def test_instances_that_send_each_other_around_end_in_words_and_not_in_a_circle() -> None:
+    async with instances(2) as running:
+        await lead(running, 0)
+        running.election.elect(None)
+        running.election.seen_leader = running.servers[1].address.removeprefix("http://")
+        await eventually(lambda: not running.leads(0))
+        client = HttpMetaClient(running.urls, RetryPolicy(attempts=3, first_pause_s=0.001))
+        with pytest.raises(NotLeader):
+            await client.perform(AllocateProducerIds(1))
+        await client.close()
+
+
+async def test_a_watch_goes_on_under_the_next_leader_from_its_version() -> None:
+    """Changes that the old leader made durable and told nobody of are told by the new one; no snapshot is taken."""
+    async with instances(2) as running:
+        await lead(running, 0)
+        client = HttpMetaClient(running.urls, PATIENT)
+        await client.perform(RegisterNode(NODE))
+        seen: list[ChangeSet] = []
+
+        async def follow() -> None:
+            async for change_set in client.watch(0):
+                seen.append(change_set)
+
+        following = asyncio.ensure_future(follow())
+        for number in range(6):
+            await lead(running, number % 2)
+            await client.perform(CreateTopic(f"topic-{number}", 2, 1, {}))
+        await eventually(lambda: len(seen) == 7)
+        assert [one.version for one in seen] == list(range(1, 8)), "in order, none twice, none missed"
+        assert not following.done()
+        following.cancel()
+        await client.close()
+
+
+async def test_a_watcher_that_stopped_reading_before_the_failover_is_told_what_it_missed() -> None:
+    async with instances(2) as running:
+        await lead(running, 0)
+        client = HttpMetaClient(running.urls, PATIENT)
+        await client.perform(RegisterNode(NODE))
+        for number in range(5):
+            await client.perform(CreateTopic(f"topic-{number}", 1, 1, {}))
+        await lead(running, 1)
+        watch = client.watch(2)
+        assert [(await anext(watch)).version for _ in range(4)] == [3, 4, 5, 6]
+        with pytest.raises(NotFound, match="ahead"):
+            await anext(client.watch(99))
+        await client.close()
+
+
+async def test_what_a_deposed_leader_still_knows_is_not_read_from_it() -> None:
+    async with instances(2) as running:
+        await lead(running, 0)
+        first = running.instances[0]
+        assert first.leading() is first.leading()
+        running.election.elected = "another"  # nobody told the instance yet: its task has not run
+        with pytest.raises(NotLeader):
+            first.leading()
+
+
+async def test_an_instance_that_stops_gives_the_lead_up_and_answers_what_was_asked() -> None:
+    async with instances(2) as running:
+        await lead(running, 0)
+        client = HttpMetaClient(running.urls, PATIENT)
+        asked = [asyncio.ensure_future(client.perform(AllocateProducerIds(1))) for _ in range(20)]
+        await running.servers[0].close()
+        await running.instances[0].close()
+        await lead(running, 1)
+        firsts = [(await one).first for one in asked]
+        assert len(set(firsts)) == 20, "each once"
+        await client.close()
