@@ -4,7 +4,7 @@ A story is lines. One that begins with `#` is a remark, one that begins with `>`
 what must follow. The follower is node 2; its segment has epoch 3 and begins at offset 100.
 
     > follows [up to N] [durable to N] [fsync] [unclean] [promised F]     first of all: what a start found
-    > record leader 1 isr 1 2 3 [fence F] [ends E] [source N] [sealed by 1 2] [of 1 2 3] [quorum]
+    > record leader 1 isr 1 2 3 [fence F] [ends E] [source N] [sealed by 1 2] [of 1 2 3]
                                        what the metadata say; of: the replicas, 1 2 3 unless said
     > gone                             the metadata name the segment no more
     > node 1 sends 100..105 [epoch E] hw N
@@ -152,7 +152,7 @@ class FollowerStory:
                 raise ValueError(f"no such command: {words}")
 
 
-_NAMES = ("leader", "isr", "fence", "ends", "source", "sealed", "of", "quorum", "by")
+_NAMES = ("leader", "isr", "fence", "ends", "source", "sealed", "of", "by")
 
 
 def _record(words: list[str]) -> SegmentNamed:
@@ -172,7 +172,6 @@ def _record(words: list[str]) -> SegmentNamed:
         fence=one.get("fence", 0),
         end_offset=one.get("ends"),
         source=one.get("source"),
-        is_quorum="quorum" in fields,
         is_sealed="sealed" in fields,
         proven=tuple(fields.get("sealed", ())),
     )
@@ -198,9 +197,9 @@ def _said(effect: FollowerEffect) -> str:
             return "flush"
         case WritePromise(fence):
             return f"write the promise of fence {fence}"
-        case TellPromise(fence, end_offset, is_tail_whole, durable_end):
+        case TellPromise(fence, end_offset, high_watermark, is_tail_whole):
             tail = "whole" if is_tail_whole else "not whole"
-            return f"tell the promise of fence {fence}: ends at {end_offset}, durable to {durable_end}, tail {tail}"
+            return f"tell the promise of fence {fence}: ends at {end_offset}, hw {high_watermark}, tail {tail}"
         case ProveCopy(end_offset):
             return f"prove all up to {end_offset}"
         case TellReplica(end_offset, size_bytes, _):

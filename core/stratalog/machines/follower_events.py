@@ -57,8 +57,6 @@ class SegmentNamed:
     """Set once it is SEALING: nothing is ever added or taken away below."""
     source: int | None = None
     """Who holds everything below `end_offset`, after a recovery."""
-    is_quorum: bool = False
-    """`acks.policy=quorum`: replicas beside the ISR have a voice, too."""
     is_sealed: bool = False
     proven: tuple[int, ...] = ()
     """Who proved the digest of the seal record."""
@@ -230,8 +228,9 @@ class TellPromise:
 
     fence: int
     end_offset: int
+    high_watermark: int
+    """The highest that it was told; this copy may not be there."""
     is_tail_whole: bool
-    durable_end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +242,8 @@ class ProveCopy:
 
 @dataclass(frozen=True, slots=True)
 class TellReplica:
-    """`ReportReplica`, to the meta service. Answer: `ServiceTold` or `ServiceNotTold`."""
+    """`ReportReplica`, to the meta service, again with pauses until it is SEALED. Answer: `ServiceTold` or
+    `ServiceNotTold`."""
 
     end_offset: int
     size_bytes: int

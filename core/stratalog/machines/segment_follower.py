@@ -177,7 +177,10 @@ class SegmentFollower:
             case CopyProven():
                 return self._copy_proven(event)
             case ServiceTold():
-                self._owes_word = False
+                # Of a digest it hears until it seals: others may have to be waited for, or to be given up first.
+                self._owes_word = self.life is FollowerLife.PROVEN
+                if self._owes_word:
+                    self._paused_until_ms = now_ms + _LONGEST_PAUSE_MS
                 return []
             case ServiceNotTold():
                 self._owes_word = True
@@ -340,7 +343,7 @@ class SegmentFollower:
         if record is None or not _is_asked(record) or self.life in _OVER:
             return []
         self._told_fence = self.promised_fence
-        return [TellPromise(self.promised_fence, self.end_offset, self._is_tail_whole, self.durable_offset)]
+        return [TellPromise(self.promised_fence, self.end_offset, self.committed_offset, self._is_tail_whole)]
 
     # The end --------------------------------------------------------------------------------------------------------
     def _prove_at_end(self) -> list[FollowerEffect]:
