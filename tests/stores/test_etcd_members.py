@@ -13,7 +13,6 @@ from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog.model.topic import Topic
 from stratalog_meta import MetaService
 from stratalog_meta.stores.etcd import rpc_pb2 as rpc
-from stratalog_meta.stores.etcd.candidacy import EtcdCandidacy
 from stratalog_meta.stores.etcd.client import EtcdClient, Patience
 from stratalog_meta.stores.etcd.layout import RECORDS
 from stratalog_meta.stores.etcd.leadership import EtcdLeadership
@@ -41,23 +40,23 @@ def prefix() -> bytes:
 
 
 @asynccontextmanager
-async def meta_service(members: EtcdServers, prefix: bytes) -> AsyncIterator[tuple[MetaWorld, EtcdCandidacy]]:
-    """As a process composes it."""
-    candidacy = EtcdCandidacy(f"{members.url}/{prefix.decode().strip('/')}", "127.0.0.1:1")
-    await candidacy.leadership.campaign()
-    clock = HandClock()
-    service = MetaService(candidacy.store, clock)
-    await service.start()
-    try:
-        yield MetaWorld(service, service, clock, None), candidacy
-    finally:
-        await service.close()
-        await candidacy.close()
+async def meta_service(members: EtcdServers, prefix: bytes) -> AsyncIterator[tuple[MetaWorld, EtcdLeadership]]:
+    """A service with the patience of the product."""
+    client = EtcdClient(members.endpoints)
+    async with leading(members.endpoints, prefix, client=client) as (_, leadership, store):
+        await store.close()
+        clock = HandClock()
+        service = MetaService(store, clock)
+        await service.start()
+        try:
+            yield MetaWorld(service, service, clock, None), leadership
+        finally:
+            await service.close()
 
 
 async def written_through(members: EtcdServers, prefix: bytes, fault: Callable[[], None]) -> None:
     """Topics are made one after the other while the fault happens: none is refused, lost or made twice."""
-    async with meta_service(members, prefix) as (world, candidacy):
+    async with meta_service(members, prefix) as (world, leadership):
         await world.node()
         made: list[str] = []
 
@@ -70,7 +69,7 @@ async def written_through(members: EtcdServers, prefix: bytes, fault: Callable[[
         await eventually(lambda: len(made) > 10)
         await asyncio.to_thread(fault)
         await making
-        assert candidacy.leadership.is_leading, "the lease outlives an election of etcd"
+        assert leadership.is_leading, "the lease outlives an election of etcd"
         before = await world.client.snapshot()
         assert before.version == 1 + len(made)
     async with meta_service(members, prefix) as (world, _):

@@ -192,7 +192,7 @@ async def test_lost_answers_are_read_back_and_nothing_is_written_twice(etcd: Etc
         for number in range(20):
             await world.topic(f"topic-{number}", shard_count=100 if number == 7 else 1)
         assert (await world.client.snapshot()).version == 21, "each happened once"
-        assert client.stats.read_back > 10
+        assert client.stats.read_back > 10 and client.stats.attempts_failed > 10
         client.is_lossy = False
 
 
@@ -203,12 +203,13 @@ async def test_a_write_that_could_not_be_asked_about_heals_by_loading_again(
     client = MortalClient(etcd.endpoints)
     async with leading(etcd.endpoints, prefix, client=client) as (_, _, store), service_over(store) as world:
         await world.node()
-        client.dies_at(1, is_sent=True)
+        client.dies_at(3, is_sent=True)
         with pytest.raises(OutcomeUnknown):
-            await world.topic("answer-lost")
+            await world.topic("answer-lost", shard_count=200)
         assert world.service.why_no_changes is not None
         client.last = None
         await eventually(lambda: world.service.why_no_changes is None)
+        assert client.stats.redone == 1, "a part, its record, and not all of its operations"
         await world.topic("next")
         assert [topic.name for topic in (await world.client.snapshot()).topics] == ["answer-lost", "next"]
 
@@ -259,6 +260,7 @@ async def test_one_of_several_leads_and_the_others_know_where(etcd: EtcdServers,
     await first.resign()
     await waiting
     assert second.is_leading and second.leader_address() == "127.0.0.1:2" and first.lost.is_set()
+    assert first.leader_address() is None, "it looks no more"
     third = EtcdLeadership(client, prefix, "127.0.0.1:3")
     waiting = asyncio.ensure_future(third.campaign())
     await eventually(lambda: third.leader_address() == "127.0.0.1:2")

@@ -158,6 +158,7 @@ class EtcdLeadership:
         if self._lost.is_set():
             return
         self._lost.set()
+        self._seen = None
         if self._revision:
             _log.warning("meta_leadership_lost", address=self._address, why=why)
 
