@@ -68,7 +68,10 @@ class Keys:
                 )
 
 
-def next_limit(page: rpc.RangeResponse) -> int:
-    """How many keys to ask for after `page`."""
-    size = sum(len(pair.key) + len(pair.value) for pair in page.kvs)
-    return max(1, min(10 * FIRST_LIMIT, PAGE_BYTES * len(page.kvs) // max(size, 1)))
+def following(request: rpc.RangeRequest, page: rpc.RangeResponse) -> rpc.RangeRequest | None:
+    """The request for what comes behind `page`, the answer to `request`; None behind the last one."""
+    if not page.more:
+        return None
+    limit = max(1, min(10 * FIRST_LIMIT, PAGE_BYTES * len(page.kvs) // max(page.ByteSize(), 1)))
+    key = page.kvs[-1].key + b"\x00"
+    return rpc.RangeRequest(key=key, range_end=request.range_end, limit=limit, revision=request.revision)

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import grpc
@@ -26,16 +26,20 @@ from stratalog.model.errors import Corrupt, DiskFull, LimitExceeded, OutcomeUnkn
 from stratalog.telemetry.logs import logger
 from stratalog_meta.stores import encoding
 from stratalog_meta.stores.etcd import layout, redo, requests
+from stratalog_meta.stores.etcd import rpc_pb2 as rpc
 from stratalog_meta.stores.etcd.client import EtcdAway, EtcdClient, EtcdRefused, NoSpace
 from stratalog_meta.stores.etcd.layout import Delete, Operation, Put
 from stratalog_meta.stores.etcd.leadership import EtcdLeadership
 from stratalog_meta.stores.etcd.outcome import Fence, Outcome, Seen, outcome_of
-from stratalog_meta.stores.etcd.split import Large, Together, chunks, split
+from stratalog_meta.stores.etcd.split import Large, Step, Together, chunks, split
 from stratalog_meta.stores.meta_store import WriteRefused
 
 COMPACT_EVERY_S: Final = 300.0
 _LOADS: Final = 5
 """Attempts at a load that another's compaction, or a late write of this process, cut short."""
+
+_MANY_WRITES: Final = 500
+"""From so many on the loop would wait for their encoding: a thread does it."""
 
 _log = logger(__name__)
 
@@ -105,7 +109,7 @@ class EtcdStore:
         kept = 0
         try:
             await self._carry_out()
-            for step in split((list(encoding.encode(command)) for command in commands), self._long_keys):
+            for step in await self._steps(commands):
                 match step:
                     case Together(count, operations):
                         await self._commit(operations)
@@ -119,6 +123,13 @@ class EtcdStore:
         except BaseException:
             self._fence = None  # `load` is the only way on
             raise
+
+    async def _steps(self, commands: Sequence[Sequence[TableWrite]]) -> list[Step]:
+        def steps() -> list[Step]:
+            return list(split((list(encoding.encode(command)) for command in commands), self._long_keys))
+
+        many = sum(map(len, commands)) >= _MANY_WRITES
+        return await asyncio.to_thread(steps) if many else steps()
 
     async def close(self) -> None:
         self._fence = None
@@ -179,7 +190,7 @@ class EtcdStore:
 
     # A command larger than a transaction ----------------------------------------------------------------------------
     async def _write_down(self, operations: list[Operation]) -> None:
-        written = redo.write_down(operations)
+        written = await asyncio.to_thread(redo.write_down, operations)
         for number, part in enumerate(written.parts):
             await self._commit([Put(layout.numbered(layout.REDO_PARTS, number), part)])
         await self._commit([Put(layout.REDO, written.record)])
@@ -202,11 +213,7 @@ class EtcdStore:
         await self._commit([])  # from here on nothing that was sent earlier can happen
         await self._finish_redo()
         revision = self._fence.turn_revision
-        pieces = dict(await self._read(layout.PIECES, revision))
-        records = await self._read(layout.RECORDS, revision)
-        self._long_keys = {key.removeprefix(layout.RECORDS) for key, value in records if layout.is_long(value)}
-        whole = layout.whole_records(records, pieces, self._source)
-        loaded = await asyncio.to_thread(lambda: list(encoding.decode(whole, self._source)))
+        loaded = await asyncio.to_thread(self._decoded, revision, asyncio.get_running_loop())
         if self._compacting is None:
             self._compacting = asyncio.get_running_loop().create_task(self._compact(), name="meta-compaction")
         return loaded
@@ -214,7 +221,8 @@ class EtcdStore:
     async def _finish_redo(self) -> None:
         """A redo record is a command that was answered, or may have been: carry it out. Parts alone are nothing."""
         assert self._fence is not None
-        found = dict(await self._read(layout.REDO, self._fence.turn_revision))
+        loop, revision = asyncio.get_running_loop(), self._fence.turn_revision
+        found = await asyncio.to_thread(lambda: dict(self._pairs(layout.REDO, revision, loop)))
         if not found:
             return
         record = found.pop(layout.REDO, None)
@@ -229,17 +237,31 @@ class EtcdStore:
         self._client.stats.redone += 1
         _log.info("etcd_redo_finished", source=self._source, parts=len(names))
 
-    async def _read(self, prefix: bytes, revision: int) -> list[tuple[bytes, bytes]]:
-        """Everything below `prefix` as it was at `revision`, in key order."""
-        items: list[tuple[bytes, bytes]] = []
-        request = self._keys.page(prefix, revision)
-        while True:
-            answer = await self._client.range(request)
-            items += ((self._keys.without_prefix(pair.key), pair.value) for pair in answer.kvs)
-            if not answer.more:
-                return items
-            request.key = answer.kvs[-1].key + b"\x00"
-            request.limit = requests.next_limit(answer)
+    def _decoded(self, revision: int, loop: asyncio.AbstractEventLoop) -> list[StoredRecord]:
+        """In a thread: hundreds of thousands of records take seconds, in which the lease must be renewed."""
+        pieces = dict(self._pairs(layout.PIECES, revision, loop))
+        whole = layout.whole_records(self._records(revision, loop), pieces, self._source)
+        return list(encoding.decode(whole, self._source))
+
+    def _records(self, revision: int, loop: asyncio.AbstractEventLoop) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in self._pairs(layout.RECORDS, revision, loop):
+            if layout.is_long(value):
+                self._long_keys.add(key.removeprefix(layout.RECORDS))
+            yield key, value
+
+    def _pairs(self, prefix: bytes, revision: int, loop: asyncio.AbstractEventLoop) -> Iterator[tuple[bytes, bytes]]:
+        """Everything below `prefix` as it was at `revision`, in key order. In a thread: while one page is read, the
+        loop asks for the next."""
+        first = self._keys.page(prefix, revision)
+        request: rpc.RangeRequest | None = first
+        coming = asyncio.run_coroutine_threadsafe(self._client.range(first), loop)
+        while request is not None:
+            page = coming.result()
+            request = requests.following(request, page)
+            if request is not None:
+                coming = asyncio.run_coroutine_threadsafe(self._client.range(request), loop)
+            for pair in page.kvs:
+                yield self._keys.without_prefix(pair.key), pair.value
 
     # Old revisions --------------------------------------------------------------------------------------------------
     async def _compact(self) -> None:
