@@ -22,9 +22,12 @@ from stratalog.machines.chain_events import (
     DropEmptySegment,
     EmptySegmentKept,
     FlushSegment,
+    HandOver,
     NameActive,
+    NameSuccessor,
     OpeningFailed,
     OpenSegment,
+    PrepareSuccessorOf,
     ProposeIsrOf,
     RefuseBatches,
     RollConfirmed,
@@ -35,6 +38,7 @@ from stratalog.machines.chain_events import (
     SegmentLeft,
     SegmentOpened,
     ShardStopped,
+    SuccessorNamed,
     TellReaders,
 )
 from stratalog.machines.chain_invariants import check_chain
@@ -47,6 +51,7 @@ from stratalog.machines.leader_events import (
     RefuseBatch,
     RollAsked,
     RollPolicy,
+    SegmentRecord,
     TimePassed,
 )
 from stratalog.machines.producer_table import ProducerTable
@@ -144,6 +149,9 @@ class ShardShell:
                     self._answer(batch, why)
             case NameActive():
                 return self._name_active()
+            case NameSuccessor():
+                assert self.chain.active is not None
+                return SuccessorNamed(self.node.node_id, self.chain.active.replicas)
             case OpenSegment():
                 return self._open(effect)
             case DoubtCopy(epoch, reason):
@@ -159,7 +167,9 @@ class ShardShell:
                 self.node.spawn(self._drop_empty(epoch, log_start_offset))
             case SealSegment(epoch):
                 self._seal_later(self._key_of(epoch))
-            case ProposeIsrOf():
+            case PrepareSuccessorOf():
+                pass  # one node goes on behind itself
+            case ProposeIsrOf() | HandOver():
                 raise AssertionError("nobody follows yet")
             case _:
                 assert_never(effect)
@@ -228,7 +238,7 @@ class ShardShell:
             segments = self.node.view.segments(self.key)
             previous = segments[-2].seal if len(segments) > 1 else None
             inherited = previous.producers if previous else ()
-        return ActiveNamed(segment.key, segment.leader, segment.isr, ProducerTable(inherited))
+        return ActiveNamed(segment.key, SegmentRecord.of(segment), ProducerTable(inherited))
 
     def _open(self, effect: OpenSegment) -> ChainEvent:
         key = effect.leader.key

@@ -23,9 +23,12 @@ from stratalog.machines.chain_events import (
     DropEmptySegment,
     EmptySegmentKept,
     FlushSegment,
+    HandOver,
     NameActive,
+    NameSuccessor,
     OpeningFailed,
     OpenSegment,
+    PrepareSuccessorOf,
     ProposeIsrOf,
     RefuseBatches,
     RollConfirmed,
@@ -36,6 +39,8 @@ from stratalog.machines.chain_events import (
     SegmentLeft,
     SegmentOpened,
     ShardStopped,
+    SuccessorNamed,
+    SuccessorUnknown,
     TellReaders,
 )
 from stratalog.machines.chain_invariants import check_chain
@@ -46,14 +51,17 @@ from stratalog.machines.leader_events import (
     FenceRaised,
     FollowerFetched,
     IsrCommitted,
+    LagChecked,
     LeaderLife,
     OfferedBatch,
     PersistBatches,
     RefuseBatch,
     RollAsked,
     RollPolicy,
+    SegmentRecord,
 )
 from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shard_chain import ShardChain
 from stratalog.machines.shard_life import Life, Stop, StopCause
 from stratalog.model.append import AppendFailure
@@ -80,6 +88,11 @@ class ChainLife(RuleBasedStateMachine):
         """Epoch -> its end, as the meta service knows it."""
         self.held = {FOLLOWER: 0}
         self.isr: dict[int, tuple[int, ...]] = {0: (NODE, FOLLOWER)}
+        """As the meta service has it. Of a segment that it does not know: as it will open it."""
+        self.next: tuple[int, ...] | None = (NODE,)
+        """Prepared as replicas, the leader first."""
+        self.moved = False
+        """Another node goes on: this one will not lead again."""
         self.fenced: set[int] = set()
         self.lost: set[int] = set()
         self.sealed: list[int] = []
@@ -117,21 +130,36 @@ class ChainLife(RuleBasedStateMachine):
                 for batch in batches:
                     self.answer(batch, why.name)
             case NameActive():
-                return ActiveNamed(self.listed, NODE, self.isr[0], ProducerTable())
+                if self.moved:
+                    return ActiveNamed(self.listed, SegmentRecord(FOLLOWER, (FOLLOWER,), (FOLLOWER,), 0), None)
+                record = SegmentRecord(NODE, (NODE, FOLLOWER), self.isr[0], 0)
+                return ActiveNamed(self.listed, record, ProducerTable())
+            case NameSuccessor(epoch):
+                assert self.chain.active is not None and self.chain.active.key.epoch == epoch
+                return SuccessorNamed(self.next[0], self.next) if self.next else SuccessorUnknown()
+            case HandOver(epoch):
+                self.begun[epoch + 1] = len(self.log)
+                self.moved = True
             case OpenSegment(leader):
                 if self.disk_fails:
                     return OpeningFailed(AppendFailure.NO_ROOM, "full")
                 assert leader.key.base_offset == len(self.log)
                 self.begun[leader.key.epoch] = leader.key.base_offset
-                self.isr.setdefault(leader.key.epoch, leader.isr)
+                if leader.key.epoch not in self.isr:
+                    # Not all that were prepared need be there when it is opened.
+                    self.isr[leader.key.epoch] = leader.isr if self.number % 2 else (NODE,)
                 return SegmentOpened()
             case FlushSegment() | ConfirmRoll() | SealSegment() | DropEmptySegment():
                 known = [leader.key.epoch for leader in self.chain.ended]
                 assert effect.epoch in known, f"{effect} is about a segment that is gone"
                 self.due.append(effect)
-            case ProposeIsrOf() | DoubtCopy() | TellReaders():
+            case ProposeIsrOf() | PrepareSuccessorOf() | DoubtCopy() | TellReaders():
                 pass
         return None
+
+    @property
+    def led(self) -> list[SegmentLeader]:
+        return [*self.chain.ended, *filter(None, [self.chain.active])]
 
     def answer(self, batch: OfferedBatch, said: str) -> None:
         assert batch.slot not in self.answers, f"{batch.slot}: {self.answers[batch.slot]}, and now {said}"
@@ -196,6 +224,23 @@ class ChainLife(RuleBasedStateMachine):
     def roll(self) -> None:
         self.step(RollAsked())
 
+    @rule(replicas=st.sampled_from([(NODE,), (NODE, FOLLOWER), None]))
+    def prepare(self, replicas: tuple[int, ...] | None) -> None:
+        self.next = replicas
+
+    @precondition(lambda self: self.number > 20)
+    @rule()
+    def prepare_elsewhere(self) -> None:
+        self.next = (FOLLOWER, NODE)
+
+    @precondition(lambda self: self.led)
+    @rule()
+    def look_for_lag(self) -> None:
+        """Nothing comes of what is proposed."""
+        self.now_ms += 20_000
+        for leader in self.led:
+            self.step(SegmentHeard(leader.key.epoch, LagChecked(self.now_ms)))
+
     @rule(fails=st.booleans())
     def disk(self, fails: bool) -> None:
         self.disk_fails = fails
@@ -204,26 +249,23 @@ class ChainLife(RuleBasedStateMachine):
     def policy(self, is_fsync: bool) -> None:
         self.is_fsync = is_fsync
 
-    @precondition(lambda self: self.chain.active is not None)
+    @precondition(lambda self: self.led)
     @rule(data=st.data())
     def flush(self, data: st.DataObject) -> None:
-        leaders = [*self.chain.ended, self.chain.active]
-        leader = data.draw(st.sampled_from(leaders))
-        assert leader is not None
+        leader = data.draw(st.sampled_from(self.led))
         if leader.key.epoch not in self.lost:
             self.step(SegmentHeard(leader.key.epoch, BatchesPersisted(leader.end_offset)))
 
-    @precondition(lambda self: self.chain.active is not None)
+    @precondition(lambda self: self.led)
     @rule(share=st.floats(0, 1))
     def follow(self, share: float) -> None:
         self.held[FOLLOWER] += int((len(self.log) - self.held[FOLLOWER]) * share)
-        for leader in [*self.chain.ended, self.chain.active]:
-            assert leader is not None
+        for leader in self.led:
             at = min(self.held[FOLLOWER], leader.end_offset)
-            if FOLLOWER in leader.isr and at >= leader.key.base_offset:
+            if at >= leader.key.base_offset:
                 self.step(SegmentHeard(leader.key.epoch, FollowerFetched(FOLLOWER, at)))
 
-    @precondition(lambda self: self.chain.active is not None and self.isr[0] != (NODE,))
+    @precondition(lambda self: self.led and self.isr[0] != (NODE,))
     @rule()
     def shrink(self) -> None:
         self.isr[0] = (NODE,)
@@ -246,7 +288,11 @@ class ChainLife(RuleBasedStateMachine):
                 assert end_offset == self.begun[epoch + 1]
                 self.durable_by_meta[epoch] = end_offset
                 self.listed = SegmentKey(SHARD.topic_id, SHARD.shard, epoch + 1, end_offset)
-                self.step(RollConfirmed(epoch, 0 if goes_well else end_offset))
+                opened = None
+                if epoch + 1 in self.isr:
+                    isr = self.isr[epoch + 1]
+                    opened = SegmentRecord(NODE, (NODE, FOLLOWER), isr, 0)
+                self.step(RollConfirmed(epoch, 0 if goes_well else end_offset, opened))
             case SealSegment(epoch):
                 assert epoch in self.durable_by_meta and epoch not in self.lost
                 self.sealed.append(epoch)
@@ -283,7 +329,7 @@ class ChainLife(RuleBasedStateMachine):
 
     @invariant()
     def a_segment_that_is_lost_is_never_acknowledged_again(self) -> None:
-        for leader in [*self.chain.ended, *filter(None, [self.chain.active])]:
+        for leader in self.led:
             if leader.key.epoch in self.lost:
                 assert leader.life in (LeaderLife.FLUSH_FAILED, LeaderLife.FENCED)
         if self.lost:

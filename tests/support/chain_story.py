@@ -13,8 +13,15 @@ what must follow. The node is number 1, the shard's first segment has epoch 0, a
     > flush of E fails         and what the disk holds is not known any more
     > ended flushed|held       flushes of ended segments are done at once / held until `ended flushed`
     > meta away|back|refuses   it confirms rolls later / now / says that another leads
-    > isr E 1 2                the ISR of segment E is now these; `first isr 1 2`: of the first one, before it is opened
-    > follower N has OFFSET of E
+    > isr E 1 2                the ISR of segment E is now these; `first isr 1 2 [of 1 2 3]`: of the first one, before
+                               it is opened, and its replicas
+    > first of 2               another node leads the first one; `first lacks producers`: they are not known here
+    > next of 1 2 3 [isr 1 2]  these are prepared as replicas of the segment that follows, the first one leads it, and
+                               so is its ISR when it is opened; `next unknown`: nobody is
+    > needs N / > by quorum    how many must be in sync for acks=all / most of the replicas, whoever is in sync
+    > follower N[/LIFE] has OFFSET of E
+    > look for lag in E        at its followers; one lags that did not reach in 30,000 ms where the end was
+    > record E leader N fence F    what the watch tells of it
     > fence E                  the meta service seals it without us
     > drops held|fail          deletions of empty segments are held / those that are held fail
     > deleted / > fault        the topic is gone / something unforeseen
@@ -28,6 +35,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections import deque
+from dataclasses import replace
 
 from stratalog.machines.chain_events import (
     AcknowledgeBatches,
@@ -41,9 +49,12 @@ from stratalog.machines.chain_events import (
     DropEmptySegment,
     EmptySegmentKept,
     FlushSegment,
+    HandOver,
     NameActive,
+    NameSuccessor,
     OpeningFailed,
     OpenSegment,
+    PrepareSuccessorOf,
     ProposeIsrOf,
     RefuseBatches,
     RollConfirmed,
@@ -56,6 +67,8 @@ from stratalog.machines.chain_events import (
     ServiceBegun,
     ShardRecovered,
     ShardStopped,
+    SuccessorNamed,
+    SuccessorUnknown,
     TellReaders,
 )
 from stratalog.machines.chain_invariants import check_chain
@@ -66,11 +79,15 @@ from stratalog.machines.leader_events import (
     FenceRaised,
     FollowerFetched,
     IsrCommitted,
+    LagChecked,
     OfferedBatch,
     PersistBatches,
+    PolicyChanged,
+    RecordHeard,
     RefuseBatch,
     RollAsked,
     RollPolicy,
+    SegmentRecord,
     TimePassed,
 )
 from stratalog.machines.producer_table import ProducerTable
@@ -103,6 +120,13 @@ class ChainStory:
         self.holds_ended_flushes = False
         self.meta = "back"
         self.first_isr: tuple[int, ...] = (NODE,)
+        self.first_replicas: tuple[int, ...] = (NODE,)
+        self.first_leader = NODE
+        self.has_producers = True
+        self.next: tuple[int, ...] | None = (NODE,)
+        """Prepared as replicas; the first one leads."""
+        self.next_isr: tuple[int, ...] | None = None
+        """None: all of them."""
         self.listed = SegmentKey(SHARD.topic_id, SHARD.shard, 0, 0)
         """What the meta service lists as active."""
         self.log_start = 0
@@ -139,7 +163,7 @@ class ChainStory:
                 self.step(RollAsked())
             case ["wait", span_ms]:
                 self.now_ms += int(span_ms)
-                self.step(TimePassed())
+                self.step(TimePassed(self.now_ms))
             case ["disk", state]:
                 self.disk = state
             case ["flushes", speed]:
@@ -160,12 +184,34 @@ class ChainStory:
                     self._confirm(roll)
                 self._run()
             case ["first", "isr", *nodes]:
-                self.first_isr = tuple(map(int, nodes))
+                at = nodes.index("of") if "of" in nodes else len(nodes)
+                self.first_isr = tuple(map(int, nodes[:at]))
+                self.first_replicas = tuple(map(int, nodes[at + 1 :])) or self.first_isr
+            case ["first", "of", node]:
+                self.first_leader = int(node)
+            case ["first", "lacks", "producers"]:
+                self.has_producers = False
+            case ["next", "unknown"]:
+                self.next = None
+            case ["next", "of", *nodes]:
+                at = nodes.index("isr") if "isr" in nodes else len(nodes)
+                self.next = tuple(map(int, nodes[:at]))
+                self.next_isr = tuple(map(int, nodes[at + 1 :])) or None
+            case ["needs", count]:
+                self.step(PolicyChanged(replace(POLICY, min_insync_replicas=int(count))))
+            case ["by", "quorum"]:
+                self.step(PolicyChanged(replace(POLICY, is_quorum=True)))
             case ["isr", epoch, *nodes]:
                 self.isr_version += 1
                 self.step(SegmentHeard(int(epoch), IsrCommitted(tuple(map(int, nodes)), self.isr_version)))
-            case ["follower", node, "has", offset, "of", epoch]:
-                self.step(SegmentHeard(int(epoch), FollowerFetched(int(node), int(offset))))
+            case ["follower", follower, "has", offset, "of", epoch]:
+                node, _, life = follower.partition("/")
+                self.step(SegmentHeard(int(epoch), FollowerFetched(int(node), int(offset), int(life or 0))))
+            case ["look", "for", "lag", "in", epoch]:
+                self.step(SegmentHeard(int(epoch), LagChecked(self.now_ms)))
+            case ["record", epoch, "leader", node, "fence", fence]:
+                heard = SegmentRecord(int(node), (NODE, 2, 3), (NODE, 2, 3), 0, int(fence))
+                self.step(SegmentHeard(int(epoch), RecordHeard(heard)))
             case ["fence", epoch]:
                 self.step(SegmentHeard(int(epoch), FenceRaised(int(epoch))))
             case ["drops", "held"]:
@@ -250,7 +296,15 @@ class ChainStory:
             case RefuseBatches(batches, why, message):
                 say(f"  {names_of(batches)}: {why.name}, {message}")
             case NameActive():
-                return ActiveNamed(self.listed, NODE, self.first_isr, ProducerTable())
+                record = SegmentRecord(self.first_leader, self.first_replicas, self.first_isr, 0)
+                return ActiveNamed(self.listed, record, ProducerTable() if self.has_producers else None)
+            case NameSuccessor():
+                return SuccessorNamed(self.next[0], self.next) if self.next else SuccessorUnknown()
+            case PrepareSuccessorOf(epoch):
+                if self.next != (NODE,):  # one that is alone with its service does nothing
+                    say(f"  asks meta who follows segment {epoch}")
+            case HandOver(epoch):
+                say(f"  segment {epoch} ended, and another node goes on")
             case OpenSegment(leader):
                 if self.disk != "fine":
                     say(f"  segment {leader.key.epoch} at {leader.key.base_offset} cannot be made")
@@ -290,7 +344,10 @@ class ChainStory:
             self.due.append(ShardStopped(Stop("roll refused: another leads", StopCause.DEPOSED)))
         else:
             self.listed = SegmentKey(SHARD.topic_id, SHARD.shard, roll.epoch + 1, roll.end_offset)
-            self.due.append(RollConfirmed(roll.epoch, self.log_start))
+            assert self.next is not None
+            opened = SegmentRecord(self.next[0], self.next, self.next_isr or self.next, 0)
+            self.first_leader, self.first_isr, self.first_replicas = self.next[0], opened.isr, self.next
+            self.due.append(RollConfirmed(roll.epoch, self.log_start, opened))
 
 
 def batches_of(words: list[str]) -> list[OfferedBatch]:

@@ -3,16 +3,22 @@
 A story is lines. One that begins with `#` is a remark, one that begins with `>` is a command; the lines below it are
 what must follow. The leader is node 1, its segment begins at offset 0 and is full at 100 bytes.
 
-    > leads [with 2 3] [needs N] [unconfirmed] [doubted from OFFSET]    first of all: who else is in the ISR; how many
-                                                 acks=all needs; a roll that meta does not know; an unclean start
+    > leads [with 2 3] [of 2 3 4] [needs N] [by quorum] [unconfirmed] [doubted from OFFSET]    first of all: who else is
+                                                 in the ISR; the other replicas, when they are more; how many acks=all
+                                                 needs, or most of the replicas; a roll that meta does not know; an
+                                                 unclean start
     > offer a b*3 c(50) d!     one turn's batches, as in support.chain_story
     > written / > persisted N / > failed    the batches are in the file / durable below N / not in the file
-    > follower N has OFFSET / > follower N lags
-    > isr 1 2 [version V]      the meta service tells of this ISR
-    > confirmed                it knows this segment
+    > follower N[/LIFE] has OFFSET / > node N began life L
+    > look for lag             at the followers; one lags that did not reach in 30,000 ms where the end was
+    > isr 1 2 version V        the meta service's record has this ISR, or had it once
+    > read back isr 1 2 version V after refusal of 1 2 3     and so does a read begun after it refused that
+                               proposal; `after silence 1 2 3`: after its answer was lost
+    > record [leader N] [of 2 3] isr 1 2 version V [fence F] [sealed]     the whole record, from the watch
+    > confirmed [isr 1 2 [version V]]    it knows this segment, and says who is in sync
     > fence / > flush fails
     > roll / > wait MS         by command / time passes
-    > next segment opened / > next segment failed
+    > next segment opened / > next segment failed / > nobody is next [a b]    and so these are offered again
     > limit BYTES              the topic's segments may be so large from now on
 """
 
@@ -30,20 +36,26 @@ from stratalog.machines.leader_events import (
     FenceRaised,
     FlushFailed,
     FollowerFetched,
-    FollowerLagged,
     IsrCommitted,
+    LagChecked,
     LeaderEffect,
     LeaderEvent,
+    LifeBegan,
     OpeningConfirmed,
     PersistBatches,
     PersistFailed,
     PolicyChanged,
+    PrepareSuccessor,
+    ProposalReadBack,
     ProposeIsr,
+    RecordHeard,
     RefuseBatch,
     RollAsked,
     RollFailed,
     RollPolicy,
+    RollPutOff,
     RollSegment,
+    SegmentRecord,
     StopLeading,
     SuccessorOpened,
     TimePassed,
@@ -62,6 +74,7 @@ class LeaderStory:
         self.now_ms = 0
         self.leader = SegmentLeader(KEY, 1, POLICY, ProducerTable(), isr=(1,))
         self.out: list[str] = []
+        self.proposals: list[ProposeIsr] = []
 
     def play(self, story: str) -> str:
         """The story with what really happened; equal to the story when it is true."""
@@ -84,17 +97,20 @@ class LeaderStory:
             self._begin(words[1:])
             return
         for effect in self.leader.step(self._event(words), self.now_ms):
+            if isinstance(effect, ProposeIsr):
+                self.proposals.append(effect)
             self.out.append(f"  {_said(effect)}")
 
     def _begin(self, words: list[str]) -> None:
-        others = list(takewhile(str.isdigit, words[words.index("with") + 1 :])) if "with" in words else []
         needed = int(words[words.index("needs") + 1]) if "needs" in words else 1
+        others = _nodes_after("with", words)
         self.leader = SegmentLeader(
             KEY,
             1,
-            RollPolicy(POLICY.segment_bytes, POLICY.segment_ms, needed),
+            RollPolicy(POLICY.segment_bytes, POLICY.segment_ms, needed, is_quorum="quorum" in words),
             ProducerTable(),
-            isr=(1, *map(int, others)),
+            isr=(1, *others),
+            replicas=(1, *(_nodes_after("of", words) or others)),
             is_confirmed="unconfirmed" not in words,
             is_tail_doubted="doubted" in words,
             end_offset=int(words[-1]) if "doubted" in words else None,
@@ -110,14 +126,24 @@ class LeaderStory:
                 return BatchesPersisted(int(offset))
             case ["failed"]:
                 return PersistFailed()
-            case ["follower", node, "has", offset]:
-                return FollowerFetched(int(node), int(offset))
-            case ["follower", node, "lags"]:
-                return FollowerLagged(int(node))
+            case ["follower", follower, "has", offset]:
+                node, _, life = follower.partition("/")
+                return FollowerFetched(int(node), int(offset), int(life or 0))
+            case ["node", node, "began", "life", life]:
+                return LifeBegan(int(node), int(life))
+            case ["look", "for", "lag"]:
+                return LagChecked(self.now_ms)
             case ["isr", *nodes, "version", version]:
                 return IsrCommitted(tuple(map(int, nodes)), int(version))
-            case ["confirmed"]:
-                return OpeningConfirmed()
+            case ["read", "back", "isr", *_]:
+                proposed = _nodes_after("of", words) or _nodes_after("silence", words)
+                proposal = next(p for p in reversed(self.proposals) if p.isr == proposed)
+                isr, version = _nodes_after("isr", words), int(words[words.index("version") + 1])
+                return ProposalReadBack(proposal, isr, version, "refusal" in words)
+            case ["record", *_]:
+                return RecordHeard(self._record(words))
+            case ["confirmed", *rest]:
+                return OpeningConfirmed(self._record(rest) if rest else None)
             case ["fence"]:
                 return FenceRaised(1)
             case ["flush", "fails"]:
@@ -131,10 +157,28 @@ class LeaderStory:
                 return SuccessorOpened(self.leader.producers.snapshot())
             case ["next", "segment", "failed"]:
                 return RollFailed()
+            case ["nobody", "is", "next", *batches]:
+                return RollPutOff(batches_of(batches))
             case ["limit", size_bytes]:
                 return PolicyChanged(RollPolicy(int(size_bytes), POLICY.segment_ms))
             case _:
                 raise ValueError(f"no such command: {words}")
+
+    def _record(self, words: list[str]) -> SegmentRecord:
+        return SegmentRecord(
+            leader=None if "sealed" in words else int(words[words.index("leader") + 1]) if "leader" in words else 1,
+            replicas=(1, *_nodes_after("of", words)) if "of" in words else self.leader.replicas,
+            isr=_nodes_after("isr", words),
+            isr_version=int(words[words.index("version") + 1]) if "version" in words else 0,
+            fence=int(words[words.index("fence") + 1]) if "fence" in words else 0,
+            is_open="sealed" not in words,
+        )
+
+
+def _nodes_after(word: str, words: list[str]) -> tuple[int, ...]:
+    if word not in words:
+        return ()
+    return tuple(map(int, takewhile(str.isdigit, words[words.index(word) + 1 :])))
 
 
 def _said(effect: LeaderEffect) -> str:
@@ -152,5 +196,7 @@ def _said(effect: LeaderEffect) -> str:
             return f"roll at {end_offset}" + (f", {names_of(remaining)} to the next segment" if remaining else "")
         case ProposeIsr(isr, version):
             return f"propose ISR {' '.join(map(str, isr))} under version {version}"
+        case PrepareSuccessor():
+            return "have the next segment prepared"
         case StopLeading():
             return "stop leading"

@@ -26,9 +26,11 @@ class Follows(NamedTuple):
     token: int
 
 
-async def register(rig: ServeRig, node_id: int) -> Follows:
-    """A life of another node, as the node on the bench hears of it."""
-    told = await rig.meta.service.perform(RegisterNode(NodeInfo(node_id, f"disk-{node_id}", "elsewhere", 9092)))
+async def register(rig: ServeRig, node_id: int, *, was_stopped: bool = False) -> Follows:
+    """A life of another node, as the node on the bench hears of it. It keeps its place in every ISR if it had stopped
+    in order."""
+    info = NodeInfo(node_id, f"disk-{node_id}", "elsewhere", 9092)
+    told = await rig.meta.service.perform(RegisterNode(info, was_stopped=was_stopped))
     await eventually(lambda: (node := rig.catalog.node(node_id)) is not None and node.token == told.token)
     return Follows(node_id, told.token)
 

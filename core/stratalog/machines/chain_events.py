@@ -12,15 +12,19 @@ from stratalog.machines.leader_events import (
     BatchesWritten,
     FenceRaised,
     FollowerFetched,
-    FollowerLagged,
     IsrCommitted,
+    LagChecked,
     LeaderStatus,
+    LifeBegan,
     OfferedBatch,
     PersistBatches,
     PolicyChanged,
+    ProposalReadBack,
     ProposeIsr,
+    RecordHeard,
     RefuseBatch,
     RollAsked,
+    SegmentRecord,
     TimePassed,
 )
 from stratalog.machines.producer_table import ProducerTable
@@ -53,15 +57,27 @@ class ActiveNamed:
     """Answers `NameActive`: the segment that the meta service lists as active."""
 
     key: SegmentKey
-    leader: int | None
-    isr: tuple[int, ...]
-    producers: ProducerTable
-    """As they were at the end of the segment before."""
+    record: SegmentRecord
+    producers: ProducerTable | None
+    """As they were at the end of the segment before. None: not known here; without them repetitions would get in."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveUnknown:
     """Answers `NameActive`: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessorNamed:
+    """Answers `NameSuccessor`: this was prepared, and the service that confirms the roll answered lately."""
+
+    leader: int
+    replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessorUnknown:
+    """Answers `NameSuccessor`: the roll could not be confirmed soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +98,16 @@ class SegmentHeard:
     """News for the leader of one segment that is not sealed yet: a late flush, a follower, the meta service."""
 
     epoch: int
-    event: BatchesPersisted | FollowerFetched | FollowerLagged | IsrCommitted | FenceRaised
+    event: (
+        BatchesPersisted
+        | FollowerFetched
+        | LifeBegan
+        | LagChecked
+        | IsrCommitted
+        | ProposalReadBack
+        | RecordHeard
+        | FenceRaised
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +131,8 @@ class RollConfirmed:
 
     epoch: int
     log_start_offset: int
+    opened: SegmentRecord | None = None
+    """The next one, as it was opened. None: as it was prepared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +147,10 @@ class SegmentLeft:
     """It is sealed or deleted: whatever else is heard of it concerns nobody here."""
 
     epoch: int
+
+
+RollNews: TypeAlias = SegmentFlushed | RollConfirmed | EmptySegmentKept | SegmentLeft
+"""What moves the order of confirmations on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +189,8 @@ ChainEvent: TypeAlias = (
     | AppendFailed
     | ActiveNamed
     | ActiveUnknown
+    | SuccessorNamed
+    | SuccessorUnknown
     | SegmentOpened
     | OpeningFailed
     | SegmentHeard
@@ -198,6 +231,20 @@ class RefuseBatches:
 @dataclass(frozen=True, slots=True)
 class NameActive:
     """Say which segment the meta service lists as active. Answer at once: `ActiveNamed` or `ActiveUnknown`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameSuccessor:
+    """Say who was prepared to go on behind this segment. Answer at once: `SuccessorNamed` or `SuccessorUnknown`."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """The active segment has ended, and none is active here any more: another node goes on behind it."""
+
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +289,13 @@ class DropEmptySegment:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareSuccessorOf:
+    """Ask the meta service who goes on behind a segment; the next `NameSuccessor` is answered by what came of it."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProposeIsrOf:
     """Ask the meta service for a segment's ISR (compare-and-set)."""
 
@@ -262,10 +316,20 @@ class TellReaders:
     """The shard stopped: whoever waits for more must hear of it."""
 
 
-RollEffect: TypeAlias = FlushSegment | ConfirmRoll | SealSegment | DropEmptySegment | ProposeIsrOf
+RollEffect: TypeAlias = FlushSegment | ConfirmRoll | SealSegment | DropEmptySegment | PrepareSuccessorOf | ProposeIsrOf
 """Work beside the turns, about one segment that is not sealed yet."""
 
-RareEffect: TypeAlias = RefuseBatch | RefuseBatches | NameActive | OpenSegment | DoubtCopy | TellReaders | RollEffect
+RareEffect: TypeAlias = (
+    RefuseBatch
+    | RefuseBatches
+    | NameActive
+    | NameSuccessor
+    | OpenSegment
+    | HandOver
+    | DoubtCopy
+    | TellReaders
+    | RollEffect
+)
 
 ChainEffect: TypeAlias = PersistBatches | AcknowledgeBatches | RareEffect
 

@@ -10,6 +10,7 @@ from stratalog.machines.producer_table import Duplicate, SequenceFault
 from stratalog.model.append import AppendFailure
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.segment import Segment, SegmentState
 
 
 class OfferedBatch:
@@ -62,11 +63,34 @@ class OfferedBatch:
 
 @dataclass(frozen=True, slots=True)
 class RollPolicy:
-    """When a segment is full or old. Sizes in bytes of batches."""
+    """When a segment is full or old, and what acks=all asks for. Sizes in bytes of batches."""
 
     segment_bytes: int
     segment_ms: int
     min_insync_replicas: int = 1
+    lag_ms: int = 30_000
+    """A follower that has not reached, for so long, where the leader's end was leaves the ISR."""
+    is_quorum: bool = False
+    """acks=all waits for most of the replicas, whoever is in sync; readers see what they hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """What the meta service's record of a segment says about its leading."""
+
+    leader: int | None
+    """None: it is fenced or sealed."""
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    isr_version: int
+    fence: int = 0
+    is_open: bool = True
+    """Its end is not decided."""
+
+    @classmethod
+    def of(cls, segment: Segment) -> SegmentRecord:
+        is_open = segment.state is SegmentState.ACTIVE
+        return cls(segment.leader, segment.replicas, segment.isr, segment.isr_version, segment.fence, is_open)
 
 
 class LeaderLife(Enum):
@@ -106,28 +130,58 @@ class PersistFailed:
 class OpeningConfirmed:
     """The meta service knows this segment (a roll was committed): what is in it may be acknowledged."""
 
+    record: SegmentRecord | None = None
+    """As it was opened. None: as it was prepared."""
+
 
 @dataclass(frozen=True, slots=True)
 class FollowerFetched:
-    """A follower asked for `offset`: it holds everything below."""
+    """A follower asked for `offset`: it holds everything below, in this life."""
 
     node_id: int
     offset: int
+    life_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LifeBegan:
+    """A node was registered anew: what it held before is not known any more."""
+
+    node_id: int
+    life_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LagChecked:
+    """Look who does not keep up. By a clock that is not set."""
+
+    steady_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class IsrCommitted:
-    """The meta service accepted an ISR (or told of a newer one)."""
+    """The meta service's record has, or had, this ISR."""
 
     isr: tuple[int, ...]
     version: int
 
 
 @dataclass(frozen=True, slots=True)
-class FollowerLagged:
-    """A follower in the ISR has not caught up for longer than allowed."""
+class ProposalReadBack:
+    """Answers `ProposeIsr` when it was not told that it was taken: the record, from a read begun after that."""
 
-    node_id: int
+    proposal: ProposeIsr
+    isr: tuple[int, ...]
+    version: int
+    was_refused: bool
+    """The service said no, so it will not be taken later either. Else nobody knows whether it still comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHeard:
+    """The meta service's record of this segment, from its watch or in an answer; perhaps an old one."""
+
+    record: SegmentRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +210,13 @@ class RollFailed:
     """The next segment could not be made: this one goes on."""
 
 
+@dataclass(slots=True)
+class RollPutOff:
+    """There is nobody to go on behind this segment yet: it goes on itself, up to twice its size, with these."""
+
+    batches: list[OfferedBatch]
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyChanged:
     policy: RollPolicy
@@ -168,7 +229,10 @@ class RollAsked:
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """Look at the segment's age."""
+    """Look at the segment's age, and at who lags."""
+
+    steady_ms: int = 0
+    """By a clock that is not set."""
 
 
 LeaderEvent: TypeAlias = (
@@ -178,12 +242,16 @@ LeaderEvent: TypeAlias = (
     | PersistFailed
     | OpeningConfirmed
     | FollowerFetched
+    | LifeBegan
+    | LagChecked
     | IsrCommitted
-    | FollowerLagged
+    | ProposalReadBack
+    | RecordHeard
     | FenceRaised
     | FlushFailed
     | SuccessorOpened
     | RollFailed
+    | RollPutOff
     | PolicyChanged
     | RollAsked
     | TimePassed
@@ -220,7 +288,8 @@ class AnswerDuplicate:
 
 @dataclass(slots=True)
 class Acknowledge:
-    """acks=1 may be answered below `leader_mark`, acks=all (and readers served) below `high_watermark`."""
+    """acks=1 may be answered below `leader_mark`, acks=all (and readers served) below `high_watermark`, where a batch
+    ends."""
 
     leader_mark: int
     high_watermark: int
@@ -235,8 +304,16 @@ class RollSegment:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareSuccessor:
+    """This segment will be full before long: see that it is known who goes on behind it."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProposeIsr:
-    """Ask the meta service for this ISR under `version` (compare-and-set)."""
+    """Ask the meta service for this ISR under `version` (compare-and-set). Answer: `IsrCommitted`, `FenceRaised`, or
+    else `ProposalReadBack`."""
 
     isr: tuple[int, ...]
     version: int
@@ -248,7 +325,14 @@ class StopLeading:
 
 
 LeaderEffect: TypeAlias = (
-    PersistBatches | RefuseBatch | AnswerDuplicate | Acknowledge | RollSegment | ProposeIsr | StopLeading
+    PersistBatches
+    | RefuseBatch
+    | AnswerDuplicate
+    | Acknowledge
+    | RollSegment
+    | PrepareSuccessor
+    | ProposeIsr
+    | StopLeading
 )
 
 

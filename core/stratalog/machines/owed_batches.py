@@ -9,6 +9,8 @@ Source: KAFKA-14312, KAFKA-15591; KAFKA-14920 mends it there in the same way, fo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from stratalog.machines.leader_events import OfferedBatch
 from stratalog.machines.producer_table import ProducerTable, is_before
 
@@ -31,9 +33,13 @@ class OwedBatches:
     def __len__(self) -> int:
         return len(self._owed)
 
-    def refused(self, batch: OfferedBatch, now_ms: int) -> None:
-        """A batch of an idempotent producer is not in the log, or nobody knows, and it may be repeated."""
+    def refused(self, batches: Iterable[OfferedBatch], now_ms: int) -> None:
+        """These, of idempotent producers, are not in the log, or nobody knows, and they may be repeated."""
         self._newest_ms = now_ms
+        for batch in batches:
+            self._refused(batch, now_ms)
+
+    def _refused(self, batch: OfferedBatch, now_ms: int) -> None:
         known = self._owed.get(batch.producer_id)
         if known is not None:
             epoch, sequence, _ = known

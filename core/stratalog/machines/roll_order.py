@@ -10,8 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import assert_never
 
-from stratalog.machines.chain_events import ChainEffect, ConfirmRoll, DropEmptySegment, FlushSegment, SealSegment
+from stratalog.machines.chain_events import (
+    ChainEffect,
+    ConfirmRoll,
+    DropEmptySegment,
+    EmptySegmentKept,
+    FlushSegment,
+    RollConfirmed,
+    RollNews,
+    SealSegment,
+    SegmentFlushed,
+    SegmentLeft,
+)
 from stratalog.machines.leader_events import LeaderLife
 from stratalog.machines.segment_leader import SegmentLeader
 
@@ -28,10 +40,12 @@ class RollStep(Enum):
 class RollOrder:
     """Invariant: one step of one roll is under way."""
 
-    __slots__ = ("_epoch", "step")
+    __slots__ = ("_epoch", "_moving_epoch", "step")
 
     def __init__(self) -> None:
         self.step = RollStep.NOTHING
+        self._moving_epoch = -1
+        """Of the segment behind which another node goes on, until the meta service knows that it ended."""
         self._epoch = -1
         """Of the segment that ended with the roll."""
 
@@ -39,24 +53,45 @@ class RollOrder:
         """The next roll, if it may be told."""
         if self.step is not RollStep.NOTHING:
             return []
-        old = _oldest_unknown(ended, active)
+        old = _oldest_unknown(ended, active) or next((e for e in ended if e.key.epoch == self._moving_epoch), None)
         if old is None or old.life is not LeaderLife.ENDED or not old.is_wholly_committed:
             return []
         self.step, self._epoch = RollStep.FLUSHING, old.key.epoch
         return [FlushSegment(self._epoch)]
 
-    def flushed(self, old: SegmentLeader) -> list[ChainEffect]:
-        if self.step is not RollStep.FLUSHING or old.key.epoch != self._epoch or old.life is not LeaderLife.ENDED:
-            return []
-        self.step = RollStep.CONFIRMING
-        return [ConfirmRoll(self._epoch, old.end_offset)]
+    def moves(self, epoch: int) -> None:
+        """Another node goes on behind that segment."""
+        self._moving_epoch = epoch
 
-    def is_confirming(self, epoch: int) -> bool:
-        return self.step is RollStep.CONFIRMING and epoch == self._epoch
+    def hear(self, event: RollNews, old: SegmentLeader | None) -> list[ChainEffect] | None:
+        """What follows for the segment that it is about, `old` if it is still one of those that are not sealed. None:
+        that is no news."""
+        match event:
+            case SegmentFlushed(epoch):
+                if old is None or self.step is not RollStep.FLUSHING or epoch != self._epoch:
+                    return None
+                if old.life is not LeaderLife.ENDED:
+                    return None
+                self.step = RollStep.CONFIRMING
+                return [ConfirmRoll(epoch, old.end_offset)]
+            case RollConfirmed(epoch, log_start_offset):
+                if old is None or self.step is not RollStep.CONFIRMING or epoch != self._epoch:
+                    return None
+                return self._confirmed(old, log_start_offset)
+            case EmptySegmentKept(epoch):
+                self._leave(epoch)
+                return [SealSegment(epoch)] if old is not None else None
+            case SegmentLeft(epoch):
+                self._leave(epoch)
+                return []
+            case _:
+                assert_never(event)
 
-    def confirmed(self, old: SegmentLeader, log_start_offset: int) -> list[ChainEffect]:
+    def _confirmed(self, old: SegmentLeader, log_start_offset: int) -> list[ChainEffect]:
         """An unclean start leaves an empty segment of each shard that is written to for the first time after it: a
         seal, an index and a manifest of nothing help nobody."""
+        if self._epoch == self._moving_epoch:
+            self._moving_epoch = -1
         base_offset = old.key.base_offset
         if old.end_offset > base_offset or log_start_offset < base_offset:
             self.step = RollStep.NOTHING
@@ -64,7 +99,7 @@ class RollOrder:
         self.step = RollStep.DROPPING
         return [DropEmptySegment(self._epoch, base_offset)]
 
-    def left(self, epoch: int) -> None:
+    def _leave(self, epoch: int) -> None:
         """That segment is no concern any more."""
         if epoch == self._epoch:
             self.step = RollStep.NOTHING

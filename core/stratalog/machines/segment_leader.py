@@ -8,8 +8,11 @@ Source: docs/design.md section 3, rules 1-6.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import assert_never
 
+from stratalog.machines.followers import Followers
+from stratalog.machines.in_sync import InSync
 from stratalog.machines.leader_events import (
     Acknowledge,
     AnswerDuplicate,
@@ -19,23 +22,29 @@ from stratalog.machines.leader_events import (
     FenceRaised,
     FlushFailed,
     FollowerFetched,
-    FollowerLagged,
     IsrCommitted,
+    LagChecked,
     LeaderEffect,
     LeaderEvent,
     LeaderLife,
     LeaderStatus,
+    LifeBegan,
     OfferedBatch,
     OpeningConfirmed,
     PersistBatches,
     PersistFailed,
     PolicyChanged,
+    PrepareSuccessor,
+    ProposalReadBack,
     ProposeIsr,
+    RecordHeard,
     RefuseBatch,
     RollAsked,
     RollFailed,
     RollPolicy,
+    RollPutOff,
     RollSegment,
+    SegmentRecord,
     StopLeading,
     SuccessorOpened,
     TimePassed,
@@ -47,12 +56,17 @@ from stratalog.model.producers import ProducerSnapshot
 
 _TAKES_BATCHES = (LeaderLife.OPEN, LeaderLife.DOUBTED)
 _ACKNOWLEDGES_NOTHING = (LeaderLife.FENCED, LeaderLife.FLUSH_FAILED)
+_PREPARE_AT = 0.5
+"""How full a segment is when who follows it is asked for."""
+_PUT_OFF_FACTOR = 2
+"""How large a segment gets, in its usual sizes, while nobody can go on behind it."""
 
 
 class SegmentLeader:
     """Leads one active segment: appends, acknowledges, rolls.
 
     Invariant: base_offset <= high_watermark <= durable_offset <= end_offset, and the high watermark never falls.
+    Invariant: the high watermark lies where a batch ends.
     Invariant: nothing moves the high watermark before the segment's opening is confirmed, or after a fence.
     Invariant: an offset is given once in an epoch: a leader whose tail is doubted takes no batch, the first rolls it.
     Nothing is set from outside: what happens to it are events, what a start found is told when it is made.
@@ -60,17 +74,18 @@ class SegmentLeader:
     """
 
     __slots__ = (
-        "_follower_offsets",
+        "_ends",
         "_in_flight",
+        "_in_sync",
+        "_limit_bytes",
         "_rolled_from",
         "_undo",
         "durable_offset",
         "end_offset",
         "first_append_ms",
+        "followers",
         "high_watermark",
         "is_confirmed",
-        "isr",
-        "isr_version",
         "key",
         "life",
         "max_timestamp_ms",
@@ -78,7 +93,7 @@ class SegmentLeader:
         "policy",
         "producers",
         "producers_at_end",
-        "proposed_isr",
+        "replicas",
         "size_bytes",
     )
 
@@ -91,7 +106,9 @@ class SegmentLeader:
         *,
         isr: tuple[int, ...],
         isr_version: int = 0,
+        replicas: tuple[int, ...] | None = None,
         end_offset: int | None = None,
+        high_watermark: int | None = None,
         size_bytes: int = 0,
         max_timestamp_ms: int = -1,
         first_append_ms: int | None = None,
@@ -99,18 +116,22 @@ class SegmentLeader:
         is_tail_doubted: bool = False,
         is_ended: bool = False,
     ) -> None:
-        """`is_ended`: found at a start, and known to the meta service to have ended where it ends."""
+        """`isr`: as the record says, or before there is one, all that may come to be in sync. `replicas`: the record's;
+        None: the ISR. `high_watermark`: what is known to be committed, at a batch's end; None: all of it where this
+        node alone is in sync, else nothing. `is_ended`: found at a start, as one that takes no batches any more."""
         self.key = key
         self.node_id = node_id
         self.policy = policy
         self.producers = producers
-        self.isr = isr
-        self.isr_version = isr_version
-        self.proposed_isr: tuple[int, ...] | None = None
+        self._limit_bytes = int(policy.segment_bytes * _PREPARE_AT)
+        """At first where the next one is to be prepared, then where this one is full: one comparison for both."""
+        self._in_sync = InSync(node_id, isr, isr_version)
         self.end_offset = key.base_offset if end_offset is None else end_offset
         self.durable_offset = self.end_offset
         self.is_confirmed = is_confirmed
-        self.high_watermark = self.end_offset if is_confirmed and isr == (node_id,) else key.base_offset
+        is_whole = is_confirmed and isr == (node_id,)
+        known = self.end_offset if is_whole else key.base_offset
+        self.high_watermark = known if high_watermark is None else high_watermark
         self.size_bytes = size_bytes
         self.max_timestamp_ms = max_timestamp_ms
         self.first_append_ms = first_append_ms
@@ -121,7 +142,12 @@ class SegmentLeader:
             self.life = LeaderLife.ENDED
             self.producers_at_end = producers.snapshot()
         self._rolled_from = self.life
-        self._follower_offsets: dict[int, int] = {}
+        self.replicas: tuple[int, ...] = (node_id,)
+        self.followers: Followers | None = None
+        """None: this node is the only replica, and the high watermark never lies within what one turn wrote."""
+        self._ends: deque[int] | None = None
+        """Of batches above the high watermark, where there are followers: they hold whole batches, not whole turns."""
+        self._note_replicas(replicas or (), isr)
         self._undo: list[tuple[int, ProducerSnapshot | None]] = []
         self._in_flight: tuple[int, int, int, int | None] | None = None
 
@@ -140,18 +166,27 @@ class SegmentLeader:
             case PersistFailed():
                 self._undo_append()
                 return []
-            case OpeningConfirmed():
-                self.is_confirmed = True
-                return self._advance()
-            case FollowerFetched(node_id, offset):
-                return self._on_fetch(node_id, offset)
+            case OpeningConfirmed(record):
+                return self._on_confirmed(record)
+            case FollowerFetched(node_id, offset, life_epoch):
+                return self._on_fetch(node_id, offset, life_epoch)
+            case LifeBegan(node_id, life_epoch):
+                if self.followers is not None:
+                    self.followers.life_began(node_id, life_epoch)
+                return []
+            case LagChecked(steady_ms):
+                return self._look_for_lag(steady_ms)
             case IsrCommitted(isr, version):
-                return self._on_isr(isr, version)
-            case FollowerLagged(node_id):
-                return self._propose(tuple(n for n in self.isr if n != node_id)) if node_id != self.node_id else []
+                self._note_replicas(self.replicas, isr)
+                return self._advance() if self._in_sync.heard(isr, version) else []
+            case ProposalReadBack(proposal, isr, version, was_refused):
+                self._note_replicas(self.replicas, isr)
+                is_news = self._in_sync.read_back(proposal, isr, version, was_refused=was_refused)
+                return self._advance() if is_news else []
+            case RecordHeard(record):
+                return self._on_record(record)
             case FenceRaised():
-                self.life = LeaderLife.FENCED
-                return [StopLeading()]
+                return self._end_leading()
             case FlushFailed():
                 if self.life is not LeaderLife.FENCED:
                     self.life = LeaderLife.FLUSH_FAILED
@@ -161,10 +196,16 @@ class SegmentLeader:
                 self.producers_at_end = producers
                 return []
             case RollFailed():
-                if self.life is LeaderLife.ENDED:
-                    self.life = self._rolled_from
+                self._undo_roll()
                 return []
+            case RollPutOff(batches):
+                self._undo_roll()
+                return self._append(batches, now_ms, may_roll=False) if batches else []
             case PolicyChanged(policy):
+                if self._limit_bytes == self.policy.segment_bytes:
+                    self._limit_bytes = policy.segment_bytes
+                else:
+                    self._limit_bytes = int(policy.segment_bytes * _PREPARE_AT)
                 self.policy = policy
                 return []
             case RollAsked():
@@ -176,10 +217,10 @@ class SegmentLeader:
             case _:
                 assert_never(event)
 
-    def _append(self, offered: list[OfferedBatch], now_ms: int) -> list[LeaderEffect]:
+    def _append(self, offered: list[OfferedBatch], now_ms: int, *, may_roll: bool = True) -> list[LeaderEffect]:
         if self.life is not LeaderLife.OPEN:
             if self.life is LeaderLife.DOUBTED:
-                return self._roll(offered)
+                return self._roll(offered) if may_roll else _refuse_full(offered)
             why = AppendFailure.STOPPED if self.life is LeaderLife.FLUSH_FAILED else AppendFailure.NOT_LEADER
             return [RefuseBatch(batch, why) for batch in offered]
         assert self._in_flight is None, "the last PersistBatches was not answered"
@@ -187,8 +228,8 @@ class SegmentLeader:
         accepted: list[OfferedBatch] = []
         before = (self.end_offset, self.size_bytes, self.max_timestamp_ms, self.first_append_ms)
         offset, size, newest = self.end_offset, self.size_bytes, self.max_timestamp_ms
-        limit = self.policy.segment_bytes
-        is_degraded = len(self.isr) < self.policy.min_insync_replicas
+        limit = self._limit_bytes
+        is_degraded = len(self._in_sync.members) < self.policy.min_insync_replicas
         self._undo.clear()
         self.producers.trim()
         remaining: list[OfferedBatch] | None = None
@@ -209,8 +250,13 @@ class SegmentLeader:
                     )
                     continue
             if size + batch.size_bytes > limit and size > 0:
-                remaining = offered[index:]
-                break
+                limit = self.policy.segment_bytes if may_roll else _PUT_OFF_FACTOR * self.policy.segment_bytes
+                if size + batch.size_bytes > limit:
+                    remaining = offered[index:]
+                    break
+                if self._limit_bytes < self.policy.segment_bytes:
+                    self._limit_bytes = self.policy.segment_bytes
+                    effects.append(PrepareSuccessor(self.key.epoch))
             batch.base_offset = offset
             if producer_id >= 0:
                 old = self.producers.record(
@@ -232,11 +278,13 @@ class SegmentLeader:
             self._in_flight = before
             grown = size - self.size_bytes
             self.end_offset, self.size_bytes, self.max_timestamp_ms = offset, size, newest
+            if self._ends is not None:
+                self._ends += [batch.end_offset for batch in accepted]
             if self.first_append_ms is None:
                 self.first_append_ms = now_ms
             effects.append(PersistBatches(accepted, grown, newest, offset))
         if remaining is not None:
-            effects += self._roll(remaining)
+            effects += self._roll(remaining) if may_roll else _refuse_full(remaining)
         return effects
 
     def _roll(self, remaining: list[OfferedBatch]) -> list[LeaderEffect]:
@@ -244,6 +292,10 @@ class SegmentLeader:
             return []
         self._rolled_from, self.life = self.life, LeaderLife.ENDED
         return [RollSegment(self.end_offset, remaining)]
+
+    def _undo_roll(self) -> None:
+        if self.life is LeaderLife.ENDED:
+            self.life = self._rolled_from
 
     def _undo_append(self) -> None:
         if self._in_flight is None:
@@ -253,6 +305,9 @@ class SegmentLeader:
         self._undo.clear()
         self.end_offset, self.size_bytes, self.max_timestamp_ms, self.first_append_ms = self._in_flight
         self._in_flight = None
+        ends = self._ends
+        while ends and ends[-1] > self.end_offset:
+            ends.pop()
         if self.life is LeaderLife.ENDED:
             self.life = LeaderLife.OPEN
 
@@ -260,40 +315,109 @@ class SegmentLeader:
         if not self.is_confirmed or self.life in _ACKNOWLEDGES_NOTHING:
             return []
         mark = self.durable_offset
-        # Rule 5: whoever meta counts as in sync holds the mark back, also while a smaller ISR is only proposed.
-        for node_id in self.isr:
-            if node_id != self.node_id:
-                mark = min(mark, self._follower_offsets.get(node_id, self.key.base_offset))
-        if self.proposed_isr is not None:
-            for node_id in self.proposed_isr:
-                if node_id != self.node_id:
-                    mark = min(mark, self._follower_offsets.get(node_id, self.key.base_offset))
+        if self.followers is not None:
+            mark = self._held_by_replicas(self.followers, mark)
         if mark > self.high_watermark:
             self.high_watermark = mark
         return [Acknowledge(self.durable_offset, self.high_watermark)]
 
-    def _on_fetch(self, node_id: int, offset: int) -> list[LeaderEffect]:
-        known = self._follower_offsets.get(node_id, -1)
-        if offset <= known or offset > self.end_offset:
+    # Replicas -----------------------------------------------------------------------------------------------------
+    def _held_by_replicas(self, followers: Followers, own_offset: int) -> int:
+        """Where the last batch ends that enough of them hold."""
+        if self.policy.is_quorum:
+            held = followers.majority(own_offset)
+        else:
+            # Rule 5: whoever meta counts as in sync, or may count, holds the mark back.
+            held = followers.lowest_of(self._in_sync.holders, own_offset)
+        ends, mark = self._ends, self.high_watermark
+        while ends and ends[0] <= held:
+            mark = ends.popleft()
+        return mark
+
+    def _note_replicas(self, replicas: tuple[int, ...], isr: tuple[int, ...]) -> None:
+        """Who is in sync is a replica, also where that was not heard yet."""
+        replicas = (*replicas, *(node_id for node_id in isr if node_id not in replicas))
+        if replicas == self.replicas:
+            return
+        self.replicas = replicas
+        others = [node_id for node_id in replicas if node_id != self.node_id]
+        if self.followers is not None:
+            self.followers.replace(others)
+        elif others:
+            self.followers = Followers(self.key.base_offset, others)
+            # Which batches these are nobody noted: they are committed together.
+            self._ends = deque([self.end_offset] if self.end_offset > self.high_watermark else [])
+
+    def _on_fetch(self, node_id: int, offset: int, life_epoch: int) -> list[LeaderEffect]:
+        followers = self.followers
+        if followers is None:
             return []
-        self._follower_offsets[node_id] = offset
+        before = followers.credit(node_id)
+        if not followers.fetched(node_id, life_epoch, offset, self.end_offset):
+            return []
         effects: list[LeaderEffect] = []
-        if node_id not in self.isr and offset >= self.high_watermark:
-            effects += self._propose(tuple(sorted({*self.isr, node_id})))
-        return effects + self._advance()
+        members = self._in_sync.members
+        if node_id not in members and offset >= self.high_watermark:
+            effects += self._propose(tuple(sorted({*members, node_id})))
+        return effects if followers.credit(node_id) == before else effects + self._advance()
+
+    def _look_for_lag(self, steady_ms: int) -> list[LeaderEffect]:
+        if self.followers is None or not self.is_confirmed:
+            return []
+        members = self._in_sync.members
+        others = [node_id for node_id in members if node_id != self.node_id]
+        late = self.followers.lagging(others, self.end_offset, steady_ms, self.policy.lag_ms)
+        if not late and not self._in_sync.has_unknown:
+            return []
+        # With nobody late this asks for what is committed: whatever comes of it decides what is not known.
+        return self._propose(tuple(node_id for node_id in members if node_id not in late))
 
     def _propose(self, isr: tuple[int, ...]) -> list[LeaderEffect]:
-        if isr == self.isr or self.proposed_isr is not None:
+        if not self.is_confirmed or self.life in _ACKNOWLEDGES_NOTHING or self.followers is None:
             return []
-        self.proposed_isr = isr
-        return [ProposeIsr(isr, self.isr_version)]
+        proposal = ProposeIsr(isr, self._in_sync.version)
+        return [proposal] if self._in_sync.propose(proposal) else []
 
-    def _on_isr(self, isr: tuple[int, ...], version: int) -> list[LeaderEffect]:
-        self.proposed_isr = None
-        if version <= self.isr_version and isr != self.isr:
+    # The record ---------------------------------------------------------------------------------------------------
+    def _on_confirmed(self, record: SegmentRecord | None) -> list[LeaderEffect]:
+        self.is_confirmed = True
+        if record is None:
+            return self._advance()
+        self._in_sync.begin(record.isr, record.isr_version)
+        self._note_replicas(record.replicas, record.isr)
+        return self._on_record(record) or self._advance()
+
+    def _on_record(self, record: SegmentRecord) -> list[LeaderEffect]:
+        if self.life is LeaderLife.FENCED:
             return []
-        self.isr, self.isr_version = isr, version
-        return self._advance()
+        is_other = record.leader is not None and record.leader != self.node_id
+        was_ended = not record.is_open and self.life in _TAKES_BATCHES
+        if record.fence > 0 or is_other or was_ended:
+            return self._end_leading()
+        if record.leader is None:
+            return []
+        is_news = self._in_sync.heard(record.isr, record.isr_version)
+        self._note_replicas(record.replicas, record.isr)
+        return self._advance() if is_news else []
+
+    def _end_leading(self) -> list[LeaderEffect]:
+        self.life = LeaderLife.FENCED
+        return [StopLeading()]
+
+    # What others ask ----------------------------------------------------------------------------------------------
+    @property
+    def isr(self) -> tuple[int, ...]:
+        """As the meta service committed it, as far as was heard."""
+        return self._in_sync.members
+
+    @property
+    def isr_version(self) -> int:
+        return self._in_sync.version
+
+    @property
+    def lacks_replicas(self) -> bool:
+        """Whether what acks=all asks for is not there now, whatever is held."""
+        return len(self._in_sync.members) < self.policy.min_insync_replicas
 
     @property
     def is_wholly_committed(self) -> bool:
@@ -303,6 +427,10 @@ class SegmentLeader:
         assert self.key.base_offset <= self.high_watermark <= self.durable_offset <= self.end_offset
         assert self.size_bytes >= 0
         assert self.node_id in self.isr or self.life is LeaderLife.FENCED
+        if self._ends is not None:
+            above = [*self._ends]
+            assert above == sorted(set(above)) and all(self.high_watermark < end <= self.end_offset for end in above)
+            assert self.high_watermark == self.end_offset or above[-1] == self.end_offset
         assert self.producers_at_end is None or self.life not in _TAKES_BATCHES
 
     def describe(self) -> LeaderStatus:
@@ -316,3 +444,7 @@ class SegmentLeader:
             self.is_confirmed,
             self.life,
         )
+
+
+def _refuse_full(batches: list[OfferedBatch]) -> list[LeaderEffect]:
+    return [RefuseBatch(batch, AppendFailure.NO_SUCCESSOR) for batch in batches]

@@ -14,7 +14,7 @@ Source: docs/design.md sections 3 and 10.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from stratalog.machines.chain_events import (
     AcknowledgeBatches,
@@ -27,12 +27,16 @@ from stratalog.machines.chain_events import (
     ChainStatus,
     DoubtCopy,
     EmptySegmentKept,
+    HandOver,
     NameActive,
+    NameSuccessor,
     OpeningFailed,
     OpenSegment,
+    PrepareSuccessorOf,
     ProposeIsrOf,
     RefuseBatches,
     RollConfirmed,
+    RollNews,
     SealSegment,
     SegmentFlushed,
     SegmentFlushFailed,
@@ -42,6 +46,8 @@ from stratalog.machines.chain_events import (
     ServiceBegun,
     ShardRecovered,
     ShardStopped,
+    SuccessorNamed,
+    SuccessorUnknown,
     TellReaders,
 )
 from stratalog.machines.leader_events import (
@@ -51,22 +57,27 @@ from stratalog.machines.leader_events import (
     BatchesReceived,
     BatchesWritten,
     FlushFailed,
+    LagChecked,
     LeaderEffect,
     OfferedBatch,
     OpeningConfirmed,
     PersistBatches,
     PersistFailed,
     PolicyChanged,
+    PrepareSuccessor,
     ProposeIsr,
     RefuseBatch,
     RollAsked,
     RollFailed,
     RollPolicy,
+    RollPutOff,
     RollSegment,
+    SegmentRecord,
     StopLeading,
     SuccessorOpened,
     TimePassed,
 )
+from stratalog.machines.next_segment import NotYet, begin_listed, begin_prepared
 from stratalog.machines.owed_batches import OwedBatches
 from stratalog.machines.producer_table import SequenceFault
 from stratalog.machines.roll_order import RollOrder
@@ -74,7 +85,9 @@ from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shard_life import Life, Stop, StopCause
 from stratalog.machines.waiting_lines import WaitingLines
 from stratalog.model.append import AppendFailure
-from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.ids import ShardKey
+
+_Effects: TypeAlias = list[ChainEffect]
 
 
 class ShardChain:
@@ -91,7 +104,6 @@ class ShardChain:
         "_opening",
         "_order",
         "_owed",
-        "_repeated",
         "_rest",
         "_roll",
         "_waiting",
@@ -129,8 +141,6 @@ class ShardChain:
         self._waiting: WaitingLines | None = None
         self._in_flight: list[OfferedBatch] | None = None
         """Being written."""
-        self._repeated: tuple[OfferedBatch, ...] = ()
-        """Of the same turn, in the log already or being written: they stand behind those that are written now."""
         self._roll: RollSegment | None = None
         """To be done once what is being written is."""
         self._opening: SegmentLeader | None = None
@@ -138,7 +148,7 @@ class ShardChain:
         """For the segment that is being opened."""
 
     # What happens -------------------------------------------------------------------------------------------------
-    def step(self, event: ChainEvent, now_ms: int) -> list[ChainEffect]:
+    def step(self, event: ChainEvent, now_ms: int) -> _Effects:
         match event:
             case BatchesReceived():
                 active = self.active
@@ -161,6 +171,8 @@ class ShardChain:
                 return self._append_failed(why, message, now_ms)
             case ActiveNamed() | ActiveUnknown():
                 return self._named(event, now_ms)
+            case SuccessorNamed() | SuccessorUnknown():
+                return self._successor(event, now_ms)
             case SegmentOpened():
                 return self._opened(now_ms)
             case OpeningFailed(why, message):
@@ -169,9 +181,10 @@ class ShardChain:
                 leader = self._leader_of(epoch)
                 return self._follow(leader, leader.step(news, now_ms), now_ms) if leader is not None else []
             case RollAsked() | TimePassed():
+                late = self._look_for_lag(event.steady_ms, now_ms) if isinstance(event, TimePassed) else []
                 if self.active is None or self.life is not Life.SERVING:
-                    return []
-                return self._sort_out(self.active.step(event, now_ms), now_ms)
+                    return late
+                return [*late, *self._sort_out(self.active.step(event, now_ms), now_ms)]
             case SegmentFlushed() | RollConfirmed() | EmptySegmentKept() | SegmentLeft():
                 return self._move_on(event, now_ms)
             case SegmentFlushFailed(epoch, reason):
@@ -183,8 +196,8 @@ class ShardChain:
                 return self._stop(stop, now_ms)
             case PolicyChanged(policy):
                 self.policy = policy
-                if self.active is not None:
-                    self.active.step(event, now_ms)
+                for leader in self._led:
+                    leader.step(event, now_ms)
                 return []
             case ShardRecovered():
                 self._recovered(event)
@@ -195,33 +208,29 @@ class ShardChain:
                 assert_never(event)
 
     # Batches ------------------------------------------------------------------------------------------------------
-    def _receive_closed(self, batches: list[OfferedBatch], now_ms: int) -> list[ChainEffect]:
+    def _receive_closed(self, batches: list[OfferedBatch], now_ms: int) -> _Effects:
         if self.stop is not None:
             return self._refuse(batches, self.stop.failure, self.stop.reason, now_ms)
         self._rest = batches
         return [NameActive()]
 
-    def _receive_behind_refused(self, owed: OwedBatches, offered: list[OfferedBatch], now_ms: int) -> list[ChainEffect]:
+    def _receive_behind_refused(self, owed: OwedBatches, offered: list[OfferedBatch], now_ms: int) -> _Effects:
         assert self.active is not None
         batches, early = owed.sort_out(offered, self.active.producers, now_ms)
-        refused: list[ChainEffect] = [RefuseBatch(batch, SequenceFault.OUT_OF_ORDER) for batch in early]
-        if not batches:
-            return refused
-        return [*refused, *self._sort_out(self.active.step(BatchesReceived(batches), now_ms), now_ms)]
+        refused: _Effects = [RefuseBatch(batch, SequenceFault.OUT_OF_ORDER) for batch in early]
+        due = self.active.step(BatchesReceived(batches), now_ms) if batches else []
+        return [*refused, *self._sort_out(due, now_ms)]
 
-    def _refuse(
-        self, batches: Sequence[OfferedBatch], why: AppendFailure, message: str, now_ms: int
-    ) -> list[ChainEffect]:
+    def _refuse(self, batches: Sequence[OfferedBatch], why: AppendFailure, message: str, now_ms: int) -> _Effects:
         """They may be repeated, and those sent behind them must not get in before."""
-        for batch in batches:
-            if batch.producer_id >= 0:
-                self._owed = self._owed or OwedBatches()
-                self._owed.refused(batch, now_ms)
+        if idempotent := [batch for batch in batches if batch.producer_id >= 0]:
+            self._owed = self._owed or OwedBatches()
+            self._owed.refused(idempotent, now_ms)
         return [RefuseBatches(list(batches), why, message)] if batches else []
 
-    def _sort_out(self, effects: list[LeaderEffect], now_ms: int) -> list[ChainEffect]:
+    def _sort_out(self, effects: list[LeaderEffect], now_ms: int) -> _Effects:
         """What the active leader asked for, one thing that is answered at once at a time."""
-        found: list[ChainEffect] = []
+        found: _Effects = []
         repeated: list[OfferedBatch] = []
         persist: PersistBatches | None = None
         for effect in effects:
@@ -238,22 +247,26 @@ class ShardChain:
                     repeated.append(batch)
                 case RollSegment():
                     self._roll = effect
+                case PrepareSuccessor(epoch):
+                    found.append(PrepareSuccessorOf(epoch))
                 case Acknowledge() | ProposeIsr() | StopLeading():
                     raise AssertionError(f"{effect} follows from no batch")
                 case _:
                     assert_never(effect)
-        self._repeated = tuple(repeated)
+        if repeated:
+            self._waiting = self._waiting or WaitingLines()
+            self._waiting.repeat(repeated)
         if persist is not None:
             self._in_flight = persist.batches
             return [*found, persist]
         return [*found, *self._queue([]), *self._begin_roll()]
 
-    def _persisted(self, event: BatchesPersisted, now_ms: int) -> list[ChainEffect]:
+    def _persisted(self, event: BatchesPersisted, now_ms: int) -> _Effects:
         active, batches = self.active, self._in_flight
         assert active is not None and batches is not None, "nothing was being written"
         self._in_flight = None
         effects = active.step(event, now_ms)
-        if effects and self._roll is None and not (self.ended or self._waiting or self._repeated):
+        if effects and self._roll is None and not (self.ended or self._waiting):
             mark = effects[0]
             if type(mark) is Acknowledge and mark.high_watermark == event.end_offset:
                 # The common case: written is committed. Nobody waits, so these are answered without waiting in line.
@@ -261,61 +274,43 @@ class ShardChain:
                 return [AcknowledgeBatches(active.key.epoch, event.end_offset, batches)]
         return [*self._queue(batches), *self._follow(active, effects, now_ms), *self._begin_roll()]
 
-    def _written(self, event: BatchesWritten, now_ms: int) -> list[ChainEffect]:
+    def _written(self, event: BatchesWritten, now_ms: int) -> _Effects:
         active, batches = self.active, self._in_flight
         assert active is not None and batches is not None, "nothing was being written"
         self._in_flight = None
         active.step(event, now_ms)
         return [*self._queue(batches), *self._begin_roll()]
 
-    def _append_failed(self, why: AppendFailure, message: str, now_ms: int) -> list[ChainEffect]:
+    def _append_failed(self, why: AppendFailure, message: str, now_ms: int) -> _Effects:
         """Batches of the turn that repeat what was not written share its fate; what would have followed in the next
         segment was never tried."""
         active, batches = self.active, self._in_flight
         assert active is not None and batches is not None, "nothing was being written"
         active.step(PersistFailed(), now_ms)
-        repeated = self._repeated
-        lost = [batch for batch in repeated if batch.end_offset > active.end_offset]
-        self._repeated = tuple(batch for batch in repeated if batch.end_offset <= active.end_offset)
-        self._in_flight = None
-        roll, self._roll = self._roll, None
+        lost = self._waiting.forget_repeated_above(active.end_offset) if self._waiting else []
+        roll, self._roll, self._in_flight = self._roll, None, None
         effects = self._refuse([*batches, *lost], why, message, now_ms)
         if roll is not None:
             failed = AppendFailure.WRITE_FAILED
             effects += self._refuse(roll.remaining, failed, "the write before this one failed", now_ms)
         return [*effects, *self._queue([])]
 
-    def _queue(self, batches: list[OfferedBatch]) -> list[ChainEffect]:
+    def _queue(self, batches: list[OfferedBatch]) -> _Effects:
         """These are in the log now, and the repetitions of the turn were before: they wait for their marks."""
-        at_once: list[OfferedBatch] = []
-        if batches:
-            waiting = self._lines()
-            for batch in batches:
-                if batch.acks:
-                    waiting.append(batch)
-                else:
-                    at_once.append(batch)
-        if self._repeated:
-            repeated, self._repeated = self._repeated, ()
-            for batch in repeated:
-                if batch.acks == 0 or batch.end_offset <= self.high_watermark:
-                    at_once.append(batch)
-                else:
-                    # In the log but not committed yet: a repetition is not acknowledged before its original (F54).
-                    self._lines().insert(batch)
+        waiting = self._waiting
+        if waiting is None:
+            if not batches:
+                return []
+            waiting = self._waiting = WaitingLines()
+        at_once = waiting.queue(batches, self.high_watermark)
         if not at_once:
             return []
         assert self.active is not None
         return [AcknowledgeBatches(self.active.key.epoch, self.high_watermark, at_once)]
 
-    def _lines(self) -> WaitingLines:
-        if self._waiting is None:
-            self._waiting = WaitingLines()
-        return self._waiting
-
-    def _follow(self, leader: SegmentLeader, effects: list[LeaderEffect], now_ms: int) -> list[ChainEffect]:
+    def _follow(self, leader: SegmentLeader, effects: list[LeaderEffect], now_ms: int) -> _Effects:
         """What came of news about one segment."""
-        found: list[ChainEffect] = []
+        found: _Effects = []
         for effect in effects:
             match effect:
                 case Acknowledge(leader_mark, high_watermark):
@@ -324,18 +319,22 @@ class ShardChain:
                     found.append(ProposeIsrOf(leader.key.epoch, effect))
                 case StopLeading():
                     found += self._stop(Stop("fenced by the meta service", StopCause.DEPOSED), now_ms)
-                case PersistBatches() | RefuseBatch() | AnswerDuplicate() | RollSegment():
+                case PersistBatches() | RefuseBatch() | AnswerDuplicate() | RollSegment() | PrepareSuccessor():
                     raise AssertionError(f"{effect} follows from batches alone")
                 case _:
                     assert_never(effect)
         return found
 
-    def _acknowledge(self, leader: SegmentLeader, leader_mark: int, high_watermark: int) -> list[ChainEffect]:
+    def _acknowledge(self, leader: SegmentLeader, leader_mark: int, high_watermark: int) -> _Effects:
         if self.stop is not None and self.stop.ends_leading:
             return []
         # Of a later segment nothing is heard before its roll was confirmed, which waits for all of the earlier ones.
         batches = self._waiting.take_reached(leader_mark, high_watermark) if self._waiting else []
-        found: list[ChainEffect] = []
+        found: _Effects = []
+        if batches and leader.lacks_replicas and (lacking := [batch for batch in batches if batch.acks == -1]):
+            why = AppendFailure.NOT_ENOUGH_REPLICAS_LEFT
+            found.append(RefuseBatches(lacking, why, why.value))
+            batches = [batch for batch in batches if batch.acks != -1]
         if batches or high_watermark > self.high_watermark:
             self.high_watermark = max(self.high_watermark, high_watermark)
             found.append(AcknowledgeBatches(leader.key.epoch, high_watermark, batches))
@@ -343,100 +342,105 @@ class ShardChain:
             found += self._go_on()
         return found
 
-    # Segments -----------------------------------------------------------------------------------------------------
-    def _named(self, event: ActiveNamed | ActiveUnknown, now_ms: int) -> list[ChainEffect]:
-        if isinstance(event, ActiveUnknown) or event.leader is None:
-            return self._refuse_rest(AppendFailure.NOT_OPEN, AppendFailure.NOT_OPEN.value, now_ms)
-        if event.leader != self.node_id:
-            return self._refuse_rest(AppendFailure.NOT_LEADER, AppendFailure.NOT_LEADER.value, now_ms)
-        doubted = event.key.epoch == self.doubted_epoch
-        self._opening = SegmentLeader(
-            event.key, self.node_id, self.policy, event.producers, isr=event.isr, is_tail_doubted=doubted
-        )
-        return [OpenSegment(self._opening, is_roll=False)]
+    def _look_for_lag(self, steady_ms: int, now_ms: int) -> _Effects:
+        event, led = LagChecked(steady_ms), self._led if self.stop is None else ()
+        return [effect for leader in led for effect in self._follow(leader, leader.step(event, now_ms), now_ms)]
 
-    def _begin_roll(self) -> list[ChainEffect]:
-        """Go on in the next file at once; the meta service confirms in the background (docs/design.md section 10)."""
+    # Segments -----------------------------------------------------------------------------------------------------
+    def _named(self, event: ActiveNamed | ActiveUnknown, now_ms: int) -> _Effects:
+        newest_ended = self.ended[-1].key.epoch if self.ended else -1
+        found = begin_listed(event, self.node_id, self.policy, newest_ended, self.doubted_epoch)
+        if isinstance(found, NotYet):
+            return self._refuse_rest(found.why, found.message, now_ms)
+        self._opening = found
+        return [OpenSegment(found, is_roll=False)]
+
+    def _begin_roll(self) -> _Effects:
+        return [NameSuccessor(self.active.key.epoch)] if self._roll is not None and self.active is not None else []
+
+    def _successor(self, event: SuccessorNamed | SuccessorUnknown, now_ms: int) -> _Effects:
+        """Go on in the next file at once; the meta service confirms in the background (docs/design.md section 10).
+        While it could not do so soon, go on in the same one: what follows an unconfirmed roll is not acknowledged."""
         roll, self._roll = self._roll, None
-        if roll is None:
-            return []
         old = self.active
-        assert old is not None
-        key = SegmentKey(self.key.topic_id, self.key.shard, old.key.epoch + 1, roll.end_offset)
+        assert old is not None and roll is not None, "no segment was ending"
+        if isinstance(event, SuccessorUnknown):
+            prepare = PrepareSuccessorOf(old.key.epoch)
+            return [prepare, *self._sort_out(old.step(RollPutOff(roll.remaining), now_ms), now_ms)]
+        if event.leader != self.node_id:
+            return self._hand_over(old, roll, now_ms)
         self._rest = roll.remaining
-        self._opening = SegmentLeader(
-            key, self.node_id, self.policy, old.producers, isr=(self.node_id,), is_confirmed=False
-        )
+        self._opening = begin_prepared(old, roll.end_offset, event, self.policy)
         return [OpenSegment(self._opening, is_roll=True)]
 
-    def _opened(self, now_ms: int) -> list[ChainEffect]:
+    def _hand_over(self, old: SegmentLeader, roll: RollSegment, now_ms: int) -> _Effects:
+        old.step(SuccessorOpened(old.producers.snapshot()), now_ms)
+        self.life, self.active, self.ended = Life.MOVED, None, (*self.ended, old)
+        self._order = self._order or RollOrder()
+        self._order.moves(old.key.epoch)
+        refused = self._refuse(roll.remaining, AppendFailure.MOVING, AppendFailure.MOVING.value, now_ms)
+        return [HandOver(old.key.epoch), *refused, *self._go_on()]
+
+    def _opened(self, now_ms: int) -> _Effects:
         old, self.active, self._opening = self.active, self._opening, None
         assert self.active is not None, "no segment was being opened"
-        found: list[ChainEffect] = []
+        found: _Effects = []
         if old is not None:
             old.step(SuccessorOpened(old.producers.snapshot()), now_ms)
             self.ended = (*self.ended, old)
             found += self._go_on()
+        else:  # another may have led before
+            self.led_since_epoch = max(self.led_since_epoch, self.active.key.epoch)
         self.life = Life.SERVING
         rest, self._rest = self._rest, None
         return [*found, *self.step(BatchesReceived(rest), now_ms)] if rest else found
 
-    def _opening_failed(self, why: AppendFailure, message: str, now_ms: int) -> list[ChainEffect]:
+    def _opening_failed(self, why: AppendFailure, message: str, now_ms: int) -> _Effects:
         """The roll is undone: the segment goes on, and the next batch tries again."""
         self._opening = None
         if self.active is not None:
             self.active.step(RollFailed(), now_ms)
         return self._refuse_rest(why, message, now_ms)
 
-    def _refuse_rest(self, why: AppendFailure, message: str, now_ms: int) -> list[ChainEffect]:
+    def _refuse_rest(self, why: AppendFailure, message: str, now_ms: int) -> _Effects:
         rest, self._rest = self._rest, None
         return self._refuse(rest or (), why, message, now_ms)
 
-    def _move_on(
-        self, event: SegmentFlushed | RollConfirmed | EmptySegmentKept | SegmentLeft, now_ms: int
-    ) -> list[ChainEffect]:
-        """The order of confirmations goes on."""
-        leader, order = self._leader_of(event.epoch), self._order or RollOrder()
-        match event:
-            case SegmentFlushed():
-                return order.flushed(leader) if leader is not None else []
-            case RollConfirmed(epoch, log_start_offset):
-                if leader is None or not order.is_confirming(epoch):
-                    return []
-                effects = order.confirmed(leader, log_start_offset)
-                return [*self._ended(epoch, now_ms), *effects, *self._go_on()]
-            case EmptySegmentKept(epoch):
-                order.left(epoch)
-                return [SealSegment(epoch), *self._go_on()] if leader is not None else []
-            case SegmentLeft(epoch):
-                order.left(epoch)
-                self.ended = tuple(leader for leader in self.ended if leader.key.epoch != epoch)
-                return [*self._ended(epoch, now_ms), *self._go_on()]  # the answer to its roll may be still to come
-            case _:
-                assert_never(event)
+    def _move_on(self, event: RollNews, now_ms: int) -> _Effects:
+        order = self._order or RollOrder()
+        effects = order.hear(event, self._leader_of(event.epoch))
+        if effects is None:
+            return []
+        told: _Effects = []
+        if isinstance(event, RollConfirmed):
+            told = self._ended(event.epoch, event.opened, now_ms)
+        elif isinstance(event, SegmentLeft):
+            self.ended = tuple(leader for leader in self.ended if leader.key.epoch != event.epoch)
+            told = self._ended(event.epoch, None, now_ms)  # the answer to its roll may be still to come
+        return [*told, *effects, *self._go_on()]
 
-    def _ended(self, epoch: int, now_ms: int) -> list[ChainEffect]:
+    def _ended(self, epoch: int, opened: SegmentRecord | None, now_ms: int) -> _Effects:
         """The meta service knows where that segment ended."""
         successor = self._leader_of(epoch + 1)
         if successor is None or successor.is_confirmed:
             return []
-        return self._follow(successor, successor.step(OpeningConfirmed(), now_ms), now_ms)
+        return self._follow(successor, successor.step(OpeningConfirmed(opened), now_ms), now_ms)
 
-    def _go_on(self) -> list[ChainEffect]:
-        if self.stop is not None and (self.stop.hides_end or self.stop.ends_leading):
-            return []
-        if not self.ended:
+    def _go_on(self) -> _Effects:
+        if not self.ended or (self.stop is not None and (self.stop.hides_end or self.stop.ends_leading)):
             return []
         self._order = self._order or RollOrder()
         return self._order.go_on(self.ended, self.active)
 
+    @property
+    def _led(self) -> Sequence[SegmentLeader]:
+        """Not sealed yet, oldest first."""
+        return self.ended if self.active is None else (*self.ended, self.active)
+
     def _leader_of(self, epoch: int) -> SegmentLeader | None:
         if self.active is not None and self.active.key.epoch == epoch:
             return self.active
-        for leader in self.ended:
-            if leader.key.epoch == epoch:
-                return leader
-        return None
+        return next((leader for leader in self.ended if leader.key.epoch == epoch), None)
 
     # Life ---------------------------------------------------------------------------------------------------------
     def _recovered(self, event: ShardRecovered) -> None:
@@ -446,21 +450,16 @@ class ShardChain:
         self._order = None
         self.doubted_epoch = event.doubted_epoch
         self.stop = event.stop
-        if event.stop is not None:
-            self.life = event.stop.life
-        else:
-            self.life = Life.SERVING if event.active is not None else Life.UNOPENED
+        self.life = event.stop.life if event.stop else Life.SERVING if event.active is not None else Life.UNOPENED
 
-    def _stop(self, stop: Stop, now_ms: int) -> list[ChainEffect]:
+    def _stop(self, stop: Stop, now_ms: int) -> _Effects:
         """Whoever waits gets "outcome unknown": the batch may survive in the segment's seal."""
         before = self.stop
         if before is not None and before.outweighs(stop):
             return []
-        self.stop = stop
-        self.life = stop.life
-        self._in_flight, self._opening, self._roll = None, None, None
-        self._repeated, self._rest = (), None
-        waiting = self._waiting.take_above(-1) if self._waiting else ()
+        self.stop, self.life = stop, stop.life
+        self._in_flight = self._opening = self._roll = self._rest = None
+        waiting = self._waiting.take_all() if self._waiting else ()
         found = self._refuse(waiting, AppendFailure.OUTCOME_UNKNOWN, stop.reason, now_ms)
         if before is None or before.cause is not stop.cause:
             found.append(TellReaders())
@@ -481,7 +480,9 @@ class ShardChain:
 
     @property
     def end_offset(self) -> int:
-        return self.active.end_offset if self.active is not None else self.high_watermark
+        if self.active is not None:
+            return self.active.end_offset
+        return max(self.high_watermark, self.ended[-1].end_offset) if self.ended else self.high_watermark
 
     def compare_epoch(self, epoch: int, listed_epoch: int) -> int:
         """-1: a client with this epoch has stale metadata; 1: it knows more than we do; 0: serve it.
@@ -495,6 +496,5 @@ class ShardChain:
         return 0 if epoch >= self.led_since_epoch else -1
 
     def describe(self) -> ChainStatus:
-        chain = [*self.ended, *([self.active] if self.active is not None else [])]
-        segments = tuple(leader.describe() for leader in chain)
+        segments = tuple(leader.describe() for leader in self._led)
         return ChainStatus(self.life, self.stop, self.high_watermark, self.waiting_count, segments)

@@ -16,6 +16,7 @@ class Life(Enum):
 
     UNOPENED = "its first append makes its file"
     SERVING = "it has an active segment, which takes batches"
+    MOVED = "another node leads what follows; what ended here is still confirmed and sealed"
     HEALING = "what its disk lost is being brought back"
     STOPPED = "it takes no batches any more, until the next start"
 

@@ -1,7 +1,8 @@
 """Batches in the log whose answers wait: acks=1 for the leader's mark, acks=all for the high watermark.
 
 Two lines, each in offset order, so that a slow follower holds up only those who asked for it. What waits is the answer:
-whoever puts a batch in line has no use for its bytes any more.
+whoever puts a batch in line has no use for its bytes any more. A repetition, which is in the log already, waits where
+its original does; those of a running turn stand aside until it is known what of the turn was written.
 """
 
 from __future__ import annotations
@@ -15,14 +16,42 @@ _NOBODY: deque[OfferedBatch] = deque()
 
 
 class WaitingLines:
-    __slots__ = ("_for_all", "_for_leader")
+    __slots__ = ("_for_all", "_for_leader", "_repeated")
 
     def __init__(self) -> None:
         self._for_leader = _NOBODY
         self._for_all = _NOBODY
+        self._repeated: tuple[OfferedBatch, ...] = ()
 
     def __len__(self) -> int:
-        return len(self._for_leader) + len(self._for_all)
+        return len(self._for_leader) + len(self._for_all) + len(self._repeated)
+
+    def repeat(self, repeated: list[OfferedBatch]) -> None:
+        """Of the running turn, in the log already or being written."""
+        self._repeated = tuple(repeated)
+
+    def forget_repeated_above(self, end_offset: int) -> list[OfferedBatch]:
+        """What the log reaches no further than was not written: these share its fate."""
+        lost = [batch for batch in self._repeated if batch.end_offset > end_offset]
+        self._repeated = tuple(batch for batch in self._repeated if batch.end_offset <= end_offset)
+        return lost
+
+    def queue(self, written: list[OfferedBatch], high_watermark: int) -> list[OfferedBatch]:
+        """The turn's batches are in the log. Returns those to answer at once; all others wait for their marks."""
+        at_once = []
+        for batch in written:
+            if batch.acks:
+                self.append(batch)
+            else:
+                at_once.append(batch)
+        repeated, self._repeated = self._repeated, ()
+        for batch in repeated:
+            if batch.acks == 0 or batch.end_offset <= high_watermark:
+                at_once.append(batch)
+            else:
+                # In the log but not committed yet: a repetition is not acknowledged before its original (F54).
+                self.insert(batch)
+        return at_once
 
     def append(self, batch: OfferedBatch) -> None:
         """One just written: nobody in line has a higher offset."""
@@ -68,3 +97,8 @@ class WaitingLines:
                 taken.append(line.pop())
             taken[above:] = reversed(taken[above:])
         return taken
+
+    def take_all(self) -> list[OfferedBatch]:
+        """All that wait, in order. Repetitions of the running turn are its own to answer."""
+        self._repeated = ()
+        return self.take_above(-1)

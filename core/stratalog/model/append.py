@@ -11,7 +11,7 @@ from enum import Enum
 
 class AppendFailure(Enum):
     """Why a log does not take a batch. Closed: who answers clients has a code for each. Nothing was appended, but for
-    OUTCOME_UNKNOWN."""
+    NOT_ENOUGH_REPLICAS_LEFT and OUTCOME_UNKNOWN."""
 
     NO_ROOM = "there is no room for new data; this ends by itself once there is"
     WRITE_FAILED = "the disk did not take it"
@@ -20,5 +20,8 @@ class AppendFailure(Enum):
     STOPPED = "the shard takes no writes until the node is started again"
     NOT_LEADER = "another node leads the shard"
     TOPIC_DELETED = "the topic was deleted"
+    NO_SUCCESSOR = "the segment is full, and the meta service has not prepared the next one"
+    MOVING = "another node takes the shard over in a moment"
     NOT_ENOUGH_REPLICAS = "fewer replicas are in sync than acks=all asks for"
+    NOT_ENOUGH_REPLICAS_LEFT = "it is in the log, but since then fewer replicas are in sync than acks=all asks for"
     OUTCOME_UNKNOWN = "it may be in the log, now or after the next start"

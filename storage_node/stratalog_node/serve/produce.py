@@ -54,6 +54,9 @@ CODES: dict[BatchFault | SequenceFault | AppendFailure, ErrorCode] = {
     AppendFailure.STOPPED: ErrorCode.KAFKA_STORAGE_ERROR,
     AppendFailure.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     AppendFailure.TOPIC_DELETED: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    AppendFailure.NO_SUCCESSOR: ErrorCode.KAFKA_STORAGE_ERROR,
+    AppendFailure.MOVING: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    AppendFailure.NOT_ENOUGH_REPLICAS_LEFT: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     AppendFailure.NOT_ENOUGH_REPLICAS: ErrorCode.NOT_ENOUGH_REPLICAS,
     AppendFailure.OUTCOME_UNKNOWN: ErrorCode.REQUEST_TIMED_OUT,
 }

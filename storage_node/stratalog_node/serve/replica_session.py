@@ -98,7 +98,7 @@ class ReplicaSession:
         if unsealed is None or self._why_not(shard, name):
             return
         if unsealed.key.base_offset <= offset <= unsealed.leader.end_offset:
-            shard.tell(SegmentHeard(name.epoch, FollowerFetched(self.life.node_id, offset)))
+            shard.tell(SegmentHeard(name.epoch, FollowerFetched(self.life.node_id, offset, self.life.epoch)))
 
     # What moved -----------------------------------------------------------------------------------------------------
     def grew(self, active: ActiveSegment) -> None:

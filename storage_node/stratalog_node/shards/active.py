@@ -27,7 +27,8 @@ class GrowthListener(Protocol):
 class ActiveSegment(LocalCopy):
     """A local copy that grows. Stays in use, ended, until its seal record is written.
 
-    Invariant: `hw_position` is where the batch at `hw_offset` begins or would begin.
+    Invariant: `hw_position` is where the batch at `hw_offset` begins or would begin, and `hw_offset` is the leader's
+    high watermark: what readers are promised is there as whole batches.
     """
 
     __slots__ = (
@@ -79,7 +80,11 @@ class ActiveSegment(LocalCopy):
             )
         else:
             self._index_in_pieces(batches)
-        self._marks.append((effect.end_offset, self.file.size_bytes - SEGMENT_HEADER_BYTES))
+        end_position = self.file.size_bytes - SEGMENT_HEADER_BYTES
+        if self.leader.followers is not None and len(batches) > 1:
+            self._mark_each(batches, end_position)
+        else:
+            self._marks.append((effect.end_offset, end_position))
         for follower in self.followers:
             follower.grew(self)
 
@@ -93,6 +98,13 @@ class ActiveSegment(LocalCopy):
             size += batch.size_bytes
             newest = max(newest, batch.max_timestamp_ms)
         self.index.append(first.base_offset, size, first.max_timestamp_ms, newest)
+
+    def _mark_each(self, batches: list[OfferedBatch], end_position: int) -> None:
+        """Followers hold whole batches: the high watermark may stop behind any of them."""
+        position = end_position - sum(batch.size_bytes for batch in batches)
+        for batch in batches:
+            position += batch.size_bytes
+            self._marks.append((batch.end_offset, position))
 
     def move_high_watermark(self, high_watermark: int) -> None:
         marks = self._marks

@@ -103,6 +103,8 @@ class ShardDirectory:
                 if shard is not None:
                     if segment.state is SegmentState.DELETED:
                         shard.missing.discard(segment.key)
+                    else:
+                        shard.heard(segment)
                     shard.see_who_leads()
                     self._context.events.segment_changed(shard, segment)
             case _:

@@ -17,6 +17,8 @@ from stratalog_node.shards.append import AppendRefusal
 _ERRORS: dict[AppendRefusal, type[StratalogError]] = {
     AppendFailure.NO_ROOM: DiskFull,
     AppendFailure.NOT_LEADER: Fenced,
+    AppendFailure.MOVING: Fenced,
+    AppendFailure.NOT_ENOUGH_REPLICAS_LEFT: OutcomeUnknown,
     AppendFailure.OUTCOME_UNKNOWN: OutcomeUnknown,
 }
 """Only `DiskFull` promises to end by itself, only `Fenced` says that another leads, only `OutcomeUnknown` that it may

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from stratalog.formats.index_points import IndexBuilder
 from stratalog.formats.segment_file import encode_segment_header
-from stratalog.machines.chain_events import ActiveNamed, ActiveUnknown
+from stratalog.machines.chain_events import ActiveNamed, ActiveUnknown, SuccessorNamed
+from stratalog.machines.leader_events import SegmentRecord
 from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.shard_chain import ShardChain
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import SegmentIdentity
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.context import ShardContext
+
+
+class InheritedProducers(NamedTuple):
+    """What a start knows of the producers at the beginning of a segment that nobody has written to."""
+
+    epoch: int
+    producers: tuple[ProducerSnapshot, ...]
 
 
 def identity_of(context: ShardContext, key: SegmentKey, topic: str) -> SegmentIdentity:
@@ -37,15 +48,26 @@ def open_new(context: ShardContext, topic: str, leader: SegmentLeader) -> Active
 
 
 def name_active(
-    context: ShardContext, key: ShardKey, inherited: tuple[ProducerSnapshot, ...] | None
+    context: ShardContext, key: ShardKey, inherited: InheritedProducers | None
 ) -> ActiveNamed | ActiveUnknown:
     """What the meta service says of a shard's active segment, and the producers it begins with: those that recovery
-    knows, else those that the seal before it holds."""
+    knows, else those that the seal before it holds. While the one before is there and not sealed nobody knows them."""
     segment = context.catalog.active_segment(key)
     if segment is None:
         return ActiveUnknown()
-    if inherited is None:
-        segments = context.catalog.segments(key)
-        previous = segments[-2].seal if len(segments) > 1 else None
-        inherited = previous.producers if previous else ()
-    return ActiveNamed(segment.key, segment.leader, segment.isr, context.producer_table(inherited))
+    producers: tuple[ProducerSnapshot, ...] | None
+    if inherited is not None and inherited.epoch == segment.epoch:
+        producers = inherited.producers
+    else:
+        # The one before may be gone with its records: then nobody asks for what it knew any more.
+        before = context.catalog.segments(key)[-2:-1]
+        producers = () if not before else before[0].seal.producers if before[0].seal is not None else None
+    table = None if producers is None else context.producer_table(producers)
+    return ActiveNamed(segment.key, SegmentRecord.of(segment), table)
+
+
+def name_successor(context: ShardContext, chain: ShardChain) -> SuccessorNamed:
+    """The meta service in this process answers as long as this node does, and moves no shard: nothing is to be prepared
+    and no roll waits."""
+    assert chain.active is not None
+    return SuccessorNamed(context.node_id, chain.active.replicas)

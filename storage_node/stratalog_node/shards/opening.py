@@ -41,7 +41,7 @@ from stratalog.machines.restart_events import (
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import SegmentIdentity
+from stratalog.model.segment import SegmentIdentity, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.files import SegmentFile, read_front
 from stratalog_node.disk.layout import UNCONFIRMED_SUFFIX
@@ -123,13 +123,20 @@ class OpenedFiles:
         return active
 
     def _leader_of(self, found: RecoveredSegment, scan: SegmentScan, created_ms: int) -> SegmentLeader:
+        record = self._context.catalog.segment(found.key)
+        if record is None:  # a roll that the meta service does not know: what it opens is what it was prepared as
+            record = self._context.catalog.segments(found.key.shard_key)[-1]
+        is_end_known = found.is_confirmed and record.state is not SegmentState.ACTIVE
         return SegmentLeader(
             found.key,
             self._context.node_id,
             self._shard.rules.roll,
             scan.producers,
-            isr=(self._context.node_id,),
+            isr=record.isr,
+            isr_version=record.isr_version if found.is_confirmed else 0,
+            replicas=record.replicas,
             end_offset=found.end_offset,
+            high_watermark=found.end_offset if is_end_known else None,
             size_bytes=found.size_bytes,
             max_timestamp_ms=scan.index.max_timestamp_ms,
             first_append_ms=created_ms if found.size_bytes else None,

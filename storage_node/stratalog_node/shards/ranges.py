@@ -82,6 +82,35 @@ async def read_committed_range(
     return found
 
 
+class Ranged:
+    """A shard that answers from its local copies."""
+
+    __slots__ = ()
+
+    def size_below_high_watermark(self: LocalShard, segment: SegmentKey, from_offset: int) -> int:
+        return size_below_high_watermark(copy, from_offset) if (copy := self.copy_of(segment)) is not None else 0
+
+    async def read_committed_range(
+        self: LocalShard,
+        segment: SegmentKey,
+        from_offset: int,
+        max_bytes: int,
+        *,
+        at_least_one: bool = True,
+        take_buffer: TakeBuffer | None = None,
+    ) -> LogRange:
+        return await read_committed_range(self, segment, from_offset, max_bytes, at_least_one, take_buffer)
+
+    def earliest_local_offset(self: LocalShard) -> int:
+        return earliest_local_offset(self)
+
+    def last_tiered_offset(self: LocalShard) -> int:
+        return last_tiered_offset(self)
+
+    def local_size_bytes(self: LocalShard) -> int:
+        return local_size_bytes(self)
+
+
 # Offsets of the tiers -----------------------------------------------------------------------------------------------
 def earliest_local_offset(shard: LocalShard) -> int:
     """First offset of the unbroken local run up to the high watermark."""

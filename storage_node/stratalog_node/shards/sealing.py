@@ -19,6 +19,7 @@ from stratalog.machines.chain_events import (
     DropEmptySegment,
     EmptySegmentKept,
     FlushSegment,
+    PrepareSuccessorOf,
     ProposeIsrOf,
     RollConfirmed,
     RollEffect,
@@ -28,13 +29,19 @@ from stratalog.machines.chain_events import (
     SegmentHeard,
     ShardStopped,
 )
-from stratalog.machines.leader_events import FenceRaised, IsrCommitted, ProposeIsr
+from stratalog.machines.leader_events import (
+    FenceRaised,
+    IsrCommitted,
+    ProposalReadBack,
+    ProposeIsr,
+    SegmentRecord,
+)
 from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model import commands
 from stratalog.model.commands import AdvanceLogStart, RollSegment
 from stratalog.model.errors import Corrupt, Fenced, NotFound, Rejected, StratalogError, Unavailable
-from stratalog.model.ids import ShardKey
-from stratalog.model.segment import SealRecord
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.segment import SealRecord, Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.disk.files import FlushLost, sync_names_of, write_durably
@@ -122,6 +129,8 @@ class Sealing:
                 self._start_roll(shard, lambda: self._drop_empty(shard, segment, log_start_offset))
             case SealSegment():
                 self._seal_later(shard, segment)
+            case PrepareSuccessorOf():
+                pass  # the service in this process names the segment's own replicas whenever it is asked
             case ProposeIsrOf(_, proposal):
                 self._tasks.start(self._propose_isr(shard, segment, proposal))
             case _:
@@ -159,7 +168,7 @@ class Sealing:
         backoff = Backoff()
         while True:
             try:
-                await self._meta.perform(RollSegment(old.key, end_offset))
+                opened = await self._meta.perform(RollSegment(old.key, end_offset))
                 break
             except Rejected as error:
                 log.warning("roll refused: this node leads the shard no more", segment=str(old.key), error=str(error))
@@ -169,7 +178,7 @@ class Sealing:
                 # Unavailable or unknown: rolling is idempotent for the same end, so ask again.
                 log.warning("roll not confirmed yet", segment=str(old.key), retry_s=backoff.next_s, error=str(error))
                 await backoff.pause()
-        shard.tell(RollConfirmed(old.key.epoch, shard.log_start_offset))
+        shard.tell(RollConfirmed(old.key.epoch, shard.log_start_offset, SegmentRecord.of(opened)))
 
     async def _name_next(self, shard: SealedShard, old: ActiveSegment) -> bool:
         """Give the file that was rolled into its name: once the roll is confirmed things are acknowledged in it, which
@@ -202,16 +211,33 @@ class Sealing:
             self._let_go(shard, old)
 
     async def _propose_isr(self, shard: SealedShard, active: ActiveSegment, proposal: ProposeIsr) -> None:
-        epoch = active.key.epoch
+        epoch, was_refused = active.key.epoch, False
         try:
-            segment = await self._meta.perform(commands.ProposeIsr(active.key, tuple(proposal.isr), proposal.version))
+            segment = await self._meta.perform(commands.ProposeIsr(active.key, proposal.isr, proposal.version))
         except Fenced:
             shard.tell(SegmentHeard(epoch, FenceRaised(epoch)))
+            return
         except StratalogError as error:
-            log.warning("ISR proposal failed", segment=str(active.key), error=str(error))
-            shard.tell(SegmentHeard(epoch, IsrCommitted(active.leader.isr, active.leader.isr_version)))
+            log.warning("ISR not known to be changed: reading it back", segment=str(active.key), error=str(error))
+            was_refused = isinstance(error, Rejected)
         else:
             shard.tell(SegmentHeard(epoch, IsrCommitted(segment.isr, segment.isr_version)))
+            return
+        read = await self._read_back(active.key)
+        if read is not None:
+            shard.tell(SegmentHeard(epoch, ProposalReadBack(proposal, read.isr, read.isr_version, was_refused)))
+
+    async def _read_back(self, key: SegmentKey) -> Segment | None:
+        """The segment as it is now or was after this call began, however often it takes; None when it is gone."""
+        backoff = Backoff()
+        version: int | None = None
+        while version is None or self._context.catalog.version < version:
+            await backoff.pause()  # first as well: what was not answered is asked again at once by nobody
+            try:
+                version = await self._meta.read_version() if version is None else version
+            except StratalogError as error:
+                log.warning("segment not read back yet", segment=str(key), retry_s=backoff.next_s, error=str(error))
+        return self._context.catalog.segment(key)
 
     # Seals --------------------------------------------------------------------------------------------------------
     def _seal_later(self, shard: SealedShard, old: ActiveSegment) -> None:

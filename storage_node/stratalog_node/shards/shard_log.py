@@ -19,11 +19,14 @@ from stratalog.machines.chain_events import (
     BatchesTurnedAway,
     ChainEvent,
     DoubtCopy,
+    HandOver,
     NameActive,
+    NameSuccessor,
     OpeningFailed,
     OpenSegment,
     RareEffect,
     RefuseBatches,
+    SegmentHeard,
     SegmentLeft,
     SegmentOpened,
     ServiceBegun,
@@ -39,8 +42,10 @@ from stratalog.machines.leader_events import (
     OfferedBatch,
     PersistBatches,
     PolicyChanged,
+    RecordHeard,
     RefuseBatch,
     RollAsked,
+    SegmentRecord,
     TimePassed,
 )
 from stratalog.machines.shard_chain import ShardChain
@@ -54,17 +59,16 @@ from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
 from stratalog.telemetry.logs import logger
-from stratalog_node.shards import ranges
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.append import AppendRefusal, failure_of
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.internal_append import append_internally
 from stratalog_node.shards.local_copy import LocalCopy
-from stratalog_node.shards.new_segment import name_active, open_new
+from stratalog_node.shards.new_segment import InheritedProducers, name_active, name_successor, open_new
 from stratalog_node.shards.openings import take_out_of_buffers
+from stratalog_node.shards.ranges import Ranged
 from stratalog_node.shards.rules import ShardRules
 from stratalog_node.shards.shard_lookup import FoundOffset
-from stratalog_node.shards.shard_view import LogRange, TakeBuffer
 from stratalog_node.shards.workers import ShardWorkers
 
 log = logger(__name__)
@@ -77,7 +81,7 @@ class FetchWaiter(Protocol):
     def wake(self, shard: ShardLog) -> None: ...
 
 
-class ShardLog:
+class ShardLog(Ranged):
     """One shard this node leads."""
 
     __slots__ = (
@@ -133,7 +137,7 @@ class ShardLog:
         self.missing: set[SegmentKey] = set()
         """Sealed segments whose file should be here and is not."""
         self.log_start_offset = 0
-        self.inherited: tuple[ProducerSnapshot, ...] | None = None
+        self.inherited: InheritedProducers | None = None
         """Producers that the first file opened in this life begins with, where recovery knows them."""
         self.waiters: set[FetchWaiter] = set()
         self.is_leader = False
@@ -163,8 +167,7 @@ class ShardLog:
     @property
     def epoch(self) -> int:
         """Epoch of the active segment as the meta service confirmed it."""
-        segment = self.context.catalog.active_segment(self.key)
-        return segment.epoch if segment else -1
+        return listed.epoch if (listed := self.context.catalog.active_segment(self.key)) else -1
 
     @property
     def leader(self) -> tuple[int, int] | None:
@@ -217,8 +220,7 @@ class ShardLog:
         if chain.stop is None:
             if self.context.gate.no_room is not None:
                 return self._step(BatchesTurnedAway(batches, self.context.gate.no_room), now_ms)
-            leader = chain.active
-            needs_file = leader is None or leader.life is LeaderLife.DOUBTED
+            needs_file = chain.active is None or chain.active.life is LeaderLife.DOUBTED
             if needs_file and not self.context.openings.may_open(batches):
                 return self._defer(batches)
         try:
@@ -258,8 +260,12 @@ class ShardLog:
                 self._refuse(refused, why, message)
             case NameActive():
                 return name_active(self.context, self.key, self.inherited)
+            case NameSuccessor():
+                return name_successor(self.context, self.chain)
             case OpenSegment():
                 return self._open(effect)
+            case HandOver():
+                self._hand_over()
             case DoubtCopy(epoch, reason):
                 self._doubt(epoch, reason)
             case TellReaders():
@@ -270,10 +276,7 @@ class ShardLog:
         return None
 
     def _unsealed(self, epoch: int) -> ActiveSegment:
-        active = self.active
-        if active is not None and active.key.epoch == epoch:
-            return active
-        return next(ended for ended in self.ended if ended.key.epoch == epoch)
+        return next(copy for copy in (self.active, *self.ended) if copy is not None and copy.key.epoch == epoch)
 
     def _doubt(self, epoch: int, reason: str) -> None:
         for copy in (*filter(None, [self.active]), *self.ended, *self.copies.values()):
@@ -336,8 +339,19 @@ class ShardLog:
         self.wake_waiters()
         return SegmentOpened()
 
+    def _hand_over(self) -> None:
+        assert self.active is not None
+        self.ended.append(self.active)
+        self.workers.sealing.ended(self.active)
+        self.active = None
+        self.context.stats.rolls += 1
+
     def _write_failed(self, error: StratalogError) -> None:
         self.context.gate.write_failed(self.topic.name, self.key.shard, error)
+
+    def heard(self, segment: Segment) -> None:
+        """What the meta service's watch tells of a segment that is not deleted."""
+        self.tell(SegmentHeard(segment.epoch, RecordHeard(SegmentRecord.of(segment))))
 
     # What it hears --------------------------------------------------------------------------------------------------
     def tell(self, event: ChainEvent) -> None:
@@ -347,8 +361,7 @@ class ShardLog:
     def stop_after_fault(self, reason: str) -> None:
         """Something unforeseen: what waits learns that nobody knows its outcome, what is in line is refused."""
         self.tell(ShardStopped(Stop(reason, StopCause.FAULT)))
-        self._is_dirty = False
-        batches, self._pending = self._pending, []
+        batches, self._pending, self._is_dirty = self._pending, [], False
         self._refuse(batches, AppendFailure.STOPPED, reason)
 
     def turn_failed(self, error: Exception) -> None:
@@ -369,7 +382,8 @@ class ShardLog:
         """Life begins, or is looked at anew."""
         for copy in self.ended:
             copy.file.retire()  # of the pass before
-        self.ended, self.active, self.inherited = ended, active, inherited
+        self.ended, self.active = ended, active
+        self.inherited = InheritedProducers(self.epoch, inherited) if inherited is not None else None
         leaders = tuple(copy.leader for copy in ended)
         self.tell(ShardRecovered(leaders, active.leader if active else None, high_watermark, doubted_epoch, stop))
         self.high_watermark = self.chain.high_watermark
@@ -383,21 +397,22 @@ class ShardLog:
 
     def ask_roll(self, now_ms: int) -> bool:
         """By command; False when the active segment is empty."""
-        before = self.active
-        self._step(RollAsked(), now_ms)
-        return self.active is not before
+        return self._look(RollAsked(), now_ms)
 
     def look_at_age(self, now_ms: int) -> bool:
-        """Returns whether it has rolled."""
+        """Its segment's, and at followers that lag. Returns whether it has rolled."""
+        return self._look(TimePassed(self.context.turn.steady_ms), now_ms)
+
+    def _look(self, event: ChainEvent, now_ms: int) -> bool:
         before = self.active
-        self._step(TimePassed(), now_ms)
+        self._step(event, now_ms)
         return self.active is not before
 
     def forget_silent_producers(self, now_ms: int, expiration_ms: int) -> int:
         """Idempotent producers that have not written for so long; returns how many were forgotten."""
-        if self.chain.active is None:
+        if (active := self.chain.active) is None:
             return 0
-        table = self.chain.active.producers
+        table = active.producers
         self.context.stats.producers_dropped += table.dropped
         table.dropped = 0
         return table.expire(now_ms, expiration_ms)
@@ -459,38 +474,14 @@ class ShardLog:
         await self.workers.flusher.make_all_durable(self)
 
     async def read(self, offset: int, max_bytes: int) -> list[bytes | memoryview]:
-        if offset >= self.high_watermark:
-            return []
-        return await self.workers.reader.read_to_keep(self, offset, max_bytes)
-
-    def size_below_high_watermark(self, segment: SegmentKey, from_offset: int) -> int:
-        return ranges.size_below_high_watermark(copy, from_offset) if (copy := self.copy_of(segment)) is not None else 0
-
-    async def read_committed_range(
-        self,
-        segment: SegmentKey,
-        from_offset: int,
-        max_bytes: int,
-        *,
-        at_least_one: bool = True,
-        take_buffer: TakeBuffer | None = None,
-    ) -> LogRange:
-        return await ranges.read_committed_range(self, segment, from_offset, max_bytes, at_least_one, take_buffer)
+        is_there = offset < self.high_watermark
+        return await self.workers.reader.read_to_keep(self, offset, max_bytes) if is_there else []
 
     async def offset_for_time(self, timestamp_ms: int) -> FoundOffset | None:
         return await self.workers.times.offset_for_time(self, timestamp_ms)
 
     async def offset_of_max_timestamp(self) -> FoundOffset | None:
         return await self.workers.times.offset_of_max_timestamp(self)
-
-    def earliest_local_offset(self) -> int:
-        return ranges.earliest_local_offset(self)
-
-    def last_tiered_offset(self) -> int:
-        return ranges.last_tiered_offset(self)
-
-    def local_size_bytes(self) -> int:
-        return ranges.local_size_bytes(self)
 
     async def delete_records_before(self, offset: int) -> int:
         shard = await self.context.meta.perform(AdvanceLogStart(self.key, min(offset, self.high_watermark)))

@@ -15,8 +15,8 @@ from stratalog.machines.leader_events import (
     BatchesWritten,
     FenceRaised,
     FollowerFetched,
-    FollowerLagged,
     IsrCommitted,
+    LagChecked,
     LeaderEffect,
     OfferedBatch,
     OpeningConfirmed,
@@ -38,8 +38,14 @@ KEY = SegmentKey(uuid.UUID(int=1), 0, 3, 100)
 POLICY = RollPolicy(segment_bytes=1_000, segment_ms=60_000)
 
 
-def a_leader(*, isr: tuple[int, ...] = (1,), policy: RollPolicy = POLICY, is_confirmed: bool = True) -> SegmentLeader:
-    return SegmentLeader(KEY, 1, policy, ProducerTable(), isr=isr, is_confirmed=is_confirmed)
+def a_leader(
+    *,
+    isr: tuple[int, ...] = (1,),
+    replicas: tuple[int, ...] | None = None,
+    policy: RollPolicy = POLICY,
+    is_confirmed: bool = True,
+) -> SegmentLeader:
+    return SegmentLeader(KEY, 1, policy, ProducerTable(), isr=isr, replicas=replicas, is_confirmed=is_confirmed)
 
 
 def a_batch(
@@ -149,30 +155,40 @@ def test_an_ended_segment_takes_no_more() -> None:
 
 def test_the_high_watermark_is_the_lowest_end_in_the_isr() -> None:
     leader = a_leader(isr=(1, 2, 3))
-    assert only(appended(leader, a_batch(5)), Acknowledge) == Acknowledge(105, 100)
+    assert only(appended(leader, a_batch(3), a_batch(2)), Acknowledge) == Acknowledge(105, 100)
     assert leader.step(FollowerFetched(2, 105), now_ms=0) == [Acknowledge(105, 100)]
     assert leader.step(FollowerFetched(3, 103), now_ms=0) == [Acknowledge(105, 103)]
     assert leader.step(FollowerFetched(3, 105), now_ms=0) == [Acknowledge(105, 105)]
 
 
+def test_the_high_watermark_never_lies_inside_a_batch() -> None:
+    leader = a_leader(isr=(1, 2))
+    appended(leader, a_batch(3), a_batch(2), a_batch(4))
+    for offset, mark in ((102, 100), (104, 103), (105, 105), (108, 105), (109, 109)):
+        leader.step(FollowerFetched(2, offset), now_ms=0)
+        assert leader.high_watermark == mark
+        leader.check_invariants()
+
+
 def test_a_proposed_smaller_isr_does_not_move_the_mark_before_meta_agreed() -> None:
     leader = a_leader(isr=(1, 2))
     appended(leader, a_batch(5))
-    assert leader.step(FollowerLagged(2), now_ms=0) == [ProposeIsr((1,), 0)]
+    assert leader.step(LagChecked(0), now_ms=0) == leader.step(LagChecked(POLICY.lag_ms - 1), now_ms=0) == []
+    assert leader.step(LagChecked(POLICY.lag_ms), now_ms=0) == [ProposeIsr((1,), 0)]
     assert leader.high_watermark == 100
     assert leader.step(IsrCommitted((1,), 1), now_ms=0) == [Acknowledge(105, 105)]
 
 
 def test_a_caught_up_follower_is_proposed_for_the_isr() -> None:
-    leader = a_leader()
+    leader = a_leader(replicas=(1, 2, 3))
     appended(leader, a_batch(5))
-    effects = leader.step(FollowerFetched(2, 105), now_ms=0)
+    effects = leader.step(FollowerFetched(2, 105, life_epoch=7), now_ms=0)
     assert only(effects, ProposeIsr) == ProposeIsr((1, 2), 0)
     assert leader.step(FollowerFetched(3, 105), now_ms=0) == [Acknowledge(105, 105)], "one proposal at a time"
 
 
 def test_a_joining_follower_holds_the_mark_from_the_proposal_on() -> None:
-    leader = a_leader()
+    leader = a_leader(replicas=(1, 2))
     appended(leader, a_batch(5))
     leader.step(FollowerFetched(2, 105), now_ms=0)
     assert only(appended(leader, a_batch(5)), Acknowledge) == Acknowledge(110, 105), "meta may count it already"

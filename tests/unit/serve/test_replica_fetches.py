@@ -186,7 +186,7 @@ async def test_an_old_life_is_fenced_and_its_session_with_it(tmp_path: Path) -> 
         (shard,) = await replicated(rig)
         rig.append(shard, b"one")
         await follower.fetch(ask_of(shard, 0))
-        await register(rig, FOLLOWER)
+        await register(rig, FOLLOWER, was_stopped=True)
         answer = await follower.fetch(ask_of(shard, 1))
         assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
         assert shard.high_watermark == 0

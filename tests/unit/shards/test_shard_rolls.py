@@ -7,7 +7,7 @@ from pathlib import Path
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.chain_events import ShardStopped
 from stratalog.machines.shard_life import Stop, StopCause
-from stratalog.model.commands import RollSegment, SealSegment
+from stratalog.model.commands import BeginRecovery, RollSegment, SealSegment
 from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog.model.segment import SegmentState
 from support.shard_rig import ShardRig
@@ -260,13 +260,39 @@ async def test_a_leader_that_meta_has_replaced_stops_and_says_so(tmp_path: Path)
         shard = await rig.shard_of()
         rig.append(shard, b"old")
         assert shard.active is not None
-        await rig.meta.service.perform(RollSegment(shard.active.key, 0))
+        key = shard.active.key
+        rig.meta.hold(RollSegment)
         shard.ask_roll(rig.clock())
         asked = rig.append(shard, b"new")
+        await rig.meta.service.perform(RollSegment(key, 0))
+        rig.meta.release(RollSegment)
         await eventually(lambda: asked.is_answered)
         assert asked.error is ErrorCode.REQUEST_TIMED_OUT
         assert rig.append(shard, b"later").error is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert shard.high_watermark == 1
+
+
+async def test_a_leader_hears_from_the_watch_that_its_segment_was_ended_by_another(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, b"old")
+        assert shard.active is not None
+        await rig.meta.service.perform(RollSegment(shard.active.key, 0))
+        await eventually(lambda: shard.stop is not None)
+        assert shard.stop is not None and shard.stop.cause is StopCause.DEPOSED
+        assert rig.append(shard, b"new").error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert shard.end_offset == 1, "nothing was written behind the end that the other gave it"
+
+
+async def test_a_fence_that_the_watch_shows_ends_leading_at_once(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, b"old")
+        assert shard.active is not None
+        await rig.meta.service.perform(BeginRecovery(shard.active.key))
+        await eventually(lambda: shard.stop is not None)
+        assert rig.append(shard, b"new").error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert shard.end_offset == 1
 
 
 async def test_the_answer_of_an_unknown_roll_is_not_given_twice_after_a_stop(tmp_path: Path) -> None:
