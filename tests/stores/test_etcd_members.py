@@ -23,13 +23,11 @@ from support.etcd_stores import QUICK, leading
 from support.meta_worlds import HandClock, MetaWorld
 from support.waiting import eventually
 
-pytestmark = pytest.mark.real_etcd
+pytestmark = [pytest.mark.real_etcd, pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)]
 
 
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServers]:
-    if etcd_binary() is None:
-        pytest.skip(NO_ETCD)
     with etcd_servers(tmp_path_factory.mktemp("etcd"), 3) as servers:
         yield servers
 

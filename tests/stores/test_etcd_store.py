@@ -26,13 +26,13 @@ from stratalog_meta.stores.etcd.layout import PIECES, REDO, REDO_PARTS, TURN, nu
 from stratalog_meta.stores.etcd.leadership import EtcdLeadership
 from stratalog_meta.stores.etcd.store import EtcdStore
 from stratalog_meta.stores.meta_store import WriteRefused
-from support.etcd_server import EtcdServers, etcd_servers
+from support.etcd_server import NO_ETCD, EtcdServers, etcd_binary, etcd_servers
 from support.etcd_stores import QUICK, leading
 from support.failing_etcd import LossyClient, MortalClient
 from support.meta_worlds import HandClock, MetaWorld, part
 from support.waiting import eventually
 
-pytestmark = pytest.mark.real_etcd
+pytestmark = [pytest.mark.real_etcd, pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)]
 HEADER = TableHeader("cluster-1", 1, 1)
 SEGMENT = SegmentKey(uuid4(), 0, 0, 0)
 
@@ -350,6 +350,29 @@ async def test_old_revisions_are_given_up_by_the_leader(etcd: EtcdServers, prefi
         await store.close()
         assert version(await store.load()) == 2
         await store.close()
+
+
+class Overtaken(EtcdClient):
+    """Somebody writes and compacts just before the records are read, once."""
+
+    compacted = 0
+
+    async def range(self, request: rpc.RangeRequest) -> rpc.RangeResponse:
+        if request.revision and b"/r/" in request.key and not self.compacted:
+            put = rpc.RequestOp(request_put=rpc.PutRequest(key=b"/neighbour", value=b"x"))
+            self.compacted = (await self.txn(rpc.TxnRequest(success=[put]))).header.revision
+            await self.compact(self.compacted)
+        return await super().range(request)
+
+
+async def test_a_load_whose_revision_is_given_up_meanwhile_begins_again(etcd: EtcdServers, prefix: bytes) -> None:
+    async with leading(etcd.endpoints, prefix) as (_, _, store):
+        await store.write([command(1)])
+    client = Overtaken(etcd.endpoints, patience=QUICK)
+    async with leading(etcd.endpoints, prefix, client=client) as (_, _, store):
+        assert client.compacted
+        await store.write([command(2)])
+    assert names(await stored(etcd.endpoints, prefix)) == names([lock(1).lock, lock(2).lock])
 
 
 async def test_limits_lower_than_etcds_own_are_told_and_cost_one_command(tmp_path: Path, prefix: bytes) -> None:
