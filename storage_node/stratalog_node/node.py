@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stratalog.kafka.subscription import subscribed_topics
-from stratalog.meta_api.client import MetaClient
+from stratalog.meta_api.client import MetaForNodes
 from stratalog.meta_api.node_client import NodeMetaClient
 from stratalog.model.addresses import parse_address
 from stratalog.model.commands import RegisterNode
@@ -25,14 +25,18 @@ from stratalog.model.errors import NotFound, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Life, NodeInfo
 from stratalog.objects.store import ObjectStore
+from stratalog.settings.choices import FlushPolicy
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.buffers import BufferPool
+from stratalog_node.disk.boot_id import read_boot_id
+from stratalog_node.disk.clean_stop import stopped_epoch
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.groups.coordinator import GroupCoordinator
+from stratalog_node.heartbeats import Heartbeats, register
 from stratalog_node.identity_file import load_or_create, lock_directory
 from stratalog_node.open_files import OpenFiles
 from stratalog_node.serve.api import control_apis
@@ -78,7 +82,7 @@ class StorageNode:
         settings: ProcessSettings,
         directory: Path,
         listen: Listen,
-        meta: MetaClient,
+        meta: MetaForNodes,
         store: ObjectStore | None,
         *,
         clock_ms: Callable[[], int] = wall_ms,
@@ -93,6 +97,9 @@ class StorageNode:
         self.metrics = MetricRegistry()
         self.open_files = OpenFiles.of_process()
         self.address = ("", 0)
+        self.is_over = asyncio.Event()
+        """Another life of this node has begun, so this process must stop; `why_over` says so in words."""
+        self.why_over = ""
         self.cluster_id = ""
         self._listen = listen
         self._clock_ms = clock_ms
@@ -191,9 +198,25 @@ class StorageNode:
 
     async def _register(self, info: NodeInfo) -> Life:
         """From now on every command names this life."""
-        registration = await self.meta.perform(RegisterNode(info, secrets.token_hex(8)))
-        self.meta.life = Life(info.node_id, registration.node_epoch)
-        return self.meta.life
+        registration = await register(
+            self.meta,
+            RegisterNode(
+                info,
+                start_id=secrets.token_hex(8),
+                boot_id=read_boot_id(),
+                stopped_epoch=stopped_epoch(self.layout.clean_file),
+                is_flushed_by_default=self.settings.flush_policy is FlushPolicy.FSYNC,
+            ),
+        )
+        life = self.meta.life = Life(info.node_id, registration.node_epoch)
+        heartbeats = Heartbeats(self.meta, life, monotonic_ms, self._end_life)
+        self._taken.push_async_callback(heartbeats.close)
+        heartbeats.start()
+        return life
+
+    def _end_life(self, why: str) -> None:
+        self.why_over = why
+        self.is_over.set()
 
     async def _open_shards(self, node_id: int, node_epoch: int, pool: BufferPool) -> None:
         """What the object store has, the disk with what runs over it, and every shard as the last life left it."""
@@ -301,7 +324,7 @@ class StorageNode:
 
     def readiness(self) -> dict[str, str]:
         """What keeps this node from being ready, by name."""
-        reasons = {}
+        reasons = {"life": self.why_over} if self.why_over else {}
         no_room = self.local.context.gate.no_room
         if no_room is not None:
             reasons["disk"] = no_room

@@ -257,7 +257,7 @@ class ShardTableMachine(RuleBasedStateMachine):
         if known is not None:
             storage = f"storage-{known.node_epoch}" if is_wiped and not is_clean else known.info.storage_id
             info = replace(known.info, storage_id=storage)
-            self.do(RegisterNode(info, boot_id=boot_id, was_stopped=is_clean))
+            self.do(RegisterNode(info, boot_id=boot_id, stopped_epoch=known.node_epoch if is_clean else 0))
 
     @rule(
         chance=CHANCE, node=st.integers(1, 4), length=st.integers(0, 4), is_whole=st.booleans(), fence=st.integers(0, 9)

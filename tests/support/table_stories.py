@@ -96,9 +96,9 @@ class TableStory:
 
     def start(self, node_id: int, *, is_clean: bool = True, is_wiped: bool = False, boot_id: str = "") -> None:
         """A new life; `is_wiped`: on an empty disk."""
-        known = self.table.state.nodes[node_id].info
-        info = replace(known, storage_id=known.storage_id + "'") if is_wiped else known
-        self.do(RegisterNode(info, was_stopped=is_clean, boot_id=boot_id))
+        known = self.table.state.nodes[node_id]
+        info = replace(known.info, storage_id=known.info.storage_id + "'") if is_wiped else known.info
+        self.do(RegisterNode(info, stopped_epoch=known.node_epoch if is_clean else 0, boot_id=boot_id))
 
     def roll_new(self, name: str) -> Segment:
         """The second segment of a new topic."""

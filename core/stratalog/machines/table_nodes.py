@@ -50,7 +50,8 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
             tx,
             node.node_id,
             is_disk_new=is_disk_new,
-            is_tail_kept=command.was_stopped or (command.boot_id != "" and command.boot_id == known.boot_id),
+            is_tail_kept=command.stopped_epoch == known.node_epoch
+            or (command.boot_id != "" and command.boot_id == known.boot_id),
             is_flushed_by_default=command.is_flushed_by_default,
         )
     return Registration(tx.state.header.cluster_id, entry.node_epoch, token)

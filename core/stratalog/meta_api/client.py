@@ -64,3 +64,7 @@ class MetaClient(CommandTaker, Protocol):
     async def purged_topics(self) -> frozenset[UUID]:
         """Deleted topics that were purged, in part or wholly: the last 10,000. What names them may go."""
         ...
+
+
+class MetaForNodes(MetaClient, LifeListener, Protocol):
+    """What a storage node needs of the meta service."""

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
 
-from stratalog.meta_api.client import MetaClient
+from stratalog.meta_api.client import MetaForNodes
 from stratalog.model.commands import Command, NodeCommand
-from stratalog.model.metadata import ChangeSet, Life, Snapshot
+from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Life, Snapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
 
@@ -21,9 +21,9 @@ R = TypeVar("R")
 
 
 class NodeMetaClient:
-    """Implements `MetaClient` over another one, which its owner closes."""
+    """Implements `MetaForNodes` over another one, which its owner closes."""
 
-    def __init__(self, meta: MetaClient) -> None:
+    def __init__(self, meta: MetaForNodes) -> None:
         self._meta = meta
         self.life: Life | None = None
         """Since its registration; before it commands name no caller."""
@@ -32,6 +32,9 @@ class NodeMetaClient:
         if isinstance(command, NodeCommand) and self.life is not None:
             command = replace(command, caller=self.life)
         return await self._meta.perform(command, validate_only=validate_only)
+
+    async def heartbeat(self, heartbeat: Heartbeat) -> Heard:
+        return await self._meta.heartbeat(heartbeat)
 
     # Reading is the same for everybody --------------------------------------------------------------------------
     async def read_cluster_id(self) -> str:

@@ -54,8 +54,9 @@ class RegisterNode(Command[Registration]):
     boot_id: str = ""
     """Of the machine's present boot: the same one as in the life before says that its page cache outlived the process.
     Empty: not known."""
-    was_stopped: bool = False
-    """The life before ended in order, with everything flushed."""
+    stopped_epoch: Count = 0
+    """Of the life that ended in order on this disk, with everything flushed; 0 for none. Another than the life before
+    says nothing: the disk is a copy, or somebody used it in between."""
     is_flushed_by_default: bool = False
     """Topics that do not set `flush.policy` confirm nothing here that is not flushed."""
 

@@ -24,6 +24,15 @@ def note_clean_stop(path: Path, node_epoch: int, doubted: Mapping[ShardKey, int]
     write_durably(path, [json.dumps({"node_epoch": node_epoch, "doubted": topics}).encode() + b"\n"])
 
 
+def stopped_epoch(path: Path) -> int:
+    """Of the life that ended in order here; 0 for none. Blocking; changes nothing. Raises: Unavailable."""
+    data = read_file(path)
+    try:
+        return 0 if data is None else int(json.loads(data)["node_epoch"])
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
 def take_clean_stop(path: Path, node_epoch: int) -> dict[ShardKey, int] | None:
     """What is in doubt though the life before `node_epoch` stopped in order; None when it did not, and all is.
 

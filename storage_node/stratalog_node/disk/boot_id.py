@@ -1,0 +1,16 @@
+"""Which boot of the machine this is: as long as it is the same one, what a process wrote is in the page cache still."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def read_boot_id() -> str:
+    """Empty where nobody knows (no Linux). Blocking, for a moment."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
