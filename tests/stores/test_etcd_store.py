@@ -416,3 +416,31 @@ async def test_parts_without_their_record_are_nothing_and_go(etcd: EtcdServers, 
         await store.close()
         assert names(await store.load()) == {lock(1).lock.name}
         assert await leftovers(etcd, prefix) == []
+
+
+class Candidate(EtcdClient):
+    """Counts how often it asked for a lease."""
+
+    asked = 0
+
+    async def grant_lease(self, ttl_s: int) -> tuple[int, int]:
+        self.asked += 1
+        return await super().grant_lease(ttl_s)
+
+
+async def test_who_wants_to_lead_waits_for_an_etcd_without_room(tmp_path: Path, prefix: bytes) -> None:
+    with etcd_servers(tmp_path / "etcd", 1, "--quota-backend-bytes", str(2 * 1024 * 1024)) as servers:
+        client = Candidate(servers.endpoints, patience=QUICK)
+        neighbour = rpc.RequestOp(request_put=rpc.PutRequest(key=b"/neighbour", value=bytes(100_000)))
+        with pytest.raises(EtcdRefused, match="NOSPACE"):
+            for _ in range(2_000):  # etcd looks at its size ten times a second
+                await client.txn(rpc.TxnRequest(success=[neighbour]))
+        leadership = EtcdLeadership(client, prefix, "127.0.0.1:1")
+        waiting = asyncio.ensure_future(leadership.campaign())
+        await eventually(lambda: client.asked > 1)
+        assert not waiting.done()
+        await asyncio.to_thread(servers.give_room)
+        await waiting
+        assert leadership.is_leading
+        await leadership.resign()
+        await client.close()

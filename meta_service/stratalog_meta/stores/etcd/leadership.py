@@ -27,6 +27,8 @@ LEASE_S: Final = 5
 """etcd grants no less than 2 with its defaults. Long enough for an election among its members."""
 LOOK_S: Final = 0.3
 """Between two looks at who leads."""
+LOOK_AFTER_FAILURE_S: Final = 1.0
+"""When etcd refuses (no space, users) it may do so for long."""
 RENEWALS_PER_LEASE: Final = 4
 _RESIGN_S: Final = 2.0
 
@@ -82,14 +84,19 @@ class EtcdLeadership:
         return self._seen
 
     async def campaign(self) -> None:
+        said = ""
         while not self._lost.is_set():
+            pause_s = LOOK_S
             try:
                 if await self._stand():
                     break
             except Unavailable as error:
-                _log.warning("etcd_campaign_waits", address=self._address, error=str(error))
+                pause_s = LOOK_AFTER_FAILURE_S
+                if str(error) != said:
+                    said = str(error)
+                    _log.warning("etcd_campaign_waits", address=self._address, error=said)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S * (0.5 + self._jitter())):
+                async with asyncio.timeout(pause_s * (0.5 + self._jitter())):
                     await self._lost.wait()
         if self._lost.is_set():
             await self._let_lease_go()
@@ -137,7 +144,13 @@ class EtcdLeadership:
         return present
 
     async def _keep(self) -> None:
-        """Renew the lease until it is gone, or its time has passed without an answer."""
+        try:
+            await self._renew()
+        finally:
+            self.lose("nobody renews its lease any more")  # whatever ended it: a lead without an end is the worst
+
+    async def _renew(self) -> None:
+        """Until the lease is gone, or its time has passed without an answer."""
         pause_s = self._lease_s / RENEWALS_PER_LEASE
         while True:
             await asyncio.sleep(max(0.0, min(pause_s, self._until - self._clock())))
