@@ -100,9 +100,10 @@ def seal_unclean(tx: TableTransaction, command: SealUnclean) -> Segment:
         return segment
     best = decide(segment, by_quorum=is_quorum(_topic(tx, segment).settings), is_alive=tx.state.is_alive).best
     if best is None and segment.state is SegmentState.SEALING:
-        if is_done:
-            return segment
-        raise Conflict(f"{where} has no living replica that could be its source: start one of {segment.replicas}")
+        living = [node for node in segment.replicas if tx.state.is_alive(node)]
+        if not living:
+            raise Conflict(f"{where} has no living replica that could be its source: start one of {segment.replicas}")
+        best = Vote(living[0], 0, segment.base_offset, 0, is_tail_whole=False)  # it makes up what nobody has
     return _end(tx, segment, best, GapReason.UNCLEAN)
 
 
@@ -173,7 +174,7 @@ def _end(tx: TableTransaction, segment: Segment, best: Vote | None, reason: GapR
     if segment.state is SegmentState.ACTIVE:
         successor = plan_successor(tx, segment, end_offset, holders)
         source = successor.leader if successor.leader in holders else source
-    handover = replace(handed, prepared=None, doubts=(), source=source, given_up=given_up)
+    handover = replace(handed, prepared=None, source=source, given_up=given_up)
     ended = replace(segment, state=SegmentState.SEALING, end_offset=end_offset, handover=handover)
     tx.replace_segment(segment, ended)
     if successor is not None:

@@ -95,18 +95,33 @@ def _compare(tx: TableTransaction, segment: Segment, proof: SealRecord) -> Steps
     provers = tuple(node for node in segment.replicas if _of(reports, node) == true)
     wrong = tuple(report for report in reports if report.node_id not in provers)
     if wrong:
-        replicas = tuple(node for node in segment.replicas if node not in {report.node_id for report in wrong})
-        isr = tuple(node for node in segment.isr if node in replicas) or provers
-        dropped = replace(segment, replicas=replicas, isr=isr, isr_version=segment.isr_version + 1)
-        if (segment.handed.source if segment.is_fenced else segment.leader) not in replicas:
-            handover = replace(segment.handed, source=provers[0])
-            dropped = replace(taken_from_leader(dropped), handover=handover)
+        dropped = _dropped(segment, {report.node_id for report in wrong}, provers)
         tx.replace_segment(segment, dropped)
         segment = dropped
     if (proof.size_bytes, proof.digest) != true:
         return segment  # one of those who proved it reports again, and brings the rest of the record
     record = replace(proof, replicas=provers, sealed_ms=tx.now_ms)
     return (yield from _seal(tx, segment, record))
+
+
+def _dropped(segment: Segment, wrong: set[int], provers: tuple[int, ...]) -> Segment:
+    """The segment without the replicas that differ; their reports stay. One that led it, or was its source, gives way
+    to one that is right."""
+    handed = segment.handed
+    first = handed.source if segment.is_fenced else segment.leader
+    dropped = replace(
+        segment,
+        replicas=tuple(node for node in segment.replicas if node not in wrong),
+        isr=tuple(node for node in segment.isr if node not in wrong) or provers,
+        isr_version=segment.isr_version + 1,
+        handover=replace(
+            handed,
+            doubts=tuple(doubt for doubt in handed.doubts if doubt.node_id not in wrong),
+            votes=tuple(vote for vote in handed.votes if vote.node_id not in wrong),
+            source=provers[0] if first in wrong else handed.source,
+        ),
+    )
+    return taken_from_leader(dropped) if first in wrong else dropped
 
 
 def _of(reports: tuple[ReplicaReport, ...], node_id: int) -> tuple[int, bytes] | None:

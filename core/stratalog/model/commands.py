@@ -216,9 +216,9 @@ class PromiseFence(NodeCommand[Segment]):
 @dataclass(frozen=True, slots=True)
 class SealUnclean(NodeCommand[Segment]):
     """A person gives up what only nodes hold that do not answer: the segment ends at the best end that was told, and
-    its record names the range (`handed.given_up`). Raises Conflict unless a recovery waits."""
-
-    is_idempotent = True
+    its record names the range (`handed.given_up`). When nobody told any, the log goes on behind what is in the object
+    store, and who comes back with more may still bring it; asked once more, a living replica makes up what is not
+    there. Raises Conflict unless a recovery waits."""
 
     segment: SegmentKey
 

@@ -298,6 +298,20 @@ def test_when_nobody_else_holds_all_what_only_the_dead_source_had_is_named() -> 
     assert segment.handed.given_up == (GivenUp(7, 9, GapReason.UNCONFIRMED),)
 
 
+def test_who_was_in_doubt_before_the_end_was_known_proves_nothing_after_it_either() -> None:
+    story, _, key = three_nodes(QUORUM)
+    story.start(1, is_wiped=True)
+    story.promise(key, 2, 0)
+    assert story.promise(key, 3, 13).handed.source == 3
+    story.start(3)
+    story.start(2)
+    story.promise(key, 2, 0)
+    with pytest.raises(Conflict, match="unknown"):
+        story.promise(key, 1, 0)
+    assert story.segment(key).handed.source is None, "two of three, but one of them lost what it had confirmed"
+    assert story.promise(key, 3, 13).handed.source == 3
+
+
 def test_who_has_reported_its_copy_is_a_source() -> None:
     story, _, key = three_nodes()
     story.die(1)
@@ -365,9 +379,21 @@ def test_when_nobody_answers_at_all_the_log_goes_on_behind_what_is_in_the_object
     ended = story.do(SealUnclean(key)).result
     assert (ended.end_offset, ended.handed.source) == (5, None)
     assert ended.handed.given_up == (GivenUp(5, 5, GapReason.UNCLEAN),) and story.active(topic).base_offset == 5
-    assert story.do(SealUnclean(key)).result == ended, "a lost answer is asked for again"
     story.is_heard(1)
     assert story.promise(key, 1, 9).handed.source == 1, "who comes back with more has all below the end"
+
+
+def test_when_every_disk_is_gone_a_person_has_a_living_replica_make_it_up() -> None:
+    story, _, key = three_nodes()
+    story.roll(key, 10)
+    for node in (1, 2, 3):
+        story.start(node, is_wiped=True)
+    assert waits_for(story, key) == (1, 2, 3)
+    ended = story.do(SealUnclean(key)).result
+    assert (ended.handed.source, ended.handed.given_up) == (1, (GivenUp(0, 10, GapReason.UNCLEAN),))
+    for node in (1, 2, 3):
+        story.report(key, node)
+    assert story.segment(key).state is SegmentState.SEALED
 
 
 def test_an_unclean_seal_takes_the_best_answered_end() -> None:
