@@ -30,7 +30,9 @@ async def register(rig: ServeRig, node_id: int, *, was_stopped: bool = False) ->
     """A life of another node, as the node on the bench hears of it. It keeps its place in every ISR if it had stopped
     in order."""
     info = NodeInfo(node_id, f"disk-{node_id}", "elsewhere", 9092)
-    told = await rig.meta.service.perform(RegisterNode(info, was_stopped=was_stopped))
+    before = rig.catalog.node(node_id)
+    stopped_epoch = before.epoch if before is not None and was_stopped else 0
+    told = await rig.meta.service.perform(RegisterNode(info, stopped_epoch=stopped_epoch))
     await eventually(lambda: (node := rig.catalog.node(node_id)) is not None and node.token == told.token)
     return Follows(node_id, told.token)
 
