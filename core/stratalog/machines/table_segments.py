@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from stratalog.machines.table_bounds import check_segments_named
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, describe_segment, kept
+from stratalog.machines.upload_duty import keeper_of
 from stratalog.model.commands import ForgetLocal, ProposeIsr, PurgeSegments
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.metadata import Life
@@ -90,4 +91,15 @@ def purge_segments(tx: TableTransaction, command: PurgeSegments) -> Steps[None]:
             continue
         if segment.state is not SegmentState.DELETED:
             raise Conflict(f"{describe_segment(key)} is {segment.state.name}: only DELETED segments are purged")
+        _check_keeper(tx, segment, command.caller)
         tx.purge_segment(segment)
+
+
+def _check_keeper(tx: TableTransaction, segment: Segment, caller: Life | None) -> None:
+    """Fence a node that takes away what is another's to take away."""
+    if caller is None or not segment.replicas:
+        return
+    keeper = keeper_of(segment, tx.state.is_alive)
+    if keeper != caller.node_id:
+        named = "no living node" if keeper is None else f"node {keeper}"
+        raise Fenced(f"{describe_segment(segment.key)} is purged by {named}, not by node {caller.node_id}: leave it")

@@ -1,4 +1,4 @@
-"""Who uploads a segment: exactly one node at any time, found alike by the nodes and by the meta service.
+"""Who uploads a segment, and who takes its rest away: one node at any time, found alike by nodes and meta service.
 
 Pure. Nothing is stored for it: it follows from the segment and from who is alive, so a dead node's duties pass on with
 the change that tells of its death. Two nodes that see different changes may both think it theirs; the meta service,
@@ -26,3 +26,9 @@ def uploader_of(segment: Segment, is_alive: Callable[[int], bool]) -> int | None
     in_order = [node for node in segment.replicas if node in holders]
     in_order += [node for node in holders if node not in in_order]
     return next((node for node in in_order if is_alive(node)), None)
+
+
+def keeper_of(segment: Segment, is_alive: Callable[[int], bool]) -> int | None:
+    """Who takes away what all share of a DELETED segment, its objects and its metadata: the first living replica. Not
+    by who holds a copy still, for each gives its own up. None while no replica lives."""
+    return next((node for node in segment.replicas if is_alive(node)), None)

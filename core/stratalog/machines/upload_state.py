@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from stratalog.machines.upload_duty import uploader_of
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
 
 
-def uploads(segment: Segment, node_id: int) -> bool:
-    """Whether it is this node that uploads the segment: its leader, or, sealed, the first that holds a copy."""
+def uploads(segment: Segment, node_id: int, is_alive: Callable[[int], bool]) -> bool:
+    """Whether it is this node that uploads what is left of the segment."""
     if segment.state is SegmentState.DELETED or segment.remote.state is RemoteState.COMPLETE:
         return False
-    if segment.leader is not None:
-        return segment.leader == node_id
-    holders = segment.local_nodes or segment.replicas
-    return bool(holders) and min(holders) == node_id
+    return uploader_of(segment, is_alive) == node_id
 
 
 class SegmentUpload:

@@ -76,6 +76,11 @@ class Catalog:
     def node(self, node_id: int) -> Node | None:
         return self._nodes.get(node_id)
 
+    def is_alive(self, node_id: int) -> bool:
+        """As the newest change that came here says; of a node that it does not tell of nothing is known against it."""
+        node = self._nodes.get(node_id)
+        return node is None or node.is_alive
+
     def shard_keys(self) -> Iterable[ShardKey]:
         return self._shards.keys()
 

@@ -19,6 +19,7 @@ from functools import partial
 
 from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.machines.bundles import BundleLimits
+from stratalog.machines.upload_duty import keeper_of
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import ForgetLocal, PurgeSegments
 from stratalog.model.errors import NotFound
@@ -189,7 +190,7 @@ class Janitor:
         try:
             async with asyncio.timeout(self._schedule.call_timeout_ms / 1_000):
                 known = await self._forget_local(segments)
-                gone = [segment.key for segment in known if _is_keeper(segment, self._node_id)]
+                gone = [segment.key for segment in known if self._is_keeper(segment)]
                 if self._store is not None and self._uploader is not None and gone:
                     gone = await self._empty_folders(self._store, self._uploader, gone)
             if gone:
@@ -200,6 +201,9 @@ class Janitor:
             return 0
         self._stats.segments_purged += len(gone)
         return len(gone)
+
+    def _is_keeper(self, segment: Segment) -> bool:
+        return not segment.replicas or keeper_of(segment, self._catalog.is_alive) == self._node_id
 
     async def _forget_local(self, segments: Sequence[Segment]) -> list[Segment]:
         """Free the local copies. Returns those that metadata still knows."""
@@ -278,10 +282,3 @@ class Janitor:
         report.foreign += self._bundles.foreign
         report.unexplained += self._bundles.unexplained
         return report
-
-
-def _is_keeper(segment: Segment, node_id: int) -> bool:
-    """Whether it is this node that takes away the shared rest of a deleted segment: objects and metadata."""
-    if segment.leader is not None:
-        return segment.leader == node_id
-    return not segment.replicas or min(segment.replicas) == node_id

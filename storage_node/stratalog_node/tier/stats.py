@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stratalog.machines.upload_state import UploaderStatus
 from stratalog.telemetry.metrics import counter, gauge
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatus:
+    """What the cold tier is doing now."""
+
+    uploader: UploaderStatus
+    doubtful_attempts: int
+    lock_epoch: int | None
 
 
 @dataclass(slots=True)

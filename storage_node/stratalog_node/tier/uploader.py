@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any, assert_never
 from uuid import UUID, uuid4
@@ -46,7 +46,7 @@ from stratalog.machines.upload_events import (
     UploaderEvent,
     UploadLimits,
 )
-from stratalog.machines.upload_state import UploaderStatus, uploads
+from stratalog.machines.upload_state import uploads
 from stratalog.machines.uploader import Uploader
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import Fenced, Unavailable
@@ -61,6 +61,7 @@ from stratalog_node.shards.shard_view import Shards, ShardView
 from stratalog_node.tier.attempts import Attempts
 from stratalog_node.tier.claim import ClaimOwner, EpochClaim, Forked
 from stratalog_node.tier.committer import Committer, MetaAway
+from stratalog_node.tier.duties import Duties
 from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.flush_goal import FlushGoal
 from stratalog_node.tier.known import KnownSegments
@@ -71,7 +72,7 @@ from stratalog_node.tier.publisher import Publisher
 from stratalog_node.tier.puts import PutDoubtful, PutRefused
 from stratalog_node.tier.sender import Sender
 from stratalog_node.tier.source import PieceReader
-from stratalog_node.tier.stats import TierStats
+from stratalog_node.tier.stats import TierStats, TierStatus
 from stratalog_node.tier.unsent import UnsentCount
 from stratalog_node.tier.upload_preflight import UploadPreflight
 
@@ -80,15 +81,6 @@ log = logger(__name__)
 _FLUSH_LOOK_S = 0.01
 _SHARDS_PER_TURN = 1_000
 """Shards whose high watermark is looked at in one step of the loop (about 10 us each)."""
-
-
-@dataclass(frozen=True, slots=True)
-class TierStatus:
-    """What the cold tier is doing now."""
-
-    uploader: UploaderStatus
-    doubtful_attempts: int
-    lock_epoch: int | None
 
 
 class NodeUploader:
@@ -186,12 +178,9 @@ class NodeUploader:
         self._events.on_committed(self._on_committed)
         self._events.on_segment_changed(lambda view, segment: self._look_at(segment, view))
         self._catalog.on_change(self._on_change)
-        for number, view in enumerate(list(self._shards.all()), 1):
-            if number % _SHARDS_PER_TURN == 0:
-                await asyncio.sleep(0)
-            for segment in view.segments:
-                self._look_at(segment, view)
+        await self._look_at_all()
         self._tasks = [
+            asyncio.create_task(Duties(self._catalog, self._look_at_all).follow(), name="tier-duties"),
             asyncio.create_task(self._run(), name="tier-uploader"),
             asyncio.create_task(self._open(), name="tier-lock"),
         ]
@@ -289,6 +278,13 @@ class NodeUploader:
             case _:
                 pass
 
+    async def _look_at_all(self) -> None:
+        for number, view in enumerate(list(self._shards.all()), 1):
+            if number % _SHARDS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            for segment in view.segments:
+                self._look_at(segment, view)
+
     def _look_at(self, segment: Segment, view: ShardView | None, *, is_news: bool = False) -> None:
         """Tell the machine of a segment whose state changed, or that is new to it."""
         known = self._known.get(segment.key)
@@ -317,7 +313,8 @@ class NodeUploader:
         )
 
     def _is_ours(self, segment: Segment) -> bool:
-        if not uploads(segment, self._node_id) or self._catalog.topic_by_id(segment.key.topic_id) is None:
+        is_duty = uploads(segment, self._node_id, self._catalog.is_alive)
+        if not is_duty or self._catalog.topic_by_id(segment.key.topic_id) is None:
             return False
         return self._catalog.topic_settings(segment.key.topic_id).remote_storage_enable
 

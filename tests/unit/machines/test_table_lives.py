@@ -16,9 +16,11 @@ from stratalog.model.commands import (
     AllocateProducerIds,
     CommitParts,
     CreateTopic,
+    DeleteTopic,
     NodeCommand,
     NoteLives,
     ProposeIsr,
+    PurgeSegments,
     RegisterNode,
     RollSegment,
     SealSegment,
@@ -188,3 +190,14 @@ def test_nobody_uploads_while_no_holder_lives() -> None:
     story.do(NoteLives(lost=(Life(holder, 1),)))
     refused = commit(story, segment, Life(holder, 1))
     assert isinstance(refused, Fenced) and "no living node" in str(refused)
+
+
+def test_a_deleted_segment_is_purged_by_its_first_living_replica_alone() -> None:
+    story = TableStory(nodes=2)
+    segment = story.active(story.topic(replicas=2))
+    first, second = segment.replicas
+    story.do(DeleteTopic(segment.key.topic_id))
+    with pytest.raises(Fenced, match=f"purged by node {first}, not by node {second}"):
+        story.do(PurgeSegments((segment.key,), caller=Life(second, 1)))
+    story.do(NoteLives(lost=(Life(first, 1),)))
+    story.do(PurgeSegments((segment.key,), caller=Life(second, 1)))

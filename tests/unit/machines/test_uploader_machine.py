@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+from stratalog.machines.upload_duty import keeper_of
 from stratalog.machines.upload_events import (
     CancelTask,
     CommittedGrew,
@@ -348,11 +349,23 @@ def _segment(**changes: object) -> Segment:
 
 def test_the_leader_uploads_an_active_segment_and_the_first_holder_a_sealed_one() -> None:
     active = _segment(state=SegmentState.ACTIVE, leader=3)
-    assert [node for node in (1, 2, 3) if uploads(active, node)] == [3]
-    assert [node for node in (1, 2, 3) if uploads(_segment(), node)] == [2]
-    complete = _segment(remote=RemoteCopy(RemoteState.COMPLETE))
-    assert not any(uploads(complete, node) for node in (1, 2, 3))
-    assert not any(uploads(_segment(state=SegmentState.DELETED), node) for node in (1, 2, 3))
+    assert _who_uploads(active, {1, 2, 3}) == _who_uploads(active, {1, 2}) == [3], "the leader, dead or not"
+    assert _who_uploads(_segment(), {1, 2, 3}) == [2]
+    assert _who_uploads(_segment(), {1, 3}) == [3], "the next one that lives"
+    assert _who_uploads(_segment(replicas=(3, 2, 1)), {1, 2, 3}) == [3], "the leader that was"
+    assert _who_uploads(_segment(), {1}) == [], "nobody who has it lives"
+    assert _who_uploads(_segment(remote=RemoteCopy(RemoteState.COMPLETE)), {1, 2, 3}) == []
+    assert _who_uploads(_segment(state=SegmentState.DELETED), {1, 2, 3}) == []
+
+
+def _who_uploads(segment: Segment, alive: set[int]) -> list[int]:
+    return [node for node in (1, 2, 3) if uploads(segment, node, alive.__contains__)]
+
+
+def test_the_first_living_replica_takes_away_what_is_left_of_a_deleted_segment() -> None:
+    deleted = _segment(state=SegmentState.DELETED, local_nodes=())
+    keepers = [keeper_of(deleted, alive.__contains__) for alive in ({1, 2, 3}, {2, 3}, set[int]())]
+    assert keepers == [1, 2, None]
 
 
 def test_a_batch_larger_than_its_piece_is_asked_for_again_once_there_is_room_for_all_of_it() -> None:
