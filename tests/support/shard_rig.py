@@ -114,6 +114,7 @@ class ShardRig:
         self.layout.root.mkdir(parents=True, exist_ok=True)
         self.power = PowerRecord(self.layout.root)
         self.descriptor_limit = descriptor_limit
+        self.address = ("localhost", 9092)
         self.turn: Turn
         self.local: LocalShards
         self.shards: ShardDirectory
@@ -144,7 +145,7 @@ class ShardRig:
         """As `StorageNode.start`, without network and tiers."""
         assert not self._is_alive
         self.lives += 1
-        registration = await self.meta.service.perform(RegisterNode(NodeInfo(NODE_ID, "disk-1", "localhost", 9092)))
+        registration = await self.meta.service.perform(RegisterNode(NodeInfo(NODE_ID, "disk-1", *self.address)))
         snapshot = await self.meta.service.snapshot()
         self.catalog = Catalog(lambda overrides: TopicSettings.resolve(self.settings, overrides))
         self.catalog.load(snapshot)

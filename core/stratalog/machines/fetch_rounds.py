@@ -223,6 +223,11 @@ class FetchRounds:
                 yield name, offset
 
     @property
+    def has_wants(self) -> bool:
+        """Whether anything is asked of the peer."""
+        return bool(self._wanted)
+
+    @property
     def waits_for_room(self) -> bool:
         """What is left to be told waits for what catching up may take: `TurnEnded` again, a little later."""
         return any(name in self._throttled for name in self._changed)

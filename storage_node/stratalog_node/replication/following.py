@@ -1,0 +1,235 @@
+"""All that this node follows: a replica for each segment that lists it and that another node leads, and a peer for each
+node that is asked for some. Kept in step with the catalog; lives on the event loop.
+
+Requires: the catalog is loaded, and no part of the node uses the files of these segments.
+Cost: a segment at rest is its objects, and nothing a round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from stratalog.kafka.replica_fetch import SegmentAnswer
+from stratalog.machines.fetch_rounds import SegmentName
+from stratalog.machines.follower_events import Ask, FollowerLife, RangeRefused, Refusal, SegmentGone
+from stratalog.machines.segment_follower import SegmentFollower
+from stratalog.machines.token_bucket import TokenBucket
+from stratalog.model.commands import NodeCommand
+from stratalog.model.errors import Corrupt, StratalogError
+from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, TopicDeleted
+from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.segment import Segment, SegmentState
+from stratalog.telemetry.logs import logger
+from stratalog_node.disk.fences import FenceBook
+from stratalog_node.replication.peer import Asker, Peer
+from stratalog_node.replication.replica import Replica, record_of
+from stratalog_node.replication.replica_copy import ReplicaCopy
+from stratalog_node.replication.stats import ReplicationStats
+from stratalog_node.shards.context import ShardContext
+from stratalog_node.task_set import TaskSet
+
+log = logger(__name__)
+
+_FOLLOWED = (SegmentState.ACTIVE, SegmentState.SEALING)
+
+
+class Following:
+    """Invariant: of one segment one node is asked."""
+
+    def __init__(
+        self,
+        context: ShardContext,
+        asker: Asker,
+        *,
+        is_tail_whole: bool,
+        catch_up_bytes_per_s: float,
+        steady_ms: Callable[[], int],
+    ) -> None:
+        """Blocking. `is_tail_whole`: the life before lost nothing that it confirmed. Raises: Corrupt, Unavailable."""
+        self._context = context
+        self._asker = asker
+        self._is_tail_whole = is_tail_whole
+        self._fences = FenceBook(context.layout.fences)
+        self._catch_up = TokenBucket(catch_up_bytes_per_s, catch_up_bytes_per_s, steady_ms())
+        self.steady_ms = steady_ms
+        self.stats = ReplicationStats()
+        self.replicas: dict[SegmentName, Replica] = {}
+        self._opening: set[SegmentName] = set()
+        self._peers: dict[int, Peer] = {}
+        self._asked: dict[SegmentName, int] = {}
+        self._tasks = TaskSet()
+        self._disk = asyncio.Lock()
+
+    def begin(self) -> None:
+        """Follow what the catalog lists, and what it will list."""
+        catalog = self._context.catalog
+        catalog.on_change(self._on_change)
+        for key in list(catalog.shard_keys()):
+            for segment in catalog.segments(key):
+                self._look(segment)
+        self._tasks.start(self._flush_behind())
+
+    async def close(self) -> None:
+        for peer in self._peers.values():
+            await peer.close()
+        await self._tasks.cancel()
+        for replica in self.replicas.values():
+            replica.close()
+            replica.copy.file.retire()
+
+    # The catalog ----------------------------------------------------------------------------------------------------
+    def _on_change(self, change: Change) -> None:
+        match change:
+            case SegmentChanged(segment):
+                self._look(segment)
+            case ShardChanged(shard):
+                for segment in shard.segments:
+                    self._look(segment)
+            case TopicDeleted(topic):
+                for name in [name for name in self.replicas if name.topic_id == topic.topic_id]:
+                    self.replicas[name].hear(SegmentGone())
+            case _:
+                pass
+
+    def _look(self, segment: Segment) -> None:
+        key = segment.key
+        name = SegmentName(key.topic_id, key.shard, key.epoch)
+        replica = self.replicas.get(name)
+        if replica is not None:
+            gone = segment.state is SegmentState.DELETED
+            replica.hear(SegmentGone() if gone else record_of(segment))
+            if replica.follower.life is FollowerLife.SEALED:
+                self._let_go(replica)
+            return
+        is_mine = self._asker.node_id in segment.replicas and segment.leader != self._asker.node_id
+        if is_mine and segment.state in _FOLLOWED and name not in self._opening:
+            self._opening.add(name)
+            self.start(self._open(name, key))
+
+    async def _open(self, name: SegmentName, key: SegmentKey) -> None:
+        context = self._context
+        try:
+            topic = context.catalog.topic_by_id(key.topic_id)
+            if topic is None:
+                return
+            copy = ReplicaCopy(context, key, topic.name, self._producers_before(key))
+            if copy.file.path.exists():
+                await self.on_disk(copy.open_found)
+            settings = context.catalog.topic_settings(key.topic_id)
+            follower = SegmentFollower(
+                key,
+                self._asker.node_id,
+                is_fsync=settings.flush_policy.value == "fsync",
+                end_offset=copy.end_offset,
+                is_tail_whole=self._is_tail_whole,
+                promised_fence=self._fences.promised(key),
+            )
+        except (Corrupt, StratalogError) as error:
+            log.error("a replica cannot be opened", segment=str(name), error=str(error))
+            return
+        finally:
+            self._opening.discard(name)
+        segment = context.catalog.segment(key)
+        if segment is not None:
+            self.replicas[name] = replica = Replica(self, follower, copy)
+            self.stats.followed_segments = len(self.replicas)
+            replica.hear(record_of(segment))
+
+    def _producers_before(self, key: SegmentKey) -> tuple[ProducerSnapshot, ...]:
+        """At the end of the segment before: of this node's own copy if it is whole, else of the seal record."""
+        before = self.replicas.get(SegmentName(key.topic_id, key.shard, key.epoch - 1))
+        if before is not None and before.copy.end_offset == key.base_offset:
+            return before.copy.scan.producers.snapshot()
+        segments = self._context.catalog.segments(key.shard_key)
+        seal = next((s.seal for s in segments if s.end_offset == key.base_offset and s.epoch < key.epoch), None)
+        return seal.producers if seal is not None else ()
+
+    def _let_go(self, replica: Replica) -> None:
+        """It is sealed: no longer followed. Its file stays."""
+        if self.replicas.pop(replica.name, None) is not None:
+            self.ask(replica.name, None)
+            replica.close()
+            replica.copy.file.retire()
+            self.stats.followed_segments = len(self.replicas)
+            self.start(self._forget_fence(replica.copy.key))
+
+    def dropped(self, replica: Replica) -> None:
+        self._let_go(replica)
+        self.start(self._remove(replica.copy))
+
+    async def _remove(self, copy: ReplicaCopy) -> None:
+        await self.on_disk(copy.remove)
+
+    async def _forget_fence(self, key: SegmentKey) -> None:
+        try:
+            await self.on_disk(lambda: self._fences.forget(key))
+        except StratalogError as error:
+            log.warning("a fence that is not needed stays written down", segment=str(key), error=str(error))
+
+    # What replicas need ---------------------------------------------------------------------------------------------
+    def ask(self, name: SegmentName, ask: Ask | None) -> None:
+        before = self._asked.pop(name, None)
+        if before is not None and (ask is None or ask.node_id != before):
+            self._peers[before].unwant(name)
+        if ask is not None:
+            self._asked[name] = ask.node_id
+            self._peer(ask.node_id).want(name, ask.offset, is_throttled=ask.is_throttled)
+
+    def _peer(self, node_id: int) -> Peer:
+        peer = self._peers.get(node_id)
+        if peer is None:
+            peer = self._peers[node_id] = Peer(
+                node_id,
+                self._asker,
+                lambda: self._address_of(node_id),
+                self._take,
+                self._lost,
+                self._catch_up,
+                self.stats,
+                self.steady_ms,
+                self._context.settings.socket_request_max_bytes,
+            )
+        return peer
+
+    def _address_of(self, node_id: int) -> tuple[str, int] | None:
+        node = self._context.catalog.node(node_id)
+        return (node.host, node.port) if node is not None else None
+
+    def _take(self, node_id: int, answer: SegmentAnswer[memoryview]) -> None:
+        replica = self.replicas.get(SegmentName(*answer[:3]))
+        if replica is None:
+            return
+        if answer.error_code:
+            self.stats.refused_ranges += 1
+        before = replica.copy.scan.position
+        replica.take(node_id, answer)
+        self.stats.fetched_bytes += max(0, replica.copy.scan.position - before)
+
+    def _lost(self, node_id: int) -> None:
+        """Who has another to ask turns to that one."""
+        for name in [name for name, asked in self._asked.items() if asked == node_id]:
+            self.replicas[name].hear(RangeRefused(node_id, Refusal.UNREACHABLE))
+
+    def start(self, work: Coroutine[object, object, None]) -> None:
+        self._tasks.start(work)
+
+    async def on_disk(self, work: Callable[[], Any]) -> Any:
+        async with self._disk:
+            return await self._context.threads.background(work)
+
+    async def write_promise(self, key: SegmentKey, fence: int) -> None:
+        await self.on_disk(lambda: self._fences.promise(key, fence))
+        self.stats.promised_fences += 1
+
+    async def tell(self, command: NodeCommand[Segment]) -> None:
+        await self._context.meta.perform(command)
+
+    async def _flush_behind(self) -> None:
+        """With `flush.policy=replicated` nobody waits for the disk, but what a power cut may take is bounded."""
+        while True:
+            await asyncio.sleep(self._context.settings.flush_interval_ms / 1000)
+            for replica in list(self.replicas.values()):
+                await replica.flush_behind()

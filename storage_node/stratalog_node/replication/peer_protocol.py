@@ -1,0 +1,78 @@
+"""A connection to another node's Kafka port: requests out, answers in, one frame each, in a buffer that is used again.
+
+Lives on the event loop. Memory: one buffer, which grows to the largest answer and no further than `most_bytes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+_SIZE_BYTES = 4
+_FIRST_BYTES = 64 << 10
+
+
+class PeerProtocol(asyncio.BufferedProtocol):
+    def __init__(self, most_bytes: int, on_frame: Callable[[memoryview], None], on_lost: Callable[[str], None]) -> None:
+        """`on_frame` gets each answer without its size; the bytes are good until it returns. `on_lost` hears once why
+        the connection ended."""
+        self._most_bytes = most_bytes
+        self._on_frame = on_frame
+        self._on_lost: Callable[[str], None] | None = on_lost
+        self._buffer = memoryview(bytearray(_FIRST_BYTES))
+        self._end = 0
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def send(self, frame: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(frame)
+
+    def close(self, reason: str) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+        self._lost(reason)
+
+    def _lost(self, reason: str) -> None:
+        on_lost, self._on_lost = self._on_lost, None
+        if on_lost is not None:
+            on_lost(reason)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost(str(exc) if exc is not None else "the peer closed the connection")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._end += nbytes
+        try:
+            self._take_frames()
+        except Exception as error:  # what a peer sends must not end more than its connection (F48)
+            self.close(f"an answer that cannot be used: {error}")
+
+    def _take_frames(self) -> None:
+        start, end = 0, self._end
+        needed = _SIZE_BYTES
+        while end - start >= _SIZE_BYTES:
+            size = int.from_bytes(self._buffer[start : start + _SIZE_BYTES], "big", signed=True)
+            if not 0 < size <= self._most_bytes:
+                self.close(f"an answer of {size} bytes, and at most {self._most_bytes} were asked for")
+                return
+            needed = _SIZE_BYTES + size
+            if end - start < needed:
+                break
+            self._on_frame(self._buffer[start + _SIZE_BYTES : start + needed])
+            start, needed = start + needed, _SIZE_BYTES
+        kept = end - start
+        if needed > len(self._buffer):
+            larger = memoryview(bytearray(needed))
+            larger[:kept] = self._buffer[start:end]
+            self._buffer = larger
+        elif start:
+            self._buffer[:kept] = bytes(self._buffer[start:end])
+        self._end = kept

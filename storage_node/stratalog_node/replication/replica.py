@@ -1,0 +1,256 @@
+"""One segment that another node leads: the shell around `machines/segment_follower.py`. It performs effects and decides
+nothing. Lives on the event loop; disk and meta service are asked beside it, one thing of a kind at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, assert_never
+
+from stratalog.formats.batch_scan import scan_batches
+from stratalog.formats.record_batch import parse_header
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.kafka.replica_fetch import SegmentAnswer
+from stratalog.machines.fetch_rounds import SegmentName
+from stratalog.machines.follower_events import (
+    AppendFailed,
+    AppendRange,
+    Ask,
+    AskNobody,
+    CheckedRange,
+    CopyDamaged,
+    CopyProven,
+    CutFailed,
+    CutTail,
+    DataFlushed,
+    DropCopy,
+    FlushData,
+    FlushLost,
+    FollowerEffect,
+    FollowerEvent,
+    MoveHighWatermark,
+    PromiseFailed,
+    PromiseWritten,
+    ProveCopy,
+    RangeAppended,
+    RangeArrived,
+    RangeRefused,
+    Refusal,
+    SegmentNamed,
+    ServiceNotTold,
+    ServiceTold,
+    TailCut,
+    TellFault,
+    TellPromise,
+    TellReplica,
+    TimePassed,
+    WritePromise,
+)
+from stratalog.machines.segment_follower import SegmentFollower
+from stratalog.model.commands import NodeCommand, PromiseFence, ReportReplica
+from stratalog.model.errors import Corrupt, StratalogError
+from stratalog.model.segment import SealRecord, Segment, SegmentState
+from stratalog.telemetry.logs import logger
+from stratalog_node.disk import files
+from stratalog_node.replication.replica_copy import CheckedBatches, ReplicaCopy
+
+log = logger(__name__)
+
+_REFUSALS = {
+    ErrorCode.OFFSET_OUT_OF_RANGE: Refusal.ENDS_BEFORE,
+    ErrorCode.FENCED_LEADER_EPOCH: Refusal.NEWER_EPOCH,
+}
+
+
+class Surroundings(Protocol):
+    """What a replica needs of the node."""
+
+    def ask(self, name: SegmentName, ask: Ask | None) -> None:
+        """From now on this, and of nobody else; None: of nobody."""
+        ...
+
+    def start(self, work: Coroutine[object, object, None]) -> None: ...
+
+    async def on_disk(self, work: Callable[[], Any]) -> Any:
+        """Blocking work on a thread, those of one node's copies in turns."""
+        ...
+
+    async def write_promise(self, key: Any, fence: int) -> None: ...
+
+    async def tell(self, command: NodeCommand[Segment]) -> None: ...
+
+    def dropped(self, replica: Replica) -> None: ...
+
+    def steady_ms(self) -> int: ...
+
+
+def record_of(segment: Segment) -> SegmentNamed:
+    """What the metadata say of it, in the machine's words."""
+    seal = segment.seal
+    is_open = segment.state is SegmentState.ACTIVE
+    return SegmentNamed(
+        segment.leader,
+        segment.replicas,
+        segment.isr,
+        fence=segment.fence if segment.is_fenced else 0,
+        end_offset=None if is_open else segment.end_offset,
+        source=segment.handed.source,
+        is_sealed=seal is not None,
+        proven=segment.local_nodes if seal is not None else (),
+    )
+
+
+class Replica:
+    __slots__ = ("_around", "_proof", "_timer", "copy", "follower", "name")
+
+    def __init__(self, around: Surroundings, follower: SegmentFollower, copy: ReplicaCopy) -> None:
+        key = copy.key
+        self._around = around
+        self.follower = follower
+        self.copy = copy
+        self.name = SegmentName(key.topic_id, key.shard, key.epoch)
+        self._proof: SealRecord | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # What it hears --------------------------------------------------------------------------------------------------
+    def hear(self, event: FollowerEvent) -> None:
+        answer: FollowerEvent | None = event
+        while answer is not None:
+            effects, answer = self.follower.step(answer, self._around.steady_ms()), None
+            for effect in effects:
+                answer = self._perform(effect)
+        self._set_alarm()
+
+    def take(self, node_id: int, answer: SegmentAnswer[memoryview]) -> None:
+        """What a peer answered. Checked before the machine hears of it."""
+        if answer.error_code:
+            why = _REFUSALS.get(ErrorCode(answer.error_code), Refusal.NOT_NOW)
+            self.hear(RangeRefused(node_id, why))
+            return
+        if not answer.records_bytes:
+            self.hear(RangeArrived(node_id, None, answer.high_watermark))
+            return
+        (data,) = answer.records
+        base_offset = self.follower.end_offset
+        first = parse_header(data)
+        if (first.base_offset, first.epoch) != (base_offset, self.name.epoch):
+            stray = CheckedRange(first.epoch, first.base_offset, first.end_offset, len(data), None)
+            self.hear(RangeArrived(node_id, stray, answer.high_watermark))  # which takes nothing of it
+            return
+        try:
+            found = scan_batches(data, base_offset=base_offset, epoch=self.name.epoch, source=f"node {node_id}")
+        except Corrupt as error:
+            log.warning("what another node sent does not check", node=node_id, segment=str(self.name), error=str(error))
+            self.hear(RangeRefused(node_id, Refusal.DAMAGED))
+            return
+        batches = CheckedBatches(data, found.positions)
+        range_ = CheckedRange(self.name.epoch, base_offset, found.end_offset, len(data), batches)
+        self.hear(RangeArrived(node_id, range_, answer.high_watermark))
+
+    def _set_alarm(self) -> None:
+        wakes_at_ms = self.follower.wakes_at_ms
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wakes_at_ms is not None:
+            delay_s = max(0, wakes_at_ms - self._around.steady_ms()) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.hear, TimePassed())
+
+    # What the machine asks for --------------------------------------------------------------------------------------
+    def _perform(self, effect: FollowerEffect) -> FollowerEvent | None:
+        """Returns: the answer to an effect that wants one at once, which is the last of its step."""
+        around = self._around
+        match effect:
+            case Ask():
+                around.ask(self.name, effect)
+            case AskNobody():
+                around.ask(self.name, None)
+            case AppendRange(found):
+                return self._append(found)
+            case CutTail(end_offset):
+                return self._cut(end_offset)
+            case FlushData():
+                around.start(self._flush())
+            case WritePromise(fence):
+                around.start(self._promise(fence))
+            case TellPromise(fence, end_offset, high_watermark, is_whole):
+                around.start(self._tell(PromiseFence(self.copy.key, fence, end_offset, high_watermark, is_whole)))
+            case ProveCopy():
+                around.start(self._prove())
+            case TellReplica():
+                assert self._proof is not None, "nothing was proven"
+                around.start(self._tell(ReportReplica(self.copy.key, self._proof)))
+            case MoveHighWatermark():
+                pass  # asked of the machine by who serves from here
+            case DropCopy():
+                around.dropped(self)
+            case TellFault(reason):
+                log.error("a replica does not go on", segment=str(self.name), reason=reason)
+            case _:
+                assert_never(effect)
+        return None
+
+    def _append(self, found: CheckedRange) -> FollowerEvent:
+        try:
+            self.copy.append(found.payload)
+        except StratalogError as error:
+            log.warning("a replica cannot be written now", segment=str(self.name), error=str(error))
+            return AppendFailed()
+        return RangeAppended()
+
+    def _cut(self, end_offset: int) -> FollowerEvent:
+        try:
+            self.copy.cut(end_offset)
+        except StratalogError as error:
+            log.error("what a recovery left out cannot be cut off", segment=str(self.name), error=str(error))
+            return CutFailed()
+        return TailCut()
+
+    async def _flush(self) -> None:
+        try:
+            end_offset, self.copy.flushed_bytes = await self._around.on_disk(self.copy.flush)
+        except StratalogError as error:
+            self.hear(FlushLost(str(error)))
+        else:
+            self.hear(DataFlushed(end_offset))
+
+    async def flush_behind(self) -> None:
+        """Nobody waits for it."""
+        if not self.copy.is_flushed:
+            await self._flush()
+
+    async def _promise(self, fence: int) -> None:
+        try:
+            await self._around.write_promise(self.copy.key, fence)
+        except StratalogError as error:
+            log.error("a fence cannot be promised now", segment=str(self.name), error=str(error))
+            self.hear(PromiseFailed())
+        else:
+            self.hear(PromiseWritten(fence))
+
+    async def _prove(self) -> None:
+        try:
+            self._proof = await self._around.on_disk(self.copy.prove)
+        except (Corrupt, files.FlushLost) as error:
+            self.hear(CopyDamaged(str(error)))
+        except StratalogError as error:
+            # Nothing is known against the copy: it is proven by the next start, or by a person's look at the disk.
+            log.error("a copy cannot be read back now", segment=str(self.name), error=str(error))
+            self.hear(CopyDamaged(str(error)))
+        else:
+            self.hear(CopyProven(self._proof.size_bytes, self._proof.digest))
+
+    async def _tell(self, command: NodeCommand[Segment]) -> None:
+        try:
+            await self._around.tell(command)
+        except StratalogError as error:
+            log.warning("the meta service did not take a word", segment=str(self.name), error=str(error))
+            self.hear(ServiceNotTold())
+        else:
+            self.hear(ServiceTold())
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

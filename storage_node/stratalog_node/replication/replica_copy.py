@@ -1,0 +1,164 @@
+"""The file of a segment that another node leads, with what its batches say: end, digest, index points, producers.
+
+Appends on the event loop; scans, flushes and proofs on the disk threads, one at a time. A segment nobody has written to
+has no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stratalog.formats.record_batch import parse_header
+from stratalog.formats.segment_file import (
+    SEGMENT_HEADER_BYTES,
+    check_identity,
+    decode_segment_header,
+    encode_segment_header,
+)
+from stratalog.model.errors import Corrupt
+from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.segment import SealRecord, SegmentIdentity
+from stratalog.telemetry.logs import logger
+from stratalog_node.disk.files import SegmentFile, read_front
+from stratalog_node.disk.segment_scan import SegmentScan
+from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.new_segment import identity_of
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedBatches:
+    """What `CheckedRange.payload` is here: batches in a buffer that is good until the step ends, and where they are."""
+
+    data: memoryview
+    positions: Sequence[int]
+    """Of each batch, and where the last one ends."""
+
+
+class ReplicaCopy:
+    """Invariant: `end_offset` is where the last whole batch of the file ends."""
+
+    __slots__ = ("_context", "_identity", "_inherited", "_is_made", "file", "flushed_bytes", "key", "scan")
+
+    def __init__(
+        self, context: ShardContext, key: SegmentKey, topic: str, inherited: Iterable[ProducerSnapshot]
+    ) -> None:
+        """`inherited`: the producers at the end of the segment before."""
+        self.key = key
+        self._context = context
+        self._identity: SegmentIdentity = identity_of(context, key, topic)
+        self._inherited = tuple(inherited)
+        self.file = SegmentFile(context.layout.segment(key), context.descriptors, 0)
+        self._is_made = False
+        self.scan = self._new_scan()
+        self.flushed_bytes = 0
+
+    def _new_scan(self) -> SegmentScan:
+        table = self._context.producer_table(self._inherited)
+        return SegmentScan.begin(self.key, table, self._context.turn.now_ms)
+
+    @property
+    def end_offset(self) -> int:
+        return self.scan.next_offset
+
+    @property
+    def is_flushed(self) -> bool:
+        return self.flushed_bytes >= self.file.size_bytes
+
+    def open_found(self) -> None:
+        """Blocking, before anything is appended: take in what a former life left, and cut its torn tail.
+
+        Raises: Corrupt, for another segment's file; Unavailable.
+        """
+        path = self.file.path
+        front = read_front(path, SEGMENT_HEADER_BYTES)
+        if front is None or len(front) < SEGMENT_HEADER_BYTES or not any(front):
+            return  # made anew with the first batch
+        found = decode_segment_header(front, source=str(path))
+        check_identity(found, self._identity, source=str(path))
+        self._identity = found
+        self.file.size_bytes = path.stat().st_size
+        self._is_made = True
+        self._rescan(self.file.size_bytes - SEGMENT_HEADER_BYTES)
+        self.file.sync(with_names=True)  # what is confirmed from here on is as durable as what follows
+        self.flushed_bytes = self.file.size_bytes
+
+    def _rescan(self, size_bytes: int) -> None:
+        scan = self._new_scan()
+        scan.advance(lambda at, size: self.file.read(SEGMENT_HEADER_BYTES + at, size), size_bytes)
+        if scan.position < self.file.size_bytes - SEGMENT_HEADER_BYTES:
+            self.file.truncate(SEGMENT_HEADER_BYTES + scan.position)
+        self.scan = scan
+
+    def append(self, batches: CheckedBatches) -> None:
+        """Raises: DiskFull, Unavailable (nothing written); OutcomeUnknown (a start may find some of it)."""
+        if not self._is_made:
+            self.file.create(encode_segment_header(self._identity))
+            self._is_made = True
+        data, size = batches.data, len(batches.data)
+        self.file.append([data], size)
+        headers = (parse_header(data, at) for at in batches.positions[:-1])
+        self.scan.now_ms = self._context.turn.now_ms
+        self.scan.take_in(self.scan.position, headers, data)
+        assert self.scan.position == self.file.size_bytes - SEGMENT_HEADER_BYTES, "batches that do not follow"
+
+    def cut(self, end_offset: int) -> None:
+        """Blocking: cost follows the segment. Raises: Corrupt when no batch ends there; Unavailable."""
+        position = 0
+        for at, header_end in self._ends():
+            if header_end <= end_offset:
+                position = at
+        self._rescan(position)
+        if self.scan.next_offset != end_offset:
+            raise Corrupt(f"no batch ends at offset {end_offset}", source=str(self.file.path), position=position)
+
+    def _ends(self) -> Iterable[tuple[int, int]]:
+        """(position, offset) of the end of each batch."""
+        at, end = 0, self.file.size_bytes - SEGMENT_HEADER_BYTES
+        while at < end:
+            header = parse_header(self.file.read(SEGMENT_HEADER_BYTES + at, 61))
+            at += header.size_bytes
+            yield at, header.end_offset
+
+    def flush(self) -> tuple[int, int]:
+        """Blocking. Returns: the offset, and the size of the file, up to which it is on the disk. Raises: FlushLost."""
+        end_offset, size_bytes = self.scan.next_offset, self.file.size_bytes
+        if self._is_made:
+            self.file.sync(with_names=self.flushed_bytes == 0)
+        return end_offset, size_bytes
+
+    def prove(self) -> SealRecord:
+        """Blocking: flush, and read all of it once more. Raises: FlushLost, Corrupt, Unavailable."""
+        if not self._is_made:
+            self.file.create(encode_segment_header(self._identity))
+            self._is_made = True
+        self.flush()
+        scan = self._new_scan()
+        size = self.file.size_bytes - SEGMENT_HEADER_BYTES
+        scan.advance(lambda at, want: self.file.read(SEGMENT_HEADER_BYTES + at, want), size)
+        if scan.stopped is not None or scan.next_offset != self.scan.next_offset or scan.digest != self.scan.digest:
+            raise Corrupt(
+                f"the disk does not have what was written up to offset {self.scan.next_offset}: "
+                f"{scan.stopped or 'other batches'}",
+                source=str(self.file.path),
+                position=SEGMENT_HEADER_BYTES + scan.position,
+            )
+        return SealRecord(
+            epoch=self.key.epoch,
+            base_offset=self.key.base_offset,
+            end_offset=scan.next_offset,
+            first_timestamp_ms=scan.index.first_timestamp_ms,
+            max_timestamp_ms=scan.index.max_timestamp_ms,
+            size_bytes=scan.position,
+            digest=scan.digest,
+            producers=scan.producers.snapshot(),
+            replicas=(self._context.node_id,),
+            sealed_ms=self._context.turn.now_ms,
+        )
+
+    def remove(self) -> None:
+        """Blocking: nobody is served from it any more."""
+        self.file.remove()

@@ -1,0 +1,18 @@
+"""What following other nodes did, in plain counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.telemetry.metrics import counter, gauge
+
+
+@dataclass(slots=True)
+class ReplicationStats:
+    followed_segments: int = gauge("Segments that this node follows and other nodes lead.")
+    rounds: int = counter("Fetch rounds answered by other nodes.")
+    fetched_bytes: int = counter("Bytes of batches taken from other nodes.")
+    refused_ranges: int = counter("Answers for a segment that said no, or that did not check.")
+    connections_lost: int = counter("Connections to other nodes that ended, or could not be made.")
+    promised_fences: int = counter("Fences promised, on the disk and to the meta service.")
+    proven_copies: int = counter("Copies read back whole at their end, and told.")

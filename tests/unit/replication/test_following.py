@@ -1,0 +1,208 @@
+"""A node that follows another over its port: what it has on its disk is what the leader has, and what it confirms."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.kafka.replica_fetch import SegmentAnswer
+from stratalog.machines.follower_events import FollowerLife
+from stratalog.model.commands import BeginRecovery, CreateTopic, DeleteTopic, PromiseFence
+from stratalog.model.errors import Unavailable
+from stratalog.model.ids import ShardKey
+from stratalog_node.replication.replica import Replica
+from stratalog_node.replication.replica_copy import ReplicaCopy
+from stratalog_node.shards.shard_log import ShardLog
+from support.follower_rig import NODE_ID, FollowerRig, LeadingRig
+from support.waiting import eventually
+
+
+async def led_shards(rig: LeadingRig, count: int = 1, **settings: str) -> list[ShardLog]:
+    overrides = {name.replace("_", "."): value for name, value in settings.items()}
+    topic = await rig.meta.service.perform(
+        CreateTopic("flights", shard_count=2 * count, replication_factor=2, settings=overrides)
+    )
+    await eventually(lambda: rig.shards.get(ShardKey(topic.topic_id, 2 * count - 1)) is not None)
+    return [shard for n in range(2 * count) if (shard := rig.shard(topic, n)).is_leader][:count]
+
+
+def is_copied(replica: Replica, rig: LeadingRig, shard: ShardLog) -> bool:
+    """Without the header, which tells when a file was made, and the room ahead."""
+    active = shard.active
+    assert active is not None
+    end = SEGMENT_HEADER_BYTES + active.size_bytes
+    mine, theirs = replica.copy.file.path.read_bytes(), rig.file_of(shard).read_bytes()
+    return active.size_bytes > 0 and mine[SEGMENT_HEADER_BYTES:end] == theirs[SEGMENT_HEADER_BYTES:end]
+
+
+async def test_what_is_acknowledged_by_all_is_in_both_files_byte_for_byte(tmp_path: Path) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        for number in range(50):
+            await rig.acknowledged(shard, b"%d" % number * 100, b"more")
+        replica = await follower.replica_of(shard)
+        assert replica.copy.end_offset == 100
+        assert is_copied(replica, rig, shard)
+        assert shard.active is not None
+        assert follower.following.stats.fetched_bytes == shard.active.size_bytes, "nothing came twice"
+
+
+async def test_the_producers_of_a_followed_segment_are_those_of_its_leader(tmp_path: Path) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        for number in range(7):
+            await rig.acknowledged(shard, b"x", producer_id=5, producer_epoch=1, base_sequence=number)
+        replica = await follower.replica_of(shard)
+        assert shard.active is not None
+        mine, theirs = replica.copy.scan.producers.get(5), shard.active.leader.producers.get(5)
+        assert mine is not None and theirs is not None
+        assert [memo.base_offset for memo in mine.batches] == [memo.base_offset for memo in theirs.batches]
+
+
+async def test_many_shards_share_one_connection(tmp_path: Path) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        shards = await led_shards(rig, 50)
+        for shard in shards:
+            await rig.acknowledged(shard, b"x")
+        assert rig.server.stats.accepted == 1
+        rounds = follower.following.stats.rounds
+        assert rounds <= 2 * 50 + 60, "a round costs what moved"
+
+
+async def test_a_connection_that_ends_is_made_anew_and_nothing_is_missing(tmp_path: Path) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        for number in range(6):
+            await rig.acknowledged(shard, b"%d" % number)
+            for connection in list(rig.server._connections):
+                connection.close("for this test")
+        replica = await follower.replica_of(shard)
+        assert is_copied(replica, rig, shard)
+        assert follower.following.stats.connections_lost >= 5
+
+
+async def test_a_second_life_goes_on_where_the_first_one_ended_and_cuts_its_torn_tail(tmp_path: Path) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        await rig.acknowledged(shard, b"one")
+        copy = (await follower.replica_of(shard)).copy
+        await follower.stop()
+        whole = copy.file.path.read_bytes()[: SEGMENT_HEADER_BYTES + copy.scan.position]
+        copy.file.path.write_bytes(whole + whole[SEGMENT_HEADER_BYTES:-9])
+        await follower.start()
+        replica = await follower.replica_of(shard)
+        assert replica.copy.end_offset == 1
+        rig.append(shard, b"two")
+        await eventually(lambda: replica.copy.end_offset == 2)
+        assert is_copied(replica, rig, shard)
+
+
+async def test_with_fsync_nothing_is_confirmed_before_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig, flush_policy="fsync")
+        await rig.acknowledged(shard, b"one")
+        gate = threading.Event()
+        real = ReplicaCopy.flush
+
+        def slow(copy: ReplicaCopy) -> tuple[int, int]:
+            assert gate.wait(30)
+            return real(copy)
+
+        monkeypatch.setattr(ReplicaCopy, "flush", slow)
+        asked = rig.append(shard, b"two")
+        replica = await follower.replica_of(shard)
+        await eventually(lambda: replica.copy.end_offset == 2)
+        await eventually(lambda: shard.active is not None and shard.active.leader.durable_offset == 2)
+        assert not asked.is_answered
+        gate.set()
+        await eventually(lambda: asked.is_acknowledged)
+
+
+async def test_what_does_not_check_is_not_taken_and_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged: list[int] = []
+    real = Replica.take
+
+    def take(replica: Replica, node_id: int, answer: SegmentAnswer[memoryview]) -> None:
+        if answer.records_bytes and not damaged:
+            damaged.append(answer.records_bytes)
+            answer.records[0][-1] ^= 1
+        real(replica, node_id, answer)
+
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        monkeypatch.setattr(Replica, "take", take)
+        await rig.acknowledged(shard, b"one")
+        assert damaged
+        replica = await follower.replica_of(shard)
+        assert is_copied(replica, rig, shard)
+
+
+async def test_a_full_disk_of_a_follower_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        await rig.acknowledged(shard, b"one")
+        replica = await follower.replica_of(shard)
+        refused: list[int] = []
+        real = ReplicaCopy.append
+
+        def append(copy: ReplicaCopy, batches: object) -> None:
+            if len(refused) < 3:
+                refused.append(1)
+                raise Unavailable("no space left")
+            real(copy, batches)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(ReplicaCopy, "append", append)
+        await rig.acknowledged(shard, b"two")
+        assert len(refused) == 3 and replica.copy.end_offset == 2
+
+
+async def test_a_fence_is_on_the_disk_before_it_is_told_and_outlives_the_life(tmp_path: Path) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        await rig.acknowledged(shard, b"one")
+        replica = await follower.replica_of(shard)
+        rig.meta.hold(PromiseFence)
+        await rig.meta.service.perform(BeginRecovery(replica.copy.key))
+        await eventually(lambda: rig.meta.calls[PromiseFence] > 0)
+        (line,) = json.loads(follower.layout.fences.read_bytes())["fences"]
+        assert line[1:] == [shard.key.shard, 0, 0, 1]
+        assert replica.follower.life is FollowerLife.PROMISED
+        rig.append(shard, b"of the old leader")
+        await follower.stop()
+        rig.meta.release(PromiseFence)
+        await follower.start()
+        replica = await follower.replica_of(shard)
+        await eventually(lambda: replica.follower.promised_fence == 1)
+        assert replica.copy.end_offset == 1, "nothing more of that leader"
+
+
+async def test_a_copy_at_its_end_is_proven_and_told(tmp_path: Path) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        await rig.acknowledged(shard, b"one")
+        replica = await follower.replica_of(shard)
+        assert shard.ask_roll(rig.clock.now_ms)
+        await eventually(lambda: replica.follower.life in (FollowerLife.PROVEN, FollowerLife.SEALED))
+        await eventually(lambda: has_reported(rig, replica) or replica.follower.life is FollowerLife.SEALED)
+
+
+def has_reported(rig: LeadingRig, replica: Replica) -> bool:
+    segment = rig.catalog.segment(replica.copy.key)
+    return segment is not None and any(report.node_id == NODE_ID for report in segment.handed.reports)
+
+
+async def test_a_deleted_topic_takes_its_copies_along(tmp_path: Path) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        await rig.acknowledged(shard, b"one")
+        path = (await follower.replica_of(shard)).copy.file.path
+        await rig.meta.service.perform(DeleteTopic(shard.key.topic_id))
+        await eventually(lambda: not follower.following.replicas and not path.exists())
