@@ -47,12 +47,13 @@ from stratalog.machines.leader_events import (
     BatchesReceived,
     FenceRaised,
     FollowerFetched,
-    FollowerLagged,
     IsrCommitted,
+    LagChecked,
     LeaderEffect,
     LeaderLife,
     OfferedBatch,
     PersistBatches,
+    ProposalReadBack,
     ProposeIsr,
     RollPolicy,
     StopLeading,
@@ -64,6 +65,7 @@ from stratalog.model.ids import SegmentKey
 
 KEY = SegmentKey(uuid.UUID(int=1), 0, 0, 0)
 LEADER, FOLLOWERS = 1, (2, 3, 4)
+REPLICAS = (LEADER, *FOLLOWERS)
 FENCE = 1
 FOLLOWER = st.sampled_from(FOLLOWERS)
 PICK = st.integers(0, 1_000)
@@ -77,6 +79,7 @@ class Fetch:
     to: int
     node_id: int
     offset: int
+    life: int
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class Answer:
     node_id: int
     found: tuple[Batch, ...]
     high_watermark: int
+    life: int
 
 
 @dataclass
@@ -100,6 +104,7 @@ class Replica:
     proof: ProveCopy | None = None
     words: list[TellPromise | TellReplica] = field(default_factory=list)
     voted_end: int | None = None
+    life: int = 0
 
     @property
     def end_offset(self) -> int:
@@ -113,7 +118,9 @@ class Replication(RuleBasedStateMachine):
         isr = (1, 3, 4) if is_first_out else (1, 2, 3, 4)
         self.isr, self.isr_version = isr, 0
         self.proposal: ProposeIsr | None = None
-        self.leader = SegmentLeader(KEY, LEADER, RollPolicy(1 << 40, 1 << 40), ProducerTable(), isr=isr)
+        self.leader = SegmentLeader(
+            KEY, LEADER, RollPolicy(1 << 40, 1 << 40, lag_ms=100), ProducerTable(), isr=isr, replicas=REPLICAS
+        )
         self.log: list[Batch] = []
         self.wire: list[Fetch | Answer] = []
         self.now_ms = 0
@@ -151,18 +158,28 @@ class Replication(RuleBasedStateMachine):
             if self.leader.life is not LeaderLife.FENCED:
                 self.perform(self.leader.step(BatchesReceived(batches), self.now_ms))
 
-    @rule(node=FOLLOWER)
-    def lag(self, node: int) -> None:
-        if node in self.isr:
-            self.perform(self.leader.step(FollowerLagged(node), self.now_ms))
+    @precondition(lambda self: self.proposal is None)
+    @rule()
+    def look_for_lag(self) -> None:
+        self.now_ms += 100
+        self.perform(self.leader.step(LagChecked(self.now_ms), self.now_ms))
 
     @precondition(lambda self: self.proposal is not None)
-    @rule(is_accepted=st.booleans())
-    def answer_proposal(self, is_accepted: bool) -> None:
-        assert self.proposal is not None
-        if is_accepted and self.proposal.version == self.isr_version and not self.fence:
-            self.isr, self.isr_version = self.proposal.isr, self.isr_version + 1
-        self.proposal = None
+    @rule(is_lost=st.booleans())
+    def answer_proposal(self, is_lost: bool) -> None:
+        proposal, self.proposal = self.proposal, None
+        assert proposal is not None
+        is_accepted = proposal.version == self.isr_version and not self.fence
+        if is_accepted:
+            self.isr, self.isr_version = proposal.isr, self.isr_version + 1
+        if is_accepted and not is_lost:
+            self.hear_isr()
+        else:
+            news = ProposalReadBack(proposal, self.isr, self.isr_version, was_refused=not is_accepted)
+            self.perform(self.leader.step(news, self.now_ms))
+
+    @rule()
+    def hear_isr(self) -> None:
         self.perform(self.leader.step(IsrCommitted(self.isr, self.isr_version), self.now_ms))
 
     # The wire -------------------------------------------------------------------------------------------------------
@@ -170,7 +187,7 @@ class Replication(RuleBasedStateMachine):
     def ask(self, node: int) -> None:
         asks = self.replicas[node].asks
         if asks is not None and len(self.wire) < 20:
-            self.wire.append(Fetch(asks.node_id, node, asks.offset))
+            self.wire.append(Fetch(asks.node_id, node, asks.offset, self.replicas[node].life))
 
     @rule(node=FOLLOWER, batches=st.integers(0, 3), is_fetch_kept=st.booleans(), is_answer_kept=st.booleans())
     def round(self, node: int, batches: int, is_fetch_kept: bool, is_answer_kept: bool) -> None:
@@ -195,6 +212,8 @@ class Replication(RuleBasedStateMachine):
         if isinstance(message, Fetch):
             self.answer(message, batches)
             return
+        if message.life != self.replicas[message.node_id].life:
+            return  # its connection went with that life
         found = None
         if message.found:
             base, end = message.found[0][0], message.found[-1][1]
@@ -203,19 +222,22 @@ class Replication(RuleBasedStateMachine):
 
     def answer(self, fetch: Fetch, batches: int) -> None:
         if fetch.to == LEADER:
-            self.perform(self.leader.step(FollowerFetched(fetch.node_id, fetch.offset), self.now_ms))
+            if fetch.life != self.replicas[fetch.node_id].life:
+                return  # its token is an old one
+            fetched = FollowerFetched(fetch.node_id, fetch.offset, fetch.life)
+            self.perform(self.leader.step(fetched, self.now_ms))
             log, high_watermark = self.log, self.leader.high_watermark
         else:
             source = self.replicas[fetch.to]
             log, high_watermark = source.copy, source.follower.high_watermark
         found = tuple(batch for batch in log if batch[0] >= fetch.offset)[:batches]
-        self.wire.append(Answer(fetch.to, fetch.node_id, found, high_watermark))
+        self.wire.append(Answer(fetch.to, fetch.node_id, found, high_watermark, fetch.life))
 
     @precondition(lambda self: self.wire)
     @rule(pick=PICK)
     def lose(self, pick: int) -> None:
         lost = self.wire.pop(pick % len(self.wire))
-        if isinstance(lost, Fetch):
+        if isinstance(lost, Fetch) and lost.life == self.replicas[lost.node_id].life:
             self.tell(lost.node_id, RangeRefused(lost.to, Refusal.UNREACHABLE))
 
     # The followers --------------------------------------------------------------------------------------------------
@@ -270,7 +292,7 @@ class Replication(RuleBasedStateMachine):
             node,
             SegmentNamed(
                 LEADER,
-                (LEADER, *FOLLOWERS),
+                REPLICAS,
                 self.isr,
                 fence=self.fence,
                 end_offset=self.end_offset,
@@ -280,19 +302,30 @@ class Replication(RuleBasedStateMachine):
             ),
         )
 
-    @rule(node=FOLLOWER, is_promise_kept=st.booleans())
-    def restart(self, node: int, is_promise_kept: bool) -> None:
-        """kill -9: the page cache stays, answers that were to come do not."""
+    @precondition(lambda self: self.end_offset is None)
+    @rule(node=FOLLOWER, is_promise_kept=st.booleans(), is_whole=st.booleans())
+    def restart(self, node: int, is_promise_kept: bool, is_whole: bool) -> None:
+        """Whose tail is not whole leaves the ISR with its registration. What was promised has to be promised anew."""
         replica = self.replicas[node]
         if replica.promise is not None and is_promise_kept:
             replica.promise_on_disk = replica.promise.fence
+        if not is_whole:
+            replica.copy = [batch for batch in replica.copy if batch[1] <= replica.durable_end]
+            self.isr, self.isr_version = tuple(n for n in self.isr if n != node), self.isr_version + 1
         end = replica.end_offset
+        replica.life += 1
         replica.follower = SegmentFollower(
-            KEY, node, is_fsync=self.is_fsync, end_offset=end, promised_fence=replica.promise_on_disk
+            KEY,
+            node,
+            is_fsync=self.is_fsync,
+            end_offset=end,
+            is_tail_whole=is_whole,
+            promised_fence=replica.promise_on_disk,
         )
         replica.durable_end = end  # a start flushes what it finds
-        replica.asks = replica.promise = replica.proof = None
+        replica.asks = replica.promise = replica.proof = replica.voted_end = None
         replica.words.clear()
+        self.votes.pop(node, None)
         self.see_record(node)
 
     @rule(node=FOLLOWER, is_written=st.booleans())
