@@ -25,7 +25,7 @@ from stratalog.machines.leader_events import (
     LagChecked,
     LeaderEffect,
     LeaderLife,
-    LifeBegan,
+    NodeHeard,
     OfferedBatch,
     OpeningConfirmed,
     PersistBatches,
@@ -188,7 +188,7 @@ class LivingLeader(RuleBasedStateMachine):
 
     def hear_lives(self, lives: dict[int, int]) -> None:
         for node, life in lives.items():
-            self.perform(self.leader.step(LifeBegan(node, life), 0))
+            self.perform(self.leader.step(NodeHeard(node, life), 0))
 
     @rule(span_ms=st.sampled_from([1, LAG_MS // 2, LAG_MS]))
     def look_for_lag(self, span_ms: int) -> None:

@@ -9,7 +9,7 @@ what must follow. The leader is node 1, its segment begins at offset 0 and is fu
                                                  unclean start
     > offer a b*3 c(50) d!     one turn's batches, as in support.chain_story
     > written / > persisted N / > failed    the batches are in the file / durable below N / not in the file
-    > follower N[/LIFE] has OFFSET / > node N began life L
+    > follower N[/LIFE] has OFFSET / > node N began life L / > node N of life L is dead
     > look for lag             at the followers; one lags that did not reach in 30,000 ms where the end was
     > isr 1 2 version V        the meta service's record has this ISR, or had it once
     > read back isr 1 2 version V after refusal of 1 2 3     and so does a read begun after it refused that
@@ -40,7 +40,7 @@ from stratalog.machines.leader_events import (
     LagChecked,
     LeaderEffect,
     LeaderEvent,
-    LifeBegan,
+    NodeHeard,
     OpeningConfirmed,
     PersistBatches,
     PersistFailed,
@@ -130,7 +130,9 @@ class LeaderStory:
                 node, _, life = follower.partition("/")
                 return FollowerFetched(int(node), int(offset), int(life or 0))
             case ["node", node, "began", "life", life]:
-                return LifeBegan(int(node), int(life))
+                return NodeHeard(int(node), int(life))
+            case ["node", node, "of", "life", life, "is", state]:
+                return NodeHeard(int(node), int(life), is_alive=state == "alive")
             case ["look", "for", "lag"]:
                 return LagChecked(self.now_ms)
             case ["isr", *nodes, "version", version]:

@@ -15,7 +15,7 @@ from stratalog.machines.leader_events import (
     IsrCommitted,
     LagChecked,
     LeaderStatus,
-    LifeBegan,
+    NodeHeard,
     OfferedBatch,
     PersistBatches,
     PolicyChanged,
@@ -98,16 +98,7 @@ class SegmentHeard:
     """News for the leader of one segment that is not sealed yet: a late flush, a follower, the meta service."""
 
     epoch: int
-    event: (
-        BatchesPersisted
-        | FollowerFetched
-        | LifeBegan
-        | LagChecked
-        | IsrCommitted
-        | ProposalReadBack
-        | RecordHeard
-        | FenceRaised
-    )
+    event: BatchesPersisted | FollowerFetched | LagChecked | IsrCommitted | ProposalReadBack | RecordHeard | FenceRaised
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +192,7 @@ ChainEvent: TypeAlias = (
     | SegmentLeft
     | RollAsked
     | TimePassed
+    | NodeHeard
     | PolicyChanged
     | ShardRecovered
     | ServiceBegun

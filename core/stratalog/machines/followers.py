@@ -13,11 +13,13 @@ from collections.abc import Iterable, Sequence
 
 
 class _Credit:
-    __slots__ = ("life_epoch", "offset", "owed_offset", "owed_since_ms")
+    __slots__ = ("is_lost", "life_epoch", "offset", "owed_offset", "owed_since_ms")
 
     def __init__(self, base_offset: int) -> None:
         self.life_epoch = -1
         """-1: nothing was heard of it."""
+        self.is_lost = False
+        """Its lease was over, and it has not fetched since."""
         self.offset = base_offset
         self.owed_offset = base_offset
         """Where the leader's end was when it was last seen to be behind."""
@@ -48,15 +50,18 @@ class Followers:
             self._begin(credit, life_epoch)
         if not self._base_offset <= offset <= end_offset:
             return False
+        credit.is_lost = False
         if offset > credit.offset:
             credit.offset = offset
         return True
 
-    def life_began(self, node_id: int, life_epoch: int) -> None:
-        """What the node held in its life before is not known any more."""
+    def heard(self, node_id: int, life_epoch: int, *, is_alive: bool) -> None:
+        """What the node held in a life before this one is not known any more."""
         credit = self._credits.get(node_id)
-        if credit is not None and life_epoch > credit.life_epoch:
-            self._begin(credit, life_epoch)
+        if credit is not None and life_epoch >= credit.life_epoch:
+            if life_epoch > credit.life_epoch:
+                self._begin(credit, life_epoch)
+            credit.is_lost = not is_alive
 
     def _begin(self, credit: _Credit, life_epoch: int) -> None:
         # What it owes stays: who begins a life again and again is not in sync.
@@ -80,12 +85,12 @@ class Followers:
         return min(own_offset, offsets[others - 1]) if others else own_offset
 
     def lagging(self, node_ids: Iterable[int], end_offset: int, steady_ms: int, limit_ms: int) -> set[int]:
-        """Those that have not reached, within the limit, where the leader's end was. Ask now and then, also while
-        nothing happens: who is dead is found by the second look after the limit at the latest."""
+        """Those that have not reached, within the limit, where the leader's end was, and those that are not alive. Ask
+        now and then, also while nothing happens: who is behind is found by the first look after the limit."""
         found = set()
         for node_id in node_ids:
             credit = self._credits.get(node_id)
-            if credit is None:
+            if credit is None or credit.is_lost:
                 found.add(node_id)
             elif credit.offset >= end_offset:
                 credit.owed_since_ms = None

@@ -144,11 +144,13 @@ class FollowerFetched:
 
 
 @dataclass(frozen=True, slots=True)
-class LifeBegan:
-    """A node was registered anew: what it held before is not known any more."""
+class NodeHeard:
+    """What the meta service says of another node. What it held in a life before this one is not known any more; and one
+    that is not alive is not waited for longer than it takes to agree on that."""
 
     node_id: int
     life_epoch: int
+    is_alive: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,7 @@ LeaderEvent: TypeAlias = (
     | PersistFailed
     | OpeningConfirmed
     | FollowerFetched
-    | LifeBegan
+    | NodeHeard
     | LagChecked
     | IsrCommitted
     | ProposalReadBack

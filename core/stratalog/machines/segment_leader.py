@@ -28,7 +28,7 @@ from stratalog.machines.leader_events import (
     LeaderEvent,
     LeaderLife,
     LeaderStatus,
-    LifeBegan,
+    NodeHeard,
     OfferedBatch,
     OpeningConfirmed,
     PersistBatches,
@@ -170,10 +170,8 @@ class SegmentLeader:
                 return self._on_confirmed(record)
             case FollowerFetched(node_id, offset, life_epoch):
                 return self._on_fetch(node_id, offset, life_epoch)
-            case LifeBegan(node_id, life_epoch):
-                if self.followers is not None:
-                    self.followers.life_began(node_id, life_epoch)
-                return []
+            case NodeHeard(node_id, life_epoch, is_alive):
+                return self._on_node(node_id, life_epoch, is_alive=is_alive)
             case LagChecked(steady_ms):
                 return self._look_for_lag(steady_ms)
             case IsrCommitted(isr, version):
@@ -360,6 +358,15 @@ class SegmentLeader:
         if node_id not in members and offset >= self.high_watermark:
             effects += self._propose(tuple(sorted({*members, node_id})))
         return effects if followers.credit(node_id) == before else effects + self._advance()
+
+    def _on_node(self, node_id: int, life_epoch: int, *, is_alive: bool) -> list[LeaderEffect]:
+        followers, members = self.followers, self._in_sync.members
+        if followers is None or node_id == self.node_id:
+            return []
+        followers.heard(node_id, life_epoch, is_alive=is_alive)
+        if is_alive or node_id not in members:
+            return []
+        return self._propose(tuple(member for member in members if member != node_id))
 
     def _look_for_lag(self, steady_ms: int) -> list[LeaderEffect]:
         if self.followers is None or not self.is_confirmed:

@@ -59,6 +59,7 @@ from stratalog.machines.leader_events import (
     FlushFailed,
     LagChecked,
     LeaderEffect,
+    NodeHeard,
     OfferedBatch,
     OpeningConfirmed,
     PersistBatches,
@@ -181,15 +182,16 @@ class ShardChain:
                 leader = self._leader_of(epoch)
                 return self._follow(leader, leader.step(news, now_ms), now_ms) if leader is not None else []
             case RollAsked() | TimePassed():
-                late = self._look_for_lag(event.steady_ms, now_ms) if isinstance(event, TimePassed) else []
+                late = self._tell_led(LagChecked(event.steady_ms), now_ms) if isinstance(event, TimePassed) else []
                 if self.active is None or self.life is not Life.SERVING:
                     return late
                 return [*late, *self._sort_out(self.active.step(event, now_ms), now_ms)]
+            case NodeHeard():
+                return self._tell_led(event, now_ms)
             case SegmentFlushed() | RollConfirmed() | EmptySegmentKept() | SegmentLeft():
                 return self._move_on(event, now_ms)
             case SegmentFlushFailed(epoch, reason):
-                leader = self._leader_of(epoch)
-                if leader is not None:
+                if (leader := self._leader_of(epoch)) is not None:
                     leader.step(FlushFailed(), now_ms)
                 return [DoubtCopy(epoch, reason), *self._stop(Stop(reason, StopCause.FLUSH_FAILED), now_ms)]
             case ShardStopped(stop):
@@ -291,8 +293,8 @@ class ShardChain:
         roll, self._roll, self._in_flight = self._roll, None, None
         effects = self._refuse([*batches, *lost], why, message, now_ms)
         if roll is not None:
-            failed = AppendFailure.WRITE_FAILED
-            effects += self._refuse(roll.remaining, failed, "the write before this one failed", now_ms)
+            message = "the write before this one failed"
+            effects += self._refuse(roll.remaining, AppendFailure.WRITE_FAILED, message, now_ms)
         return [*effects, *self._queue([])]
 
     def _queue(self, batches: list[OfferedBatch]) -> _Effects:
@@ -342,8 +344,8 @@ class ShardChain:
             found += self._go_on()
         return found
 
-    def _look_for_lag(self, steady_ms: int, now_ms: int) -> _Effects:
-        event, led = LagChecked(steady_ms), self._led if self.stop is None else ()
+    def _tell_led(self, event: LagChecked | NodeHeard, now_ms: int) -> _Effects:
+        led = self._led if self.stop is None else ()
         return [effect for leader in led for effect in self._follow(leader, leader.step(event, now_ms), now_ms)]
 
     # Segments -----------------------------------------------------------------------------------------------------
@@ -403,8 +405,8 @@ class ShardChain:
         return self._refuse_rest(why, message, now_ms)
 
     def _refuse_rest(self, why: AppendFailure, message: str, now_ms: int) -> _Effects:
-        rest, self._rest = self._rest, None
-        return self._refuse(rest or (), why, message, now_ms)
+        rest, self._rest = self._rest or (), None
+        return self._refuse(rest, why, message, now_ms)
 
     def _move_on(self, event: RollNews, now_ms: int) -> _Effects:
         order = self._order or RollOrder()
@@ -470,7 +472,7 @@ class ShardChain:
     # What others ask ----------------------------------------------------------------------------------------------
     @property
     def waiting_count(self) -> int:
-        return len(self._waiting) if self._waiting is not None else 0
+        return len(self._waiting or ())
 
     @property
     def is_end_known(self) -> bool:
@@ -480,9 +482,7 @@ class ShardChain:
 
     @property
     def end_offset(self) -> int:
-        if self.active is not None:
-            return self.active.end_offset
-        return max(self.high_watermark, self.ended[-1].end_offset) if self.ended else self.high_watermark
+        return max([self.high_watermark, *(leader.end_offset for leader in self._led)])
 
     def compare_epoch(self, epoch: int, listed_epoch: int) -> int:
         """-1: a client with this epoch has stale metadata; 1: it knows more than we do; 0: serve it.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
+from stratalog.machines.leader_events import NodeHeard
 from stratalog.machines.shard_life import Stop
 from stratalog.model.ids import ShardKey
-from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
+from stratalog.model.metadata import Change, NodeChanged, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
 from stratalog.model.segment import SegmentState
 from stratalog.model.topic import Topic
 from stratalog_node.shards.context import ShardContext
@@ -107,6 +108,10 @@ class ShardDirectory:
                         shard.heard(segment)
                     shard.see_who_leads()
                     self._context.events.segment_changed(shard, segment)
+            case NodeChanged(node) if node.node_id != self._context.node_id:
+                heard = NodeHeard(node.node_id, node.epoch, node.is_alive)
+                for shard in self._shards.values():
+                    shard.tell(heard)
             case _:
                 pass
 

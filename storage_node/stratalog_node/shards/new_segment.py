@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 from stratalog.formats.index_points import IndexBuilder
 from stratalog.formats.segment_file import encode_segment_header
-from stratalog.machines.chain_events import ActiveNamed, ActiveUnknown, SuccessorNamed
+from stratalog.machines.chain_events import ActiveNamed, ActiveUnknown
 from stratalog.machines.leader_events import SegmentRecord
 from stratalog.machines.segment_leader import SegmentLeader
-from stratalog.machines.shard_chain import ShardChain
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import SegmentIdentity
@@ -64,10 +63,3 @@ def name_active(
         producers = () if not before else before[0].seal.producers if before[0].seal is not None else None
     table = None if producers is None else context.producer_table(producers)
     return ActiveNamed(segment.key, SegmentRecord.of(segment), table)
-
-
-def name_successor(context: ShardContext, chain: ShardChain) -> SuccessorNamed:
-    """The meta service in this process answers as long as this node does, and moves no shard: nothing is to be prepared
-    and no roll waits."""
-    assert chain.active is not None
-    return SuccessorNamed(context.node_id, chain.active.replicas)

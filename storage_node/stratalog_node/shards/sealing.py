@@ -50,6 +50,7 @@ from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.flusher import FlushedShard, Flusher
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.sealed import SealedCopy
+from stratalog_node.shards.successors import Successors
 from stratalog_node.task_set import TaskSet
 
 log = logger(__name__)
@@ -81,6 +82,7 @@ class Sealing:
         self._context = context
         self._meta = context.meta
         self._flusher = flusher
+        self.successors = Successors(context)
         self._seal_lines: dict[ShardKey, deque[ActiveSegment]] = {}
         self._unsealed: set[ActiveSegment] = set()
         self._unnamed: dict[ActiveSegment, ActiveSegment] = {}
@@ -97,11 +99,13 @@ class Sealing:
     async def close(self) -> None:
         """Stop; what is not sealed yet is sealed by the next start."""
         self._is_closing = True
+        await self.successors.close()
         await self._tasks.cancel()
 
     # Rolls --------------------------------------------------------------------------------------------------------
     def ended(self, old: ActiveSegment, new: ActiveSegment | None = None) -> None:
         """`new`: what was rolled into just now."""
+        self.successors.forget(old.key)
         self._unsealed.add(old)
         if new is not None and not new.file.is_named:
             self._unnamed[old] = new
@@ -130,7 +134,7 @@ class Sealing:
             case SealSegment():
                 self._seal_later(shard, segment)
             case PrepareSuccessorOf():
-                pass  # the service in this process names the segment's own replicas whenever it is asked
+                self.successors.prepare(segment.key)
             case ProposeIsrOf(_, proposal):
                 self._tasks.start(self._propose_isr(shard, segment, proposal))
             case _:

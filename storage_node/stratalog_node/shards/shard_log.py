@@ -64,7 +64,7 @@ from stratalog_node.shards.append import AppendRefusal, failure_of
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.internal_append import append_internally
 from stratalog_node.shards.local_copy import LocalCopy
-from stratalog_node.shards.new_segment import InheritedProducers, name_active, name_successor, open_new
+from stratalog_node.shards.new_segment import InheritedProducers, name_active, open_new
 from stratalog_node.shards.openings import take_out_of_buffers
 from stratalog_node.shards.ranges import Ranged
 from stratalog_node.shards.rules import ShardRules
@@ -261,7 +261,8 @@ class ShardLog(Ranged):
             case NameActive():
                 return name_active(self.context, self.key, self.inherited)
             case NameSuccessor():
-                return name_successor(self.context, self.chain)
+                assert self.chain.active is not None
+                return self.workers.sealing.successors.name(self.chain.active)
             case OpenSegment():
                 return self._open(effect)
             case HandOver():
@@ -384,8 +385,13 @@ class ShardLog(Ranged):
             copy.file.retire()  # of the pass before
         self.ended, self.active = ended, active
         self.inherited = InheritedProducers(self.epoch, inherited) if inherited is not None else None
+        if active is not None and active.leader.followers is not None:
+            high_watermark = min(high_watermark, active.leader.high_watermark)  # what is here others need not have
         leaders = tuple(copy.leader for copy in ended)
         self.tell(ShardRecovered(leaders, active.leader if active else None, high_watermark, doubted_epoch, stop))
+        for copy in filter(None, (*ended, active)):
+            if (listed := self.context.catalog.segment(copy.key)) is not None and listed.is_fenced:
+                self.heard(listed)
         self.high_watermark = self.chain.high_watermark
         self.see_who_leads()
 

@@ -1,0 +1,161 @@
+"""A shard whose segments have followers, as the node that leads it sees them: real files, the real meta service, and
+followers that a test speaks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.chain_events import SegmentHeard
+from stratalog.machines.leader_events import FollowerFetched, NodeHeard
+from stratalog.machines.shard_life import StopCause
+from stratalog.model.commands import CreateTopic, PrepareSegment, ProposeIsr, RegisterNode, RollSegment
+from stratalog.model.errors import Conflict, Unavailable
+from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import NodeInfo
+from stratalog_node.shards.shard_log import ShardLog
+from support.shard_rig import ShardRig
+from support.waiting import eventually
+
+
+async def replicated(rig: ShardRig, **settings: str) -> ShardLog:
+    """Led by this node, followed by 2 and 3."""
+    for node_id in (2, 3):
+        await rig.meta.service.perform(RegisterNode(NodeInfo(node_id, f"disk-{node_id}", "elsewhere", 9092)))
+    overrides = {name.replace("_", "."): value for name, value in settings.items()}
+    topic = await rig.meta.service.perform(CreateTopic("flights", 1, 3, overrides))
+    await eventually(lambda: rig.shards.get(ShardKey(topic.topic_id, 0)) is not None)
+    shard = rig.shard(topic)
+    await eventually(lambda: shard.is_leader)
+    return shard
+
+
+def fetched(rig: ShardRig, shard: ShardLog, node_id: int, offset: int, epoch: int = 0) -> None:
+    node = rig.catalog.node(node_id)
+    assert node is not None
+    shard.tell(SegmentHeard(epoch, FollowerFetched(node_id, offset, node.epoch)))
+
+
+def isr_of(shard: ShardLog) -> tuple[int, ...]:
+    assert shard.active is not None
+    return shard.active.leader.isr
+
+
+async def test_what_some_batches_of_a_turn_reached_is_read_as_whole_batches(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig)
+        asked = [rig.offer(shard, *values) for values in ([b"1", b"2"], [b"3"], [b"4", b"5"])]
+        rig.tick()
+        assert not any(one.is_answered for one in asked)
+        fetched(rig, shard, 2, 5)
+        fetched(rig, shard, 3, 3)
+        assert [one.is_answered for one in asked] == [True, True, False]
+        assert await rig.read_values(shard) == [b"1", b"2", b"3"]
+        fetched(rig, shard, 3, 4)
+        assert shard.high_watermark == 3, "inside a batch"
+        assert await rig.read_values(shard) == [b"1", b"2", b"3"]
+        fetched(rig, shard, 3, 5)
+        assert asked[2].is_acknowledged
+        assert await rig.read_values(shard) == [b"1", b"2", b"3", b"4", b"5"]
+        assert rig.stats.damaged_copies == 0
+
+
+async def test_an_isr_whose_answer_was_lost_is_read_back(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig)
+        asked = rig.append(shard, b"1")
+        fetched(rig, shard, 2, 1)
+        rig.meta.lose_answer(ProposeIsr)
+        shard.tell(NodeHeard(3, 1, is_alive=False))
+        assert not asked.is_answered
+        await eventually(lambda: asked.is_acknowledged)
+        assert isr_of(shard) == (1, 2)
+
+
+async def test_an_isr_that_was_refused_is_not_taken_for_the_old_one_until_it_was_read_back(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig)
+        asked = rig.append(shard, b"1")
+        fetched(rig, shard, 2, 1)
+        rig.meta.fail(ProposeIsr, Conflict("another was faster"), Unavailable("away"))
+        rig.meta.hold("read_version")
+        shard.tell(NodeHeard(3, 1, is_alive=False))
+        await eventually(lambda: rig.meta.calls["read_version"] == 1)
+        shard.look_at_age(rig.clock())
+        assert rig.meta.calls[ProposeIsr] == 1, "one at a time"
+        rig.meta.release("read_version")
+
+        def looks_again() -> bool:
+            shard.look_at_age(rig.clock())
+            return asked.is_acknowledged
+
+        await eventually(looks_again)
+        assert isr_of(shard) == (1, 2)
+        assert rig.meta.calls[ProposeIsr] >= 3
+
+
+async def test_acks_all_hears_that_the_replicas_it_asks_for_are_gone(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig, min_insync_replicas="2")
+        asked, by_leader = rig.offer(shard, b"1"), rig.offer(shard, b"2", acks=1)
+        rig.tick()
+        assert by_leader.is_acknowledged and not asked.is_answered
+        shard.tell(NodeHeard(2, 1, is_alive=False))
+        await eventually(lambda: isr_of(shard) == (1, 3))
+        shard.tell(NodeHeard(3, 1, is_alive=False))
+        await eventually(lambda: asked.is_answered)
+        assert asked.error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        assert rig.append(shard, b"3").error is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert await rig.read_values(shard) == [b"1", b"2"]
+
+
+async def test_a_roll_opens_what_the_service_prepared_with_the_isr_of_its_record(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig)
+        rig.append(shard, b"1")
+        fetched(rig, shard, 2, 1)
+        shard.tell(NodeHeard(3, 1, is_alive=False))
+        await eventually(lambda: isr_of(shard) == (1, 2))
+        assert not shard.ask_roll(rig.clock()), "nobody is prepared yet"
+        await eventually(lambda: shard.ask_roll(rig.clock()))
+        asked = rig.append(shard, b"2")
+        fetched(rig, shard, 2, 2, epoch=1)
+        await eventually(lambda: rig.meta.calls[RollSegment] == 1 and len(shard.segments) == 2)
+        await eventually(lambda: isr_of(shard) == shard.segments[-1].isr)
+        for node_id in isr_of(shard)[1:]:
+            fetched(rig, shard, node_id, 2, epoch=1)
+        assert asked.is_acknowledged
+        assert await rig.read_values(shard) == [b"1", b"2"]
+
+
+async def test_while_the_service_is_away_a_full_segment_goes_on_up_to_twice_its_size(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig, segment_bytes="1000")
+        rig.meta.hold(PrepareSegment)
+        value = bytes(300)
+        asked = [rig.append(shard, value) for _ in range(6)]
+        assert shard.active is not None
+        assert 1000 < shard.active.size_bytes <= 2000
+        assert [one.is_answered for one in asked] == [False] * 5 + [True]
+        assert asked[-1].error is ErrorCode.KAFKA_STORAGE_ERROR
+        rig.meta.release(PrepareSegment)
+
+        def goes_on() -> bool:
+            rig.append(shard, value)
+            return shard.active is not None and shard.active.key.epoch == 1
+
+        await eventually(goes_on)
+        fetched(rig, shard, 2, 5)
+        fetched(rig, shard, 3, 5)
+        assert all(one.is_acknowledged for one in asked[:5])
+
+
+async def test_a_leader_of_several_replicas_that_was_restarted_does_not_go_on(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig)
+        rig.append(shard, b"held by nobody else")
+        await rig.restart()
+        shard = rig.shard(shard)
+        assert shard.stop is not None and shard.stop.cause is StopCause.DEPOSED
+        assert shard.high_watermark == 0, "the others need not have it"
+        assert rig.append(shard, b"more").error is ErrorCode.NOT_LEADER_OR_FOLLOWER
