@@ -15,10 +15,12 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 import aiohttp
 
+from stratalog.meta_api.asked import Asked
 from stratalog.meta_api.attempts import AttemptLog, Repeat, RetryPolicy
 from stratalog.meta_api.endpoints import MAX_HOPS, Endpoints
 from stratalog.meta_api.wire import read_problem
@@ -34,6 +36,7 @@ class Transport:
 
     def __init__(self, endpoints: Endpoints, policy: RetryPolicy) -> None:
         self._endpoints = endpoints
+        self._asked = Asked()
         self._policy = policy
         self._random = random.Random()
         self._kept: aiohttp.ClientSession | None = None
@@ -102,6 +105,7 @@ class Transport:
                 raise
             else:
                 self._endpoints.answered(url)
+                self._asked.leave_all_but(url)
                 return answer
 
     def _goes_on(self, error: NotLeader, url: str) -> bool:
@@ -110,6 +114,7 @@ class Transport:
             self._endpoints.failed(url)
             return False
         self._endpoints.leads(error.leader)
+        self._asked.leave_all_but(self._endpoints.present)
         return True
 
     async def _attempt(self, url: str, path: str, body: bytes | None, repeat: Repeat, attempt_s: float) -> bytes:
@@ -121,15 +126,18 @@ class Transport:
         # The service takes a body only as JSON: no foreign web page can send that.
         headers = {} if body is None else {"Content-Type": "application/json"}
         try:
-            async with asyncio.timeout(attempt_s):
-                asked = session.request(method, url + path, data=body, headers=headers, allow_redirects=False)
-                async with asked as response:
-                    answer = await response.read()
-                    if response.status == 200:
-                        return answer
-                    raise read_problem(response.status, answer, where)
+            async with asyncio.timeout(attempt_s) as limit:
+                with self._asked.at(url, partial(_end, limit)):
+                    async with session.request(
+                        method, url + path, data=body, headers=headers, allow_redirects=False
+                    ) as response:
+                        answer = await response.read()
+                if response.status == 200:
+                    return answer
+                raise read_problem(response.status, answer, where)
         except TimeoutError as error:
-            raise OutcomeUnknown(f"{where}: no answer within {attempt_s} s: read before acting") from error
+            why = f"within {attempt_s} s" if self._endpoints.present == url else "before another instance led"
+            raise OutcomeUnknown(f"{where}: no answer {why}: read before acting") from error
         except aiohttp.ClientError as error:
             raise _translated(error, where) from error
 
@@ -159,13 +167,20 @@ class Transport:
                 if response.status != 200:
                     problem = read_problem(response.status, await response.read(), where)
                     raise Unavailable(str(problem)) if isinstance(problem, OutcomeUnknown) else problem
-                yield _lines(response.content, silence_s, where)
+                with self._asked.at(url, response.close):
+                    yield _lines(response.content, silence_s, where)
             finally:
                 response.close()  # what is left of a stream is not read
         except TimeoutError as error:
             raise Unavailable(f"{where}: nothing came for too long: ask again") from error
         except aiohttp.ClientError as error:
             raise Unavailable(str(_translated(error, where))) from error
+
+
+def _end(limit: asyncio.Timeout) -> None:
+    """Let it run out now."""
+    if not limit.expired():
+        limit.reschedule(0.0)
 
 
 async def _lines(content: aiohttp.StreamReader, silence_s: float, where: str) -> AsyncIterator[bytes]:

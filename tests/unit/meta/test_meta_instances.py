@@ -6,11 +6,14 @@ import asyncio
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.meta_api.problems import CONTENT_TYPE, to_problem
+from stratalog.meta_api.wire import PROBLEM
 from stratalog.model.commands import AllocateProducerIds, CreateTopic, RegisterNode
-from stratalog.model.errors import NotFound, NotLeader
+from stratalog.model.errors import NotFound, NotLeader, OutcomeUnknown
 from stratalog.model.metadata import ChangeSet, NodeInfo
 from support.elections import Instances, instances
 from support.waiting import eventually
@@ -132,3 +135,59 @@ async def test_an_instance_that_stops_gives_the_lead_up_and_answers_what_was_ask
         firsts = [(await one).first for one in asked]
         assert len(set(firsts)) == 20, "each once"
         await client.close()
+
+
+class HungLeader:
+    """A server that answers nothing until it is told who leads, and then nothing of what it was asked before."""
+
+    def __init__(self) -> None:
+        self.leader: str | None = None
+        self.asked = 0
+        self._runner: web.AppRunner | None = None
+        self.address = ""
+
+    async def start(self) -> None:
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.address = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked += 1
+        if self.leader is None:
+            if request.path == "/v1/watch":
+                response = web.StreamResponse()
+                await response.prepare(request)
+            await asyncio.Event().wait()
+        problem = to_problem(NotLeader("another leads", self.leader))
+        return web.Response(status=307, body=PROBLEM.write(problem), content_type=CONTENT_TYPE)
+
+    async def close(self) -> None:
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+
+async def test_what_hangs_at_a_leader_that_was_is_asked_anew_once_another_is_known_to_lead() -> None:
+    hung = HungLeader()
+    await hung.start()
+    async with instances(1) as running:
+        await lead(running, 0)
+        forever = RetryPolicy(attempts=50, attempt_s=3_600.0, silence_s=3_600.0, first_pause_s=0.001)
+        client = HttpMetaClient(f"{hung.address},{running.urls}", forever)
+        idempotent = asyncio.ensure_future(client.perform(AllocateProducerIds(1)))
+        once = asyncio.ensure_future(client.perform(CreateTopic("a", 1, 1, {})))
+        watch = client.watch(0)
+        watching = asyncio.ensure_future(anext(watch))
+        await eventually(lambda: hung.asked == 3)
+        hung.leader = running.servers[0].address
+        assert set(await asyncio.gather(client.read_version(), client.read_version())) == {0}, "each learns who leads"
+        assert (await idempotent).first == 1
+        with pytest.raises(OutcomeUnknown, match="before another instance led"):
+            await once
+        await client.perform(RegisterNode(NODE))
+        assert (await watching).version == 1
+        await client.close()
+    await hung.close()
