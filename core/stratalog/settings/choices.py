@@ -20,6 +20,13 @@ class FlushPolicy(StrEnum):
     FSYNC = "fsync"
 
 
+class AcksPolicy(StrEnum):
+    """What acks=all waits for (docs/replication.md section 3)."""
+
+    ISR = "isr"
+    QUORUM = "quorum"
+
+
 class ReadPolicy(StrEnum):
     """When a read may go to the object store (docs/design.md section 6)."""
 

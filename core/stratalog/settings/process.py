@@ -69,6 +69,13 @@ class ProcessSettings(BaseModel):
         description="Replicas of a topic that is created without a replication factor; each needs a node of its own: 1 "
         "in a process that runs the meta service itself.",
     )
+    replica_lag_time_max_ms: int = Field(
+        default=10 * SECOND_MS,
+        ge=100,
+        le=1 * HOUR_MS,
+        description="A follower that has not reached, for so long, where its leader's end was is not in sync any more. "
+        "One whose lease is over is not waited for at all.",
+    )
     auto_create_topics_enable: bool = Field(
         default=True,
         description="Create a topic when a client first asks for its metadata and allows it.",

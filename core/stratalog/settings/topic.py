@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.choices import (
+    AcksPolicy,
     CleanupPolicy,
     CompressionType,
     FlushPolicy,
@@ -108,6 +109,11 @@ class TopicSettings(BaseModel):
         ge=1,
         le=100,
         description="Replicas that must be in sync for a write with acks=all to be taken.",
+    )
+    acks_policy: AcksPolicy = Field(
+        default=AcksPolicy.ISR,
+        description="What a write with acks=all waits for, and readers see: what every replica in sync has (isr), or "
+        "what most of the replicas have, whoever is in sync (quorum; min.insync.replicas is not asked then).",
     )
     message_timestamp_type: TimestampType = Field(
         description="Whether a record keeps its producer's timestamp or gets the time of the append.",

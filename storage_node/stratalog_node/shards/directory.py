@@ -65,7 +65,9 @@ class ShardDirectory:
     def _rules_for(self, topic: Topic) -> ShardRules:
         rules = self._rules.get(topic.topic_id)
         if rules is None:
-            rules = self._rules[topic.topic_id] = ShardRules(self._context.catalog.topic_settings(topic.topic_id))
+            rules = self._rules[topic.topic_id] = ShardRules(
+                self._context.catalog.topic_settings(topic.topic_id), self._context.settings.replica_lag_time_max_ms
+            )
         return rules
 
     def attach(self, key: ShardKey) -> ShardLog | None:

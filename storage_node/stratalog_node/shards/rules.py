@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratalog.machines.leader_events import RollPolicy
-from stratalog.settings.choices import FlushPolicy, TimestampType, UncleanSeal
+from stratalog.settings.choices import AcksPolicy, FlushPolicy, TimestampType, UncleanSeal
 from stratalog.settings.topic import TopicSettings
 
 _ANY_MS = 1 << 64
@@ -24,7 +24,8 @@ class ShardRules:
         "timestamp_before_max_ms",
     )
 
-    def __init__(self, settings: TopicSettings) -> None:
+    def __init__(self, settings: TopicSettings, lag_ms: int) -> None:
+        """`lag_ms`: how long a follower may be behind and stay in sync."""
         self.max_message_bytes = settings.max_message_bytes
         self.is_append_time = settings.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         # Under LogAppendTime the log gives the time: whatever the client says is no fault.
@@ -33,4 +34,7 @@ class ShardRules:
         self.is_fsync = settings.flush_policy is FlushPolicy.FSYNC
         self.gives_up_lost = settings.unclean_seal is UncleanSeal.ALLOW
         self.read_policy = settings.remote_read_policy
-        self.roll = RollPolicy(settings.segment_bytes, settings.segment_ms, settings.min_insync_replicas)
+        is_quorum = settings.acks_policy is AcksPolicy.QUORUM
+        # Of a quorum most of the replicas are the minimum, whoever is in sync.
+        needed = 1 if is_quorum else settings.min_insync_replicas
+        self.roll = RollPolicy(settings.segment_bytes, settings.segment_ms, needed, lag_ms, is_quorum)

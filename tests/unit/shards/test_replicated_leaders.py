@@ -109,6 +109,38 @@ async def test_acks_all_hears_that_the_replicas_it_asks_for_are_gone(tmp_path: P
         assert await rig.read_values(shard) == [b"1", b"2"]
 
 
+async def test_most_of_the_replicas_acknowledge_a_topic_with_the_quorum_policy(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig, acks_policy="quorum", min_insync_replicas="3")
+        asked = rig.append(shard, b"1")
+        assert not asked.is_answered
+        fetched(rig, shard, 2, 1)
+        assert asked.is_acknowledged, "3 is stopped, and in the ISR"
+        assert await rig.read_values(shard) == [b"1"]
+        shard.tell(NodeHeard(3, 1, is_alive=False))
+        await eventually(lambda: isr_of(shard) == (1, 2))
+        later = rig.append(shard, b"2")
+        fetched(rig, shard, 2, 2)
+        assert later.is_acknowledged
+
+
+async def test_a_follower_that_lags_leaves_the_isr_by_the_clock_that_is_not_set(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path, replica_lag_time_max_ms=5_000) as rig:
+        shard = await replicated(rig)
+        asked = rig.append(shard, b"1")
+        fetched(rig, shard, 2, 1)
+        shard.look_at_age(rig.clock())
+        rig.clock.now_ms += 3_600_000
+        rig.turn.read_clocks()
+        shard.look_at_age(rig.clock())
+        assert rig.meta.calls[ProposeIsr] == 0, "somebody has set the wall clock"
+        rig.steady.now_ms += 5_000
+        rig.turn.read_clocks()
+        shard.look_at_age(rig.clock())
+        await eventually(lambda: asked.is_acknowledged)
+        assert isr_of(shard) == (1, 2)
+
+
 async def test_a_roll_opens_what_the_service_prepared_with_the_isr_of_its_record(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig)
