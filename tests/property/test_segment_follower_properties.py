@@ -195,7 +195,8 @@ class Replication(RuleBasedStateMachine):
         self.ask(node)
         if self.wire and isinstance(self.wire[-1], Fetch):
             self.deliver(len(self.wire) - 1, is_fetch_kept, batches, False)
-            self.deliver(len(self.wire) - 1, is_answer_kept, 0, False)
+            if self.wire and isinstance(self.wire[-1], Answer):
+                self.deliver(len(self.wire) - 1, is_answer_kept, 0, False)
 
     @rule(node=FOLLOWER)
     def promise(self, node: int) -> None:
@@ -398,7 +399,10 @@ class Replication(RuleBasedStateMachine):
     def the_isr_holds_what_was_acknowledged(self) -> None:
         if not hasattr(self, "replicas") or self.end_offset is not None:
             return
-        for node in {*self.isr, *(self.proposal.isr if self.proposal else ())} - {LEADER}:
+        proposed: tuple[int, ...] = ()
+        if self.proposal is not None and self.proposal.version == self.isr_version:
+            proposed = self.proposal.isr  # others are refused, whenever they come
+        for node in {*self.isr, *proposed} - {LEADER}:
             replica = self.replicas[node]
             held = replica.durable_end if self.is_fsync else replica.end_offset
             assert held >= self.acknowledged, f"node {node} counts as in sync without the data"
