@@ -50,7 +50,8 @@ class LifeKeeper:
 
     def heard(self, heartbeat: Heartbeat) -> None:
         """Raises Fenced for a life that is not the present one."""
-        self._leases.heard(heartbeat.life, self._monotonic_ms(), is_last=heartbeat.is_last)
+        now_ms = self._monotonic_ms()
+        self._leases.heard(heartbeat.life, now_ms, is_last=heartbeat.is_last, has_room=heartbeat.has_room)
         self._stats.heartbeats += 1
 
     @contextlib.asynccontextmanager
@@ -95,3 +96,7 @@ class LifeKeeper:
             _log.warning("node_lost", node_id=life.node_id, life=life.epoch, lease_ms=self.lease_ms)
         for life in due.heard:
             _log.info("node_alive_again", node_id=life.node_id, life=life.epoch)
+        for life in due.full:
+            _log.warning("node_disk_nearly_full", node_id=life.node_id, life=life.epoch)
+        for life in due.roomy:
+            _log.info("node_disk_has_room_again", node_id=life.node_id, life=life.epoch)

@@ -47,13 +47,20 @@ async def register(meta: CommandTaker, command: RegisterNode) -> Registration:
 
 class Heartbeats:
     def __init__(
-        self, meta: LifeListener, life: Life, monotonic_ms: Callable[[], int], on_fenced: Callable[[str], None]
+        self,
+        meta: LifeListener,
+        life: Life,
+        monotonic_ms: Callable[[], int],
+        on_fenced: Callable[[str], None],
+        has_room: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`on_fenced` is told once, in words, that this life is over: the process must stop."""
+        """`on_fenced` is told once, in words, that this life is over: the process must stop. `has_room`: whether the
+        disk has it for more segments."""
         self._meta = meta
         self._life = life
         self._monotonic_ms = monotonic_ms
         self._on_fenced = on_fenced
+        self._has_room = has_room
         self._lease_ms: int | None = None
         self._is_over = False
         self._task: asyncio.Task[None] | None = None
@@ -80,7 +87,7 @@ class Heartbeats:
         while self._lease_ms != 0:
             asked_ms = self._monotonic_ms()
             try:
-                heard = await self._meta.heartbeat(Heartbeat(self._life))
+                heard = await self._meta.heartbeat(Heartbeat(self._life, has_room=self._has_room()))
             except Fenced as error:
                 self._is_over = True
                 log.error("this life of the node is over", error=str(error))

@@ -108,6 +108,7 @@ class StorageNode:
         self._tasks = TaskSet()
         self.turn: Turn
         self.local: LocalShards
+        self._is_disk_watched = False
         self.shards: ShardDirectory
         self.remote_reads: RemoteReads
         self.server: KafkaServer
@@ -209,10 +210,14 @@ class StorageNode:
             ),
         )
         life = self.meta.life = Life(info.node_id, registration.node_epoch)
-        heartbeats = Heartbeats(self.meta, life, monotonic_ms, self._end_life)
+        heartbeats = Heartbeats(self.meta, life, monotonic_ms, self._end_life, self._has_room)
         self._taken.push_async_callback(heartbeats.close)
         heartbeats.start()
         return life
+
+    def _has_room(self) -> bool:
+        """For more segments. It lives before its disk has been looked at."""
+        return not self._is_disk_watched or self.local.space.has_room
 
     def _end_life(self, why: str) -> None:
         self.why_over = why
@@ -245,6 +250,7 @@ class StorageNode:
         self._taken.push_async_callback(self.local.close)
         self.shards = self.local.directory
         self.local.start()
+        self._is_disk_watched = True
 
     def _advertised_address(self) -> tuple[str, int]:
         """What clients are told: `advertised.listeners`, or where this node listens."""

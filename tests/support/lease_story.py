@@ -8,7 +8,7 @@ what must follow. A lease is 2,000 ms; a new leader begins at 0 and looks at the
     > until MS                   the time, looking as often as is due; what is due then is noted, and follows
     > stands still until MS      the process does not run: it hears nobody, and does not look
     > store away | > store back  what is due is not noted
-    > 1/3 is heard               a heartbeat of life 3 of node 1; `> 1/3 says goodbye`: its last one
+    > 1/3 is heard [without room]  a heartbeat of life 3 of node 1; `> 1/3 says goodbye`: its last one
     > node 1 asks to begin on disk-b
 """
 
@@ -58,6 +58,8 @@ class LeaseStory:
                 return self._look()
             case ["store", where]:
                 self._is_store_away = where == "away"
+            case [life, "is", "heard", "without", "room"]:
+                self._led().heard(_life(life), self._now_ms, has_room=False)
             case [life, "is", "heard"]:
                 self._led().heard(_life(life), self._now_ms)
             case [life, "says", "goodbye"]:
@@ -87,6 +89,7 @@ class LeaseStory:
         if not self._is_store_away:
             self._note(due)
         words = [("lost", life) for life in due.lost] + [("alive again", life) for life in due.heard]
+        words += [("nearly full", life) for life in due.full] + [("roomy again", life) for life in due.roomy]
         tail = ", not noted" if self._is_store_away else ""
         return [f"{self._now_ms}: {life.node_id}/{life.epoch} is {word}{tail}" for word, life in words]
 
@@ -95,6 +98,9 @@ class LeaseStory:
             for life in lives:
                 if self._nodes[life.node_id].life == life:
                     self._put(replace(self._nodes[life.node_id], is_alive=is_alive))
+        for lives, has_room in ((due.full, False), (due.roomy, True)):
+            for life in lives:
+                self._put(replace(self._nodes[life.node_id], has_room=has_room))
 
     def _put(self, node: Node) -> None:
         self._nodes[node.node_id] = node

@@ -32,6 +32,9 @@ class _Lease:
     """Over once the clock has reached it."""
     is_noted_alive: bool
     """What metadata say."""
+    has_noted_room: bool
+    has_room: bool
+    """What it said itself with its last heartbeat."""
 
 
 class NodeLeases:
@@ -50,12 +53,14 @@ class NodeLeases:
         """A durable record of a node; one of a new life begins with a whole lease."""
         known = self._leases.get(node.node_id)
         if known is not None and known.life == node.life:
-            known.is_noted_alive = node.is_alive
+            known.is_noted_alive, known.has_noted_room = node.is_alive, node.has_room
             return
         ends_ms = now_ms + self.lease_ms if node.is_alive else now_ms
-        self._leases[node.node_id] = _Lease(node.life, node.storage_id, ends_ms, node.is_alive)
+        self._leases[node.node_id] = _Lease(
+            node.life, node.storage_id, ends_ms, node.is_alive, node.has_room, node.has_room
+        )
 
-    def heard(self, life: Life, now_ms: int, *, is_last: bool = False) -> None:
+    def heard(self, life: Life, now_ms: int, *, is_last: bool = False, has_room: bool = True) -> None:
         """A heartbeat. With `is_last` the node stops in order, and nobody need wait for the end of its lease.
 
         Raises: Fenced for a life that is not the present one.
@@ -67,6 +72,7 @@ class NodeLeases:
                 f"life {life.epoch} of node {life.node_id} is not the present one (the node {present}): this process "
                 "must stop, or register anew"
             )
+        known.has_room = has_room
         known.ends_ms = self._looked_ms if is_last else max(known.ends_ms, now_ms + self.lease_ms)
 
     def check_registration(self, info: NodeInfo, now_ms: int) -> None:
@@ -93,11 +99,16 @@ class NodeLeases:
                     lease.ends_ms = max(lease.ends_ms, now_ms + self.lease_ms)
         lost: list[Life] = []
         heard: list[Life] = []
+        full: list[Life] = []
+        roomy: list[Life] = []
         for lease in self._leases.values():
             is_alive = lease.ends_ms > now_ms
             if is_alive is not lease.is_noted_alive:
                 (heard if is_alive else lost).append(lease.life)
-        return NoteLives(tuple(lost), tuple(heard)) if lost or heard else None
+            if is_alive and lease.has_room is not lease.has_noted_room:
+                (roomy if lease.has_room else full).append(lease.life)
+        due = NoteLives(tuple(lost), tuple(heard), tuple(full), tuple(roomy))
+        return None if due == NoteLives() else due
 
     # What is so -------------------------------------------------------------------------------------------------
     @property

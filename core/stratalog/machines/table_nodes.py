@@ -67,6 +67,11 @@ def note_lives(tx: TableTransaction, command: NoteLives) -> Steps[None]:
             if known is not None and known.life == life and known.is_alive is not is_alive:
                 tx.put_node(replace(known, is_alive=is_alive))
                 noted.append((life.node_id, is_alive))
+    for lives, has_room in ((command.full, False), (command.roomy, True)):
+        for life in lives:
+            known = tx.state.nodes.get(life.node_id)
+            if known is not None and known.life == life and known.has_room is not has_room:
+                tx.put_node(replace(known, has_room=has_room))
     for node_id, is_alive in noted:  # once all of them are known: nothing may be placed on another that is lost, too
         yield from (resume_life if is_alive else end_life)(tx, node_id)
 

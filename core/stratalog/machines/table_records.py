@@ -46,13 +46,14 @@ class NodeEntry:
     token: int = 0
     boot_id: str = ""
     """Of the machine's boot in which it began."""
+    has_room: bool = True
 
     @property
     def node(self) -> Node:
         """As watchers see it."""
         info = self.info
         place = (info.node_id, info.storage_id, info.host, info.port, info.rack)
-        return Node(*place, self.node_epoch, self.is_alive, self.token)
+        return Node(*place, self.node_epoch, self.is_alive, self.token, self.has_room)
 
     @property
     def life(self) -> Life:

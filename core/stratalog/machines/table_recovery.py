@@ -202,9 +202,8 @@ def plan_successor(tx: TableTransaction, segment: Segment, end_offset: int, hold
 
 def choose_next(tx: TableTransaction, segment: Segment, holders: Sequence[int] = ()) -> NextReplicas:
     """Leader and replicas for the segment after an ACTIVE one. Raises Unavailable when no node is alive."""
-    nodes = [entry.info for entry in tx.state.nodes.values() if entry.is_alive]
     factor = _topic(tx, segment).replication_factor
-    return place_next(segment, factor, nodes, tx.state.load, tx.state.led, holders)
+    return place_next(segment, factor, tx.state.hosts(factor), tx.state.load, tx.state.led, holders)
 
 
 def _topic(tx: TableTransaction, segment: Segment) -> Topic:

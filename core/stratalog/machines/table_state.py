@@ -47,6 +47,7 @@ from stratalog.model.metadata import (
     ChangeSet,
     Lock,
     NodeChanged,
+    NodeInfo,
     SegmentChanged,
     SegmentPurged,
     ShardChanged,
@@ -140,6 +141,13 @@ class TableState:
     def is_alive(self, node_id: int) -> bool:
         entry = self.nodes.get(node_id)
         return entry is not None and entry.is_alive
+
+    def hosts(self, wanted: int) -> list[NodeInfo]:
+        """Where new segments may go: living nodes with room on their disks, or all living ones when those are fewer
+        than wanted."""
+        living = [entry for entry in self.nodes.values() if entry.is_alive]
+        roomy = [entry for entry in living if entry.has_room]
+        return [entry.info for entry in (roomy if len(roomy) >= wanted else living)]
 
     def view(self, key: ShardKey) -> Shard:
         view = self.views.get(key)

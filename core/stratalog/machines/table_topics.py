@@ -124,7 +124,7 @@ def advance_log_start(tx: TableTransaction, command: AdvanceLogStart) -> Steps[S
 
 
 def _open_shards(tx: TableTransaction, topic: Topic, first_shard: int) -> Steps[None]:
-    nodes = [entry.info for entry in tx.state.nodes.values() if entry.is_alive]
+    nodes = tx.state.hosts(topic.replication_factor)
     placed = place(topic.shard_count - first_shard, topic.replication_factor, nodes, tx.state.load)
     for shard, replicas in enumerate(placed, first_shard):
         key = SegmentKey(topic.topic_id, shard, 0, 0)

@@ -323,6 +323,10 @@ class NoteLives(Command[None]):
 
     lost: tuple[Life, ...] = ()
     heard: tuple[Life, ...] = ()
+    full: tuple[Life, ...] = ()
+    """Their disks have no room for more segments."""
+    roomy: tuple[Life, ...] = ()
+    """Theirs have it again."""
 
 
 AskedCommand: TypeAlias = (

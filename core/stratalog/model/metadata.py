@@ -48,6 +48,8 @@ class Node:
     """False from the end of its lease until it is heard of again. Not alive is not gone: what it holds counts."""
     token: Count = 0
     """Of its present life, random: a node shows it when it follows another, so that no client passes for a node."""
+    has_room: bool = True
+    """False while its disk is nearly full: new segments go elsewhere if they can."""
 
     @property
     def life(self) -> Life:
@@ -70,6 +72,8 @@ class Heartbeat:
     life: Life
     is_last: bool = False
     """It stops in order: nobody need wait for the end of its lease."""
+    has_room: bool = True
+    """For more segments, on its disk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
         case PutNode(node):
             info = node.info
             key = _NODE + info.node_id.to_bytes(8, "big")
-            life = (node.node_epoch, node.is_alive, node.start_id, node.token, node.boot_id)
+            life = (node.node_epoch, node.is_alive, node.start_id, node.token, node.boot_id, node.has_room)
             yield key, _value(info.storage_id, info.host, info.port, info.rack, *life)
         case PutLock(lock):
             yield (
@@ -170,7 +170,9 @@ def _change(change: Change) -> bytes:
             return _noted("deleted", PutTopic(topic))
         case NodeChanged(node):
             info = NodeInfo(node.node_id, node.storage_id, node.host, node.port, node.rack)
-            return _noted("node", PutNode(NodeEntry(info, node.epoch, node.is_alive, "", node.token)))
+            return _noted(
+                "node", PutNode(NodeEntry(info, node.epoch, node.is_alive, "", node.token, "", node.has_room))
+            )
         case ShardChanged(shard):
             row = PutShard(ShardRow(shard.key, shard.log_start_offset))
             return _noted("shard", row, *map(PutSegmentHead, shard.segments))
@@ -298,7 +300,7 @@ class _Decoder:
             return NotedChanges(fields[0], changes)
         if kind == _NODE:
             info = NodeInfo(int.from_bytes(key[1:], "big"), fields[0], fields[1], fields[2], fields[3])
-            return NodeEntry(info, *fields[4:9])
+            return NodeEntry(info, *fields[4:10])
         if kind == _LOCK:
             earlier = tuple(fields[3]) if len(fields) > 3 else ()
             return Lock(key[1:].decode("utf-8", "surrogatepass"), fields[0], fields[1], fields[2], earlier)

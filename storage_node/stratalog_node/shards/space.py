@@ -56,7 +56,7 @@ class SpaceGuard:
         self._pressure: DiskPressure | None = None
         self._task: asyncio.Task[None] | None = None
         self._has_failed = False
-        self._spare_bytes = 0
+        self._spare_bytes = reserve_bytes + 1
         self._since_counted_s = _POLL_S
 
     def start(self) -> None:
@@ -77,6 +77,11 @@ class SpaceGuard:
             await asyncio.sleep(pause_s)
             self._since_counted_s += pause_s
             self.poll()
+
+    @property
+    def has_room(self) -> bool:
+        """For segments that would be new here: more than a second reserve is free."""
+        return self._gate.no_room is None and self._spare_bytes > self._reserve_bytes
 
     def write_failed(self, error: StratalogError) -> None:
         """A write found no room: do not wait for the next poll."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stratalog.machines.placement import place_next
-from stratalog.model.commands import BeginRecovery, PrepareSegment, ProposeIsr, RegisterNode, RollSegment
+from stratalog.model.commands import BeginRecovery, NoteLives, PrepareSegment, ProposeIsr, RegisterNode, RollSegment
 from stratalog.model.errors import Fenced, Unavailable
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.segment import NextReplicas, Segment, SegmentState
@@ -110,6 +110,18 @@ def test_what_was_prepared_serves_a_recovery_too() -> None:
         story.promise(first.key, node, 4)
     opened = story.active(topic)
     assert (opened.leader, opened.replicas) == prepared
+
+
+def test_new_segments_go_where_there_is_room_as_long_as_there_is() -> None:
+    story = TableStory(nodes=3)
+    key = story.active(story.topic(replicas=2)).key
+    story.do(NoteLives(full=(story.life(1),)))
+    assert set(story.prepare(key).replicas) == {2, 3}, "at its next roll the shard leaves the full disk"
+    assert set(story.active(story.topic("more", replicas=2)).replicas) == {2, 3}
+    story.do(NoteLives(full=(story.life(2),)))
+    assert len(story.active(story.topic("still", replicas=2)).replicas) == 2, "nearly full is better than not at all"
+    story.do(NoteLives(roomy=(story.life(1), story.life(2))))
+    assert all(node.has_room for node in story.table.snapshot().nodes)
 
 
 # Where it goes --------------------------------------------------------------------------------------------------
