@@ -20,9 +20,10 @@ def main() -> int:
     options.add_argument("--nodes", type=int, default=1)
     options.add_argument("--replicas", type=int)
     options.add_argument("--bugs", action="store_true", help="plant each deliberate bug, and say which seed finds it")
+    options.add_argument("--bug", help="this one alone")
     chosen = options.parse_args()
-    if chosen.bugs:
-        return _look_for_bugs(range(chosen.first, chosen.first + chosen.seeds))
+    if chosen.bugs or chosen.bug:
+        return _look_for_bugs(range(chosen.first, chosen.first + chosen.seeds), chosen.bug)
     shape = Shape(nodes=chosen.nodes, replicas=chosen.replicas or chosen.nodes)
     seeds = [chosen.seed] if chosen.seed is not None else range(chosen.first, chosen.first + chosen.seeds)
     begun, steps, checks = time.perf_counter(), 0, 0
@@ -45,9 +46,9 @@ def main() -> int:
     return 0
 
 
-def _look_for_bugs(seeds: range) -> int:
+def _look_for_bugs(seeds: range, only: str | None) -> int:
     missed = 0
-    for bug in BUGS.values():
+    for bug in [BUGS[only]] if only else BUGS.values():
         found = find(bug, seeds)
         missed += found is None
         told = "NOT FOUND" if found is None else f"seed {found.seed}: {found.promise}"

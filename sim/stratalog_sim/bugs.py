@@ -11,19 +11,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stratalog.machines import retention, table_segments
-from stratalog.machines.chain_events import SegmentFlushed
-from stratalog.machines.leader_events import LeaderEffect
+from stratalog.machines import retention, table_lives, table_nodes, table_segments
+from stratalog.machines.chain_events import SegmentFlushed, SegmentHeard
+from stratalog.machines.follower_events import PromiseWritten
+from stratalog.machines.followers import Followers
+from stratalog.machines.in_sync import InSync
+from stratalog.machines.leader_events import IsrCommitted, LeaderEffect, ProposalReadBack
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shard_restart import ShardRestart
+from stratalog.model import commands
 from stratalog.model.append import AppendFailure
+from stratalog.model.errors import StratalogError
 from stratalog.model.segment import RemoteState
 from stratalog_sim import node
 from stratalog_sim.process import Sleep, Task
+from stratalog_sim.replica import ReplicaShell
 from stratalog_sim.shard import ShardShell
 from stratalog_sim.world import Shape, SimulatedWorld
 
 ONE_NODE = Shape()
+THREE_NODES = Shape(nodes=3, replicas=3)
 Patch = tuple[Any, str, Any]
 """Whose attribute, its name, and what it is while the bug is there."""
 
@@ -161,6 +168,67 @@ def _tail_is_not_doubted() -> list[Patch]:
     return [(ShardRestart, "__init__", __init__)]
 
 
+def _high_watermark_past_a_member() -> list[Patch]:
+    """acks=all counts as most of the replicas."""
+
+    def lowest_of(self: Followers, node_ids: Any, own_offset: int) -> int:
+        return self.majority(own_offset)
+
+    return [(Followers, "lowest_of", lowest_of)]
+
+
+def _stale_isr_accepted() -> list[Patch]:
+    """The last ISR that was told counts, whatever its version."""
+
+    def heard(self: InSync, members: tuple[int, ...], version: int) -> bool:
+        self.members, self.version = members, version
+        self._unknown, self._asked = (), None
+        self._count_holders()
+        return True
+
+    return [(InSync, "heard", heard)]
+
+
+def _unknown_proposal_taken_as_refused() -> list[Patch]:
+    """An ISR that was proposed and not answered is as if it had not been."""
+
+    def _propose(self: ShardShell, key: Any, proposal: Any) -> Task:
+        try:
+            taken = yield self.node.ask_meta(commands.ProposeIsr(key, proposal.isr, proposal.version))
+        except StratalogError:
+            leader = next((one for one in self.chain._led if one.key == key), None)
+            if leader is not None:
+                event = ProposalReadBack(proposal, leader.isr, leader.isr_version, was_refused=True)
+                self.step(SegmentHeard(key.epoch, event))
+        else:
+            self.step(SegmentHeard(key.epoch, IsrCommitted(taken.isr, taken.isr_version)))
+
+    return [(ShardShell, "_propose", _propose)]
+
+
+def _shortened_member_votes() -> list[Patch]:
+    """After a power cut a replica votes as if nothing of its tail could be missing."""
+
+    def begin_life(tx: Any, node_id: int, **what: Any) -> Any:
+        return table_lives.begin_life(tx, node_id, **{**what, "is_tail_kept": True})
+
+    begin = ReplicaShell.__init__
+
+    def __init__(self: ReplicaShell, node_of: Any, key: Any, *, is_fsync: bool, is_tail_whole: bool) -> None:
+        begin(self, node_of, key, is_fsync=is_fsync, is_tail_whole=True)
+
+    return [(table_nodes, "begin_life", begin_life), (ReplicaShell, "__init__", __init__)]
+
+
+def _fence_not_persisted() -> list[Patch]:
+    """A promise is told, and is not on the disk."""
+
+    def _write_promise(self: ReplicaShell, fence: int) -> None:
+        self.step(PromiseWritten(fence))
+
+    return [(ReplicaShell, "_write_promise", _write_promise)]
+
+
 BUGS = {
     bug.name: bug
     for bug in (
@@ -171,5 +239,15 @@ BUGS = {
         Bug("acknowledged before the roll", "counts in a segment that nobody knows", _acknowledged_before_the_roll),
         Bug("end told before it is flushed", "a power cut takes back a known end", _end_told_before_it_is_flushed),
         Bug("tail not doubted", "an offset is given twice in an epoch", _tail_is_not_doubted),
+        Bug("HW past a member", "acknowledged before all in sync have it", _high_watermark_past_a_member, THREE_NODES),
+        Bug("stale ISR accepted", "an older ISR takes the place of a newer", _stale_isr_accepted, THREE_NODES),
+        Bug(
+            "unknown proposal taken as refused",
+            "an ISR that the service took is forgotten",
+            _unknown_proposal_taken_as_refused,
+            THREE_NODES,
+        ),
+        Bug("shortened member votes", "who lost its tail names the end", _shortened_member_votes, THREE_NODES),
+        Bug("fence not persisted", "a promise does not outlive its process", _fence_not_persisted, THREE_NODES),
     )
 }

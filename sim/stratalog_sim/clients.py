@@ -16,16 +16,7 @@ from stratalog_sim.process import Ask, Process, Sleep, Task
 from support.history import Outcome, Sent
 
 _TIMEOUT_MS = 600
-_RETRYABLE = (
-    AppendFailure.NO_ROOM,
-    AppendFailure.NOT_OPEN,
-    AppendFailure.HEALING,
-    AppendFailure.NOT_LEADER,
-    AppendFailure.NOT_ENOUGH_REPLICAS,
-    AppendFailure.STOPPED,
-    AppendFailure.WRITE_FAILED,
-    AppendFailure.OUTCOME_UNKNOWN,
-)
+_MAY_BE_THERE = (AppendFailure.OUTCOME_UNKNOWN, AppendFailure.NOT_ENOUGH_REPLICAS_LEFT)
 
 
 @dataclass(slots=True)
@@ -129,7 +120,7 @@ class Producer(Client):
             elif self.producer_id < 0:
                 self._line.remove(one)
                 is_refused = is_refused or answer is not None
-                if isinstance(answer, str) or (answer in _RETRYABLE and answer is not AppendFailure.OUTCOME_UNKNOWN):
+                if answer is not None and answer not in _MAY_BE_THERE:
                     for sent in one.sent:
                         sent.outcome = Outcome.FAIL
             else:
@@ -168,6 +159,7 @@ class Consumer(Client):
         self.first_offset = 0
         self.is_at_end = False
         self._losses = 0
+        self._epoch = -1
 
     def begin(self) -> None:
         self.spawn(self._go())
@@ -180,7 +172,7 @@ class Consumer(Client):
                 self._losses = truth.losses
                 self.position, self.records = 0, []
             try:
-                fetched = yield Ask(self.leader, Fetch(self.shard, self.position), _TIMEOUT_MS)
+                fetched = yield Ask(self.leader, Fetch(self.shard, self.position, self._epoch), _TIMEOUT_MS)
             except StratalogError:
                 self.look_elsewhere()
                 continue
@@ -190,7 +182,7 @@ class Consumer(Client):
             yield Sleep(10 + rng.randrange(150) if fetched.error or not fetched.batches else 1 + rng.randrange(10))
 
     def _take(self, fetched: Fetched) -> None:
-        if fetched.error == "not leader":
+        if fetched.error in ("not leader", "again"):
             self.look_elsewhere()
         elif fetched.error == "out of range":
             self._out_of_range(fetched)
@@ -203,6 +195,7 @@ class Consumer(Client):
                 for offset in range(max(batch.base_offset, self.position), batch.end_offset):
                     self.records.append((offset, f"{batch.value}.{offset - batch.base_offset}"))
                 self.position = max(self.position, batch.end_offset)
+                self._epoch = max(self._epoch, batch.epoch)
 
     def _out_of_range(self, fetched: Fetched) -> None:
         if self.position < fetched.log_start_offset:

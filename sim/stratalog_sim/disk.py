@@ -108,10 +108,17 @@ class Disk:
     """Newest last; a power cut may take the newest."""
     clean: tuple[int, dict[ShardKey, int]] | None = None
     """The life that stopped in order, and the epochs in doubt."""
+    boot: int = 1
+    """Of the machine: another one says that its memory is gone."""
+    fences: dict[SegmentKey, int] = field(default_factory=dict)
+    """Promises, flushed."""
+    booted: tuple[int, int] = (0, 0)
+    """Storage and boot of the last life that began here."""
     dies_in: int = -1
     """Operations until the machine stops; -1: not of itself."""
     dies_of_power: bool = False
-    on_written: Callable[[int, SegmentKey, list[Batch]], None] = lambda *_: None
+    on_written: Callable[..., None] = lambda *_, **__: None
+    on_removed: Callable[[int, SegmentKey], None] = lambda *_: None
     is_full: bool = False
     fails_flushes: bool = False
     operations: int = 0
@@ -133,7 +140,7 @@ class Disk:
             raise DiskFailed("no space left")
         self.files[key] = DiskFile()
 
-    def append(self, key: SegmentKey, batches: list[Batch]) -> None:
+    def append(self, key: SegmentKey, batches: list[Batch], *, as_leader: bool = False) -> None:
         if self.is_full:
             raise DiskFailed("no space left")
         cells = self.files[key].cells
@@ -143,10 +150,10 @@ class Disk:
             some = batches[: len(batches) // 2]
             cells += some
             cells.append(Hole(batches[-1].size_bytes // 2 + 1))
-            self.on_written(self.node_id, key, some)
+            self.on_written(self.node_id, key, some, as_leader=as_leader)
             raise
         cells += batches
-        self.on_written(self.node_id, key, batches)
+        self.on_written(self.node_id, key, batches, as_leader=as_leader)
 
     def flush(self, key: SegmentKey) -> bool:
         """The file and its name. False: it failed, and nobody knows what the disk holds."""
@@ -171,6 +178,7 @@ class Disk:
 
     def remove(self, key: SegmentKey) -> None:
         self.touch()
+        self.on_removed(self.node_id, key)
         self.files.pop(key, None)
         self.sealed.pop(key, None)
         self.checkpoints.pop(key, None)
@@ -193,6 +201,7 @@ class Disk:
 
     def power_cut(self, rng: Random) -> None:
         self.restarted()
+        self.boot += 1
         for key in list(self.files):
             file = self.files[key]
             if not file.is_named and rng.random() < 0.7:
@@ -216,7 +225,9 @@ class Disk:
 
     def wipe(self) -> None:
         self.storage += 1
+        self.boot += 1
         self.files.clear()
+        self.fences.clear()
         self.sealed.clear()
         self.checkpoints.clear()
         self.clean = None

@@ -115,7 +115,8 @@ class Faults:
         self._world.say(f"{' and '.join(f'{a} -> {b}' for a, b in links)} carries again")
 
     def _calm(self) -> None:
-        self._world.network.weather = self._usual
+        if not self.is_over:
+            self._world.network.weather = self._usual
 
     def _store_calm(self) -> None:
         self._world.store.refuses = 0.0

@@ -19,7 +19,6 @@ from stratalog.model.commands import (
     CompleteRemote,
     RegisterNode,
     ReplaceParts,
-    SealSegment,
 )
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemoteState, Segment, SegmentState
@@ -44,6 +43,8 @@ class ShardTruth:
     """By segment and base offset: what was written there, wherever."""
     decided: dict[int, Batch] = field(default_factory=dict)
     """By base offset: what is owed."""
+    ended: dict[SegmentKey, None] = field(default_factory=dict)
+    """Segments whose end is known."""
     excused: dict[str, int] = field(default_factory=dict)
     """Values that are owed no more, and where they were."""
     losses: int = 0
@@ -55,25 +56,68 @@ class ShardTruth:
     @property
     def end_offset(self) -> int:
         """Where what is owed ends."""
-        return next(reversed(self.decided.values())).end_offset if self.decided else 0
+        return max((self.decided[offset].end_offset for offset in list(self.decided)[-8:]), default=0)
 
 
 @dataclass
 class Judge:
     disks: dict[int, Disk]
     store: Store
-    table: ShardTable
+    table: ShardTable = field(init=False)
+    """The meta service's, of now."""
     shards: dict[ShardKey, ShardTruth] = field(default_factory=dict)
     in_doubt: dict[int, None] = field(default_factory=dict)
     """Nodes whose disk lost something since the meta service last heard of a new life of them."""
     checks: int = 0
+    openers: dict[SegmentKey, int] = field(default_factory=dict)
+    """Who led each segment that the meta service knows, or knew."""
+    provisional: dict[SegmentKey, dict[int, dict[int, Batch]]] = field(default_factory=dict)
+    """Of segments that the meta service does not know: by node and base offset."""
+
+    # Replicas -------------------------------------------------------------------------------------------------------
+    def follower_serves(self, node_id: int, key: SegmentKey, high_watermark: int) -> None:
+        """Readers of a copy that does not lead see decided records alone, or what ended by a recovery."""
+        self.checks += 1
+        truth, segment = self.shards[key.shard_key], self._segment_of(key.shard_key, key.epoch)
+        file = self.disks[node_id].files.get(key)
+        if file is None or segment is None or segment.end_offset is not None:
+            return
+        for batch in file.whole(key):
+            is_known = truth.decided.get(batch.base_offset) == batch or batch.value in truth.excused
+            if batch.end_offset <= high_watermark and not is_known:
+                raise Broken("readers see what is decided", f"node {node_id} shows {batch} of epoch {batch.epoch}")
+
+    def promised(self, node_id: int, key: SegmentKey, fence: int) -> None:
+        """A node tells its promise: it has it on its disk."""
+        self.checks += 1
+        if self.disks[node_id].fences.get(key, 0) < fence:
+            raise Broken("a promise is on the disk before it is told", f"node {node_id}, fence {fence} of {key}")
 
     # Writing --------------------------------------------------------------------------------------------------------
-    def written(self, node_id: int, key: SegmentKey, batches: list[Batch]) -> None:
+    def written(self, node_id: int, key: SegmentKey, batches: list[Batch], *, as_leader: bool) -> None:
         """An offset is given once in an epoch, so all replicas hold the same."""
         self.checks += 1
+        if as_leader and self.openers.get(key, node_id) != node_id:
+            return  # it rolled into what another was given to lead, and does not know yet: nobody ever sees that
+        segment = self._segment_of(key.shard_key, key.epoch)
+        if segment is None or segment.key != key:
+            # Of a roll that is not confirmed nothing counts, and another node may open that segment.
+            provisional = self.provisional.setdefault(key, {}).setdefault(node_id, {})
+            provisional.update({batch.base_offset: batch for batch in batches})
+            return
+        self._give(node_id, key, batches)
+
+    def removed(self, node_id: int, key: SegmentKey) -> None:
+        """Of a segment that the meta service does not know nothing is left there."""
+        self.provisional.get(key, {}).pop(node_id, None)
+
+    def _give(self, node_id: int, key: SegmentKey, batches: list[Batch]) -> None:
         given = self.shards[key.shard_key].given.setdefault(key, {})
         for batch in batches:
+            # What stands for what was given up, and what turns up of that all the same: copies may differ until a seal.
+            for offset in [one for one in given if batch.base_offset <= one < batch.end_offset]:
+                if batch.value.startswith("~") or given[offset].value.startswith("~"):
+                    del given[offset]
             before = given.setdefault(batch.base_offset, batch)
             if before != batch:
                 raise Broken(
@@ -90,6 +134,8 @@ class Judge:
                 raise Broken("nothing counts before its roll is confirmed", f"epoch {epoch} up to {high_watermark}")
             return
         key = segment.key
+        if high_watermark <= key.base_offset:
+            return  # what it says lies before this segment
         if segment.state in (SegmentState.ACTIVE, SegmentState.SEALING):
             for member in segment.isr:
                 if member in self.in_doubt and member != node_id:
@@ -120,6 +166,7 @@ class Judge:
         if before is not None:
             raise Broken("no decided record changes", f"{before} of epoch {before.epoch} is {batch} of {batch.epoch}")
         truth.decided[batch.base_offset] = batch
+        truth.high_watermark = max(truth.high_watermark, batch.end_offset)
 
     def shown(self, who: str, shard: ShardKey, batches: tuple[Batch, ...]) -> None:
         """A consumer got these."""
@@ -131,39 +178,61 @@ class Judge:
                 raise Broken("readers see what is decided", f"{who} got {batch} of epoch {batch.epoch}, not {decided}")
 
     # Metadata -------------------------------------------------------------------------------------------------------
-    def applied(self, command: Command[Any], result: Any) -> None:
-        """The meta service did this."""
+    def applied(self, command: Command[Any], result: Any, changed: list[Segment]) -> None:
+        """The meta service did this, and these are so now."""
         self.checks += 1
+        for segment in changed:
+            if segment.leader is not None:
+                self.openers.setdefault(segment.key, segment.leader)
+        self._adopt()
         if isinstance(command, RegisterNode):
             self.in_doubt.pop(command.node.node_id, None)
-        if isinstance(command, SealSegment):
-            self._check_seal(result)
-        elif isinstance(command, CommitParts | ReplaceParts):
+        for segment in changed:
+            self._check_ends(segment)
+        if isinstance(command, CommitParts | ReplaceParts):
             for outcome in result:
                 if isinstance(outcome, Segment):
                     self._check_parts(outcome, command.lock.epoch if isinstance(command, CommitParts) else -1)
         elif isinstance(command, CompleteRemote):
             self._check_complete(result)
-        elif isinstance(result, Segment):
-            self._check_end(result)
 
-    def _check_end(self, opened: Segment) -> None:
-        """What ended before it holds all that was decided in it."""
-        truth = self.shards.get(opened.key.shard_key)
-        if truth is None:
+    def _adopt(self) -> None:
+        """What its leader wrote before the meta service knew of a segment."""
+        for key in list(self.provisional):
+            segment = self._segment_of(key.shard_key, key.epoch)
+            if segment is not None:
+                by_node = self.provisional.pop(key)
+                if segment.key == key and segment.leader is not None and segment.leader in by_node:
+                    self._give(segment.leader, key, list(by_node[segment.leader].values()))
+
+    def _check_ends(self, touched: Segment) -> None:
+        """What ended holds all that was decided in it; and what is sealed is true."""
+        shard = touched.key.shard_key
+        truth = self.shards.get(shard)
+        entry = self.table.state.shards.get(shard)
+        if truth is None or entry is None:
             return
+        ends = {one.epoch: one.end_offset for one in entry.segments.values() if one.end_offset is not None}
         for batch in truth.decided.values():
-            if batch.epoch < opened.epoch and batch.end_offset > opened.base_offset:
-                raise Broken(
-                    "no decided record is lost", f"epoch {opened.epoch} opens at {opened.base_offset}: {batch}"
-                )
+            end = ends.get(batch.epoch)
+            if end is not None and batch.end_offset > end:
+                raise Broken("no decided record is lost", f"epoch {batch.epoch} ends at {end}: {batch}")
+        for one in entry.segments.values():
+            if one.end_offset is not None and one.key not in truth.ended and (one.seal is not None or not one.fence):
+                # What a recovery found below the end that it named counts once that is sealed.
+                truth.ended[one.key] = None
+                for batch in self._given(one.key, one.end_offset):
+                    self._decide(truth, batch)
+        if touched.seal is not None:
+            self._check_seal(touched)
 
     def _check_seal(self, sealed: Segment) -> None:
         seal, key = sealed.seal, sealed.key
         if seal is None:
             return
         truth = self.shards[key.shard_key]
-        if seal.digest != digest_of(self._given(key, seal.end_offset)):
+        is_whole = not sealed.handed.given_up
+        if is_whole and seal.digest != digest_of(self._given(key, seal.end_offset)):
             raise Broken("seal records are true", f"epoch {key.epoch} [{seal.base_offset}, {seal.end_offset})")
         for batch in truth.decided.values():
             if batch.epoch == key.epoch and batch.end_offset > seal.end_offset:
@@ -173,6 +242,8 @@ class Judge:
             file = disk.files.get(key)
             if node_id in self.in_doubt or seal.end_offset == seal.base_offset:
                 continue
+            if file is None and sealed.remote.state is RemoteState.COMPLETE:
+                continue  # a report that came late names again who has freed its copy since
             held = digest_of(file.whole(key)) if file is not None else None
             if held != seal.digest:
                 raise Broken("who is listed proved the digest", f"node {node_id} epoch {key.epoch}: {held!r}")
@@ -225,9 +296,11 @@ class Judge:
         return None
 
     # Disks and objects ------------------------------------------------------------------------------------------------
-    def freed(self, node_id: int, key: SegmentKey) -> None:
-        """A node deleted its copy. The last one never goes."""
+    def freed(self, node_id: int, key: SegmentKey, *, is_replica: bool = True) -> None:
+        """A node deleted its copy. The last one never goes. `is_replica` False: the record names it no more."""
         self.checks += 1
+        if not is_replica:
+            return
         segment = self._segment_of(key.shard_key, key.epoch)
         if segment is None or segment.key != key or segment.base_offset == segment.end_offset:
             return  # deleted, or a roll that nobody knows
@@ -254,10 +327,11 @@ class Judge:
         """What its disk holds now was decided by the power cut, or it is a new one. Excuses what is nowhere."""
         self.in_doubt[node_id] = None
         for shard, truth in self.shards.items():
-            for key in [key for key in truth.given if self._segment_of(shard, key.epoch) is None]:
+            for key, by_node in self.provisional.items():
                 # Of a roll that was not confirmed nothing was shown: it may be written anew.
-                files = [disk.files[key] for disk in self.disks.values() if key in disk.files]
-                truth.given[key] = {batch.base_offset: batch for file in files for batch in file.whole(key)}
+                if node_id in by_node and key.shard_key == shard:
+                    file = self.disks[node_id].files.get(key)
+                    by_node[node_id] = {one.base_offset: one for one in file.whole(key)} if file is not None else {}
             for batch in list(truth.decided.values()):
                 if self._is_held(shard, batch):
                     continue
@@ -279,7 +353,11 @@ class Judge:
             return True  # deleted
         if segment.remote.commit_offset >= batch.end_offset:
             return True
-        holders = segment.local_nodes if segment.state is SegmentState.SEALED else segment.isr
+        holders = segment.isr
+        if segment.state is SegmentState.SEALED:
+            holders = segment.local_nodes
+        elif segment.fence:
+            holders = segment.replicas  # whoever answers is heard
         return any(self._end_on(node_id, segment.key) >= batch.end_offset for node_id in holders)
 
     def _end_on(self, node_id: int, key: SegmentKey, *, is_flushed: bool = False) -> int:

@@ -12,14 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from stratalog.machines.node_leases import NodeLeases
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import TableHeader, TableWrite
-from stratalog.model.commands import Command
-from stratalog.model.errors import StratalogError, Unavailable
-from stratalog.model.metadata import ChangeSet, Snapshot
+from stratalog.model.commands import Command, RegisterNode
+from stratalog.model.errors import StratalogError
+from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import ChangeSet, Life, NodeChanged, SegmentChanged, Snapshot
+from stratalog.model.segment import Segment
 from stratalog_meta.stores import encoding
 from stratalog_sim.process import Process, Request
 
+LEASE_MS = 1_000
 _KEPT_CHANGES = 60
 _CHECKED_EVERY = 16
 """All of the table, after so many changes: it costs as much as all else."""
@@ -44,6 +48,18 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadSegment:
+    """As it is now."""
+
+    key: SegmentKey
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    life: Life
+
+
+@dataclass(frozen=True, slots=True)
 class Deleted:
     """Which segments wait for their purge?"""
 
@@ -54,6 +70,7 @@ class MetaStore:
 
     items: dict[bytes, bytes] = field(default_factory=dict)
     unfolded: list[TableWrite] = field(default_factory=list)
+    last_id: int = 0
 
     def load(self) -> ShardTable:
         for key, value in encoding.encode(self.unfolded):
@@ -70,14 +87,15 @@ class MetaStore:
 class Meta(Process):
     store: MetaStore = field(default_factory=MetaStore)
     clock_offset_ms: int = 0
-    on_applied: Callable[[Command[Any], Any], None] = lambda _, __: None
+    on_applied: Callable[[Command[Any], Any, list[Segment]], None] = lambda *_: None
     tell: Callable[..., None] = print
 
     def __post_init__(self) -> None:
         self.table = self.store.load()
         self._changes: list[ChangeSet] = []
         self._watchers: list[tuple[str, Request]] = []
-        self._next_id = 1
+        self._leases = NodeLeases(LEASE_MS, self.table.snapshot().nodes, self.scheduler.now_ms)
+        self.scheduler.after(self._leases.look_every_ms, self, self._look_at_leases)
 
     def asked(self, sender: str, request: Request) -> None:
         match request.what:
@@ -89,6 +107,14 @@ class Meta(Process):
                     self._watchers.append((sender, request))
                 else:
                     self._tell_changes(sender, request, version)
+            case ReadSegment(key):
+                self.reply(sender, request, self.table.state.find_segment(key))
+            case Heartbeat(life):
+                try:
+                    self._leases.heard(life, self.scheduler.now_ms)
+                    self.reply(sender, request, None)
+                except StratalogError as refusal:
+                    self.reply(sender, request, refusal)
             case Deleted():
                 self.reply(sender, request, tuple(self.table.deleted_segments()))
             case _:
@@ -96,10 +122,12 @@ class Meta(Process):
 
     def _perform(self, sender: str, request: Request, command: Command[Any]) -> None:
         now_ms = 1_000_000 + self.scheduler.now_ms + self.clock_offset_ms
-        new_id = UUID(int=len(self.table.state.topics) + len(self.table.state.purged_topics) + 1)
+        self.store.last_id += 1
         try:
-            applied = self.table.apply(command, now_ms, new_id)
-        except (StratalogError, Unavailable) as refusal:
+            if isinstance(command, RegisterNode):
+                self._leases.check_registration(command.node, self.scheduler.now_ms)
+            applied = self.table.apply(command, now_ms, UUID(int=self.store.last_id))
+        except StratalogError as refusal:
             self.tell("meta refuses", sender, ":", command, refusal)
             self.reply(sender, request, refusal)
             return
@@ -108,12 +136,24 @@ class Meta(Process):
         self.store.unfolded += applied.writes
         if applied.change_set is not None:
             self.tell(f"{sender}", command)
+            changed = [one.segment for one in applied.change_set.changes if isinstance(one, SegmentChanged)]
+            for segment in changed:
+                self.tell("      now", segment)
             self._changes = [*self._changes[1 - _KEPT_CHANGES :], applied.change_set]
-            self.on_applied(command, applied.result)
+            for change in applied.change_set.changes:
+                if isinstance(change, NodeChanged):
+                    self._leases.node_changed(change.node, self.scheduler.now_ms)
+            self.on_applied(command, applied.result, changed)
             watchers, self._watchers = self._watchers, []
             for who, watch in watchers:
                 self._tell_changes(who, watch, watch.what.version)
         self.reply(sender, request, applied.result)
+
+    def _look_at_leases(self) -> None:
+        due = self._leases.due(self.scheduler.now_ms)
+        if due is not None:
+            self._perform("meta", Request(0, due), due)
+        self.scheduler.after(self._leases.look_every_ms, self, self._look_at_leases)
 
     def _tell_changes(self, watcher: str, request: Request, version: int) -> None:
         changes = [change for change in self._changes if change.version > version]

@@ -9,21 +9,33 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stratalog.machines.leader_events import OfferedBatch, RollPolicy
+from stratalog.machines.chain_events import SegmentHeard
+from stratalog.machines.follower_events import Refusal
+from stratalog.machines.leader_events import (
+    FollowerFetched,
+    NodeHeard,
+    OfferedBatch,
+    RecordHeard,
+    RollPolicy,
+    SegmentRecord,
+)
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.restart_events import Producers
 from stratalog.machines.retention import RetentionLimits, expired, local_copies_to_free
 from stratalog.machines.shard_life import Life as ShardLife
 from stratalog.machines.upload_duty import uploader_of
 from stratalog.model import commands
 from stratalog.model.append import AppendFailure
-from stratalog.model.errors import NotFound, StratalogError
+from stratalog.model.errors import Fenced, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, NodeInfo
-from stratalog.model.segment import Segment, SegmentState
+from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
 from stratalog_sim.disk import Batch, Disk
 from stratalog_sim.judge import Judge
-from stratalog_sim.meta import Deleted, Perform, Watch
+from stratalog_sim.meta import LEASE_MS, Deleted, Heartbeat, Perform, Watch
 from stratalog_sim.process import Answer, Ask, Process, Request, Sleep, Task
-from stratalog_sim.restart import ShardStart
+from stratalog_sim.replica import ReplicaFetch, ReplicaFetched, ReplicaShell
+from stratalog_sim.restart import ShardStart, header_of
 from stratalog_sim.shard import Offer, ShardShell
 from stratalog_sim.store import Delete, Get, StoredManifest
 from stratalog_sim.uploads import Uploads
@@ -33,7 +45,6 @@ _META_TIMEOUT_MS = 300
 _RETRY_MS = 100
 _BACKGROUND_MS = 700
 _WATCH_MS = 900
-POLICY = RollPolicy(segment_bytes=120, segment_ms=4_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,8 @@ class Fetch:
 
     shard: ShardKey
     offset: int
+    epoch: int = -1
+    """Of the newest batch that it knows: who knows of none so new is no leader."""
 
     def __str__(self) -> str:
         return f"fetch shard {self.shard.shard} from {self.offset}"
@@ -81,6 +94,7 @@ class NodeLife(Process):
         start_id: str,
         has_store: bool,
         retention: RetentionLimits,
+        policy: RollPolicy,
         clock_ms: Callable[[], int],
         tell: Callable[..., None],
         restart: Callable[[], None],
@@ -99,10 +113,20 @@ class NodeLife(Process):
         self._start_id = start_id
         self._has_store = has_store
         self._retention = retention
+        self.policy = policy
         self._clock_ms = clock_ms
         self._restart = restart
         self._dirty: dict[SegmentKey, ShardShell] = {}
-        self._freeing: dict[SegmentKey, None] = {}
+        self._filling: dict[SegmentKey, None] = {}
+        self.led: dict[SegmentKey, None] = {}
+        """In this life: it never begins to lead one of them anew."""
+        self.replicas: dict[SegmentKey, ReplicaShell] = {}
+        """Segments that this node follows."""
+        self.token = 0
+        self._is_tail_kept = False
+        self._heard_service_ms = -1_000_000
+        self._lives: dict[int, tuple[int, bool]] = {}
+        """Of other nodes, as last heard."""
 
     @property
     def now_ms(self) -> int:
@@ -121,8 +145,12 @@ class NodeLife(Process):
         info = NodeInfo(self.node_id, f"storage-{self.node_id}-{self.disk.storage}", f"node-{self.node_id}", 9092)
         while True:
             try:
-                registration = yield self.ask_meta(commands.RegisterNode(info, self._start_id))
+                was_stopped = self.disk.clean is not None
+                boot_id = f"boot-{self.disk.storage}-{self.disk.boot}"
+                register = commands.RegisterNode(info, self._start_id, boot_id, was_stopped)
+                registration = yield self.ask_meta(register)
                 self.life = Life(self.node_id, registration.node_epoch)
+                self.token = registration.token
                 news = yield Ask("meta", Watch(-1), _META_TIMEOUT_MS)
                 self.view.take(news)
                 if self.view.version >= 0:
@@ -132,10 +160,19 @@ class NodeLife(Process):
         clean, self.disk.clean = self.disk.clean, None
         doubted = clean[1] if clean is not None and clean[0] == self.life.epoch - 1 else None
         self.tell(f"begins life {self.life.epoch}{'' if doubted is None else ', after a clean stop'}")
+        is_same_boot = self.disk.booted in ((0, 0), (self.disk.storage, self.disk.boot))
+        self._is_tail_kept = doubted is not None or is_same_boot
+        self.disk.booted = (self.disk.storage, self.disk.boot)
         self._attach()
+        for segment_key in [key for key in self.disk.files if self.is_shared(key) and self.view.segment(key) is None]:
+            self.disk.remove(segment_key)  # a roll that nobody confirmed, or deleted: nothing of it was acknowledged
         for key, shard in self.shards.items():
             ShardStart(shard, None if doubted is None else doubted.get(key, -1)).begin()
         self.is_serving = True
+        for key in self.shards:
+            for segment in self.view.segments(key):
+                self._follow(segment.key)
+        self.spawn(self._send_heartbeats())
         if self._has_store:
             self.uploads.begin()
         self.spawn(self._follow_watch())
@@ -146,7 +183,7 @@ class NodeLife(Process):
             if key not in self.shards and any(self.node_id in one.replicas for one in self.view.segments(key)):
                 topic = self.view.topics[key.topic_id]
                 is_fsync = topic.settings.get("flush.policy") == "fsync"
-                self.shards[key] = ShardShell(self, key, POLICY, is_fsync=is_fsync)
+                self.shards[key] = ShardShell(self, key, self.policy, is_fsync=is_fsync)
 
     def stop_in_order(self) -> None:
         """Everything flushed, noted, and gone."""
@@ -167,6 +204,7 @@ class NodeLife(Process):
                 news = yield Ask("meta", Watch(self.view.version), _WATCH_MS)
             except StratalogError:
                 continue
+            self._heard_service_ms = self.scheduler.now_ms
             changed = self.view.take(news)
             known = self.view.nodes.get(self.node_id)
             if known is not None and known.life.epoch > self.life.epoch:
@@ -178,12 +216,231 @@ class NodeLife(Process):
             for key, shard in self.shards.items():
                 if key not in before:
                     ShardStart(shard, -1).begin()
+            self._look_at_lives()
             for segment in changed:
                 self._changed(segment)
 
     def _changed(self, key: SegmentKey) -> None:
+        shard, segment = self.shards.get(key.shard_key), self.view.segment(key)
+        if shard is not None and segment is not None:
+            shard.step(SegmentHeard(key.epoch, RecordHeard(SegmentRecord.of(segment))))
+        self._follow(key)
+        if segment is None and key in self.disk.files and self.is_shared(key):
+            self.judge.freed(self.node_id, key)
+            self.disk.remove(key)
         if self._has_store:
             self.uploads.look_at(key)
+
+    # Replicas -------------------------------------------------------------------------------------------------------
+    @property
+    def has_service(self) -> bool:
+        """The meta service answered within the last lease."""
+        return self.scheduler.now_ms - self._heard_service_ms < 2 * LEASE_MS
+
+    def is_shared(self, key: SegmentKey) -> bool:
+        """Whether others have a say in it. One of a single replica, by intention or because nobody else lived when it
+        was opened, goes on as on a node alone, and so does what was rolled into behind it."""
+        segment = self.view.segment(key)
+        if segment is None:
+            before = [one for one in self.view.segments(key.shard_key) if one.epoch < key.epoch]
+            segment = before[-1] if before else None
+        if segment is not None:
+            return len(segment.replicas) > 1
+        topic = self.view.topics.get(key.topic_id)
+        return topic is not None and topic.replication_factor > 1
+
+    def _send_heartbeats(self) -> Task:
+        while True:
+            try:
+                yield Ask("meta", Heartbeat(self.life), LEASE_MS // 4)
+                self._heard_service_ms = self.scheduler.now_ms
+            except Fenced:
+                self.tell("hears that another life of it began: it ends")
+                self._restart()
+                return
+            except StratalogError:
+                continue
+            yield Sleep(LEASE_MS // 4)
+
+    def _look_at_lives(self) -> None:
+        for node_id, node in self.view.nodes.items():
+            if self._lives.get(node_id) != (node.epoch, node.is_alive):
+                self._lives[node_id] = (node.epoch, node.is_alive)
+                for shard in self.shards.values():
+                    shard.step(NodeHeard(node_id, node.epoch, node.is_alive))
+
+    def leads(self, key: SegmentKey) -> bool:
+        """Its chain does, as far as it knows."""
+        shard = self.shards.get(key.shard_key)
+        if shard is None:
+            return False
+        return any(one.key == key for one in [*shard.chain.ended, *filter(None, [shard.chain.active])])
+
+    def _follow(self, key: SegmentKey) -> None:
+        """Follow it, go on following it, or end that, as its record says."""
+        segment, replica = self.view.segment(key), self.replicas.get(key)
+        if not self.is_shared(key):
+            return
+        if replica is None:
+            if segment is None or self.node_id not in segment.replicas or self.leads(key):
+                return
+            is_over = segment.seal is not None and self.node_id in segment.local_nodes
+            is_mine = segment.leader == self.node_id
+            if is_over or (is_mine and segment.state is SegmentState.ACTIVE):
+                return
+            if segment.seal is not None and segment.remote.state is RemoteState.COMPLETE:
+                return
+            topic = self.view.topics[key.topic_id]
+            is_fsync = topic.settings.get("flush.policy") == "fsync"
+            replica = ReplicaShell(self, key, is_fsync=is_fsync, is_tail_whole=self._is_tail_kept)
+            self.replicas[key] = replica
+        replica.heard(segment)
+        if segment is None or replica.is_gone:
+            self.replicas.pop(key, None)
+            return
+        is_source = segment.handed.source == self.node_id and segment.state is SegmentState.SEALING
+        if is_source and replica.machine.end_offset < (segment.end_offset or 0) and key not in self._filling:
+            self._filling[key] = None
+            self.spawn(self._fill(segment))
+
+    def _fill(self, segment: Segment) -> Task:
+        """Of the source of a recovery: what it lacks below the end comes from the object store, and what is not there
+        was given up: a batch without records stands for it."""
+        key, end = segment.key, segment.end_offset or 0
+        file = self.disk.files.get(key)
+        whole = file.whole(key) if file is not None else []
+        at = whole[-1].end_offset if whole else key.base_offset
+        found: list[Batch] = []
+        for part in segment.remote.parts:
+            while part.end_offset > at:
+                try:
+                    body = yield Ask("store", Get(part.object_key))
+                    break
+                except StratalogError:
+                    yield Sleep(_RETRY_MS)
+            else:
+                continue
+            more = [one for stored in body if stored.key == key for one in stored.batches if one.base_offset >= at]
+            found += more
+            at = more[-1].end_offset if more else at
+        if at < end:
+            found.append(Batch(at, end - at, key.epoch, f"~{key.epoch}.{at}", 10))
+        del self._filling[key]
+        now = self.view.segment(key)
+        if now is None or now.handed.source != self.node_id or now.seal is not None or self.disk.is_full:
+            return
+        if key not in self.disk.files:
+            self.disk.make(key)
+        self.disk.append(key, found)
+        self.tell("fills", key, f"up to {end}")
+        self.replicas.pop(key, None)
+        self._follow(key)
+
+    def deposed(self, key: ShardKey) -> None:
+        """What the shard's chain led others seal: this node is one of the replicas now; what it opened and nobody knows
+        goes."""
+        shard = self.shards[key]
+        for one in [*shard.chain.ended, *filter(None, [shard.chain.active])]:
+            listed = self.view.segment(one.key)
+            if (not one.is_confirmed and self.is_shared(one.key) and one.key in self.disk.files) or (
+                listed is None and self.is_shared(one.key) and one.key in self.disk.files
+            ):
+                self.disk.remove(one.key)
+        if self.view.topics[key.topic_id].replication_factor == 1:
+            return
+        self.shards[key] = ShardShell(self, key, self.policy, is_fsync=shard.is_fsync)
+        for segment in self.view.segments(key):
+            self._follow(segment.key)
+
+    def producers_before(self, segment: Segment) -> Producers | None:
+        """At the segment's base: what the seal record before it says. None: it is not sealed yet, so nobody knows, and
+        what it holds is not safe to be acknowledged again."""
+        before = [one for one in self.view.segments(segment.key.shard_key) if one.epoch < segment.epoch]
+        if not before:
+            return ()
+        if any(one.fence and one.seal is None for one in before):
+            return None
+        return before[-1].seal.producers if before[-1].seal is not None else None
+
+    def _producers_told(self, segment: Segment) -> Producers | None:
+        """The same for a report, from copies where there is no seal yet: they are compared before they count."""
+        known: Producers = ()
+        for before in self.view.segments(segment.key.shard_key):
+            if before.epoch >= segment.epoch:
+                break
+            if before.seal is not None:
+                known = before.seal.producers
+                continue
+            file = self.disk.files.get(before.key)
+            whole = file.whole(before.key) if file is not None else []
+            end = whole[-1].end_offset if whole else before.base_offset
+            if before.end_offset is None or end < before.end_offset:
+                return None
+            table = ProducerTable(known)
+            for batch in whole:
+                if batch.end_offset <= before.end_offset:
+                    table.replay(header_of(batch), self.now_ms)
+            known = table.snapshot()
+        return known
+
+    def proof_of(self, key: SegmentKey, end_offset: int, size_bytes: int, digest: bytes) -> SealRecord | None:
+        """A report on a copy. None: what producers wrote before it is not known yet."""
+        segment = self.view.segment(key)
+        if segment is None:
+            return None
+        before = self._producers_told(segment)
+        if before is None:
+            return None
+        table = ProducerTable(before)
+        file = self.disk.files.get(key)
+        for batch in file.whole(key) if file is not None else []:
+            table.replay(header_of(batch), self.now_ms)
+        times = self.now_ms if size_bytes else -1
+        return SealRecord(
+            key.epoch,
+            key.base_offset,
+            end_offset,
+            times,
+            times,
+            size_bytes,
+            digest,
+            table.snapshot(),
+            (self.node_id,),
+            self.now_ms,
+        )
+
+    def committed_grew_of(self, key: SegmentKey) -> None:
+        if self._has_store:
+            self.uploads.grew(key)
+
+    def _answer_replica(self, sender: str, request: Request, fetch: ReplicaFetch) -> None:
+        """Of a leader to its followers, and of who holds a segment that ended to those that lack some of it."""
+        known, shard = self.view.nodes.get(fetch.node_id), self.shards.get(fetch.key.shard_key)
+        segment = self.view.segment(fetch.key)
+        file = self.disk.files.get(fetch.key)
+        if known is None or known.epoch != fetch.life_epoch or known.token != fetch.token or shard is None:
+            self.reply(sender, request, ReplicaFetched((), 0, Refusal.NOT_NOW))
+            return
+        leaders = [*shard.chain.ended, *filter(None, [shard.chain.active])]
+        leader = next((one for one in leaders if one.key == fetch.key), None)
+        if leader is not None and (shard.chain.stop is None or not shard.chain.stop.ends_leading):
+            if fetch.offset > leader.end_offset:
+                self.reply(sender, request, ReplicaFetched((), leader.high_watermark, Refusal.ENDS_BEFORE))
+                return
+            shard.step(SegmentHeard(fetch.key.epoch, FollowerFetched(fetch.node_id, fetch.offset, fetch.life_epoch)))
+            end, high = leader.end_offset, leader.high_watermark
+        elif segment is not None and segment.end_offset is not None:
+            end, high = segment.end_offset, fetch.key.base_offset
+        else:
+            self.reply(sender, request, ReplicaFetched((), 0, Refusal.NOT_NOW))
+            return
+        whole = file.whole(fetch.key) if file is not None else []
+        batches = [b for b in whole if b.base_offset >= fetch.offset and b.end_offset <= end]
+        if not batches and leader is None and fetch.offset < end:
+            self.reply(sender, request, ReplicaFetched((), 0, Refusal.NOT_NOW))
+            return
+        most = 1 + self.scheduler.rng.randrange(3)
+        self.reply(sender, request, ReplicaFetched(tuple(batches[:most]), high))
 
     # Background ---------------------------------------------------------------------------------------------------
     def note_dirty(self, shard: ShardShell, key: SegmentKey) -> None:
@@ -212,17 +469,16 @@ class NodeLife(Process):
 
     def _retain(self, shard: ShardShell) -> Task:
         segments = self.view.segments(shard.key)
-        if not segments or segments[-1].leader != self.node_id:
-            return
         active_bytes = sum(leader.size_bytes for leader in [*shard.chain.ended, *filter(None, [shard.chain.active])])
         move = expired(segments, active_bytes, self._retention, self.now_ms)
-        if move is not None and move.offset > self.view.log_start(shard.key):
+        is_leader = bool(segments) and segments[-1].leader == self.node_id
+        if is_leader and move is not None and move.offset > self.view.log_start(shard.key):
             try:
                 yield self.ask_meta(commands.AdvanceLogStart(shard.key, move.offset))
             except StratalogError:
                 return
         freed = local_copies_to_free(
-            self.view.segments(shard.key),
+            [one for one in self.view.segments(shard.key) if self.node_id in one.local_nodes],
             lambda key: key in self.disk.files,
             active_bytes,
             self._retention,
@@ -279,6 +535,8 @@ class NodeLife(Process):
         match request.what:
             case Produce():
                 self._take_batches(sender, request, request.what)
+            case ReplicaFetch():
+                self._answer_replica(sender, request, request.what)
             case Fetch():
                 self._serve(sender, request, request.what)
             case _:
@@ -305,7 +563,21 @@ class NodeLife(Process):
         if shard is None:
             self.reply(sender, request, Fetched((), -1, 0, "not leader"))
             return
-        high, start = shard.chain.high_watermark, self.view.log_start(fetch.shard)
+        start, active = self.view.log_start(fetch.shard), self.view.active(fetch.shard)
+        is_leader = active is not None and active.leader == self.node_id
+        if not is_leader:
+            self._serve_copy(sender, request, fetch, start)
+            return
+        high = shard.chain.high_watermark
+        if active is not None and is_leader:
+            # What a recovery found counts once it is sealed.
+            open_ends = [one.base_offset for one in self.view.segments(fetch.shard) if one.fence and one.seal is None]
+            high = max(high, min([active.base_offset, *open_ends]))
+        listed = active.epoch if active is not None else -1
+        is_stale = shard.chain.compare_epoch(fetch.epoch, listed) > 0 or shard.chain.active is None
+        if fetch.offset > high and is_stale:
+            self.reply(sender, request, Fetched((), high, start, "again"))
+            return
         if fetch.offset < start or (fetch.offset > high and shard.chain.is_end_known):
             self.reply(sender, request, Fetched((), high, start, "out of range"))
             return
@@ -319,6 +591,19 @@ class NodeLife(Process):
                 self.reply(sender, request, Fetched(tuple(batches[:4]), high, start))
                 return
         self.spawn(self._serve_cold(sender, request, fetch, high, start))
+
+    def _serve_copy(self, sender: str, request: Request, fetch: Fetch, start: int) -> None:
+        """What this node holds of what others lead."""
+        for segment in self.view.segments(fetch.shard):
+            if segment.base_offset <= fetch.offset and (
+                segment.end_offset is None or fetch.offset < segment.end_offset
+            ):
+                batches = self.shards[fetch.shard].committed_batches(segment.key, fetch.offset - 2)
+                found = [one for one in batches if one.end_offset > fetch.offset]
+                if found and found[0].base_offset <= fetch.offset:
+                    self.reply(sender, request, Fetched(tuple(found[:4]), -1, start))
+                    return
+        self.reply(sender, request, Fetched((), -1, start, "not leader"))
 
     def _holds(self, shard: ShardShell, offset: int) -> SegmentKey | None:
         """The local segment with that offset."""

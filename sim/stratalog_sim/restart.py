@@ -97,8 +97,10 @@ class ShardStart:
         """Returns what is missing, if the shard does not serve yet."""
         shard = self._shard
         view, key = shard.node.view, shard.key
-        metadata = ShardMetadata(tuple(view.segments(key)), view.log_start(key), shard.is_fsync)
-        files = frozenset(one for one in self._disk.files if one.shard_key == key)
+        own = [one for one in view.segments(key) if not shard.node.is_shared(one.key) or one.seal is not None]
+        metadata = ShardMetadata(tuple(own), view.log_start(key), shard.is_fsync)
+        # What is shared with others is followed, or was never acknowledged: see `NodeLife.follow`.
+        files = frozenset(one for one in self._disk.files if one.shard_key == key and not shard.node.is_shared(one))
         claims = {one: said[-1] for one, said in self._disk.checkpoints.items() if one.shard_key == key}
         event: RestartEvent | None = FilesListed(metadata if shard.key in view.shards else None, files, claims)
         self._owed = []
@@ -162,7 +164,9 @@ class ShardStart:
 
     def _scan(self, key: SegmentKey, from_position: int, producers: Producers) -> FileScanned:
         cells = self._disk.files[key].cells
-        table = ProducerTable(producers)
+        listed = self._shard.node.view.segment(key)
+        before = self._shard.node.producers_before(listed) if listed is not None and not from_position else None
+        table = ProducerTable(producers if before is None else before)
         offset, position = key.base_offset, 0
         if from_position:
             claim = self._disk.checkpoints[key][-1]
@@ -170,7 +174,7 @@ class ShardStart:
         for cell in cells[_cell_at(self._disk.files[key], from_position) :]:
             if not isinstance(cell, Batch) or cell.base_offset != offset or cell.epoch != key.epoch:
                 break
-            table.replay(_header_of(cell), self._shard.node.now_ms)
+            table.replay(header_of(cell), self._shard.node.now_ms)
             offset, position = cell.end_offset, position + cell.size_bytes
         return FileScanned(key, position, offset, table.snapshot())
 
@@ -186,7 +190,10 @@ class ShardStart:
 
     def _take(self, found: RecoveredLog, stop: Stop | None) -> None:
         shard = self._shard
-        shard.inherited = found.inherited
+        node = shard.node
+        is_hidden = any(one.seal is None and node.is_shared(one.key) for one in node.view.segments(shard.key))
+        # What others share and nobody sealed yet the machine was not told of: who wrote there `producers_before` says.
+        shard.inherited = None if is_hidden else found.inherited
         shard.step(
             ShardRecovered(
                 tuple(self._leader_of(one) for one in found.ended),
@@ -325,7 +332,7 @@ def _cell_at(file: DiskFile, position: int) -> int:
     return at
 
 
-def _header_of(batch: Batch) -> BatchHeader:
+def header_of(batch: Batch) -> BatchHeader:
     return BatchHeader(
         batch.base_offset,
         batch.size_bytes,

@@ -7,6 +7,7 @@ loops.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -39,6 +40,7 @@ from stratalog.machines.chain_events import (
     SegmentOpened,
     ShardStopped,
     SuccessorNamed,
+    SuccessorUnknown,
     TellReaders,
 )
 from stratalog.machines.chain_invariants import check_chain
@@ -46,8 +48,12 @@ from stratalog.machines.leader_events import (
     BatchesPersisted,
     BatchesReceived,
     BatchesWritten,
+    FenceRaised,
+    IsrCommitted,
     OfferedBatch,
     PersistBatches,
+    ProposalReadBack,
+    ProposeIsr,
     RefuseBatch,
     RollAsked,
     RollPolicy,
@@ -60,11 +66,12 @@ from stratalog.machines.shard_chain import ShardChain
 from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model import commands
 from stratalog.model.append import AppendFailure
-from stratalog.model.errors import Rejected, StratalogError
+from stratalog.model.errors import Fenced, Rejected, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SealRecord
 from stratalog_sim.disk import Batch, Disk, DiskFailed, digest_of
-from stratalog_sim.process import Sleep, Task
+from stratalog_sim.meta import ReadSegment
+from stratalog_sim.process import Ask, Sleep, Task
 
 if TYPE_CHECKING:
     from stratalog_sim.node import NodeLife
@@ -122,7 +129,7 @@ class ShardShell:
         self.step(BatchesReceived(batches))
 
     def look_at_age(self) -> None:
-        self.step(TimePassed())
+        self.step(TimePassed(self.node.scheduler.now_ms))
 
     def ask_roll(self) -> None:
         self.step(RollAsked())
@@ -149,15 +156,14 @@ class ShardShell:
                     self._answer(batch, why)
             case NameActive():
                 return self._name_active()
-            case NameSuccessor():
-                assert self.chain.active is not None
-                return SuccessorNamed(self.node.node_id, self.chain.active.replicas)
             case OpenSegment():
                 return self._open(effect)
             case DoubtCopy(epoch, reason):
                 self.node.tell(f"doubts its copy of epoch {epoch}: {reason}")
             case TellReaders():
                 stop = self.chain.stop
+                if stop is not None and stop.cause is StopCause.DEPOSED:
+                    self.node.scheduler.after(0, self.node, self.node.deposed, self.key)
                 self.node.tell(f"stops shard {self.key.shard}: {stop.cause.value if stop else ''}")
             case FlushSegment(epoch):
                 self.node.spawn(self._flush_ended(self._key_of(epoch)))
@@ -167,10 +173,14 @@ class ShardShell:
                 self.node.spawn(self._drop_empty(epoch, log_start_offset))
             case SealSegment(epoch):
                 self._seal_later(self._key_of(epoch))
-            case PrepareSuccessorOf():
-                pass  # one node goes on behind itself
-            case ProposeIsrOf() | HandOver():
-                raise AssertionError("nobody follows yet")
+            case NameSuccessor():
+                return self._name_successor()
+            case PrepareSuccessorOf(epoch):
+                self.node.spawn(self._prepare(self._key_of(epoch)))
+            case HandOver(epoch):
+                self.node.tell(f"hands shard {self.key.shard} over behind epoch {epoch}")
+            case ProposeIsrOf(epoch, proposal):
+                self.node.spawn(self._propose(self._key_of(epoch), proposal))
             case _:
                 assert_never(effect)
         return None
@@ -198,7 +208,7 @@ class ShardShell:
             for one in effect.batches
         ]
         try:
-            self.disk.append(key, batches)
+            self.disk.append(key, batches, as_leader=True)
         except DiskFailed as error:
             return AppendFailed(AppendFailure.NO_ROOM, str(error))
         self.node.note_dirty(self, key)
@@ -231,14 +241,51 @@ class ShardShell:
     # Segments -------------------------------------------------------------------------------------------------------
     def _name_active(self) -> ChainEvent:
         segment = self.node.view.active(self.key)
-        if segment is None:
+        if segment is None or (segment.key in self.node.led and self.node.is_shared(segment.key)):
             return ActiveUnknown()
         inherited = self.inherited
         if inherited is None:
-            segments = self.node.view.segments(self.key)
-            previous = segments[-2].seal if len(segments) > 1 else None
-            inherited = previous.producers if previous else ()
-        return ActiveNamed(segment.key, SegmentRecord.of(segment), ProducerTable(inherited))
+            inherited = self.node.producers_before(segment)
+        table = None if inherited is None else ProducerTable(inherited)
+        return ActiveNamed(segment.key, SegmentRecord.of(segment), table)
+
+    def _name_successor(self) -> ChainEvent:
+        active = self.chain.active
+        assert active is not None
+        segment = self.node.view.segment(active.key)
+        prepared = segment.handed.prepared if segment is not None else None
+        if prepared is not None and self.node.has_service:
+            return SuccessorNamed(prepared.leader, prepared.replicas)
+        if active.replicas == (self.node.node_id,):
+            return SuccessorNamed(self.node.node_id, active.replicas)
+        return SuccessorUnknown()
+
+    def _prepare(self, key: SegmentKey) -> Task:
+        with suppress(StratalogError):  # asked again when it is wanted
+            yield self.node.ask_meta(commands.PrepareSegment(key))
+
+    def _propose(self, key: SegmentKey, proposal: ProposeIsr) -> Task:
+        was_refused = False
+        try:
+            taken = yield self.node.ask_meta(commands.ProposeIsr(key, proposal.isr, proposal.version))
+        except Fenced:
+            self.step(SegmentHeard(key.epoch, FenceRaised(key.epoch + 1)))
+            return
+        except StratalogError as error:
+            was_refused = isinstance(error, Rejected)
+        else:
+            self.step(SegmentHeard(key.epoch, IsrCommitted(taken.isr, taken.isr_version)))
+            return
+        while True:
+            yield Sleep(_RETRY_MS)
+            try:
+                read = yield Ask("meta", ReadSegment(key))
+                break
+            except StratalogError:
+                continue
+        if read is not None:
+            event = ProposalReadBack(proposal, read.isr, read.isr_version, was_refused)
+            self.step(SegmentHeard(key.epoch, event))
 
     def _open(self, effect: OpenSegment) -> ChainEvent:
         key = effect.leader.key
@@ -247,6 +294,7 @@ class ShardShell:
         except DiskFailed as error:
             return OpeningFailed(AppendFailure.NO_ROOM, str(error))
         self.inherited = None
+        self.node.led[key] = None
         self.node.tell(f"opens epoch {key.epoch} of shard {key.shard} at {key.base_offset}")
         if effect.is_roll and len(effect.leader.producers):
             self.node.note_dirty(self, key)
@@ -267,14 +315,14 @@ class ShardShell:
             self.disk.name(following)
         while True:
             try:
-                yield self.node.ask_meta(commands.RollSegment(key, end_offset))
+                opened = yield self.node.ask_meta(commands.RollSegment(key, end_offset))
                 break
             except Rejected as refusal:
                 self.step(ShardStopped(Stop(f"roll refused: {refusal}", StopCause.DEPOSED)))
                 return
             except StratalogError:
                 yield Sleep(_RETRY_MS)
-        self.step(RollConfirmed(key.epoch, self.node.view.log_start(self.key)))
+        self.step(RollConfirmed(key.epoch, self.node.view.log_start(self.key), SegmentRecord.of(opened)))
 
     def _drop_empty(self, epoch: int, log_start_offset: int) -> Task:
         try:
@@ -311,10 +359,17 @@ class ShardShell:
             return
         self.disk.touch()
         self.disk.sealed[key] = None
+        is_shared = self.node.is_shared(key)
         while True:
             try:
-                yield self.node.ask_meta(commands.SealSegment(key, record))
-                break
+                if not is_shared:
+                    yield self.node.ask_meta(commands.SealSegment(key, record))
+                    break
+                # Until all that have to have reported.
+                sealed = yield self.node.ask_meta(commands.ReportReplica(key, record))
+                if sealed.seal is not None:
+                    break
+                yield Sleep(_RETRY_MS)
             except Rejected as refusal:
                 self.node.tell(f"seal of epoch {key.epoch} refused: {refusal}")
                 return
@@ -348,18 +403,21 @@ class ShardShell:
         file = self.disk.files.get(key)
         if leader is None or file is None or leader.key.epoch != key.epoch or not self.disk.flush(key):
             return
-        if leader is self.chain.active:
+        if leader is self.chain.active and not self.node.is_shared(key):
             claim = CheckpointClaim(file.size_bytes, leader.end_offset, leader.producers.snapshot())
             self.disk.checkpoint(key, claim)
 
     def committed_end(self, key: SegmentKey) -> int:
         """Up to where a segment's local batches may be read, sent and uploaded; its base when this life knows of no
         copy."""
-        sealed = self.node.view.segment(key)
-        if sealed is not None and sealed.seal is not None:
-            return sealed.seal.end_offset
+        segment = self.node.view.segment(key)
+        if segment is not None and segment.seal is not None:
+            return segment.seal.end_offset if self.node.node_id in segment.local_nodes else key.base_offset
         leaders = [*self.chain.ended, *filter(None, [self.chain.active])]
-        return self.chain.high_watermark if any(one.key == key for one in leaders) else key.base_offset
+        if any(one.key == key for one in leaders):
+            return self.chain.high_watermark
+        replica = self.node.replicas.get(key)
+        return replica.machine.high_watermark if replica is not None else key.base_offset
 
     def committed_batches(self, key: SegmentKey, from_offset: int) -> list[Batch]:
         """Whole batches of the local copy from there on, below the high watermark."""

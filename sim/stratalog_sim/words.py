@@ -33,7 +33,20 @@ def in_words(what: Any) -> str:
             held = f" on {_list(what.local_nodes)}" if what.seal is not None else ""
             fence = f" fence {what.fence}" if what.fence else ""
             stored = f" stored to {what.remote.commit_offset}" if what.remote.commit_offset >= 0 else ""
-            return f"{in_words(what.key)}{end} {what.state.name}{isr}{held}{fence}{stored}"
+            more = what.handed
+            told = "".join(
+                f" {name} {in_words(value)}"
+                for name, value in (
+                    ("prepared", more.prepared),
+                    ("votes", more.votes),
+                    ("source", more.source),
+                    ("doubts", more.doubts),
+                    ("gave up", more.given_up),
+                    ("reports", more.reports),
+                )
+                if value
+            )
+            return f"{in_words(what.key)}{end} {what.state.name}{isr}{held}{fence}{stored}{told}"
         case Lock():
             return f"lock {what.name} of {what.holder}, epoch {what.epoch}"
         case RemotePart():
@@ -72,16 +85,14 @@ def _command(command: commands.Command[Any]) -> str:
         case commands.ProposeIsr():
             version = command.expected_version
             return f"proposes ISR {_list(command.isr)} of {in_words(command.segment)} after v{version}{by}"
-        case commands.BeginRecovery():
-            return f"takes {in_words(command.segment)} from its leader{by}"
         case commands.PromiseFence():
-            tail = "whole" if command.is_tail_whole else "doubtful"
-            return (
-                f"promises fence {command.fence} of {in_words(command.segment)}, end {command.end_offset}, {tail}{by}"
-            )
+            whole = "whole" if command.is_tail_whole else "doubtful"
+            return f"promises {in_words(command.segment)}, has it up to {command.end_offset}, {whole}{by}"
         case commands.ReportReplica():
             proof = command.proof
-            return f"reports {in_words(command.segment)} to {proof.end_offset}, digest {proof.digest.hex()}{by}"
+            return f"reports {in_words(command.segment)} up to {proof.end_offset}, {proof.digest.hex()}{by}"
+        case commands.NoteLives():
+            return f"notes lost {in_words(command.lost)}, heard {in_words(command.heard)}"
         case commands.CommitParts():
             parts = ", ".join(f"{in_words(one.segment)} {in_words(one.part)}" for one in command.commits)
             return f"commits {parts} under {command.lock.epoch}{by}"

@@ -210,7 +210,7 @@ class SegmentFollower:
         return [*ended, *self._promise_what_is_due(record)]
 
     def _promise_what_is_due(self, record: SegmentNamed) -> list[FollowerEffect]:
-        if not _is_asked(record) or (self.life is FollowerLife.COPYING and self._is_at_end(record)):
+        if not self._is_asked(record):
             return []
         if record.fence > self.promised_fence and not self._is_writing_promise:
             return self._begin_promise(record.fence)
@@ -218,12 +218,18 @@ class SegmentFollower:
             return self._tell_promise()  # a former life promised: this one says what is here now
         return []
 
-    def _is_at_end(self, record: SegmentNamed) -> bool:
-        return self.end_offset == record.end_offset
+    def _is_asked(self, record: SegmentNamed) -> bool:
+        """What this copy holds decides about the segment: where it ends, or who has most of what is below its end. Who
+        has all of that proves it instead."""
+        if not record.fence or record.is_sealed:
+            return False
+        return record.end_offset is None or (record.source is None and self.end_offset < record.end_offset)
 
     def _end_known(self, record: SegmentNamed, end_offset: int) -> list[FollowerEffect]:
-        """What was acknowledged lies below it, on whoever named it: so everything below is committed."""
-        self.committed_offset = max(self.committed_offset, end_offset)
+        """What was acknowledged lies below it. Where its leader named it, all of that is committed; an end that a
+        recovery named is held by one alone until it is sealed, and may be given up when that one is lost."""
+        if not record.fence or record.is_sealed:
+            self.committed_offset = max(self.committed_offset, end_offset)
         if self.life is FollowerLife.FAULTY:
             return []
         if record.is_sealed and self.node_id in record.proven and self.end_offset == end_offset:
@@ -333,14 +339,14 @@ class SegmentFollower:
         self._is_writing_promise = False
         self.promised_fence = max(self.promised_fence, fence)
         record = self.record
-        if record is not None and _is_asked(record) and record.fence > self.promised_fence:
+        if record is not None and self._is_asked(record) and record.fence > self.promised_fence:
             return self._begin_promise(record.fence)
         return self._tell_promise()
 
     def _tell_promise(self) -> list[FollowerEffect]:
         record = self.record
         # Of every replica: who has been in the ISR and is in doubt is waited for, too. The service weighs the voices.
-        if record is None or not _is_asked(record) or self.life in _OVER:
+        if record is None or not self._is_asked(record) or self.life in _OVER:
             return []
         self._told_fence = self.promised_fence
         return [TellPromise(self.promised_fence, self.end_offset, self.committed_offset, self._is_tail_whole)]
@@ -414,9 +420,9 @@ class SegmentFollower:
             return []
         self._paused_until_ms = None
         is_owed, self._owes_word = self._owes_word, False
-        if _is_asked(record) and record.fence > self.promised_fence:
+        if self._is_asked(record) and record.fence > self.promised_fence:
             return [] if self._is_writing_promise else self._begin_promise(record.fence)
-        if record.end_offset is None or (_is_asked(record) and self.life is FollowerLife.COPYING):
+        if record.end_offset is None or (self._is_asked(record) and self.life is FollowerLife.COPYING):
             return self._tell_promise() if is_owed else []
         if self.end_offset > record.end_offset and self.life is FollowerLife.COPYING:
             return [CutTail(record.end_offset)]
@@ -450,11 +456,6 @@ class SegmentFollower:
             self.promised_fence,
             self._asks.node_id if self._asks is not None else None,
         )
-
-
-def _is_asked(record: SegmentNamed) -> bool:
-    """What a replica holds decides about the segment: where it ends, or who has most of what is below its end."""
-    return record.fence > 0 and not record.is_sealed and (record.end_offset is None or record.source is None)
 
 
 def _whence(record: SegmentNamed) -> tuple[int | None, int | None, int, int | None]:

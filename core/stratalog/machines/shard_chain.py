@@ -391,7 +391,8 @@ class ShardChain:
             old.step(SuccessorOpened(old.producers.snapshot()), now_ms)
             self.ended = (*self.ended, old)
             found += self._go_on()
-        else:  # another may have led before
+        else:  # another may have led before; all of that is committed
+            self.high_watermark = max(self.high_watermark, self.active.high_watermark)
             self.led_since_epoch = max(self.led_since_epoch, self.active.key.epoch)
         self.life = Life.SERVING
         rest, self._rest = self._rest, None
@@ -446,8 +447,7 @@ class ShardChain:
 
     # Life ---------------------------------------------------------------------------------------------------------
     def _recovered(self, event: ShardRecovered) -> None:
-        self.ended = event.ended
-        self.active = event.active
+        self.ended, self.active = event.ended, event.active
         self.high_watermark = max(self.high_watermark, event.high_watermark)
         self._order = None
         self.doubted_epoch = event.doubted_epoch

@@ -15,6 +15,8 @@ QUICK = {
     "unknown taken as refused": "had been refused",
     "acknowledged before the roll": "nothing counts before its roll is confirmed",
     "tail not doubted": "an offset is given once",
+    "HW past a member": "HW is within the committed ISR",
+    "fence not persisted": "a promise is on the disk before it is told",
 }
 
 

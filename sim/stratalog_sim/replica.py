@@ -1,0 +1,278 @@
+"""The shell of one replica that does not lead: performs what its follower machine asks for, and keeps its question to a
+peer on its way as long as the machine wants it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from stratalog.machines.follower_events import (
+    AppendFailed,
+    AppendRange,
+    Ask,
+    AskNobody,
+    CheckedRange,
+    CopyDamaged,
+    CopyProven,
+    CutTail,
+    DataFlushed,
+    DropCopy,
+    FlushData,
+    FlushLost,
+    FollowerEffect,
+    FollowerEvent,
+    MoveHighWatermark,
+    PromiseFailed,
+    PromiseWritten,
+    ProveCopy,
+    RangeAppended,
+    RangeArrived,
+    RangeRefused,
+    Refusal,
+    SegmentGone,
+    SegmentNamed,
+    ServiceNotTold,
+    ServiceTold,
+    TailCut,
+    TellFault,
+    TellPromise,
+    TellReplica,
+    TimePassed,
+    WritePromise,
+)
+from stratalog.machines.segment_follower import SegmentFollower
+from stratalog.model import commands
+from stratalog.model.errors import StratalogError
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import Segment, SegmentState
+from stratalog_sim.disk import Batch, DiskFailed, DiskFile, digest_of
+from stratalog_sim.process import Ask as Request
+from stratalog_sim.process import Sleep, Task
+
+if TYPE_CHECKING:
+    from stratalog_sim.node import NodeLife
+
+_FLUSH_MS = 8
+_RETRY_MS = 100
+_FETCH_TIMEOUT_MS = 250
+_IDLE_MS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFetch:
+    """Of a follower: everything below `offset` is here."""
+
+    key: SegmentKey
+    offset: int
+    node_id: int
+    life_epoch: int
+    token: int
+
+    def __str__(self) -> str:
+        return f"replica fetch of e{self.key.epoch} from {self.offset} by life {self.life_epoch}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFetched:
+    batches: tuple[Batch, ...]
+    high_watermark: int
+    refusal: Refusal | None = None
+
+    def __str__(self) -> str:
+        what = self.refusal.name if self.refusal else " ".join(map(str, self.batches)) or "nothing"
+        return f"{what} hw {self.high_watermark}"
+
+
+def named(segment: Segment) -> SegmentNamed:
+    """What a follower hears of a record."""
+    is_ended = segment.state in (SegmentState.SEALING, SegmentState.SEALED)
+    return SegmentNamed(
+        segment.leader,
+        segment.replicas,
+        segment.isr,
+        segment.fence,
+        segment.end_offset if is_ended else None,
+        segment.handed.source,
+        segment.state is SegmentState.SEALED,
+        segment.local_nodes,
+    )
+
+
+class ReplicaShell:
+    def __init__(self, node: NodeLife, key: SegmentKey, *, is_fsync: bool, is_tail_whole: bool) -> None:
+        self.node = node
+        self.key = key
+        file = node.disk.files.get(key)
+        end = None
+        if file is not None:
+            whole = file.whole(key)
+            if len(whole) < len(file.cells):
+                node.disk.truncate(key, len(whole))
+            end = whole[-1].end_offset if whole else key.base_offset
+        is_flushed = file is None or node.disk.flush(key)
+        self.machine = SegmentFollower(
+            key,
+            node.node_id,
+            is_fsync=is_fsync,
+            end_offset=end,
+            durable_offset=end if is_flushed else key.base_offset,
+            is_tail_whole=is_tail_whole,
+            promised_fence=node.disk.fences.get(key, 0),
+        )
+        self._asking: Ask | None = None
+        self._asks_made = 0
+        self._wake_ms: int | None = None
+        self.is_gone = False
+
+    # The machine ----------------------------------------------------------------------------------------------------
+    def step(self, event: FollowerEvent) -> None:
+        answer: FollowerEvent | None = event
+        while answer is not None:
+            effects, answer = self.machine.step(answer, self.node.scheduler.now_ms), None
+            for effect in effects:
+                assert answer is None, "an effect behind one that is answered at once"
+                answer = self._perform(effect)
+        self.machine.check_invariants()
+        wakes_ms = self.machine.wakes_at_ms
+        if wakes_ms is not None and (self._wake_ms is None or wakes_ms < self._wake_ms):
+            self._wake_ms = wakes_ms
+            self.node.scheduler.after(max(1, wakes_ms - self.node.scheduler.now_ms), self.node, self._time_passed)
+
+    def heard(self, segment: Segment | None) -> None:
+        self.step(SegmentGone() if segment is None else named(segment))
+
+    def _time_passed(self) -> None:
+        self._wake_ms = None
+        self.step(TimePassed())
+
+    def _perform(self, effect: FollowerEffect) -> FollowerEvent | None:
+        match effect:
+            case Ask():
+                self._asking = effect
+                self._asks_made += 1
+                self.node.spawn(self._ask(effect, self._asks_made))
+            case AskNobody():
+                self._asking = None
+            case AppendRange(found):
+                return self._append(found)
+            case CutTail(end_offset):
+                cells = self.node.disk.files[self.key].whole(self.key)
+                self.node.disk.truncate(self.key, sum(1 for one in cells if one.end_offset <= end_offset))
+                self.node.tell("cuts", self.key, f"at {end_offset}")
+                return TailCut()
+            case FlushData():
+                self.node.scheduler.after(_FLUSH_MS, self.node, self._flush, self.machine.end_offset)
+            case WritePromise(fence):
+                self.node.scheduler.after(_FLUSH_MS, self.node, self._write_promise, fence)
+            case TellPromise():
+                self.node.spawn(self._tell_promise(effect))
+            case ProveCopy(end_offset):
+                self.node.scheduler.after(_FLUSH_MS, self.node, self._prove, end_offset)
+            case TellReplica():
+                self.node.spawn(self._tell_replica(effect))
+            case MoveHighWatermark(high_watermark):
+                self.node.judge.follower_serves(self.node.node_id, self.key, high_watermark)
+                self.node.committed_grew_of(self.key)
+            case DropCopy():
+                self.is_gone = True
+                if self.key in self.node.disk.files:
+                    self.node.judge.freed(self.node.node_id, self.key, is_replica=False)
+                    self.node.disk.remove(self.key)
+            case TellFault(reason):
+                self.node.tell("fault of", self.key, reason)
+            case _:
+                assert_never(effect)
+        return None
+
+    # Data -----------------------------------------------------------------------------------------------------------
+    def _ask(self, ask: Ask, number: int) -> Task:
+        """As long as the machine asks just this."""
+        while self._asking is ask and self._asks_made == number:
+            fetch = ReplicaFetch(self.key, ask.offset, self.node.node_id, self.node.life.epoch, self.node.token)
+            try:
+                fetched = yield Request(f"node-{ask.node_id}", fetch, _FETCH_TIMEOUT_MS)
+            except StratalogError:
+                self.step(RangeRefused(ask.node_id, Refusal.UNREACHABLE))
+                return
+            if fetched.refusal is not None:
+                self.step(RangeRefused(ask.node_id, fetched.refusal))
+                return
+            found = None
+            if fetched.batches:
+                first, last = fetched.batches[0], fetched.batches[-1]
+                size = sum(batch.size_bytes for batch in fetched.batches)
+                found = CheckedRange(first.epoch, first.base_offset, last.end_offset, size, fetched.batches)
+            self.step(RangeArrived(ask.node_id, found, fetched.high_watermark))
+            yield Sleep(_IDLE_MS)
+
+    def _append(self, found: CheckedRange) -> FollowerEvent:
+        disk = self.node.disk
+        try:
+            if self.key not in disk.files:
+                disk.make(self.key)
+            disk.append(self.key, list(found.payload))
+        except DiskFailed:
+            return AppendFailed()
+        return RangeAppended()
+
+    def _flush(self, end_offset: int) -> None:
+        if self.key in self.node.disk.files and self.node.disk.flush(self.key):
+            self.step(DataFlushed(end_offset))
+        else:
+            self.step(FlushLost("the disk lost a page"))
+
+    # Promises and proofs ----------------------------------------------------------------------------------------------
+    def _write_promise(self, fence: int) -> None:
+        disk = self.node.disk
+        disk.touch()
+        if disk.fails_flushes:
+            self.step(PromiseFailed())
+            return
+        disk.fences[self.key] = fence
+        self.step(PromiseWritten(fence))
+
+    def _tell_promise(self, promise: TellPromise) -> Task:
+        yield Sleep(1)
+        self.node.judge.promised(self.node.node_id, self.key, promise.fence)
+        command = commands.PromiseFence(
+            self.key, promise.fence, promise.end_offset, promise.high_watermark, promise.is_tail_whole
+        )
+        yield from self._tell(command)
+
+    def _tell_replica(self, report: TellReplica) -> Task:
+        proof = self.node.proof_of(self.key, report.end_offset, report.size_bytes, report.digest)
+        if proof is None:
+            yield Sleep(50)
+            self.step(ServiceNotTold())
+            return
+        yield from self._tell(commands.ReportReplica(self.key, proof))
+
+    def _tell(self, command: commands.Command[Segment]) -> Task:
+        try:
+            yield self.node.ask_meta(command)
+        except StratalogError as error:
+            self.node.tell("was not heard:", command, error)
+            self.step(ServiceNotTold())
+        else:
+            self.step(ServiceTold())
+
+    def _prove(self, end_offset: int) -> None:
+        disk = self.node.disk
+        file = disk.files.get(self.key)
+        if file is None and end_offset > self.key.base_offset:
+            self.step(CopyDamaged("there is no file"))
+            return
+        if file is None and disk.is_full:
+            self.node.scheduler.after(_RETRY_MS, self.node, self._prove, end_offset)
+            return
+        if file is None:
+            disk.make(self.key)
+        if not disk.flush(self.key):
+            self.step(CopyDamaged("the disk lost a page"))
+            return
+        batches = (file or DiskFile()).whole(self.key)
+        if (batches[-1].end_offset if batches else self.key.base_offset) != end_offset:
+            self.step(CopyDamaged("its batches end elsewhere"))
+            return
+        disk.sealed[self.key] = None
+        self.step(CopyProven(sum(batch.size_bytes for batch in batches), digest_of(batches)))
