@@ -30,6 +30,7 @@ COMPLETE_VARIABLE: Final = "_STRATALOG_COMPLETE"
 COMMANDS: Final = {
     "start": "stratalog_cli.start_command",
     "meta": "stratalog_cli.meta_command",
+    "node": "stratalog_cli.node_command",
     "status": "stratalog_cli.status",
     "topics": "stratalog_cli.topics",
     "segments": "stratalog_cli.segments",

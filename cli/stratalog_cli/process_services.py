@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stratalog.meta_api.client import MetaForNodes
 from stratalog.objects.stats import StoreStats
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.door_limits import DoorLimits
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
 
 
 class ProcessServices:
-    def __init__(self, node: StorageNode, meta: MetaService, settings: ProcessSettings, data: Path) -> None:
+    def __init__(self, node: StorageNode, meta: MetaForNodes, settings: ProcessSettings, data: Path) -> None:
         self._meta = meta
+        self._service_inside = meta if isinstance(meta, MetaService) else None
         self._settings = settings
         self._watchdog = LoopWatchdog()
         self._meta_server: MetaServer | None = None
         node.metrics.add("stratalog_loop", self._watchdog.stats)
-        node.metrics.add("stratalog_meta", meta.stats)
+        if self._service_inside is not None:
+            node.metrics.add("stratalog_meta", self._service_inside.stats)
         add_process_metrics(node.metrics)
         if isinstance(stats := getattr(node.store, "stats", None), StoreStats):
             stats.export(node.metrics)
@@ -96,13 +99,13 @@ class ProcessServices:
 
     async def _start(self) -> str:
         self._watchdog.start()
-        if self._settings.meta_listen:
+        if self._settings.meta_listen and self._service_inside is not None:
             # The service's HTTP door imports aiohttp (0.2 s): in a thread, so that the loop goes on.
             await asyncio.to_thread(importlib.import_module, "stratalog_meta.api.server")
             from stratalog_meta.api.server import LIMITS, MetaServer
 
             self._meta_server = MetaServer(
-                self._meta, limits=self._within(LIMITS), allowed_hosts=self._settings.http_allowed_hosts
+                self._service_inside, limits=self._within(LIMITS), allowed_hosts=self._settings.http_allowed_hosts
             )
             self._node.metrics.add("stratalog_http", self._meta_server.stats, {"port": "meta"})
             await self._meta_server.start(*split_address(self._settings.meta_listen))

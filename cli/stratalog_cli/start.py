@@ -1,12 +1,15 @@
-"""`stratalog start`: one process with the meta service, a storage node and, with a bucket, the cold tier.
+"""A storage node as a process, with a bucket the cold tier too: `stratalog start` with the meta service inside,
+`stratalog node start` with one that runs elsewhere.
 
 Imports what it needs and no more: start to ready is measured (docs/benchmarks.md).
 """
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stratalog.model.errors import StratalogError
 from stratalog.settings.process import ProcessSettings
@@ -16,29 +19,31 @@ from stratalog.telemetry.printable import printable
 from stratalog_cli.say import say, say_error
 from stratalog_cli.server_process import collect_less_often, run_server, stop_signal
 
+if TYPE_CHECKING:
+    from stratalog.meta_api.client import MetaForNodes
+
 log = logger(__name__)
 
 
-def run_node(settings: ProcessSettings, data: Path, listen: str, bucket: str | None) -> None:
-    """Run until SIGTERM or SIGINT. Exits 3 when the node cannot start, with the reason."""
+def run_node(
+    settings: ProcessSettings, data: Path, listen: str, bucket: str | None, meta_urls: str | None = None
+) -> None:
+    """Run until SIGTERM or SIGINT. Exits 3 when the node cannot start, or when its life is over, with the reason.
+
+    Without `meta_urls` the meta service runs inside.
+    """
     configure_logs(settings.log_level, node_id=settings.node_id)
-    run_server(_run(settings, data, listen, bucket))
+    run_server(_run(settings, data, listen, bucket, meta_urls))
 
 
-async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str | None) -> int:
-    from stratalog_meta import open_service
-    from stratalog_node.disk.layout import NodeLayout
-    from stratalog_node.node import Listen, StorageNode, wall_ms
+async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str | None, meta_urls: str | None) -> int:
+    from stratalog_node.node import Listen, StorageNode
 
     stopping = stop_signal()
     host, port = split_address(listen)
     async with AsyncExitStack() as running:
         try:
-            # A store is made before node.json names its cluster: where that file is, the store is not new.
-            node_file = NodeLayout(data / "node").node_file
-            meta = open_service(data / "meta", wall_ms, known_by=node_file if node_file.exists() else None)
-            await meta.start()
-            running.push_async_callback(meta.close)
+            meta = await (_meta_inside(data, running) if meta_urls is None else _meta_elsewhere(meta_urls, running))
             store = None
             if bucket is not None:
                 from stratalog.objects.opening import open_store
@@ -60,7 +65,39 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
         kafka = f"{node.address[0]}:{node.address[1]}"
         place = "none" if store is None else printable(store.url)
         say(f"stratalog ready: kafka {kafka}, admin {admin or 'off'}, data {printable(str(data))}, bucket {place}")
-        await stopping.wait()
+        over = await _first_of(stopping, node.is_over)
+        if over is node.is_over:
+            say_error(f"stopping: {node.why_over}")
         log.info("stopping")
     log.info("stopped")
-    return 0
+    return 3 if node.is_over.is_set() else 0
+
+
+async def _meta_inside(data: Path, running: AsyncExitStack) -> MetaForNodes:
+    from stratalog_meta import open_service
+    from stratalog_node.disk.layout import NodeLayout
+    from stratalog_node.node import wall_ms
+
+    # A store is made before node.json names its cluster: where that file is, the store is not new.
+    node_file = NodeLayout(data / "node").node_file
+    meta = open_service(data / "meta", wall_ms, known_by=node_file if node_file.exists() else None)
+    await meta.start()
+    running.push_async_callback(meta.close)
+    return meta
+
+
+async def _meta_elsewhere(urls: str, running: AsyncExitStack) -> MetaForNodes:
+    from stratalog.meta_api.http_client import HttpMetaClient
+
+    client = HttpMetaClient(urls)
+    running.push_async_callback(client.close)
+    return client
+
+
+async def _first_of(*events: asyncio.Event) -> asyncio.Event:
+    """The one that is set first."""
+    waiting = {asyncio.ensure_future(event.wait()): event for event in events}
+    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    return waiting[done.pop()]

@@ -137,7 +137,9 @@ class StorageNode:
         taken.callback(listener.close)
         self.address = (self._listen.host, listener.getsockname()[1])
         advertised = self._advertised_address()
-        life = await self._register(NodeInfo(identity.node_id, identity.storage_id, *advertised))
+        life = await self._register(
+            NodeInfo(identity.node_id, identity.storage_id, *advertised, settings.broker_rack or None)
+        )
         snapshot = await self.meta.snapshot()
         self.catalog.load(snapshot)
         pool = BufferPool()

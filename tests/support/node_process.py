@@ -59,7 +59,9 @@ class NodeProcess:
         *,
         environment: Mapping[str, str] | None = None,
         arguments: tuple[str, ...] = (),
+        verb: tuple[str, ...] = ("start",),
     ) -> None:
+        """`verb` is `node start` for a node of a cluster; `--meta` is among the arguments then."""
         self.data_dir = data_dir
         self.bucket = bucket
         self.settings: dict[str, Any] = {"metrics.listen": "127.0.0.1:0"} | dict(settings or {})
@@ -73,6 +75,7 @@ class NodeProcess:
         """Where the test that runs now found the log."""
         self._environment = dict(environment or {})
         self._arguments = arguments
+        self._verb = verb
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         _alive.add(self)
@@ -124,7 +127,7 @@ class NodeProcess:
 
     def command(self, address: str) -> list[str]:
         """What is run: the installed command, in this interpreter's environment."""
-        command = [str(Path(sys.executable).with_name("stratalog")), "start"]
+        command = [str(Path(sys.executable).with_name("stratalog")), *self._verb]
         command += ["--data", str(self.data_dir), "--listen", address]
         if self.bucket is not None:
             command += ["--bucket", self.bucket]

@@ -21,7 +21,7 @@ from stratalog.settings.wrong_values import explain, fields_by_key, unknown_key
 ENVIRONMENT_PREFIX = "STRATALOG_"
 
 COMMAND_LINE_VARIABLES = frozenset(
-    ENVIRONMENT_PREFIX + name for name in ("DATA", "LISTEN", "BUCKET", "STORE", "CONFIG", "ADMIN", "OUTPUT")
+    ENVIRONMENT_PREFIX + name for name in ("DATA", "LISTEN", "BUCKET", "STORE", "META", "CONFIG", "ADMIN", "OUTPUT")
 )
 """Variables that stand for options of the command line, not for settings."""
 

@@ -29,7 +29,8 @@ Keys have Kafka's names where Kafka has one. A process takes its settings from f
 A key that nobody knows is refused, with the nearest names. So is a value outside its bounds.
 
 Addresses and places are options of the command line: `--listen` (`STRATALOG_LISTEN`), `--data` (`STRATALOG_DATA`),
-`--bucket` (`STRATALOG_BUCKET`), `--config` (`STRATALOG_CONFIG`). The other commands find a node with `--admin`
+`--bucket` (`STRATALOG_BUCKET`), `--config` (`STRATALOG_CONFIG`), and in a cluster
+`--meta` (`STRATALOG_META`) and `--store` (`STRATALOG_STORE`). The other commands find a node with `--admin`
 (`STRATALOG_ADMIN`) and print as `--output` (`STRATALOG_OUTPUT`) says.
 
 `--bucket` takes a directory (a path or `file:///DIR`) or `s3://BUCKET/PREFIX?endpoint=URL&region=REGION`. Of S3 the

@@ -32,6 +32,12 @@ class ProcessSettings(BaseModel):
         le=INT32_MAX,
         description="Identity of this node in the cluster; fixed for the life of its data directory.",
     )
+    broker_rack: str = Field(
+        default="",
+        max_length=255,
+        description="Where this node stands (a rack, a zone): replicas are spread over racks, and consumers that name "
+        "theirs are served from it; empty means nowhere in particular.",
+    )
     advertised_listeners: str = Field(
         default="",
         description="HOST:PORT that clients are told to connect to; empty means the address given with --listen.",

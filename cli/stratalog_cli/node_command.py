@@ -1,0 +1,90 @@
+"""`stratalog node start`: reads the options and the settings, then runs a node of a cluster (`stratalog_cli.start`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratalog.settings.load import load_process_settings
+from stratalog.telemetry.http import split_address
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="A storage node of a cluster.")
+    group.callback()(_node)
+    group.command("start")(start)
+    app.add_typer(group, name="node")
+
+
+def _node() -> None:
+    """A storage node of a cluster."""
+
+
+def start(
+    meta: Annotated[
+        str,
+        typer.Option(
+            "--meta",
+            envvar="STRATALOG_META",
+            metavar="URL[,URL]",
+            help="The meta service's instances: http://HOST:PORT, with commas between.",
+        ),
+    ],
+    node_id: Annotated[
+        int | None, typer.Option("--id", metavar="N", help="Identity in the cluster; the same as --set node.id=N.")
+    ] = None,
+    data: Annotated[
+        Path, typer.Option("--data", envvar="STRATALOG_DATA", metavar="DIR", help="Data directory; made when missing.")
+    ] = Path("stratalog-data"),
+    listen: Annotated[
+        str,
+        typer.Option("--listen", envvar="STRATALOG_LISTEN", metavar="HOST:PORT", help="Where clients and nodes ask."),
+    ] = "127.0.0.1:9092",
+    rack: Annotated[
+        str | None, typer.Option("--rack", metavar="R", help="Where it stands; the same as --set broker.rack=R.")
+    ] = None,
+    bucket: Annotated[
+        str | None,
+        typer.Option(
+            "--bucket",
+            envvar="STRATALOG_BUCKET",
+            metavar="URL",
+            help="Object store of the cold tier: a directory, file:///DIR, or s3://BUCKET/PREFIX?endpoint=URL.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", envvar="STRATALOG_CONFIG", metavar="FILE", help="KEY=VALUE lines, or TOML (.toml)."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting under Kafka's name; may be repeated."),
+    ] = None,
+) -> None:
+    """Run a storage node until it is told to stop (SIGTERM, Ctrl-C), or until another process has taken its place.
+
+    Settings come from the built-in defaults, then --config, then STRATALOG_* of the environment, then --set.
+    """
+    assigned = list(settings or ())
+    if node_id is not None:
+        assigned.append(f"node.id={node_id}")
+    if rack is not None:
+        assigned.append(f"broker.rack={rack}")
+    loaded = load_process_settings(
+        file=config, environment=os.environ, assignments=assigned, has_bucket=bucket is not None
+    )
+    split_address(listen)
+    if bucket is not None:
+        from stratalog.objects.urls import parse_url
+
+        parse_url(bucket)  # a mistyped one is refused before anything is made
+    from stratalog.meta_api.endpoints import parse_endpoints
+
+    parse_endpoints(meta)
+    from stratalog_cli.start import run_node
+
+    # Absolute, because the commands that show places run in other directories.
+    run_node(loaded, data.absolute(), listen, bucket, meta)
