@@ -22,6 +22,7 @@ from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 from stratalog_meta.clocks import monotonic_ms
 from stratalog_meta.lives import LifeKeeper
+from stratalog_meta.recovery_news import RecoveryNews
 from stratalog_meta.stats import LifeStats, MetaStats
 from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_meta.watch import MAX_CHANGES, ChangeHistory
@@ -58,6 +59,7 @@ class MetaService:
         self._is_closed = False
         self.stats = stats or MetaStats()
         self.life_stats = life_stats or LifeStats()
+        self._news = RecoveryNews(self.stats)
 
     async def start(self) -> None:
         """Load the store (a new one gets its cluster id) and begin to serve.
@@ -136,9 +138,10 @@ class MetaService:
         return self._running
 
     def _publish(self, change_set: ChangeSet) -> None:
-        """What is durable: to those who watch, and to the leases."""
+        """What is durable: to those who watch, to the leases, and to the log."""
         if self._lives is not None:
             self._lives.follow(change_set)
+        self._news.follow(change_set)
         self._parts()[1].publish(change_set)
 
     def _restart_history(self, table: ShardTable) -> None:

@@ -27,6 +27,9 @@ class MetaStats:
         "Writes that failed: from then on changes are refused until there is room, or until a restart."
     )
     store_refusals: int = counter("Writes that the store took in part or not at all, and said so; it goes on.")
+    recoveries: int = counter("Segments taken from their leaders.")
+    ranges_given_up: int = counter("Ranges of offsets that recoveries gave up, empty ones included.")
+    copies_differing: int = counter("Copies that differed from the sealed ones, and were dropped.")
     changes: int = counter("Changes told to watchers.")
     watches_lagged: int = counter("Watches that fell behind the history that is kept and had to take a snapshot.")
     version: int = gauge("Version of the metadata.")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, get_args
 from uuid import UUID
 
+from stratalog.machines.shard_troubles import Trouble
 from stratalog.meta_api.json_shape import JsonShape, NotOfShape, field_name
 from stratalog.meta_api.problems import Problem, from_problem
 from stratalog.model.bounds import Count
@@ -54,6 +55,11 @@ class SegmentList:
     items: tuple[Segment, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class TroubleList:
+    items: tuple[Trouble, ...]
+
+
 CLUSTER: Final[JsonShape[ClusterInfo]] = JsonShape(ClusterInfo)
 NODES: Final[JsonShape[NodeList]] = JsonShape(NodeList)
 HEARTBEAT: Final[JsonShape[Heartbeat]] = JsonShape(Heartbeat, is_asked=True)
@@ -63,6 +69,7 @@ TOPICS: Final[JsonShape[TopicList]] = JsonShape(TopicList)
 TOPIC_IDS: Final[JsonShape[TopicIds]] = JsonShape(TopicIds)
 SHARD: Final[JsonShape[Shard]] = JsonShape(Shard)
 SEGMENT: Final[JsonShape[Segment]] = JsonShape(Segment)
+TROUBLES: Final[JsonShape[TroubleList]] = JsonShape(TroubleList)
 SEGMENTS: Final[JsonShape[SegmentList]] = JsonShape(SegmentList)
 PROBLEM: Final[JsonShape[Problem]] = JsonShape(Problem)
 

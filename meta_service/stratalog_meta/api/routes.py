@@ -11,12 +11,14 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from stratalog.machines.shard_troubles import troubles
 from stratalog.meta_api import wire
 from stratalog.meta_api.json_shape import NotOfShape
-from stratalog.meta_api.wire import ClusterInfo, CommandWire, NodeList, SegmentList, TopicIds, TopicList
+from stratalog.meta_api.wire import ClusterInfo, CommandWire, NodeList, SegmentList, TopicIds, TopicList, TroubleList
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Heard, Heartbeat
@@ -25,6 +27,7 @@ from stratalog.model.topic import Shard, Topic
 from stratalog_meta.service import MetaService
 
 MAX_TOPICS_LISTED: Final = 1_000
+MAX_TROUBLES_LISTED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,11 @@ async def _deleted(call: Call) -> Answer:
     return LongAnswer(b'{"items":[', await call.service.deleted_segments())
 
 
+async def _troubles(call: Call) -> Answer:
+    limit = read_number(call.query.get("limit", str(MAX_TROUBLES_LISTED)), "limit", MAX_TROUBLES_LISTED)
+    return wire.TROUBLES.write(TroubleList(tuple(islice(troubles(await call.service.snapshot()), limit))))
+
+
 async def _purged_topics(call: Call) -> Answer:
     return wire.TOPIC_IDS.write(TopicIds(tuple(sorted(await call.service.purged_topics()))))
 
@@ -172,6 +180,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", _SHARD + "/segments/{epoch}/{base_offset}", "One segment", _segment, Segment),
     Route("GET", "/v1/deleted-segments", "Segments that wait for their purge", _deleted, SegmentList),
     Route("GET", "/v1/purged-topics", "Topics of which nothing is left", _purged_topics, TopicIds),
+    Route("GET", "/v1/troubles", "What of the shards needs an eye; query: limit", _troubles, TroubleList),
     Route("POST", "/v1/heartbeat", "A node lives", _heartbeat, Heard, Heartbeat),
     *map(_route_of, wire.COMMAND_WIRES.values()),
 )

@@ -1,0 +1,97 @@
+"""What of the shards needs somebody's eye: who is waited for, what has too few replicas, what was given up.
+
+Pure, over what every watcher has, so that the service, a node's status page and the command line say the same.
+Cost: O(segments).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from stratalog.machines.recovery_rule import Waiting, decide, is_quorum
+from stratalog.model.bounds import Int32
+from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import Node, Snapshot
+from stratalog.model.segment import GivenUp, Segment, SegmentState
+from stratalog.model.topic import Topic
+
+
+class TroubleKind(StrEnum):
+    NO_LEADER = "no_leader"
+    """The shard takes no writes until `nodes` have promised."""
+    NO_SOURCE = "no_source"
+    """What ended cannot be sealed, nor read to its end, until `nodes` have promised."""
+    TOO_FEW_REPLICAS = "too_few_replicas"
+    """It is written to fewer replicas than the topic asks for; the next roll fills them up when nodes are alive."""
+    COPY_DIFFERS = "copy_differs"
+    """The copies of `nodes` differ from the sealed one, and are not served."""
+    GIVEN_UP = "given_up"
+    """A recovery gave up a range, or could not rule out that one is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    topic: str
+    segment: SegmentKey
+    kind: TroubleKind
+    nodes: tuple[Int32, ...]
+    given_up: GivenUp | None
+    words: str
+    """What is so, and what to do next."""
+
+
+def troubles(snapshot: Snapshot) -> Iterator[Trouble]:
+    """In the order of the shards."""
+    topics = {topic.topic_id: topic for topic in snapshot.topics}
+    nodes = {node.node_id: node for node in snapshot.nodes}
+    for shard in snapshot.shards:
+        for segment in shard.segments:
+            yield from _of(topics[shard.key.topic_id], segment, nodes)
+
+
+def _of(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trouble]:
+    is_active = segment.state is SegmentState.ACTIVE
+    if is_active and len(segment.replicas) < topic.replication_factor:
+        count, wanted = len(segment.replicas), topic.replication_factor
+        words = f"{count} of {wanted} replicas: start nodes, the next roll places the rest"
+        yield Trouble(topic.name, segment.key, TroubleKind.TOO_FEW_REPLICAS, segment.replicas, None, words)
+    if segment.handover is None and not segment.is_fenced:
+        return
+    if segment.is_fenced and (is_active or (segment.state is SegmentState.SEALING and segment.handed.source is None)):
+        kind = TroubleKind.NO_LEADER if is_active else TroubleKind.NO_SOURCE
+        waited = _waited_for(topic, segment, nodes)
+        yield Trouble(topic.name, segment.key, kind, waited, None, _why(segment, waited, nodes))
+    if segment.state is SegmentState.SEALED and segment.handed.reports:
+        wrong = tuple(report.node_id for report in segment.handed.reports)
+        words = "their copies differ from the sealed one and are not served: look for what damaged their disks"
+        yield Trouble(topic.name, segment.key, TroubleKind.COPY_DIFFERS, wrong, None, words)
+    for gap in segment.handed.given_up:
+        words = f"offsets {gap.base_offset} to {gap.end_offset} were given up ({gap.reason.value})"
+        if gap.base_offset == gap.end_offset:
+            words = f"offsets from {gap.end_offset} on may have been lost ({gap.reason.value}); none is known to be"
+        yield Trouble(topic.name, segment.key, TroubleKind.GIVEN_UP, (), gap, words)
+
+
+def _waited_for(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> tuple[int, ...]:
+    decision = decide(
+        segment,
+        by_quorum=is_quorum(topic.settings),
+        is_alive=lambda node_id: node_id in nodes and nodes[node_id].is_alive,
+    )
+    return decision.nodes if isinstance(decision, Waiting) else ()
+
+
+def _why(segment: Segment, waited: tuple[int, ...], nodes: dict[int, Node]) -> str:
+    lost = {doubt.node_id for doubt in segment.handed.doubts if doubt.is_lost}
+    said = []
+    for node_id in waited:
+        if node_id in lost:
+            said.append(f"node {node_id} began anew on an empty disk")
+        elif node_id not in nodes or not nodes[node_id].is_alive:
+            said.append(f"node {node_id} is not alive")
+        else:
+            said.append(f"node {node_id} has not answered yet")
+    step = "start the nodes; if what they held is gone for good, give it up with seal-unclean"
+    return f"waits: {', '.join(said)}: {step}"

@@ -1,0 +1,59 @@
+"""Says in the log, and counts, what the shard table concluded about copies: leaders taken away, ranges given up, copies
+that differ.
+
+Follows the durable changes, as a watcher does. A segment's news is told once by each process that leads: after another
+one took over, what is still in a record is told again when that record changes.
+Lives on the service's event loop. Cost: one look per changed segment; memory for those in trouble alone.
+"""
+
+from __future__ import annotations
+
+from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import ChangeSet, SegmentChanged, SegmentPurged
+from stratalog.model.segment import Segment, SegmentState
+from stratalog.telemetry.logs import logger
+from stratalog_meta.stats import MetaStats
+
+_log = logger(__name__)
+
+
+class RecoveryNews:
+    def __init__(self, stats: MetaStats) -> None:
+        self._stats = stats
+        self._told: dict[SegmentKey, set[object]] = {}
+
+    def follow(self, change_set: ChangeSet) -> None:
+        """A durable change."""
+        for change in change_set.changes:
+            if isinstance(change, SegmentChanged):
+                segment = change.segment
+                if segment.handover is not None or segment.is_fenced:
+                    self._look(segment)
+            elif isinstance(change, SegmentPurged):
+                self._told.pop(change.key, None)
+
+    def _look(self, segment: Segment) -> None:
+        told = self._told.setdefault(segment.key, set())
+        is_open = segment.state in (SegmentState.ACTIVE, SegmentState.SEALING)
+        if segment.is_fenced and is_open and "fence" not in told:
+            told.add("fence")
+            self._stats.recoveries += 1
+            _log.warning("leader_lost", segment=str(segment.key), isr=segment.isr)
+        for gap in segment.handed.given_up:
+            if gap not in told:
+                told.add(gap)
+                self._stats.ranges_given_up += 1
+                _log.error(
+                    "offsets_given_up",
+                    segment=str(segment.key),
+                    base_offset=gap.base_offset,
+                    end_offset=gap.end_offset,
+                    reason=gap.reason.value,
+                )
+        for report in segment.handed.reports:
+            if report.node_id not in segment.replicas and report.node_id not in told:
+                told.add(report.node_id)
+                self._stats.copies_differing += 1
+                _log.error("copy_differs", segment=str(segment.key), node_id=report.node_id, digest=report.digest.hex())
+        if not told:
+            del self._told[segment.key]

@@ -1,0 +1,79 @@
+"""What a person is told of shards that need an eye."""
+
+from __future__ import annotations
+
+from stratalog.machines.shard_troubles import Trouble, TroubleKind, troubles
+from stratalog.model.commands import ProposeIsr, SealUnclean
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import GapReason, GivenUp
+from support.table_stories import TableStory
+
+
+def told(story: TableStory) -> list[Trouble]:
+    return list(troubles(story.table.snapshot()))
+
+
+def a_shard() -> tuple[TableStory, SegmentKey]:
+    story = TableStory(nodes=3)
+    return story, story.active(story.topic(replicas=3)).key
+
+
+def test_of_what_is_well_nothing_is_told() -> None:
+    story, key = a_shard()
+    story.prepare(key)
+    story.roll(key, 10)
+    for node in (1, 2, 3):
+        story.report(key, node)
+    assert told(story) == []
+
+
+def test_a_shard_without_a_leader_names_whom_it_waits_for_and_why() -> None:
+    story, key = a_shard()
+    story.do(ProposeIsr(key, (1, 2), 0))
+    story.die(1)
+    story.start(2, is_wiped=True)
+    (trouble,) = told(story)
+    assert (trouble.topic, trouble.segment, trouble.kind, trouble.nodes) == (
+        "orders",
+        key,
+        TroubleKind.NO_LEADER,
+        (1, 2),
+    )
+    assert trouble.words.startswith("waits: node 1 is not alive, node 2 began anew on an empty disk: ")
+
+
+def test_a_segment_that_ended_without_a_source_is_told_too() -> None:
+    story, key = a_shard()
+    story.roll(key, 10)
+    story.die(1, 2, 3)
+    kinds = {trouble.segment.epoch: trouble.kind for trouble in told(story)}
+    assert kinds == {0: TroubleKind.NO_SOURCE, 1: TroubleKind.NO_LEADER}
+
+
+def test_a_segment_with_too_few_replicas_is_told_until_the_next_roll() -> None:
+    story, key = a_shard()
+    story.die(3)
+    story.prepare(key)
+    second = story.roll(key, 10)
+    (trouble,) = told(story)
+    assert (trouble.kind, trouble.nodes) == (TroubleKind.TOO_FEW_REPLICAS, (1, 2))
+    story.is_heard(3)
+    story.prepare(second.key)
+    story.roll(second.key, 20)
+    assert told(story) == []
+
+
+def test_a_copy_that_differs_and_a_range_that_was_given_up_stay_told() -> None:
+    story, key = a_shard()
+    story.do(ProposeIsr(key, (1,), 0))
+    story.die(1)
+    story.promise(key, 2, 5, high_watermark=7)
+    story.do(SealUnclean(key))
+    story.promise(key, 3, 4)
+    story.is_heard(1)
+    story.report(key, 2)
+    story.report(key, 3, b"other")
+    story.report(key, 1)
+    gap, differs = sorted((one for one in told(story) if one.segment == key), key=lambda one: one.kind, reverse=True)
+    assert gap.given_up == GivenUp(5, 7, GapReason.UNCLEAN) and "offsets 5 to 7" in gap.words
+    assert (differs.kind, differs.nodes) == (TroubleKind.COPY_DIFFERS, (3,))
