@@ -33,6 +33,7 @@ from stratalog.model.commands import (
     RegisterNode,
     ReleaseLock,
     ReplaceParts,
+    ReportLostCopies,
     ReportReplica,
     RollSegment,
     SealSegment,
@@ -293,6 +294,12 @@ class ShardTableMachine(RuleBasedStateMachine):
     def forget_local(self, chance: int, other: int, node: int) -> None:
         self.do(ForgetLocal((self.a_segment(chance),), node))
         self.do(ForgetLocal((self.a_segment(chance), self.a_segment(other)), node))
+
+    @rule(chance=CHANCE, node=st.integers(1, 4))
+    def report_lost_copies(self, chance: int, node: int) -> None:
+        entry = self.table.state.nodes.get(node)
+        if entry is not None:
+            self.do(ReportLostCopies((self.a_segment(chance), self.a_segment(chance + 1)), caller=entry.life))
 
     @rule(chance=CHANCE)
     def purge(self, chance: int) -> None:

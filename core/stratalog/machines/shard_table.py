@@ -196,6 +196,9 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
         case commands.ForgetLocal():
             yield from table_segments.forget_local(tx, command)
             return None
+        case commands.ReportLostCopies():
+            yield from table_segments.report_lost_copies(tx, command)
+            return None
         case commands.PurgeSegments():
             yield from table_segments.purge_segments(tx, command)
             return None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from stratalog.machines.table_bounds import check_segments_named
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, describe_segment, kept
 from stratalog.machines.upload_duty import keeper_of
-from stratalog.model.commands import ForgetLocal, ProposeIsr, PurgeSegments
+from stratalog.model.commands import ForgetLocal, ProposeIsr, PurgeSegments, ReportLostCopies
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.metadata import Life
 from stratalog.model.segment import RemoteState, Segment, SegmentState
@@ -77,6 +77,24 @@ def forget_local(tx: TableTransaction, command: ForgetLocal) -> Steps[None]:
             yield
         if command.node_id in segment.local_nodes:
             others = tuple(node for node in segment.local_nodes if node != command.node_id)
+            tx.replace_segment(segment, replace(segment, local_nodes=others))
+
+
+def report_lost_copies(tx: TableTransaction, command: ReportLostCopies) -> Steps[None]:
+    """A node has no copies any more of what it was a holder of. What was purged meanwhile is passed over."""
+    check_segments_named(command.segments)
+    if command.caller is None:
+        raise InvalidRequest("lost copies must name the life of the node that lost them")
+    node_id = command.caller.node_id
+    for number, key in enumerate(dict.fromkeys(command.segments), 1):
+        if number % RECORDS_PER_STEP == 0:
+            yield
+        segment = tx.state.find_segment(key)
+        if segment is None or node_id not in segment.local_nodes:
+            continue
+        others = tuple(node for node in segment.local_nodes if node != node_id)
+        is_elsewhere = segment.remote.state is RemoteState.COMPLETE or segment.state is SegmentState.DELETED
+        if others or is_elsewhere:
             tx.replace_segment(segment, replace(segment, local_nodes=others))
 
 

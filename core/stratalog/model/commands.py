@@ -72,6 +72,16 @@ class ForgetLocal(NodeCommand[None]):
     node_id: Int32
 
 
+@dataclass(frozen=True, slots=True)
+class ReportLostCopies(NodeCommand[None]):
+    """The caller's sealed copies of these are gone, or damaged: it is no holder of them any more, so that others upload
+    and serve them. The only holder of what is not COMPLETE in the object store stays listed: nobody else has it."""
+
+    is_idempotent = True
+
+    segments: tuple[SegmentKey, ...]
+
+
 # Topics and shards ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class CreateTopic(NodeCommand[Topic]):
@@ -332,6 +342,7 @@ class NoteLives(Command[None]):
 AskedCommand: TypeAlias = (
     RegisterNode
     | ForgetLocal
+    | ReportLostCopies
     | CreateTopic
     | DeleteTopic
     | AddShards

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.model.commands import AdvanceLogStart, ProposeIsr, ReportReplica, SealSegment
+from stratalog.machines.upload_duty import uploader_of
+from stratalog.model.commands import AdvanceLogStart, ProposeIsr, ReportLostCopies, ReportReplica, SealSegment
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import ReplicaReport, SegmentState
@@ -194,6 +195,35 @@ def test_of_what_is_deleted_nothing_is_to_be_said() -> None:
     proof = record_of(key, 10)
     assert story.do(ReportReplica(key, proof, caller=story.life(2))).result.state is SegmentState.DELETED
     assert state_of(story.table) == before
+
+
+def test_a_holder_that_lost_its_copy_gives_way_to_another_and_may_come_back() -> None:
+    story, _, key = ended_on()
+    for node in (1, 2, 3):
+        story.report(key, node)
+    story.start(1, is_wiped=True)
+    assert uploader_of(story.segment(key), story.table.state.is_alive) == 1
+    for _ in range(2):
+        story.do(ReportLostCopies((key, key), caller=story.life(1)))
+    segment = story.segment(key)
+    assert segment.local_nodes == (2, 3) and uploader_of(segment, story.table.state.is_alive) == 2
+    assert segment.seal is not None and segment.seal.replicas == (1, 2, 3), "the record is written once"
+    assert story.report(key, 1).local_nodes == (1, 2, 3)
+
+
+def test_the_only_holder_of_what_is_nowhere_else_stays_listed() -> None:
+    story, _, key = ended_on(1)
+    story.seal(key)
+    lost = ReportLostCopies((key,), caller=story.life(1))
+    story.do(lost)
+    assert story.segment(key).local_nodes == (1,)
+    lock = story.lock()
+    story.commit(lock, key, 0, 10)
+    story.complete(lock, key)
+    story.do(lost)
+    assert story.segment(key).local_nodes == ()
+    with pytest.raises(InvalidRequest):
+        story.do(ReportLostCopies((key,)))
 
 
 def test_reports_hold_one_entry_per_replica() -> None:

@@ -33,6 +33,7 @@ from stratalog.model.commands import (
     RegisterNode,
     ReleaseLock,
     ReplaceParts,
+    ReportLostCopies,
     ReportReplica,
     RollSegment,
     SealSegment,
@@ -122,6 +123,7 @@ async def commands_with_numbers(world: MetaWorld) -> list[Command[Any]]:
         ReplaceParts(lock, (PartReplacement(active.key, (old,), (part(0, 5),)),)),
         CompleteRemote(lock, active.key, "m", b"d", 1),
         ForgetLocal((following,), 1),
+        ReportLostCopies((following,)),
         PurgeSegments((following,)),
         DeleteTopic(topic_id),
     ]
