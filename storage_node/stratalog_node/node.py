@@ -212,9 +212,9 @@ class StorageNode:
             ),
         )
         life = self.meta.life = Life(info.node_id, registration.node_epoch)
-        heartbeats = Heartbeats(self.meta, life, monotonic_ms, self._end_life, self._has_room)
-        self._taken.push_async_callback(heartbeats.close)
-        heartbeats.start()
+        self._heartbeats = Heartbeats(self.meta, life, monotonic_ms, self._end_life, self._has_room)
+        self._taken.push_async_callback(self._heartbeats.close)
+        self._heartbeats.start()
         return life
 
     def _has_room(self) -> bool:
@@ -248,6 +248,7 @@ class StorageNode:
             answer_bytes=_HOT_ANSWER_BYTES,
             cold=remote.cold,
             remote=remote.committed,
+            service_heard_ms=lambda: self._heartbeats.heard_ms,
         )
         self._taken.push_async_callback(self.local.close)
         self.shards = self.local.directory

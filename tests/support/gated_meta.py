@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 import pytest
 
-from stratalog.model.commands import Command
+from stratalog.model.commands import Command, NodeCommand
 from stratalog.model.errors import OutcomeUnknown
+from stratalog.model.metadata import Life
 from stratalog_meta.service import MetaService
 
 R = TypeVar("R")
@@ -24,6 +26,8 @@ class GatedMeta:
 
     def __init__(self, service: MetaService) -> None:
         self.service = service
+        self.life: Life | None = None
+        """Whose commands these are, as with a node's own client; None: nobody's."""
         self.calls: Counter[Call] = Counter()
         self._held: dict[Call, asyncio.Event] = {}
         self._failures: dict[Call, deque[Exception]] = defaultdict(deque)
@@ -54,7 +58,10 @@ class GatedMeta:
         self._lost.clear()
 
     async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
-        return await self._pass(type(command), lambda: self.service.perform(command, validate_only=validate_only))
+        asked = command
+        if isinstance(command, NodeCommand) and self.life is not None:
+            asked = replace(command, caller=self.life)
+        return await self._pass(type(command), lambda: self.service.perform(asked, validate_only=validate_only))
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.service, name)

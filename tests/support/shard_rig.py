@@ -22,7 +22,7 @@ from stratalog.model.append import AppendFailure
 from stratalog.model.commands import CreateTopic, RegisterNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import ShardKey
-from stratalog.model.metadata import NodeInfo
+from stratalog.model.metadata import Life, NodeInfo
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
@@ -123,6 +123,8 @@ class ShardRig:
         self.cold: ColdReads | None = cold
         self.remote: RemoteBatches | None = None
         """What the object store holds of unsealed segments; by default there is no store."""
+        self.service_heard_ms = 0
+        """When the meta service answered a heartbeat last."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_alive = False
 
@@ -146,6 +148,7 @@ class ShardRig:
         assert not self._is_alive
         self.lives += 1
         registration = await self.meta.service.perform(RegisterNode(NodeInfo(NODE_ID, "disk-1", *self.address)))
+        self.meta.life = Life(NODE_ID, registration.node_epoch)
         snapshot = await self.meta.service.snapshot()
         self.catalog = Catalog(lambda overrides: TopicSettings.resolve(self.settings, overrides))
         self.catalog.load(snapshot)
@@ -167,6 +170,7 @@ class ShardRig:
             answer_bytes=self.settings.fetch_max_bytes,
             cold=self.cold,
             remote=self.remote,
+            service_heard_ms=lambda: self.service_heard_ms,
         )
         self._is_alive = True
         self._is_alive = True

@@ -99,11 +99,13 @@ async def open_shards(
     answer_bytes: int,
     cold: ColdReads | None,
     remote: RemoteBatches | None,
+    service_heard_ms: Callable[[], int],
 ) -> LocalShards:
     """Every shard as the last life left it; from here on they follow the catalog.
 
     `answer_bytes` is what all answers together may hold; `cold` and `remote` are None on a node without an object
-    store. All of it or nothing: half a recovery leaves the disk as it found it, and what was taken is given back.
+    store; `service_heard_ms` says up to when the meta service is known to have heard this node. All of it or nothing:
+    half a recovery leaves the disk as it found it, and what was taken is given back.
 
     Raises: Unavailable, DiskFull, Corrupt.
     """
@@ -145,7 +147,7 @@ async def open_shards(
             turn=turn,
         )
         taken.push_async_callback(context.spares.close)
-        sealing = Sealing(context, flusher)
+        sealing = Sealing(context, flusher, service_heard_ms)
         reader = ShardReader(pool, answer_bytes, cold)
         directory = ShardDirectory(context, ShardWorkers(flusher, sealing, reader, TimeLookups(cold)))
         copies = CopyFiles(context, directory)

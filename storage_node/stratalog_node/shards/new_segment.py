@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.formats.index_points import IndexBuilder
@@ -47,16 +48,19 @@ def open_new(context: ShardContext, topic: str, leader: SegmentLeader) -> Active
 
 
 def name_active(
-    context: ShardContext, key: ShardKey, inherited: InheritedProducers | None
+    context: ShardContext, key: ShardKey, inherited: InheritedProducers | None, ended: Sequence[ActiveSegment]
 ) -> ActiveNamed | ActiveUnknown:
     """What the meta service says of a shard's active segment, and the producers it begins with: those that recovery
-    knows, else those that the seal before it holds. While the one before is there and not sealed nobody knows them."""
+    knows, those of the one before if it ended here (`ended`), else those that its seal holds. While that one is there,
+    led by another and not sealed nobody knows them."""
     segment = context.catalog.active_segment(key)
     if segment is None:
         return ActiveUnknown()
     producers: tuple[ProducerSnapshot, ...] | None
     if inherited is not None and inherited.epoch == segment.epoch:
         producers = inherited.producers
+    elif ended and ended[-1].key.epoch == segment.epoch - 1:
+        producers = ended[-1].leader.producers_at_end
     else:
         # The one before may be gone with its records: then nobody asks for what it knew any more.
         before = context.catalog.segments(key)[-2:-1]

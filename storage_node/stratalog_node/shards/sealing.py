@@ -78,11 +78,11 @@ class SealedShard(FlushedShard, Protocol):
 
 
 class Sealing:
-    def __init__(self, context: ShardContext, flusher: Flusher) -> None:
+    def __init__(self, context: ShardContext, flusher: Flusher, service_heard_ms: Callable[[], int]) -> None:
         self._context = context
         self._meta = context.meta
         self._flusher = flusher
-        self.successors = Successors(context)
+        self.successors = Successors(context, service_heard_ms)
         self._seal_lines: dict[ShardKey, deque[ActiveSegment]] = {}
         self._unsealed: set[ActiveSegment] = set()
         self._unnamed: dict[ActiveSegment, ActiveSegment] = {}
@@ -134,7 +134,7 @@ class Sealing:
             case SealSegment():
                 self._seal_later(shard, segment)
             case PrepareSuccessorOf():
-                self.successors.prepare(segment.key)
+                self.successors.prepare(shard, segment.key)
             case ProposeIsrOf(_, proposal):
                 self._tasks.start(self._propose_isr(shard, segment, proposal))
             case _:
@@ -275,8 +275,7 @@ class Sealing:
                     # A slot for the work, not for the waiting: two segments in trouble must not keep all others out.
                     async with self._slots:
                         block = await self._context.threads.seal_file(old.file, lambda: self._make_seal(old))
-                # The same record each time: after a lost answer another one (another time) would be a conflict.
-                await self._meta.perform(commands.SealSegment(old.key, block.seal))
+                block = await self._ask_seal(old, block)
                 break
             except FlushLost as error:
                 self._context.stats.seal_failures += 1
@@ -301,6 +300,25 @@ class Sealing:
             self._context.sealed_points.hold(copy, block.points)
             shard.sealed(old, copy)
         self._drop(old)
+
+    async def _ask_seal(self, old: ActiveSegment, block: IndexBlock) -> IndexBlock:
+        """Returns the block as it was sealed. Raises: Unavailable while others have still to report their copies."""
+        if old.leader.followers is None:
+            # The same record each time: after a lost answer another one (another time) would be a conflict.
+            await self._meta.perform(commands.SealSegment(old.key, block.seal))
+            return block
+        segment = await self._meta.perform(commands.ReportReplica(old.key, block.seal))
+        if segment.seal is None:
+            raise Unavailable("other replicas have not reported their copies yet")
+        sealed = IndexBlock(block.identity, segment.seal, block.points)
+        await self._context.threads.background(lambda: self._write_index(sealed))
+        return sealed
+
+    def _write_index(self, block: IndexBlock) -> None:
+        """Blocking."""
+        path = self._context.layout.index(block.identity.key)
+        write_durably(path, [encode_index_block(block.identity, block.seal, block.points)])
+        sync_names_of([path])
 
     def _let_go(self, shard: SealedShard, old: ActiveSegment) -> None:
         """The deletion worker takes the file away; nobody reads the segment any more."""
@@ -359,7 +377,6 @@ class Sealing:
             sealed_ms=self._context.clock_ms(),
         )
         points = scan.index.freeze()
-        path = self._context.layout.index(old.key)
-        write_durably(path, [encode_index_block(old.identity, record, points)])
-        sync_names_of([path])
-        return IndexBlock(old.identity, record, points)
+        block = IndexBlock(old.identity, record, points)
+        self._write_index(block)
+        return block

@@ -259,7 +259,7 @@ class ShardLog(Ranged):
             case RefuseBatches(refused, why, message):
                 self._refuse(refused, why, message)
             case NameActive():
-                return name_active(self.context, self.key, self.inherited)
+                return name_active(self.context, self.key, self.inherited, self.ended)
             case NameSuccessor():
                 assert self.chain.active is not None
                 return self.workers.sealing.successors.name(self.chain.active)
@@ -402,8 +402,9 @@ class ShardLog(Ranged):
         self.tell(ServiceBegun(tuple(owed_seals)))
 
     def ask_roll(self, now_ms: int) -> bool:
-        """By command; False when the active segment is empty."""
-        return self._look(RollAsked(), now_ms)
+        """By command, soon or at once; False when the active segment is empty."""
+        has_rolled = self._look(RollAsked(), now_ms)
+        return has_rolled or (self.active is not None and self.workers.sealing.successors.is_due(self.active.key))
 
     def look_at_age(self, now_ms: int) -> bool:
         """Its segment's, and at followers that lag. Returns whether it has rolled."""

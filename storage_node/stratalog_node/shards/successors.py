@@ -1,16 +1,19 @@
 """Who goes on behind the segments that this node leads: asked of the meta service before they are full.
 
-A roll that the service could not confirm soon would hold up who writes behind it. So a name counts only while it is
-fresh: the service gave it within the last lease. Asking again is a question to it, not a change, and finds another name
-when one of those it gave is not alive any more. Where this node is all there is, nobody is asked.
+A roll that the service could not confirm soon would hold up who writes behind it. So a name counts only while the
+service was heard within the last lease: it gave the name, or answered a heartbeat. Asking again is a question to it and
+no change, and finds another name when one of those it gave is not alive any more. A roll that found nobody is done once
+somebody is known. Where this node is all there is, nobody is asked.
 Lives on the event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
+from typing import Protocol
 
-from stratalog.machines.chain_events import SuccessorNamed, SuccessorUnknown
+from stratalog.machines.chain_events import ChainEvent, SuccessorNamed, SuccessorUnknown
+from stratalog.machines.leader_events import RollAsked
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.model.commands import PrepareSegment
 from stratalog.model.errors import StratalogError
@@ -24,13 +27,21 @@ from stratalog_node.task_set import TaskSet
 log = logger(__name__)
 
 
+class ShardToRoll(Protocol):
+    def tell(self, event: ChainEvent) -> None: ...
+
+
 class Successors:
     """Memory: an entry per segment that is at least half full and not rolled yet."""
 
-    def __init__(self, context: ShardContext) -> None:
+    def __init__(self, context: ShardContext, service_heard_ms: Callable[[], int]) -> None:
+        """`service_heard_ms`: up to when the service is known to have heard this node, by the monotonic clock."""
         self._context = context
-        self._prepared: dict[SegmentKey, tuple[NextReplicas, float]] = {}
+        self._service_heard_ms = service_heard_ms
+        self._prepared: dict[SegmentKey, tuple[NextReplicas, int]] = {}
         """With when the service said so."""
+        self._wanted: set[SegmentKey] = set()
+        """To be rolled, and nobody was known."""
         self._asked: set[SegmentKey] = set()
         self._failing: dict[SegmentKey, Backoff] = {}
         self._tasks = TaskSet()
@@ -42,34 +53,45 @@ class Successors:
         """Who goes on behind a segment that is to end now."""
         if self._is_alone():
             return SuccessorNamed(self._context.node_id, leader.replicas)
-        prepared, told_s = self._prepared.get(leader.key, (None, 0.0))
-        if prepared is None or asyncio.get_running_loop().time() - told_s > self._context.settings.node_lease_ms / 1000:
+        prepared, told_ms = self._prepared.get(leader.key, (None, 0))
+        heard_ms = max(told_ms, self._service_heard_ms())
+        if prepared is None or self._context.turn.steady_ms - heard_ms > self._context.settings.node_lease_ms:
+            self._wanted.add(leader.key)
             return SuccessorUnknown()
         return SuccessorNamed(prepared.leader, prepared.replicas)
 
-    def prepare(self, key: SegmentKey) -> None:
+    def is_due(self, key: SegmentKey) -> bool:
+        """Whether it is rolled as soon as somebody is known."""
+        return key in self._wanted
+
+    def prepare(self, shard: ShardToRoll, key: SegmentKey) -> None:
         """See that it is known. Asked for once at a time."""
         if key not in self._asked and not self._is_alone():
             self._asked.add(key)
-            self._tasks.start(self._prepare(key))
+            self._tasks.start(self._prepare(shard, key))
 
     def forget(self, key: SegmentKey) -> None:
         """It has ended."""
         self._prepared.pop(key, None)
         self._failing.pop(key, None)
+        self._wanted.discard(key)
 
     def _is_alone(self) -> bool:
         return all(node.node_id == self._context.node_id for node in self._context.catalog.nodes())
 
-    async def _prepare(self, key: SegmentKey) -> None:
+    async def _prepare(self, shard: ShardToRoll, key: SegmentKey) -> None:
+        asked_ms = self._context.turn.steady_ms
         try:
             segment = await self._context.meta.perform(PrepareSegment(key))
-            if segment.handed.prepared is not None:
-                self._prepared[key] = segment.handed.prepared, asyncio.get_running_loop().time()
             self._failing.pop(key, None)
+            if segment.handed.prepared is not None:
+                self._prepared[key] = segment.handed.prepared, asked_ms
         except StratalogError as error:
             log.warning("nobody is prepared to follow a segment yet", segment=str(key), error=str(error))
             # Whoever finds nobody asks again, at every turn perhaps.
             await self._failing.setdefault(key, Backoff()).pause()
         finally:
             self._asked.discard(key)
+        if key in self._wanted and key in self._prepared:
+            self._wanted.discard(key)
+            shard.tell(RollAsked())

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stratalog.formats.index_block import decode_index_block
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.chain_events import SegmentHeard
 from stratalog.machines.leader_events import FollowerFetched, NodeHeard
 from stratalog.machines.shard_life import StopCause
-from stratalog.model.commands import CreateTopic, PrepareSegment, ProposeIsr, RegisterNode, RollSegment
+from stratalog.model.commands import CreateTopic, PrepareSegment, ProposeIsr, RegisterNode, ReportReplica, RollSegment
 from stratalog.model.errors import Conflict, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import NodeInfo
+from stratalog.model.segment import SealRecord
+from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.shard_log import ShardLog
-from support.shard_rig import ShardRig
+from support.shard_rig import START_MS, ShardRig
 from support.waiting import eventually
 
 
@@ -148,8 +151,9 @@ async def test_a_roll_opens_what_the_service_prepared_with_the_isr_of_its_record
         fetched(rig, shard, 2, 1)
         shard.tell(NodeHeard(3, 1, is_alive=False))
         await eventually(lambda: isr_of(shard) == (1, 2))
-        assert not shard.ask_roll(rig.clock()), "nobody is prepared yet"
-        await eventually(lambda: shard.ask_roll(rig.clock()))
+        assert shard.ask_roll(rig.clock())
+        assert shard.active is not None and shard.active.key.epoch == 0, "nobody is prepared yet"
+        await eventually(lambda: shard.active is not None and shard.active.key.epoch == 1)
         asked = rig.append(shard, b"2")
         fetched(rig, shard, 2, 2, epoch=1)
         await eventually(lambda: rig.meta.calls[RollSegment] == 1 and len(shard.segments) == 2)
@@ -157,6 +161,30 @@ async def test_a_roll_opens_what_the_service_prepared_with_the_isr_of_its_record
         for node_id in isr_of(shard)[1:]:
             fetched(rig, shard, node_id, 2, epoch=1)
         assert asked.is_acknowledged
+        assert await rig.read_values(shard) == [b"1", b"2"]
+
+
+async def test_a_segment_is_sealed_once_its_followers_have_the_same(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig)
+        rig.append(shard, b"1", b"2")
+        for node_id in (2, 3):
+            fetched(rig, shard, node_id, 2)
+        shard.ask_roll(rig.clock())
+        await eventually(lambda: len(shard.segments[0].handed.reports) == 1)
+        assert shard.segments[0].seal is None, "two have not said what they have"
+        (report,) = shard.segments[0].handed.reports
+        proof = SealRecord(0, 0, 2, START_MS, START_MS + 1, report.size_bytes, report.digest, (), (), 0)
+        for node_id in (2, 3):
+            node = rig.catalog.node(node_id)
+            assert node is not None
+            await rig.meta.service.perform(ReportReplica(shard.segments[0].key, proof, caller=node.life))
+        await rig.all_sealed()
+        seal = shard.segments[0].seal
+        assert seal is not None and seal.replicas == (1, 2, 3)
+        copy = shard.copies[0]
+        assert isinstance(copy, SealedCopy) and copy.seal == seal
+        assert decode_index_block(copy.index_path.read_bytes(), source="index").seal == seal
         assert await rig.read_values(shard) == [b"1", b"2"]
 
 
@@ -180,6 +208,24 @@ async def test_while_the_service_is_away_a_full_segment_goes_on_up_to_twice_its_
         fetched(rig, shard, 2, 5)
         fetched(rig, shard, 3, 5)
         assert all(one.is_acknowledged for one in asked[:5])
+
+
+async def test_a_name_counts_while_the_service_is_heard(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig, segment_bytes="1000")
+        value = bytes(300)
+        rig.append(shard, value)
+        rig.append(shard, value)
+        await eventually(lambda: shard.segments[0].handed.prepared is not None)
+        rig.steady.now_ms += 10 * rig.settings.node_lease_ms
+        rig.meta.hold(PrepareSegment)
+        rig.append(shard, value)
+        rig.append(shard, value)
+        assert shard.active is not None and shard.active.key.epoch == 0, "it was not heard for long"
+        rig.service_heard_ms = rig.steady.now_ms
+        rig.append(shard, value)
+        assert shard.active.key.epoch == 1
+        assert shard.ended[0].leader.end_offset == 4
 
 
 async def test_a_leader_of_several_replicas_that_was_restarted_does_not_go_on(tmp_path: Path) -> None:
