@@ -349,6 +349,7 @@ class StorageNode:
         metrics.add("stratalog_loop", self.turn.stats)
         metrics.add("stratalog_kafka", self.server.stats)
         self.local.add_metrics(metrics)
+        metrics.add("stratalog_catalog", self.catalog.stats)
         metrics.add("stratalog_groups", self.groups.stats)
         self.tier.add_metrics(metrics)
         if self.remote_reads.cold is not None:

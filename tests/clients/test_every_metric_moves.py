@@ -49,6 +49,7 @@ _HTTP_DOOR = "tests/unit/telemetry/test_http_door.py"
 
 # What cannot be had on demand from outside: metric -> (the test that moves it, through which field of a stat object).
 ELSEWHERE: dict[str, tuple[str, str]] = {
+    "stratalog_catalog_reloads_total": ("tests/unit/shards/test_catalog.py", "stats.reloads == 1"),
     "stratalog_cold_read_corrupt_ranges_total": (_COLD_READER, "corrupt_ranges"),
     "stratalog_cold_read_expired_unread_blocks_total": (_COLD_READER, "expired_unread_blocks"),
     "stratalog_cold_read_hits_total": (_COLD_READER, "hits"),

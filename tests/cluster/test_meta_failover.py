@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog.model.metadata import ChangeSet, Heartbeat, Life, NodeInfo
 from support.etcd_server import EtcdServers
 from support.meta_process import MetaProcess
+from support.node_process import NodeProcess
 from support.waiting import eventually
 
 pytestmark = pytest.mark.real_etcd
@@ -187,3 +189,38 @@ async def test_a_node_that_goes_on_sending_heartbeats_outlives_the_death_of_the_
     assert leader.metric("stratalog_meta_lives_lost_total") == 0
     assert (await client.snapshot()).nodes[0].is_alive
     sending.cancel()
+
+
+@pytest.mark.parametrize("three_metas", [2_000], indirect=True)
+async def test_nodes_live_through_a_failover_and_read_no_metadata_twice(
+    client: HttpMetaClient, three_metas: list[MetaProcess], tmp_path: Path
+) -> None:
+    """Each node follows the next leader from where it was: no whole snapshot, however many nodes there are."""
+    urls = ",".join(meta.url for meta in three_metas)
+    nodes = [
+        NodeProcess(
+            tmp_path / f"node-{number}", verb=("node", "start"), arguments=("--meta", urls, "--id", str(number))
+        )
+        for number in (1, 2)
+    ]
+    try:
+        await asyncio.gather(*(asyncio.to_thread(node.start) for node in nodes))
+        writer = Writer(client)
+        for _ in range(2):
+            await writer.wrote_more()
+            killed = await leader_of(three_metas)
+            killed.kill()
+            await writer.wrote_more()
+            await asyncio.to_thread(killed.start)
+        await writer.stop()
+        version = await client.read_version()
+        followed = "stratalog_catalog_change_sets_total"
+        first = [node.metrics() for node in nodes]
+        await eventually(lambda: all(node.metrics()[followed] >= version - 2 for node in nodes), timeout=30)
+        assert [node.metrics()["stratalog_catalog_reloads_total"] for node in nodes] == [0, 0], first
+        assert all(node.is_alive for node in (await client.snapshot()).nodes), "nobody lost its lease by it"
+        for node in nodes:
+            node.stop()
+    finally:
+        for node in nodes:
+            node.kill()

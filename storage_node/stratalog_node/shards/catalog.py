@@ -8,7 +8,7 @@ deletes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -30,6 +30,7 @@ from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.model.topic import Topic
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
+from stratalog.telemetry.metrics import counter
 
 log = logger(__name__)
 
@@ -44,6 +45,12 @@ class _ShardEntry:
         self.segments: list[Segment] = []
 
 
+@dataclass(slots=True)
+class CatalogStats:
+    change_sets: int = counter("Change sets of the metadata that were followed.")
+    reloads: int = counter("Times that all metadata were read, because the watch had lost its place.")
+
+
 class Catalog:
     """Topics by name and id; each shard's segments, oldest first, without the deleted ones."""
 
@@ -56,6 +63,7 @@ class Catalog:
         self._nodes: dict[int, Node] = {}
         self._listeners: list[Callable[[Change], None]] = []
         self.version = -1
+        self.stats = CatalogStats()
 
     # Reading ----------------------------------------------------------------------------------------------------
     def topic(self, name: str) -> Topic | None:
@@ -139,6 +147,7 @@ class Catalog:
 
     def reload_in_steps(self, snapshot: Snapshot) -> Iterator[None]:
         """The same in steps, as `apply_in_steps`."""
+        self.stats.reloads += 1
         kept = {topic.topic_id for topic in snapshot.topics}
         changes: list[Change] = [TopicDeleted(t) for t in list(self._by_id.values()) if t.topic_id not in kept]
         changes += [TopicChanged(t) for t in snapshot.topics if self._by_id.get(t.topic_id) != t]
@@ -168,6 +177,7 @@ class Catalog:
         """
         if change_set.version <= self.version:
             return
+        self.stats.change_sets += 1
         for number, change in enumerate(change_set.changes):
             if number and number % _CHANGES_PER_STEP == 0:
                 yield

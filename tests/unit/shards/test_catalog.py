@@ -149,6 +149,7 @@ async def test_a_node_whose_watch_lost_its_place_while_meta_was_away_follows_aga
         await eventually(lambda: lost)
         await meta.service.perform(CreateTopic("flights", shard_count=1, replication_factor=1, settings={}))
         await eventually(lambda: node.shards.by_name("flights", 0) is not None)
+        assert node.catalog.stats.reloads == 1
     finally:
         await node.close()
         await meta.service.close()
