@@ -8,6 +8,7 @@ import time
 import traceback
 
 from stratalog_sim.bugs import BUGS, find
+from stratalog_sim.explore import Budget, explore
 from stratalog_sim.judge import Broken
 from stratalog_sim.world import Shape, SimulatedWorld
 
@@ -21,7 +22,10 @@ def main() -> int:
     options.add_argument("--replicas", type=int)
     options.add_argument("--bugs", action="store_true", help="plant each deliberate bug, and say which seed finds it")
     options.add_argument("--bug", help="this one alone")
+    options.add_argument("--explore", type=int, metavar="STATES", help="try every history of a small world")
     chosen = options.parse_args()
+    if chosen.explore:
+        return _explore(max(2, chosen.nodes), chosen.explore)
     if chosen.bugs or chosen.bug:
         return _look_for_bugs(range(chosen.first, chosen.first + chosen.seeds), chosen.bug)
     shape = Shape(nodes=chosen.nodes, replicas=chosen.replicas or chosen.nodes)
@@ -43,6 +47,19 @@ def main() -> int:
         print("\n".join(world.history()))
     spent = time.perf_counter() - begun
     print(f"{len(seeds)} seeds, {steps} steps, {checks} checks, {spent:.1f} s: {steps / spent:.0f} steps/s; all held")
+    return 0
+
+
+def _explore(nodes: int, most_states: int) -> int:
+    begun = time.perf_counter()
+    try:
+        explored = explore(nodes, Budget(), most_states)
+    except AssertionError as failure:
+        print(f"{failure}\n{' '.join(getattr(failure, '__notes__', ()))}")
+        return 1
+    spent = time.perf_counter() - begun
+    whole = "all there are" if explored.is_whole else "and there are more"
+    print(f"{nodes} nodes: {explored.states} states, {whole}, {explored.steps} steps, {spent:.1f} s; all held")
     return 0
 
 
