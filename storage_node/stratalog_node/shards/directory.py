@@ -12,6 +12,7 @@ from stratalog.model.metadata import Change, NodeChanged, SegmentChanged, ShardC
 from stratalog.model.segment import SegmentState
 from stratalog.model.topic import Topic
 from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.resigning import must_resign, resign
 from stratalog_node.shards.rules import ShardRules
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.workers import ShardWorkers
@@ -108,6 +109,8 @@ class ShardDirectory:
                         shard.missing.discard(segment.key)
                     else:
                         shard.heard(segment)
+                        if must_resign(shard, segment):
+                            resign(shard)
                     shard.see_who_leads()
                     self._context.events.segment_changed(shard, segment)
             case NodeChanged(node) if node.node_id != self._context.node_id:

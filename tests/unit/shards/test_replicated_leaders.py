@@ -10,7 +10,16 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.chain_events import SegmentHeard
 from stratalog.machines.leader_events import FollowerFetched, NodeHeard
 from stratalog.machines.shard_life import StopCause
-from stratalog.model.commands import CreateTopic, PrepareSegment, ProposeIsr, RegisterNode, ReportReplica, RollSegment
+from stratalog.model.commands import (
+    BeginRecovery,
+    CreateTopic,
+    PrepareSegment,
+    PromiseFence,
+    ProposeIsr,
+    RegisterNode,
+    ReportReplica,
+    RollSegment,
+)
 from stratalog.model.errors import Conflict, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import NodeInfo
@@ -208,6 +217,42 @@ async def test_while_the_service_is_away_a_full_segment_goes_on_up_to_twice_its_
         fetched(rig, shard, 2, 5)
         fetched(rig, shard, 3, 5)
         assert all(one.is_acknowledged for one in asked[:5])
+
+
+async def test_a_leader_that_was_deposed_leads_again_when_it_is_named_again(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig)
+        asked = rig.append(shard, b"1")
+        for node_id in (2, 3):
+            fetched(rig, shard, node_id, 1)
+        assert asked.is_acknowledged
+        lost = rig.append(shard, b"nobody else has this")
+        await rig.meta.service.perform(BeginRecovery(shard.segments[0].key))
+        await eventually(lambda: shard.stop is None and shard.active is None)
+        assert lost.error is ErrorCode.REQUEST_TIMED_OUT
+        assert rig.append(shard, b"2").error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        key = shard.segments[0].key
+        for node_id in (1, 2, 3):
+            node = rig.catalog.node(node_id)
+            assert node is not None
+            promise = PromiseFence(key, 1, 1, 1, is_tail_whole=True, caller=node.life)
+            await rig.meta.service.perform(promise)
+        await eventually(lambda: len(shard.segments) == 2)
+        opened = shard.segments[1]
+        assert opened.base_offset == 1
+        assert opened.leader == 1
+        early = rig.append(shard, b"2")
+        assert early.error is ErrorCode.KAFKA_STORAGE_ERROR, "what producers wrote is known once it is sealed"
+        proof = SealRecord(0, 0, 1, START_MS, START_MS, 100, b"d" * 32, (), (), 0)
+        for node_id in (1, 2, 3):
+            node = rig.catalog.node(node_id)
+            assert node is not None
+            await rig.meta.service.perform(ReportReplica(key, proof, caller=node.life))
+        await eventually(lambda: shard.segments[0].seal is not None)
+        asked = rig.append(shard, b"2")
+        for node_id in (2, 3):
+            fetched(rig, shard, node_id, 2, epoch=1)
+        assert asked.is_acknowledged and asked.offset == 1
 
 
 async def test_a_name_counts_while_the_service_is_heard(tmp_path: Path) -> None:
