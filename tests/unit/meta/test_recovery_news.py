@@ -9,9 +9,18 @@ from typing import Any
 import aiohttp
 import pytest
 
-from stratalog.model.commands import BeginRecovery, CreateTopic, PromiseFence, RegisterNode, SealUnclean
+from stratalog.model.commands import (
+    BeginRecovery,
+    CreateTopic,
+    PromiseFence,
+    RegisterNode,
+    ReportReplica,
+    RollSegment,
+    SealUnclean,
+)
 from stratalog.model.metadata import Life, NodeInfo
-from support.meta_worlds import MetaWorld, running
+from stratalog.model.segment import SegmentState
+from support.meta_worlds import MetaWorld, running, seal_record
 
 
 @pytest.fixture
@@ -46,3 +55,17 @@ async def test_a_recovery_and_what_it_gave_up_are_told_and_counted_once(world: M
     assert (stats.recoveries, stats.ranges_given_up) == (1, 1)
     (trouble,) = await told(world)
     assert trouble["given_up"] == {"base_offset": 5, "end_offset": 7, "reason": "unclean"}
+
+
+async def test_a_copy_that_differs_is_counted_once(world: MetaWorld) -> None:
+    client, stats = world.client, world.service.stats
+    await client.perform(RegisterNode(NodeInfo(3, "disk-3", "host", 9092)))
+    await client.perform(CreateTopic("orders", 1, 3))
+    (shard,) = (await client.snapshot()).shards
+    segment = shard.segments[-1]
+    await client.perform(RollSegment(segment.key, 5))
+    for node_id in (*segment.replicas, segment.replicas[0]):  # reports come again until the segment is sealed
+        proof = seal_record(segment.key, 5, digest=b"other" if node_id == 3 else b"digest")
+        await client.perform(ReportReplica(segment.key, proof, caller=Life(node_id, 1)))
+    assert (await world.service.segment(segment.key)).state is SegmentState.SEALED
+    assert stats.copies_differing == 1
