@@ -24,6 +24,7 @@ from stratalog.model.commands import RegisterNode
 from stratalog.model.errors import NotFound, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Life, NodeInfo
+from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.choices import FlushPolicy
 from stratalog.settings.process import ProcessSettings
@@ -39,6 +40,8 @@ from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.heartbeats import Heartbeats, register
 from stratalog_node.identity_file import load_or_create, lock_directory
 from stratalog_node.open_files import OpenFiles
+from stratalog_node.replication.following import Following
+from stratalog_node.replication.peer import Asker
 from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.context import NodeServices
 from stratalog_node.serve.control_state import ControlState
@@ -47,6 +50,8 @@ from stratalog_node.serve.server import KafkaServer, bind, data_apis
 from stratalog_node.shards.assembly import LocalShards, open_shards
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.directory import ShardDirectory
+from stratalog_node.shards.missing_files import take_sealed
+from stratalog_node.shards.replica_reads import unsealed_of_epoch
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.task_set import TaskSet
 from stratalog_node.tier.assembly import NodeTier
@@ -114,6 +119,7 @@ class StorageNode:
         self.server: KafkaServer
         self.groups: GroupCoordinator
         self.tier: NodeTier
+        self.following: Following
 
     # Start ----------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -253,6 +259,7 @@ class StorageNode:
         self._taken.push_async_callback(self.local.close)
         self.shards = self.local.directory
         self.local.start()
+        self._follow_others(node_id)
         self._is_disk_watched = True
 
     def _advertised_address(self) -> tuple[str, int]:
@@ -276,6 +283,27 @@ class StorageNode:
             subscribed_topics=subscribed_topics,
         )
         self.catalog.on_change(self.groups.on_change)
+
+    def _follow_others(self, node_id: int) -> None:
+        """What they lead and this one is a replica of."""
+        node = self.catalog.node(node_id)
+        self.following = Following(
+            self.local.context,
+            Asker(node_id, node.token if node is not None else 0),
+            steady_ms=monotonic_ms,
+            is_led=lambda key: (
+                (shard := self.shards.get(key.shard_key)) is not None
+                and unsealed_of_epoch(shard, key.epoch) is not None
+            ),
+            sealed=self._take_sealed,
+        )
+        self._taken.push_async_callback(self.following.close)
+        self.following.begin()
+
+    def _take_sealed(self, segment: Segment) -> None:
+        shard = self.shards.get(segment.key.shard_key)
+        if shard is not None:
+            take_sealed(shard, segment)
 
     def _led_shard(self, key: ShardKey) -> ShardLog | None:
         shard = self.shards.get(key)
@@ -351,6 +379,7 @@ class StorageNode:
         self.local.add_metrics(metrics)
         metrics.add("stratalog_catalog", self.catalog.stats)
         metrics.add("stratalog_groups", self.groups.stats)
+        metrics.add("stratalog_replication", self.following.stats)
         self.tier.add_metrics(metrics)
         if self.remote_reads.cold is not None:
             metrics.add("stratalog_cold_read", self.remote_reads.cold.stats)

@@ -45,11 +45,19 @@ _COLD_MEMORY = "tests/unit/tier/test_cold_memory.py"
 _TIER_FAULTS = "tests/unit/tier/test_tier_faults.py"
 _RARE = "tests/clients/test_metrics_of_rare_faults.py"
 _GROUP_LOG = "tests/unit/groups/test_group_log_keeping.py"
+_FOLLOWING = "tests/unit/replication/test_following.py"
 _HTTP_DOOR = "tests/unit/telemetry/test_http_door.py"
 
 # What cannot be had on demand from outside: metric -> (the test that moves it, through which field of a stat object).
 ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_catalog_reloads_total": ("tests/unit/shards/test_catalog.py", "stats.reloads == 1"),
+    "stratalog_replication_followed_segments": (_FOLLOWING, "stats.followed_segments > 0"),
+    "stratalog_replication_rounds_total": (_FOLLOWING, "stats.rounds"),
+    "stratalog_replication_fetched_bytes_total": (_FOLLOWING, "stats.fetched_bytes == "),
+    "stratalog_replication_refused_ranges_total": (_FOLLOWING, "stats.refused_ranges == 1"),
+    "stratalog_replication_connections_lost_total": (_FOLLOWING, "stats.connections_lost >= 5"),
+    "stratalog_replication_promised_fences_total": (_FOLLOWING, "stats.promised_fences == 1"),
+    "stratalog_replication_proven_copies_total": (_FOLLOWING, "stats.proven_copies > 0"),
     "stratalog_cold_read_corrupt_ranges_total": (_COLD_READER, "corrupt_ranges"),
     "stratalog_cold_read_expired_unread_blocks_total": (_COLD_READER, "expired_unread_blocks"),
     "stratalog_cold_read_hits_total": (_COLD_READER, "hits"),

@@ -59,7 +59,7 @@ class GatedMeta:
 
     async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
         asked = command
-        if isinstance(command, NodeCommand) and self.life is not None:
+        if isinstance(command, NodeCommand) and command.caller is None and self.life is not None:
             asked = replace(command, caller=self.life)
         return await self._pass(type(command), lambda: self.service.perform(asked, validate_only=validate_only))
 

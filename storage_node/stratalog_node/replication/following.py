@@ -16,7 +16,7 @@ from stratalog.machines.fetch_rounds import SegmentName
 from stratalog.machines.follower_events import Ask, FollowerLife, RangeRefused, Refusal, SegmentGone
 from stratalog.machines.segment_follower import SegmentFollower
 from stratalog.machines.token_bucket import TokenBucket
-from stratalog.model.commands import NodeCommand
+from stratalog.model.commands import NodeCommand, ReportReplica
 from stratalog.model.errors import Corrupt, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, TopicDeleted
@@ -33,6 +33,8 @@ from stratalog_node.task_set import TaskSet
 
 log = logger(__name__)
 
+CATCH_UP_BYTES_PER_S = 64 << 20
+"""What those may take together for whom nobody's acknowledgement waits: a fraction of what a leader serves."""
 _FOLLOWED = (SegmentState.ACTIVE, SegmentState.SEALING)
 
 
@@ -44,17 +46,23 @@ class Following:
         context: ShardContext,
         asker: Asker,
         *,
-        is_tail_whole: bool,
-        catch_up_bytes_per_s: float,
+        is_tail_whole: bool = True,
+        catch_up_bytes_per_s: float = CATCH_UP_BYTES_PER_S,
         steady_ms: Callable[[], int],
+        is_led: Callable[[SegmentKey], bool] = lambda key: False,
+        sealed: Callable[[Segment], None] = lambda segment: None,
     ) -> None:
-        """Blocking. `is_tail_whole`: the life before lost nothing that it confirmed. Raises: Corrupt, Unavailable."""
+        """Blocking. `is_tail_whole`: the life before lost nothing that it confirmed, as far as this node can tell: the
+        meta service knows more. `is_led`: this node writes it, or wrote it in this life. `sealed` hears of a copy that
+        is sealed and no longer followed. Raises: Corrupt, Unavailable."""
         self._context = context
         self._asker = asker
         self._is_tail_whole = is_tail_whole
         self._fences = FenceBook(context.layout.fences)
         self._catch_up = TokenBucket(catch_up_bytes_per_s, catch_up_bytes_per_s, steady_ms())
         self.steady_ms = steady_ms
+        self._is_led = is_led
+        self._sealed = sealed
         self.stats = ReplicationStats()
         self.replicas: dict[SegmentName, Replica] = {}
         self._opening: set[SegmentName] = set()
@@ -68,7 +76,9 @@ class Following:
         catalog = self._context.catalog
         catalog.on_change(self._on_change)
         for key in list(catalog.shard_keys()):
-            for segment in catalog.segments(key):
+            for segment in reversed(catalog.segments(key)):
+                if segment.state is SegmentState.SEALED:
+                    break  # as are all before it: of a hundred segments one or two are looked at
                 self._look(segment)
         self._tasks.start(self._flush_behind())
 
@@ -103,9 +113,10 @@ class Following:
             replica.hear(SegmentGone() if gone else record_of(segment))
             if replica.follower.life is FollowerLife.SEALED:
                 self._let_go(replica)
+                self._sealed(segment)
             return
         is_mine = self._asker.node_id in segment.replicas and segment.leader != self._asker.node_id
-        if is_mine and segment.state in _FOLLOWED and name not in self._opening:
+        if is_mine and segment.state in _FOLLOWED and name not in self._opening and not self._is_led(key):
             self._opening.add(name)
             self.start(self._open(name, key))
 
@@ -202,11 +213,12 @@ class Following:
         replica = self.replicas.get(SegmentName(*answer[:3]))
         if replica is None:
             return
-        if answer.error_code:
-            self.stats.refused_ranges += 1
         before = replica.copy.scan.position
         replica.take(node_id, answer)
-        self.stats.fetched_bytes += max(0, replica.copy.scan.position - before)
+        taken_bytes = max(0, replica.copy.scan.position - before)
+        self.stats.fetched_bytes += taken_bytes
+        if answer.error_code or taken_bytes < answer.records_bytes:
+            self.stats.refused_ranges += 1
 
     def _lost(self, node_id: int) -> None:
         """Who has another to ask turns to that one."""
@@ -226,6 +238,8 @@ class Following:
 
     async def tell(self, command: NodeCommand[Segment]) -> None:
         await self._context.meta.perform(command)
+        if isinstance(command, ReportReplica):
+            self.stats.proven_copies += 1
 
     async def _flush_behind(self) -> None:
         """With `flush.policy=replicated` nobody waits for the disk, but what a power cut may take is bounded."""

@@ -38,6 +38,7 @@ from stratalog.machines.restart_events import (
 )
 from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.machines.shard_restart import ShardRestart
+from stratalog.machines.shared_segments import is_shared
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.telemetry.logs import logger
@@ -153,10 +154,12 @@ class Recovery:
 
     async def _recover(self, shard: ShardLog, files: Iterable[SegmentKey], *, is_first: bool) -> None:
         catalog, key = self._context.catalog, shard.key
-        metadata = ShardMetadata(
-            tuple(catalog.segments(key)), catalog.log_start_offset(key), is_fsync=shard.rules.is_fsync
-        )
-        event: RestartEvent | None = FilesListed(metadata, frozenset(files), self._claims(key))
+        listed = catalog.segments(key)
+        # What is shared with other nodes is followed, whoever led it (`replication/`).
+        own = tuple(segment for segment in listed if not is_shared(listed, segment.epoch))
+        own_files = frozenset(file for file in files if not is_shared(listed, file.epoch))
+        metadata = ShardMetadata(own, catalog.log_start_offset(key), is_fsync=shard.rules.is_fsync)
+        event: RestartEvent | None = FilesListed(metadata, own_files, self._claims(key))
         opened = OpenedFiles(self._context, self._flusher, shard, self._checkpoints.get(key, {}))
         restart = self._restarts[key]
         try:

@@ -46,6 +46,7 @@ async def test_what_is_acknowledged_by_all_is_in_both_files_byte_for_byte(tmp_pa
             await rig.acknowledged(shard, b"%d" % number * 100, b"more")
         replica = await follower.replica_of(shard)
         assert replica.copy.end_offset == 100
+        assert follower.following.stats.followed_segments > 0
         assert is_copied(replica, rig, shard)
         assert shard.active is not None
         assert follower.following.stats.fetched_bytes == shard.active.size_bytes, "nothing came twice"
@@ -140,7 +141,7 @@ async def test_what_does_not_check_is_not_taken_and_asked_for_again(
         (shard,) = await led_shards(rig)
         monkeypatch.setattr(Replica, "take", take)
         await rig.acknowledged(shard, b"one")
-        assert damaged
+        assert damaged and follower.following.stats.refused_ranges == 1
         replica = await follower.replica_of(shard)
         assert is_copied(replica, rig, shard)
 
@@ -174,6 +175,7 @@ async def test_a_fence_is_on_the_disk_before_it_is_told_and_outlives_the_life(tm
         await eventually(lambda: rig.meta.calls[PromiseFence] > 0)
         (line,) = json.loads(follower.layout.fences.read_bytes())["fences"]
         assert line[1:] == [shard.key.shard, 0, 0, 1]
+        assert follower.following.stats.promised_fences == 1
         assert replica.follower.life is FollowerLife.PROMISED
         rig.append(shard, b"of the old leader")
         await follower.stop()
@@ -189,9 +191,10 @@ async def test_a_copy_at_its_end_is_proven_and_told(tmp_path: Path) -> None:
         (shard,) = await led_shards(rig)
         await rig.acknowledged(shard, b"one")
         replica = await follower.replica_of(shard)
-        assert shard.ask_roll(rig.clock.now_ms)
+        shard.ask_roll(rig.clock.now_ms)  # done once it is known who goes on
         await eventually(lambda: replica.follower.life in (FollowerLife.PROVEN, FollowerLife.SEALED))
         await eventually(lambda: has_reported(rig, replica) or replica.follower.life is FollowerLife.SEALED)
+        await eventually(lambda: follower.following.stats.proven_copies > 0)
 
 
 def has_reported(rig: LeadingRig, replica: Replica) -> bool:

@@ -1,0 +1,22 @@
+"""Which segments several nodes have a say in. Pure.
+
+What a start finds of one that is not sealed is no log of its own: it is followed, its copy offered or cut, as its
+record says (`machines/segment_follower.py`). One with a single replica goes on as on a node alone.
+Requires: segments oldest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratalog.model.segment import Segment
+
+
+def is_shared(segments: Sequence[Segment], epoch: int) -> bool:
+    """Of a shard's segments, that of this epoch; one that is not listed was rolled into behind the last one before."""
+    found: Segment | None = None
+    for segment in segments:
+        if segment.epoch > epoch:
+            break
+        found = segment
+    return found is not None and found.seal is None and len(found.replicas) > 1
