@@ -12,6 +12,7 @@ from typing import Final
 
 from stratalog.machines.internal_topics import refuse_internal, settings_to_create
 from stratalog.machines.placement import place
+from stratalog.machines.recovery_rule import ACKS_POLICY, is_quorum
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction
 from stratalog.model.commands import (
     AddShards,
@@ -92,6 +93,11 @@ def alter_topic(tx: TableTransaction, command: AlterTopic) -> Steps[Topic]:
             f"the settings of topic {topic.name!r} changed since they were read: read them again, then alter"
         )
     _check_settings(topic.name, command.settings)
+    if is_quorum(command.settings) is not is_quorum(topic.settings):
+        raise InvalidRequest(
+            f"topic {topic.name!r} keeps its {ACKS_POLICY}: what its segments have acknowledged rests on it, and "
+            "a recovery by the other rule could lose some; make a new topic"
+        )
     if command.shard_count is not None:
         _check_growth(topic, command.shard_count)
     shard_count = topic.shard_count if command.shard_count is None else command.shard_count

@@ -113,7 +113,8 @@ class TopicSettings(BaseModel):
     acks_policy: AcksPolicy = Field(
         default=AcksPolicy.ISR,
         description="What a write with acks=all waits for, and readers see: what every replica in sync has (isr), or "
-        "what most of the replicas have, whoever is in sync (quorum; min.insync.replicas is not asked then).",
+        "what most of the replicas have, whoever is in sync (quorum; min.insync.replicas is not asked then). "
+        "It stays as the topic was created with.",
     )
     message_timestamp_type: TimestampType = Field(
         description="Whether a record keeps its producer's timestamp or gets the time of the append.",

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stratalog.machines.recovery_rule import Waiting, decide
-from stratalog.model.commands import AdvanceLogStart, CreateTopic, ProposeIsr, RegisterNode, SealUnclean
+from stratalog.model.commands import AdvanceLogStart, AlterTopic, CreateTopic, ProposeIsr, RegisterNode, SealUnclean
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.ids import MAX_OFFSET, SegmentKey
 from stratalog.model.segment import Doubt, GapReason, GivenUp, Segment, SegmentState
@@ -250,6 +250,17 @@ def test_where_a_majority_acknowledges_a_majority_decides() -> None:
     assert waits_for(story, key, by_quorum=True) == (1, 2)
     ended = story.promise(key, 2, 4)
     assert (ended.end_offset, ended.handed.source, ended.handed.given_up) == (6, 3, ())
+
+
+def test_a_topic_keeps_the_rule_by_which_it_acknowledges() -> None:
+    """What a majority had acknowledged a member of the ISR need not have, and the other way round."""
+    for settings in (QUORUM, {}):
+        story, topic, _ = three_nodes(settings)
+        before = state_of(story.table)
+        with pytest.raises(InvalidRequest, match=r"keeps its acks\.policy"):
+            story.do(AlterTopic(topic.topic_id, {} if settings else QUORUM))
+        assert state_of(story.table) == before
+        story.do(AlterTopic(topic.topic_id, {**settings, "retention.ms": "1"}))
 
 
 def test_a_minority_waits_for_another_voice() -> None:

@@ -13,22 +13,27 @@ from stratalog.model.commands import (
     AddShards,
     AdvanceLogStart,
     AllocateProducerIds,
+    BeginRecovery,
     CommitParts,
+    CreateTopic,
     DeleteTopic,
+    PromiseFence,
     RegisterNode,
     ReleaseLock,
+    ReportReplica,
     RollSegment,
+    SealUnclean,
 )
 from stratalog.model.errors import AlreadyExists, DiskFull, Fenced, NotFound, OutcomeUnknown, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import Lock, NodeInfo, PartCommit, SegmentChanged, Snapshot, TopicChanged
+from stratalog.model.metadata import Life, Lock, NodeInfo, PartCommit, SegmentChanged, Snapshot, TopicChanged
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_meta import MetaService, writer
 from stratalog_meta.stores.memory import MemoryStore
 from support.failing_meta_store import FailingStore
-from support.meta_worlds import HandClock, MetaWorld, collect, part
+from support.meta_worlds import HandClock, MetaWorld, collect, part, seal_record
 from support.waiting import eventually
 
 
@@ -446,6 +451,25 @@ async def test_a_service_that_cannot_load_lets_go_of_the_store(
     await service.close()
 
 
+async def recover_two_copies_that_differ(world: MetaWorld) -> None:
+    """And give up what nobody promised."""
+    lives = []
+    for number in (8, 9):
+        told = await world.client.perform(RegisterNode(NodeInfo(number, f"disk-{number}", "host", 9092)))
+        lives.append(Life(number, told.node_epoch))
+    topic = await world.client.perform(CreateTopic("two", 1, 2))
+    segment = (await world.service.shard(ShardKey(topic.topic_id, 0))).segments[-1]
+    await world.client.perform(BeginRecovery(segment.key))
+    ended = await world.client.perform(SealUnclean(segment.key))
+    assert ended.end_offset == 0
+    for life in lives:
+        digest = bytes([life.node_id])
+        vote = PromiseFence(segment.key, 1, 0, 0, is_tail_whole=True, caller=life)
+        await world.client.perform(vote)
+        proof = seal_record(segment.key, 0, digest=digest)
+        await world.client.perform(ReportReplica(segment.key, proof, caller=life))
+
+
 async def test_every_metric_moves(world: MetaWorld, store: FailingStore) -> None:
     registry = MetricRegistry()
     registry.add("stratalog_meta", world.service.stats)
@@ -455,6 +479,7 @@ async def test_every_metric_moves(world: MetaWorld, store: FailingStore) -> None
         await world.topic("topic-1")
     with pytest.raises(NotFound):
         await collect(world.client.watch(version), 1)
+    await recover_two_copies_that_differ(world)
     store.refuses_after = 0
     with pytest.raises(DiskFull):
         await world.topic("refused")
