@@ -57,6 +57,12 @@ def _of(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trou
         count, wanted = len(segment.replicas), topic.replication_factor
         words = f"{count} of {wanted} replicas: start nodes, the next roll places the rest"
         yield Trouble(topic.name, segment.key, TroubleKind.TOO_FEW_REPLICAS, segment.replicas, None, words)
+    if is_active and segment.leader is not None and not _is_alive(segment.leader, nodes):
+        words = (
+            f"waits: node {segment.leader}, its only replica, is not alive: start it; if it is gone for good, "
+            "begin-recovery and then seal-unclean give up what it alone held"
+        )
+        yield Trouble(topic.name, segment.key, TroubleKind.NO_LEADER, (segment.leader,), None, words)
     if segment.handover is None and not segment.is_fenced:
         return
     if segment.is_fenced and (is_active or (segment.state is SegmentState.SEALING and segment.handed.source is None)):
@@ -78,9 +84,13 @@ def _waited_for(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> tuple
     decision = decide(
         segment,
         by_quorum=is_quorum(topic.settings),
-        is_alive=lambda node_id: node_id in nodes and nodes[node_id].is_alive,
+        is_alive=lambda node_id: _is_alive(node_id, nodes),
     )
     return decision.nodes if isinstance(decision, Waiting) else ()
+
+
+def _is_alive(node_id: int, nodes: dict[int, Node]) -> bool:
+    return node_id in nodes and nodes[node_id].is_alive
 
 
 def _why(segment: Segment, waited: tuple[int, ...], nodes: dict[int, Node]) -> str:
@@ -89,7 +99,7 @@ def _why(segment: Segment, waited: tuple[int, ...], nodes: dict[int, Node]) -> s
     for node_id in waited:
         if node_id in lost:
             said.append(f"node {node_id} began anew on an empty disk")
-        elif node_id not in nodes or not nodes[node_id].is_alive:
+        elif not _is_alive(node_id, nodes):
             said.append(f"node {node_id} is not alive")
         else:
             said.append(f"node {node_id} has not answered yet")

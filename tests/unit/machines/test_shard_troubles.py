@@ -42,6 +42,23 @@ def test_a_shard_without_a_leader_names_whom_it_waits_for_and_why() -> None:
     assert trouble.words.startswith("waits: node 1 is not alive, node 2 began anew on an empty disk: ")
 
 
+def test_a_shard_whose_only_replica_is_not_alive_is_told_and_can_be_given_up() -> None:
+    story = TableStory(nodes=2)
+    topic = story.topic()
+    key = story.active(topic).key
+    story.die(1)
+    (trouble,) = told(story)
+    assert (trouble.segment, trouble.kind, trouble.nodes) == (key, TroubleKind.NO_LEADER, (1,))
+    assert "its only replica, is not alive" in trouble.words
+    story.recover(key)
+    story.do(SealUnclean(key))
+    assert story.active(topic).leader == 2
+    kinds = [one.kind for one in told(story)]
+    assert kinds == [TroubleKind.NO_SOURCE, TroubleKind.GIVEN_UP]
+    story.is_heard(1)
+    assert story.promise(key, 1, 0).handed.source == 1
+
+
 def test_a_segment_that_ended_without_a_source_is_told_too() -> None:
     story, key = a_shard()
     story.roll(key, 10)
