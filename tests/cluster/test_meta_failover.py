@@ -148,7 +148,9 @@ async def test_a_leader_that_stops_in_order_hands_over_at_once(
     await asyncio.to_thread(leader.stop)
     await writer.wrote_more()
     await check(client, writer, follower)
-    assert writer.unknown == [], "what it was asked it answered before it went"
+    # What it had read it answered. A connection that it had not read yet was closed: nobody can tell the client so.
+    assert len(writer.unknown) <= 1
+    assert sum(meta.metric("stratalog_meta_leader_won_total") for meta in three_metas if meta.is_running) == 1
 
 
 async def test_one_member_of_etcd_less_ends_nothing(
