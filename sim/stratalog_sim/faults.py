@@ -40,8 +40,8 @@ class Faults:
     def __init__(self, world: SimulatedWorld) -> None:
         self._world = world
         self.is_over = False
-        self.kinds = _KINDS
         rng = world.rng
+        self.kinds = (*_KINDS, "wipe") if world.may_wipe else _KINDS
         # Some seeds are rough and some are nearly calm, so that long quiet runs are looked at too.
         self._pause_ms = rng.choice((300, 800, 2_000))
         self._usual = rng.choice((Weather(), Weather(0.01, 0.02, 0.05), Weather(0.05, 0.05, 0.2)))
@@ -96,7 +96,8 @@ class Faults:
             case "roll":
                 world.ask_roll(node_id)
             case "wipe":
-                world.wipe(node_id, down_ms=lasting_ms)
+                if world.wipe(node_id, down_ms=lasting_ms):
+                    self.kinds = _KINDS
         self._plan()
 
     def _partition(self, lasting_ms: int) -> None:

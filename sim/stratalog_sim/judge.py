@@ -21,7 +21,7 @@ from stratalog.model.commands import (
     ReplaceParts,
 )
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog.model.segment import GapReason, RemoteState, Segment, SegmentState
 from stratalog_sim.disk import Batch, Disk, digest_of
 from stratalog_sim.store import Store, Stored, StoredManifest
 
@@ -212,6 +212,9 @@ class Judge:
         entry = self.table.state.shards.get(shard)
         if truth is None or entry is None:
             return
+        for base_offset in given_up_by_leave(touched):
+            for batch in [b for b in truth.decided.values() if b.epoch == touched.epoch and b.end_offset > base_offset]:
+                self._excuse(truth, batch)
         ends = {one.epoch: one.end_offset for one in entry.segments.values() if one.end_offset is not None}
         for batch in truth.decided.values():
             end = ends.get(batch.epoch)
@@ -372,3 +375,8 @@ class Judge:
     def _segment_of(self, shard: ShardKey, epoch: int) -> Segment | None:
         entry = self.table.state.shards.get(shard)
         return entry.segments.get(epoch) if entry is not None else None
+
+
+def given_up_by_leave(segment: Segment) -> list[int]:
+    """From which offsets on the topic's policy let records be given up."""
+    return [one.base_offset for one in segment.handed.given_up if one.reason is GapReason.UNCLEAN]

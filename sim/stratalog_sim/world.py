@@ -90,6 +90,8 @@ class SimulatedWorld:
         )
         least = self.rng.choice((1, 1, 2)) if shape.replicas > 1 else 1
         self.policy = RollPolicy(120, 4_000, min_insync_replicas=least, lag_ms=1_500)
+        self.may_wipe = shape.nodes > 2 and self.rng.random() < 0.3
+        """One disk is replaced by a new one."""
         self.nodes: dict[int, NodeLife | None] = {}
         self._starts = 0
         self.producers: list[Producer] = []
@@ -160,11 +162,13 @@ class SimulatedWorld:
             self.disks[node_id].power_cut(self.rng)
             self.judge.lost_power(node_id)
 
-    def wipe(self, node_id: int, *, down_ms: int) -> None:
-        if self._end(node_id, down_ms):
-            self.say(f"node {node_id}: gets a new disk")
-            self.disks[node_id].wipe()
-            self.judge.lost_power(node_id)
+    def wipe(self, node_id: int, *, down_ms: int) -> bool:
+        if not self._end(node_id, down_ms):
+            return False
+        self.say(f"node {node_id}: gets a new disk")
+        self.disks[node_id].wipe()
+        self.judge.lost_power(node_id)
+        return True
 
     def stop(self, node_id: int, *, down_ms: int) -> None:
         node = self.nodes.get(node_id)
@@ -241,6 +245,8 @@ class SimulatedWorld:
             self.start_node(node_id)
         self.run(5_000, lambda: len(self.meta.table.state.nodes) == len(self.node_ids))
         settings = {"flush.policy": "fsync"} if self.is_fsync else {}
+        if self.may_wipe:
+            settings["uncleanSeal"] = "allow"  # what a disk held that is gone nobody can tell
         operator = Operator("operator", self.scheduler, self.network)
         self.network.join("operator", operator)
         operator.spawn(operator.make_topic(self.shape, settings))
