@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.model.commands import CreateTopic
+from stratalog.model.commands import BeginRecovery, CreateTopic
 from stratalog.settings.process import ProcessSettings
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
@@ -136,3 +136,21 @@ async def test_a_leader_that_was_restarted_leads_no_more_and_what_it_led_is_seal
 def led(node: StorageNode, shard: ShardLog) -> ShardLog | None:
     found = node.shards.get(shard.key)
     return found if found is not None and found.is_leader else None
+
+
+async def test_a_leader_that_is_deposed_while_it_runs_follows_and_its_copy_is_proven(pair: Pair) -> None:
+    leader, follower, shard = await pair.shard()
+    for number in range(5):
+        await append(shard, b"%d" % number)
+    assert shard.active is not None
+    key = shard.active.key
+    await pair.meta.service.perform(BeginRecovery(key))
+
+    def is_sealed() -> bool:
+        segment = follower.catalog.segment(key)
+        return segment is not None and segment.seal is not None and set(segment.local_nodes) == {1, 2}
+
+    await eventually(is_sealed)
+    await eventually(lambda: any(led(node, shard) is not None for node in (leader, follower)))
+    (goes_on,) = [found for node in (leader, follower) if (found := led(node, shard)) is not None]
+    assert await append(goes_on, b"later") == 5
