@@ -245,8 +245,9 @@ class Judge:
             file = disk.files.get(key)
             if node_id in self.in_doubt or seal.end_offset == seal.base_offset:
                 continue
-            if file is None and sealed.remote.state is RemoteState.COMPLETE:
-                continue  # a report that came late names again who has freed its copy since
+            if file is None and (sealed.remote.state is RemoteState.COMPLETE or disk.storage > 1):
+                # A report that came late names again who has freed its copy; what a new disk lacks is told later.
+                continue
             held = digest_of(file.whole(key)) if file is not None else None
             if held != seal.digest:
                 raise Broken("who is listed proved the digest", f"node {node_id} epoch {key.epoch}: {held!r}")
