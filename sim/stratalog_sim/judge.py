@@ -212,9 +212,9 @@ class Judge:
         entry = self.table.state.shards.get(shard)
         if truth is None or entry is None:
             return
-        for base_offset in given_up_by_leave(touched):
-            for batch in [b for b in truth.decided.values() if b.epoch == touched.epoch and b.end_offset > base_offset]:
-                self._excuse(truth, batch)
+        left = {one.epoch: min(given_up_by_leave(one)) for one in entry.segments.values() if given_up_by_leave(one)}
+        for batch in [b for b in truth.decided.values() if b.epoch in left and b.end_offset > left[b.epoch]]:
+            self._excuse(truth, batch)
         ends = {one.epoch: one.end_offset for one in entry.segments.values() if one.end_offset is not None}
         for batch in truth.decided.values():
             end = ends.get(batch.epoch)
