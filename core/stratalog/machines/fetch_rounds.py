@@ -167,6 +167,9 @@ class FetchRounds:
             self._tell_anew(name)
         for name in answer.refused:
             self._tell_anew(name)
+        if not answer.told:
+            # Who is out of the ISR and has everything is let in by its next fetch: rest, and it stays outside.
+            self._changed.update(dict.fromkeys(self._throttled))
 
     def _tell_anew(self, name: SegmentName) -> None:
         """The peer sends no more of it until it is told where this node is."""

@@ -216,6 +216,16 @@ def test_who_catches_up_waits_for_its_share_and_holds_up_nobody() -> None:
     assert not pair.rounds.waits_for_room
 
 
+def test_who_is_out_of_the_isr_says_again_where_it_is_though_nothing_moves() -> None:
+    """The leader lets a replica in when it fetches: one that has everything would never be heard again."""
+    pair = Pair()
+    pair.follow(name_of(1), name_of(2))
+    pair.answer()
+    pair.want(name_of(1), is_throttled=True)  # it was taken out of the ISR
+    pair.answer()
+    assert pair.line[-1].asks == ((name_of(1), 0),)
+
+
 def test_what_found_no_room_in_an_answer_comes_first_in_the_next() -> None:
     session = FetchSession(9)
     session.take(0, 0, [(name_of(shard), 0) for shard in range(4)], ())
