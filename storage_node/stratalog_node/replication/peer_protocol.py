@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 _SIZE_BYTES = 4
 _FIRST_BYTES = 64 << 10
@@ -24,8 +25,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods, not by its class
 
     def send(self, frame: bytes) -> None:
         if self._transport is not None:

@@ -1,58 +1,43 @@
-"""Answers of a peer as they come off a socket: in any pieces, one buffer, and no more of it than was asked for."""
+"""A connection to another node's port, on the loop of the tests and on the one that nodes run on."""
 
 from __future__ import annotations
 
-import random
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import uvloop
 
 from stratalog_node.replication.peer_protocol import PeerProtocol
 
-
-class Wire:
-    def __init__(self, most_bytes: int = 1 << 20) -> None:
-        self.frames: list[bytes] = []
-        self.reasons: list[str] = []
-        self.protocol = PeerProtocol(most_bytes, lambda frame: self.frames.append(bytes(frame)), self.reasons.append)
-
-    def receive(self, data: bytes) -> None:
-        while data:
-            buffer = self.protocol.get_buffer(-1)
-            size = min(len(buffer), len(data))
-            assert size, "a buffer without room"
-            buffer[:size] = data[:size]
-            self.protocol.buffer_updated(size)
-            data = data[size:]
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
-def framed(body: bytes) -> bytes:
-    return len(body).to_bytes(4, "big") + body
+async def _answer_in_kind(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)
+    writer.close()
 
 
-def test_frames_come_whole_however_they_were_cut() -> None:
-    for seed in range(30):
-        dice = random.Random(seed)
-        bodies = [dice.randbytes(dice.choice([1, 7, 1_000, 70_000, 300_000])) for _ in range(6)]
-        stream = b"".join(map(framed, bodies))
-        wire = Wire()
-        while stream:
-            size = dice.choice([1, 3, 4, 1_000, 100_000])
-            wire.receive(stream[:size])
-            stream = stream[size:]
-        assert wire.frames == bodies
+async def _asked(frames: list[bytes]) -> list[bytes]:
+    """What comes back from a peer that answers with what it was sent."""
+    server = await asyncio.start_server(_answer_in_kind, "127.0.0.1", 0)
+    answers: asyncio.Queue[bytes] = asyncio.Queue()
+    lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    protocol = PeerProtocol(1 << 20, lambda frame: answers.put_nowait(bytes(frame)), lost.set_result)
+    await asyncio.get_running_loop().create_connection(lambda: protocol, *server.sockets[0].getsockname())
+    for frame in frames:
+        protocol.send(len(frame).to_bytes(4, "big") + frame)
+    async with asyncio.timeout(10):
+        found = [await answers.get() for _ in frames]
+        protocol.close("all was answered")
+        assert await lost == "all was answered"
+    server.close()
+    return found
 
 
-def test_a_size_beyond_what_was_asked_for_gets_no_memory() -> None:
-    for size in (101, 2**31 - 1, 2**32 - 1, 0):
-        wire = Wire(most_bytes=100)
-        wire.receive(size.to_bytes(4, "big"))
-        assert len(wire.reasons) == 1 and not wire.frames
-
-
-def test_an_answer_that_cannot_be_used_ends_the_connection_and_nothing_else() -> None:
-    wire = Wire()
-
-    def refuse(frame: memoryview) -> None:
-        raise ValueError("nonsense")
-
-    wire.protocol._on_frame = refuse
-    wire.receive(framed(b"x"))
-    assert wire.reasons == ["an answer that cannot be used: nonsense"]
+@pytest.mark.parametrize("make_loop", LOOPS.values(), ids=LOOPS)
+def test_frames_go_out_and_come_in_on_either_loop(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    frames = [b"small", bytes(200_000), b"behind a large one"]
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        assert runner.run(_asked(frames)) == frames
