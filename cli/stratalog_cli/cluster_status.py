@@ -1,0 +1,149 @@
+"""What `stratalog cluster status` tells: each part, what it says of itself, how it ended, and what the shards lack."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from pydantic import BaseModel
+
+from stratalog.admin_api.client import AdminClient
+from stratalog.admin_api.wording import human_duration, stopped_lines
+from stratalog.model.errors import StratalogError
+from stratalog.telemetry.logs import without_secrets
+from stratalog_cli.cluster_control import NobodyRuns, ask
+from stratalog_cli.cluster_directory import ClusterDirectory
+from stratalog_cli.cluster_health import Health, all_health, troubles
+from stratalog_cli.cluster_plan import Part, Plan, Role
+from stratalog_cli.output import print_fields, print_table
+from stratalog_cli.say import say
+
+_LOOK_S = 5.0
+
+
+class PartStatus(BaseModel):
+    name: str
+    role: Role
+    state: str
+    """`ready`, `starting`, `not ready`; down: `ended` (by itself), `stopped` (told to)."""
+    words: str
+    """What it says of itself, or how it ended."""
+    leads: bool | None
+    pid: int | None
+    since_ms: int | None
+    """When it was started, or ended."""
+    addresses: dict[str, str]
+    log: str
+    log_tail: list[str]
+    """The last lines of one that ended by itself."""
+
+
+class ClusterStatus(BaseModel):
+    data: str
+    is_running: bool
+    bootstrap: str
+    store: str
+    bucket: str | None
+    parts: list[PartStatus]
+    stopped_shards: list[str]
+    """Shards that take no writes, as their nodes say it."""
+    troubles: list[dict[str, Any]] | None
+    """What of the shards needs an eye, as `GET /v1/troubles` of the meta service tells it; null when nobody answers."""
+
+
+def read_status(directory: ClusterDirectory) -> ClusterStatus:
+    """Raises NotFound, InvalidRequest. A part that does not answer is an answer."""
+    plan, _ = directory.read()
+    state: dict[str, Any] = {"alive": {}, "ends": {}}
+    is_running = True
+    try:
+        state = ask(directory.path, {"do": "state"}, say, timeout_s=_LOOK_S)
+    except NobodyRuns:
+        is_running = False
+    alive = [part for part in plan.parts if part.name in state["alive"]]
+    health = all_health(alive)
+    return ClusterStatus(
+        data=str(directory.path),
+        is_running=is_running,
+        bootstrap=plan.bootstrap,
+        store=plan.choices.store,
+        bucket=None if plan.choices.bucket is None else without_secrets(plan.choices.bucket),
+        parts=[_part(part, directory, state, health.get(part.name)) for part in plan.parts],
+        stopped_shards=_stopped_shards(plan, health),
+        troubles=troubles([part for part in alive if part.role is Role.META]),
+    )
+
+
+def _part(part: Part, directory: ClusterDirectory, state: dict[str, Any], health: Health | None) -> PartStatus:
+    life, end = state["alive"].get(part.name), state["ends"].get(part.name)
+    told: dict[str, Any] = {"state": "stopped", "words": "does not run", "pid": None, "since_ms": None, "log_tail": []}
+    if life is not None and health is not None:
+        word = "ready" if health.is_well else "not ready" if life["is_ready"] else "starting"
+        told |= {"state": word, "words": health.words, "pid": life["pid"], "since_ms": life["started_ms"]}
+    elif end is not None:
+        told |= {"words": end["how"], "since_ms": end["at_ms"]}
+        if not end["was_asked"]:
+            told |= {"state": "ended", "log_tail": end["log_tail"]}
+    leads = None if health is None else health.leads
+    places = {"addresses": dict(part.addresses), "log": str(directory.log_of(part))}
+    return PartStatus.model_validate({"name": part.name, "role": part.role, "leads": leads} | told | places)
+
+
+def _stopped_shards(plan: Plan, health: dict[str, Health]) -> list[str]:
+    lines = []
+    for part in plan.of(Role.NODE):
+        if part.name in health and health[part.name].words != "does not answer":
+            try:
+                status = AdminClient(part.addresses["admin"], timeout_s=_LOOK_S).status()
+            except StratalogError:
+                continue
+            lines += [f"{part.name}: {line}" for line in stopped_lines(status)]
+    return lines
+
+
+# As a table -----------------------------------------------------------------------------------------------------------
+def print_status(told: ClusterStatus) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    fields = [
+        ("cluster", f"{told.data}{'' if told.is_running else ' (does not run)'}"),
+        ("bootstrap", told.bootstrap),
+        ("metadata", told.store),
+        ("object store", told.bucket or "none"),
+    ]
+    print_fields(fields)
+    rows = [
+        (
+            part.name,
+            part.state,
+            "leads" if part.leads else "",
+            "" if part.pid is None else str(part.pid),
+            "" if part.since_ms is None else human_duration((now_ms - part.since_ms) // 1000),
+            ", ".join(f"{what} {address}" for what, address in part.addresses.items()),
+            "" if part.words == part.state else part.words,
+        )
+        for part in told.parts
+    ]
+    columns = ("part", "state", "", "#pid", "#for", "addresses", "says")
+    print_table(columns, rows, give_up=("addresses", "#pid"))
+    for part in told.parts:
+        if part.state == "ended":
+            say(f"{part.name} ended ({part.words}); the end of {part.log}:")
+            for line in part.log_tail:
+                say(f"  {line}")
+            say(f"  next: stratalog cluster start --data {told.data} --part {part.name}\n")
+    for line in told.stopped_shards:
+        say(line)
+    for trouble in told.troubles or ():
+        say(trouble_line(trouble))
+    if told.troubles == [] and not told.stopped_shards:
+        say("All shards are led, and have the replicas they ask for.")
+    elif told.troubles is None and told.is_running:
+        say("No meta service answers: what the shards lack is not known.")
+
+
+def trouble_line(trouble: dict[str, Any]) -> str:
+    segment = trouble.get("segment") or {}
+    return (
+        f"{trouble.get('topic')}-{segment.get('shard')} (segment {segment.get('epoch')}): {trouble.get('kind')}: "
+        f"{trouble.get('words')}"
+    )

@@ -1,0 +1,236 @@
+"""Who runs a cluster starts its parts in order, ends them in order, leaves nobody behind. The parts are pretended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.model.errors import Conflict, NotFound, Unavailable
+from stratalog_cli.cluster_control import ControlServer, NobodyRuns, ask
+from stratalog_cli.cluster_directory import ClusterDirectory
+from stratalog_cli.cluster_plan import Asked, Plan, Programs, first_plan
+from stratalog_cli.cluster_starter import Starter
+from support.waiting import eventually, eventually_sync
+
+PRETENDED = Path(__file__).parents[2] / "support" / "pretended_part.py"
+
+
+def free_block() -> int:
+    """A port with 99 free ones behind it, as far as the parts of these tests use them."""
+    for base in range(12_000 + os.getpid() % 100 * 200, 32_000, 100):
+        try:
+            for port in (base, base + 1, base + 20, base + 21, base + 40, base + 50):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            return base
+        except OSError:
+            continue
+    raise RuntimeError("no free block of ports")
+
+
+class Stage:
+    """A cluster of two pretended nodes and a pretended meta service."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.directory = ClusterDirectory(folder / "cluster")
+        self.plan = first_plan(Asked(nodes=2, port_base=free_block()), has_etcd=False)
+        self.said: list[str] = []
+        self.warned: list[str] = []
+        self.starter = self.new_starter(self.plan)
+
+    def new_starter(self, plan: Plan) -> Starter:
+        programs = Programs((sys.executable, "-S", str(PRETENDED), str(self.folder)), None)
+        return Starter(self.directory, plan, programs, dict(os.environ), self.warned.append)
+
+    def lets(self, name: str, what: str) -> None:
+        (self.folder / f"{name}.does").write_text(what)
+
+    @property
+    def story(self) -> list[str]:
+        path = self.folder / "story"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def pids(self) -> dict[str, int | None]:
+        told = json.loads((self.directory.path / "cluster.json").read_text())
+        return {part["name"]: part["pid"] for part in told["parts"]}
+
+    async def asks(self, **request: object) -> Any:
+        return await asyncio.to_thread(ask, self.directory.path, request, self.said.append, timeout_s=30)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Starter]:
+        await self.directory.hold()
+        try:
+            async with ControlServer(self.directory.path, self.starter.answer):
+                try:
+                    await self.starter.start_all(self.said.append)
+                    yield self.starter
+                finally:
+                    await self.starter.stop_all()
+        finally:
+            self.directory.release()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+async def test_the_meta_service_is_ready_before_the_nodes_begin_and_ends_after_them(stage: Stage) -> None:
+    async with stage.running():
+        assert [line.split()[0] for line in stage.said] == ["meta-1", "node-1", "node-2"]
+        assert None not in stage.pids().values()
+    assert stage.story[0] == "meta-1 began" and stage.story[-1] == "meta-1 ended"
+    assert sorted(stage.story[1:3]) == ["node-1 began", "node-2 began"]
+    assert set(stage.pids().values()) == {None}
+
+
+async def test_a_start_that_fails_half_way_ends_what_it_started_and_shows_the_log(stage: Stage) -> None:
+    stage.lets("node-2", "fail")
+    with pytest.raises(Unavailable, match=r"node-2 ended before it was ready \(exit code 1\)[^$]*the moon is full"):
+        async with stage.running():
+            raise AssertionError("it did not start")
+    assert set(stage.pids().values()) == {None}
+    assert [line for line in stage.story if line.endswith("ended")][-1] == "meta-1 ended"
+
+
+async def test_a_part_that_dies_stays_down_until_it_is_started_again(stage: Stage) -> None:
+    async with stage.running():
+        pid = stage.pids()["node-1"]
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await eventually(lambda: stage.pids()["node-1"] is None)
+        end = (await stage.asks(do="state"))["ends"]["node-1"]
+        assert (end["how"], end["was_asked"]) == ("killed by SIGKILL", False)
+        assert end["log_tail"] == ["stratalog ready: as it were"]
+        assert any("cluster start --data" in line and "--part node-1" in line for line in stage.warned)
+        await stage.asks(do="start-part", part="node-1")
+        assert stage.pids()["node-1"] not in (None, pid)
+        assert "node-1" not in (await stage.asks(do="state"))["ends"]
+
+
+async def test_a_part_is_stopped_and_a_node_added_by_whoever_asks(stage: Stage) -> None:
+    async with stage.running():
+        await stage.asks(do="stop-part", part="node-2")
+        assert stage.said[-1] == "node-2 ended (in order)"
+        assert (await stage.asks(do="state"))["ends"]["node-2"]["was_asked"]
+        with pytest.raises(Conflict, match="node-1 runs already"):
+            await stage.asks(do="start-part", part="node-1")
+        with pytest.raises(NotFound, match="no part 'x'"):
+            await stage.asks(do="stop-part", part="x")
+        told = await stage.asks(do="add-node")
+        assert told["bootstrap"].count(",") == 2 and stage.pids()["node-3"] is not None
+    again = ClusterDirectory(stage.directory.path).read()[0]
+    assert [part.name for part in again.parts] == ["meta-1", "node-1", "node-2", "node-3"]
+
+
+async def test_a_stop_from_elsewhere_returns_when_all_have_ended(stage: Stage) -> None:
+    async with stage.running() as starter:
+        asking = asyncio.create_task(stage.asks(do="stop"))
+        await starter.stopping.wait()
+        await starter.stop_all()
+        await asking
+        assert set(stage.pids().values()) == {None}
+        assert stage.said[-1] == "meta-1 ended (in order)"
+    with pytest.raises(NobodyRuns):
+        await stage.asks(do="state")
+
+
+async def test_a_part_that_does_not_hear_is_killed_when_somebody_is_in_a_hurry(stage: Stage) -> None:
+    stage.lets("node-1", "deaf")
+    async with stage.running() as starter:
+        starter.hurry.set()
+    assert any("node-1 is killed" in line for line in stage.warned)
+    assert set(stage.pids().values()) == {None}
+
+
+async def test_a_part_that_was_paused_ends_with_the_others(stage: Stage) -> None:
+    async with stage.running():
+        os.kill(stage.pids()["node-1"] or 0, signal.SIGSTOP)
+    assert "node-1 ended" in stage.story
+
+
+async def test_a_stop_while_a_part_starts_ends_the_start(stage: Stage) -> None:
+    stage.lets("node-1", "hang")
+    stop = asyncio.get_running_loop().create_task(eventually(lambda: "node-1 began" in stage.story))
+    stop.add_done_callback(lambda _: stage.starter.stopping.set())
+    with pytest.raises(Unavailable, match="the start was ended before node-1 was ready"):
+        async with stage.running():
+            raise AssertionError("it did not start")
+    assert "meta-1 ended" in stage.story
+
+
+async def test_an_address_that_is_taken_is_named_before_anything_is_made(stage: Stage) -> None:
+    address = stage.plan.part("node-2").addresses["admin"]
+    with (
+        socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))),
+        pytest.raises(Unavailable, match=rf"{address} for admin of node-2 .*or choose .*--port-base"),
+    ):
+        async with stage.running():
+            raise AssertionError("it did not start")
+    assert stage.story == [] and not stage.directory.exists
+
+
+async def test_a_directory_is_held_by_one_and_as_long_as_a_part_of_it_lives(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog_cli.cluster_directory._LOCK_WAIT_S", 0.1)
+    second = ClusterDirectory(stage.directory.path)
+    async with stage.running():
+        with pytest.raises(Conflict, match="parts of an earlier run"):
+            await second.hold()
+        second.release()
+    await second.hold()
+    second.release()
+
+
+async def test_a_socket_is_reached_however_long_the_directory_is_called(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.directory = ClusterDirectory(tmp_path / ("long" * 30) / "cluster")
+    stage.starter = stage.new_starter(replace(stage.plan, parts=stage.plan.parts[:1]))
+    async with stage.running():
+        assert "meta-1" in (await stage.asks(do="state"))["alive"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own promise")
+def test_when_the_one_who_runs_it_is_killed_nobody_is_left(stage: Stage) -> None:
+    program = (
+        "import sys; from pathlib import Path; from stratalog_cli.cluster_directory import ClusterDirectory as D\n"
+        "from stratalog_cli.cluster_plan import Asked, Programs, first_plan\n"
+        "from stratalog_cli.cluster_run import run_cluster\n"
+        f"plan = first_plan(Asked(2, {stage.plan.choices.ports.kafka}), has_etcd=False)\n"
+        f"programs = Programs((sys.executable, '-S', {str(PRETENDED)!r}, {str(stage.folder)!r}), None)\n"
+        f"run_cluster(D(Path({str(stage.directory.path)!r})), plan, programs)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().decode() for _ in range(4)]
+        assert lines[-1].startswith("ready bootstrap=127.0.0.1:"), lines
+        pids = [pid for pid in stage.pids().values() if pid is not None]
+        assert len(pids) == 3 and all(os.path.exists(f"/proc/{pid}") for pid in pids)
+    finally:
+        process.kill()
+        process.communicate()
+    eventually_sync(lambda: not any(_lives(pid) for pid in pids))
+    assert not [line for line in stage.story if line.endswith("ended")], "they are killed, not told"
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
