@@ -30,6 +30,7 @@ from support.serve_rig import ServeRig
 from support.waiting import eventually
 
 NODE_ID = 2
+DEFAULTS = {"flush_interval_ms": 3_600_000, "replica_catchup_bytes_per_second": 1 << 30}
 
 
 class LeadingRig(ServeRig):
@@ -52,7 +53,7 @@ class FollowerRig:
     def __init__(self, leader: ServeRig, root: Path, **settings: Any) -> None:
         self.leader = leader
         self.layout = NodeLayout(root)
-        self.settings = ProcessSettings(**({"flush_interval_ms": 3_600_000} | settings))
+        self.settings = ProcessSettings(**(DEFAULTS | settings))
         self.catalog: Catalog
         self.following: Following
         self._watch: asyncio.Task[None] | None = None
@@ -89,7 +90,6 @@ class FollowerRig:
             self.context,
             Asker(NODE_ID, registered.token),
             is_tail_whole=is_tail_whole,
-            catch_up_bytes_per_s=1 << 30,
             steady_ms=steady_ms,
         )
         self.following.begin()

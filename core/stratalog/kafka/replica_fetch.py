@@ -149,7 +149,7 @@ def _decode_fetch(frame: memoryview, position: int, room: int) -> ReplicaFetch:
 def _take(room: int, count: int) -> int:
     count += 1  # a topic without partitions takes room, too
     if count > room:
-        raise MalformedFrame("more segments in one Fetch than there are here: name those that exist, and each once")
+        raise MalformedFrame("more segments in one Fetch, or its answer, than there can be: name each once")
     return room - count
 
 
@@ -201,24 +201,27 @@ def encode_replica_answer(
     return [_REPLY_HEAD.pack(size, correlation_id, 0, 0, error_code, session_id), *out]
 
 
-def decode_replica_answer(frame: memoryview) -> tuple[int, ReplicaAnswer]:
+def decode_replica_answer(frame: memoryview, most_segments: int = MAX_PARTITIONS) -> tuple[int, ReplicaAnswer]:
     """Correlation id and answer; `frame` begins after the size prefix, and the records are views of it.
 
-    Raises: MalformedFrame."""
+    Raises: MalformedFrame, also for more than `most_segments`."""
     try:
         (correlation_id,) = _I32.unpack_from(frame)
         position = skip_tags(frame, 4)
         _, error_code, session_id = struct.unpack_from(">ihi", frame, position)
-        return correlation_id, ReplicaAnswer(error_code, session_id, list(_segments(frame, position + 10)))
+        return correlation_id, ReplicaAnswer(
+            error_code, session_id, list(_segments(frame, position + 10, most_segments))
+        )
     except (struct.error, IndexError, ValueError) as error:
         raise MalformedFrame(f"answer to Fetch v{VERSION}, frame of {len(frame)} bytes: {error}: close it") from error
 
 
-def _segments(frame: memoryview, position: int) -> Iterator[SegmentAnswer[memoryview]]:
+def _segments(frame: memoryview, position: int, room: int) -> Iterator[SegmentAnswer[memoryview]]:
     topics, position = _count(frame, position)
     for _ in range(topics):
         topic_id, position = _uuid(frame, position)
         entries, position = _count(frame, position)
+        room = _take(room, entries)
         for _ in range(entries):
             shard, error, high_watermark, _, log_start, aborted, _ = _FIXED.unpack_from(frame, position)
             if aborted > 1:

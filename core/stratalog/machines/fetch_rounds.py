@@ -104,6 +104,7 @@ class FetchRounds:
         "rounds_sent",
         "session_epoch",
         "session_id",
+        "throttled_bytes",
     )
 
     def __init__(self, catch_up: TokenBucket, *, most_asks: int = 2_000) -> None:
@@ -121,6 +122,8 @@ class FetchRounds:
         self.in_flight = 0
         self.rounds_sent = 0
         self.asks_sent = 0
+        self.throttled_bytes = 0
+        """That came for what is throttled."""
 
     def step(self, event: RoundsEvent, now_ms: float) -> list[SendRound]:
         match event:
@@ -164,6 +167,7 @@ class FetchRounds:
         for name, size_bytes in answer.told:
             if name in self._throttled:
                 self._catch_up.take(size_bytes, now_ms)
+                self.throttled_bytes += size_bytes
             self._tell_anew(name)
         for name in answer.refused:
             self._tell_anew(name)
@@ -229,6 +233,14 @@ class FetchRounds:
     def has_wants(self) -> bool:
         """Whether anything is asked of the peer."""
         return bool(self._wanted)
+
+    def wants(self, name: SegmentName) -> bool:
+        return name in self._wanted
+
+    @property
+    def named(self) -> int:
+        """How many segments the peer may have been told of."""
+        return len(self._wanted) + len(self._told)
 
     @property
     def waits_for_room(self) -> bool:

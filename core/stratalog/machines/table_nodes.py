@@ -15,6 +15,7 @@ from stratalog.machines.table_lives import begin_life, end_life, resume_life
 from stratalog.machines.table_locks import end_leases
 from stratalog.machines.table_records import NodeEntry
 from stratalog.machines.table_state import Steps, TableTransaction
+from stratalog.model.addresses import LAST_PORT, is_host
 from stratalog.model.commands import NoteLives, RegisterNode
 from stratalog.model.errors import Fenced, InvalidRequest
 from stratalog.model.metadata import Life, Registration, life_name
@@ -31,8 +32,10 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
     node = command.node
     if not 0 <= node.node_id <= _MAX_INT32:
         raise InvalidRequest(f"node id {node.node_id} is not between 0 and {_MAX_INT32}: choose another node.id")
-    if not node.storage_id or not node.host or not 0 < node.port < 65536:
-        raise InvalidRequest(f"node {node.node_id} must name its storage id, host and port, not {node}")
+    if not node.storage_id or not is_host(node.host) or not 0 < node.port <= LAST_PORT:
+        raise InvalidRequest(
+            f"node {node.node_id} must name its storage id, and a host and port that others connect to, not {node}"
+        )
     check_names(
         f"node {node.node_id}", (node.storage_id, node.host, node.rack or "", command.start_id, command.boot_id)
     )

@@ -7,6 +7,8 @@ from typing import Final
 
 LAST_PORT: Final = 65_535
 
+_LONGEST_NAME: Final = 253
+_LONGEST_LABEL: Final = 63
 _HOST: Final = re.compile(r"[^\s:/@\[\]?#,]+")
 _IPV6: Final = re.compile(r"[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(%[\w.-]+)?")
 _NAME: Final = re.compile(r"[\w-]+(\.[\w-]+)*\.?", re.ASCII)
@@ -39,6 +41,12 @@ def parse_address(text: str) -> tuple[str, int]:
 def is_name(host: str) -> bool:
     """Whether this may be a host's name, or an IPv4 address."""
     return _NAME.fullmatch(host) is not None
+
+
+def is_host(host: str) -> bool:
+    """Whether this may be a host that one connects to: a name that DNS can hold, or an address without brackets."""
+    is_short = len(host) <= _LONGEST_NAME and all(len(label) <= _LONGEST_LABEL for label in host.split("."))
+    return (is_name(host) and is_short) or (len(host) <= _LONGEST_NAME and _IPV6.fullmatch(host) is not None)
 
 
 def is_anywhere(host: str) -> bool:

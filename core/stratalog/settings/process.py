@@ -82,6 +82,13 @@ class ProcessSettings(BaseModel):
         description="A follower that has not reached, for so long, where its leader's end was is not in sync any more. "
         "One whose lease is over is not waited for at all.",
     )
+    replica_catchup_bytes_per_second: int = Field(
+        default=64 * MIB,
+        ge=64 * KIB,
+        le=1_024 * GIB,
+        description="Most bytes per second that this node takes for all copies together that are out of the ISR or "
+        "made anew: nobody's acknowledgement waits for these. What is in the ISR is not limited.",
+    )
     auto_create_topics_enable: bool = Field(
         default=True,
         description="Create a topic when a client first asks for its metadata and allows it.",

@@ -33,8 +33,6 @@ from stratalog_node.task_set import TaskSet
 
 log = logger(__name__)
 
-CATCH_UP_BYTES_PER_S = 64 << 20
-"""What those may take together for whom nobody's acknowledgement waits: a fraction of what a leader serves."""
 _FOLLOWED = (SegmentState.ACTIVE, SegmentState.SEALING)
 
 
@@ -47,7 +45,6 @@ class Following:
         asker: Asker,
         *,
         is_tail_whole: bool = True,
-        catch_up_bytes_per_s: float = CATCH_UP_BYTES_PER_S,
         steady_ms: Callable[[], int],
         is_led: Callable[[SegmentKey], bool] = lambda key: False,
         sealed: Callable[[Segment], None] = lambda segment: None,
@@ -59,7 +56,8 @@ class Following:
         self._asker = asker
         self._is_tail_whole = is_tail_whole
         self._fences = FenceBook(context.layout.fences)
-        self._catch_up = TokenBucket(catch_up_bytes_per_s, catch_up_bytes_per_s, steady_ms())
+        rate = context.settings.replica_catchup_bytes_per_second
+        self._catch_up = TokenBucket(rate, rate, steady_ms())
         self.steady_ms = steady_ms
         self._is_led = is_led
         self._sealed = sealed
@@ -209,16 +207,17 @@ class Following:
         node = self._context.catalog.node(node_id)
         return (node.host, node.port) if node is not None else None
 
-    def _take(self, node_id: int, answer: SegmentAnswer[memoryview]) -> None:
+    def _take(self, node_id: int, answer: SegmentAnswer[memoryview]) -> int:
         replica = self.replicas.get(SegmentName(*answer[:3]))
         if replica is None:
-            return
+            return 0
         before = replica.copy.scan.position
         replica.take(node_id, answer)
         taken_bytes = max(0, replica.copy.scan.position - before)
         self.stats.fetched_bytes += taken_bytes
         if answer.error_code or taken_bytes < answer.records_bytes:
             self.stats.refused_ranges += 1
+        return taken_bytes
 
     def _lost(self, node_id: int) -> None:
         """Who has another to ask turns to that one."""

@@ -2,16 +2,23 @@
 
 What is asked is gathered within a turn of the loop and sent at its end. A connection that ends is made anew, after ever
 longer pauses; a round that is not answered in time ends its connection. Lives on the event loop.
+
+Nothing that a peer says or is said to be ends more than its connection, and none of it is asked for without a pause:
+answers come one for each round and in their order, name no more segments than were asked for, and one that comes at
+once and brings nothing makes the next round wait.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.replica_fetch import (
+    ReplicaAnswer,
     ReplicaFetch,
     SegmentAnswer,
     SegmentAsk,
@@ -43,6 +50,8 @@ _SEGMENT_BYTES = 1 << 20
 _MAX_WAIT_MS = 500
 _CATCH_UP_S = 0.05
 """How often who waits for its share of catching up looks again."""
+_VAIN_S = 0.02
+_LONGEST_VAIN_S = 1.0
 _SESSION_ENDED = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
 
@@ -60,15 +69,15 @@ class Peer:
         node_id: int,
         asker: Asker,
         address: Callable[[], tuple[str, int] | None],
-        take: Callable[[int, SegmentAnswer[memoryview]], None],
+        take: Callable[[int, SegmentAnswer[memoryview]], int],
         lost: Callable[[int], None],
         catch_up: TokenBucket,
         stats: ReplicationStats,
         steady_ms: Callable[[], int],
         largest_batch_bytes: int,
     ) -> None:
-        """`take` is given each segment's answer, whose bytes are good until it returns; `lost` hears that what was
-        asked may not be answered."""
+        """`take` is given each segment's answer, whose bytes are good until it returns, and says how many of them are
+        of use; `lost` hears that what was asked may not be answered."""
         self.node_id = node_id
         self._asker = asker
         self._address = address
@@ -85,6 +94,18 @@ class Peer:
         self._is_due = False
         self._deadline: asyncio.TimerHandle | None = None
         self._correlation_id = 0
+        self._sent: deque[tuple[int, int]] = deque()
+        """Correlation id and time of each round that is not answered."""
+        self._first_of_session = 0
+        self._most_named = 0
+        """Segments that this connection's peer may name."""
+        self._rounds_answered = 0
+        self._vain = 0
+        """Rounds in a row that were answered at once, with nothing."""
+        self._resting: asyncio.TimerHandle | None = None
+        self._is_closing = False
+        self._trouble: str | None = None
+        """Why it is not reached, as it was logged."""
 
     # What is asked --------------------------------------------------------------------------------------------------
     def want(self, name: SegmentName, offset: int, *, is_throttled: bool) -> None:
@@ -106,6 +127,15 @@ class Peer:
             if self._task is None and self._rounds.has_wants:
                 self._task = self._loop.create_task(self._stay_connected())
             return
+        if self._resting is not None:
+            return
+        try:
+            self._send_rounds(self._protocol)
+        except Exception as fault:  # a round that was noted and not sent would be waited for without an end
+            log.error("a round cannot be sent", node=self.node_id, exc_info=True)
+            self._protocol.close(f"a fault in the node, see its log: {fault}")
+
+    def _send_rounds(self, protocol: PeerProtocol) -> None:
         for round_ in self._rounds.step(TurnEnded(), self._steady_ms()):
             self._correlation_id += 1
             request = ReplicaFetch(
@@ -119,7 +149,9 @@ class Peer:
                 list(round_.forgotten),
             )
             frame = encode_replica_fetch(self._correlation_id, f"node-{self._asker.node_id}", request)
-            self._protocol.send(frame)
+            self._sent.append((self._correlation_id, self._steady_ms()))
+            self._most_named = max(self._most_named, self._rounds.named)
+            protocol.send(frame)
             self._await_answer()
         if self._rounds.waits_for_room:
             self._loop.call_later(_CATCH_UP_S, self.soon)
@@ -132,63 +164,118 @@ class Peer:
 
     # The connection -------------------------------------------------------------------------------------------------
     async def _stay_connected(self) -> None:
+        """While anything is asked of it, whatever goes wrong."""
         backoff = Backoff()
-        while self._rounds.has_wants:
-            if await self._connect():
-                self.soon()
-                rounds = self._stats.rounds
-                await self._ended.wait()
-                if self._stats.rounds != rounds:
+        try:
+            while self._rounds.has_wants:
+                if await self._serve_once():
                     backoff = Backoff()
+                await backoff.pause()
+        finally:
+            self._task = None
+            self._is_reached()  # or nobody asks whether it is
+
+    async def _serve_once(self) -> bool:
+        """One connection, from its making to its end. Returns: whether it answered a round."""
+        rounds = self._rounds_answered
+        if await self._connect():
+            self.soon()
+            await self._ended.wait()
+        try:
             self._lost(self.node_id)
-            await backoff.pause()
-        self._task = None
+        except Exception:  # one segment's fault must not keep all the others from being asked for (F48)
+            log.error("a replica did not take the loss of its peer", node=self.node_id, exc_info=True)
+        return self._rounds_answered != rounds
 
     async def _connect(self) -> bool:
         address = self._address()
         if address is None:
+            self._is_not_reached("its address is not known")
             return False
         self._ended.clear()
         protocol = PeerProtocol(self._most_bytes, self._answered, self._connection_lost)
         try:
             async with asyncio.timeout(_CONNECT_S):
                 await self._loop.create_connection(lambda: protocol, *address)
-        except OSError as error:  # a timeout is one
-            self._stats.connections_lost += 1
-            log.debug("another node cannot be reached", node=self.node_id, error=str(error))
+        except TimeoutError:
+            self._is_not_reached(f"{address[0]}:{address[1]} does not answer within {_CONNECT_S} s")
+            return False
+        except Exception as error:  # an OSError, or another: what was registered as an address may be none (F48)
+            self._is_not_reached(str(error) or type(error).__name__)
             return False
         if self._ended.is_set():
             return False
         self._protocol = protocol
         return True
 
+    def _is_not_reached(self, why: str) -> None:
+        """Told once, and again when the cause is another."""
+        self._stats.connections_lost += 1
+        if self._trouble is None:
+            self._stats.unreached_peers += 1
+        if self._trouble != why:
+            self._trouble = why
+            log.warning("another node cannot be reached", node=self.node_id, error=why)
+
+    def _is_reached(self) -> None:
+        if self._trouble is not None:
+            self._trouble = None
+            self._stats.unreached_peers -= 1
+
     def _connection_lost(self, reason: str) -> None:
         self._protocol = None
         self._end_patience()
+        self._end_rest()
+        self._sent.clear()
+        self._most_named = 0
         self._rounds.step(SessionLost(), self._steady_ms())
-        self._stats.connections_lost += 1
         self._ended.set()
-        log.info("connection to another node ended", node=self.node_id, reason=reason)
+        if not self._is_closing:
+            self._is_not_reached(reason)
 
     def _end_patience(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
+    def _end_rest(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
+
     def _answered(self, frame: memoryview) -> None:
-        _, answer = decode_replica_answer(frame)
+        """Raises: MalformedFrame; the connection ends then."""
+        # A segment may stand there with data and with a high watermark, and a topic takes room, too.
+        correlation_id, answer = decode_replica_answer(frame, 4 * self._most_named + 4)
+        if not self._sent or self._sent[0][0] != correlation_id:
+            raise MalformedFrame("an answer to no round, or not in the order of the rounds")
+        _, sent_ms = self._sent.popleft()
         self._end_patience()
+        if correlation_id < self._first_of_session:
+            return  # of the session that is over
         if answer.error_code in _SESSION_ENDED:
+            self._first_of_session = self._correlation_id + 1
             self._rounds.step(SessionLost(), self._steady_ms())
-            self.soon()
+            self._rest()
             return
         if answer.error_code:
             # It does not know this life yet, or a later one began: ask again, less often.
-            protocol = self._protocol
-            if protocol is not None:
-                protocol.close(f"error {answer.error_code}: the peer does not take this node's token")
-            return
+            raise MalformedFrame(f"error {answer.error_code}: the peer does not take this node's token")
         self._stats.rounds += 1
+        self._rounds_answered += 1
+        self._is_reached()
+        used_bytes, is_refused = self._take_all(answer)
+        if self._rounds.in_flight:
+            self._await_answer()
+        is_early = self._steady_ms() - sent_ms < _MAX_WAIT_MS // 2
+        if used_bytes or is_refused or self._rounds.in_flight or not is_early:
+            self._vain = 0
+            self.soon()
+        else:
+            self._rest()
+
+    def _take_all(self, answer: ReplicaAnswer) -> tuple[int, bool]:
+        """Returns: how many bytes were of use, and whether something that is wanted was refused."""
         told, refused = [], []
         for segment in answer.segments:
             name = SegmentName(*segment[:3])
@@ -196,15 +283,28 @@ class Peer:
                 refused.append(name)
             elif segment.records_bytes:
                 told.append((name, segment.records_bytes))
-        event = RoundAnswered(answer.session_id, tuple(told), tuple(refused))
-        self._rounds.step(event, self._steady_ms())
-        for segment in answer.segments:
-            self._take(self.node_id, segment)
-        if self._rounds.in_flight:
-            self._await_answer()
+        is_refused = any(self._rounds.wants(name) for name in refused)
+        before = self._rounds.throttled_bytes
+        self._rounds.step(RoundAnswered(answer.session_id, tuple(told), tuple(refused)), self._steady_ms())
+        self._stats.catch_up_bytes += self._rounds.throttled_bytes - before
+        return sum(self._take(self.node_id, segment) for segment in answer.segments), is_refused
+
+    def _rest(self) -> None:
+        """The peer neither gives anything nor holds the round: the first time at once, then after longer and longer."""
+        self._vain += 1
+        if self._vain == 1:
+            self.soon()
+            return
+        self._stats.vain_rounds += 1
+        pause_s = min(_VAIN_S * 2 ** min(self._vain - 2, 10), _LONGEST_VAIN_S)
+        self._resting = self._loop.call_later(pause_s, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = None
         self.soon()
 
     async def close(self) -> None:
+        self._is_closing = True
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -212,3 +312,4 @@ class Peer:
         if self._protocol is not None:
             self._protocol.close("this node stops following it")
         self._end_patience()
+        self._end_rest()

@@ -1,6 +1,7 @@
 """A connection to another node's Kafka port: requests out, answers in, one frame each, in a buffer that is used again.
 
-Lives on the event loop. Memory: one buffer, which grows to the largest answer and no further than `most_bytes`.
+Lives on the event loop. Memory: one buffer. It grows with what has come of an answer, not with what the answer says
+of itself, and no further than `most_bytes`; after a large one it is small again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import cast
 
 _SIZE_BYTES = 4
 _FIRST_BYTES = 64 << 10
+_KEPT_BYTES = 16 << 20
+"""A larger buffer is given back once its answer was used."""
 
 
 class PeerProtocol(asyncio.BufferedProtocol):
@@ -58,7 +61,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
     def _take_frames(self) -> None:
         start, end = 0, self._end
         needed = _SIZE_BYTES
-        while end - start >= _SIZE_BYTES:
+        while end - start >= _SIZE_BYTES and self._transport is not None:
             size = int.from_bytes(self._buffer[start : start + _SIZE_BYTES], "big", signed=True)
             if not 0 < size <= self._most_bytes:
                 self.close(f"an answer of {size} bytes, and at most {self._most_bytes} were asked for")
@@ -69,10 +72,17 @@ class PeerProtocol(asyncio.BufferedProtocol):
             self._on_frame(self._buffer[start + _SIZE_BYTES : start + needed])
             start, needed = start + needed, _SIZE_BYTES
         kept = end - start
-        if needed > len(self._buffer):
-            larger = memoryview(bytearray(needed))
-            larger[:kept] = self._buffer[start:end]
-            self._buffer = larger
+        room = len(self._buffer)
+        if needed > room and kept == room:
+            self._take_buffer(min(needed, 2 * room), start, end)
+        elif not kept and room > _KEPT_BYTES:
+            self._take_buffer(_FIRST_BYTES, start, end)
         elif start:
             self._buffer[:kept] = bytes(self._buffer[start:end])
         self._end = kept
+
+    def _take_buffer(self, size_bytes: int, start: int, end: int) -> None:
+        """Another one, with what is kept of this one at its front."""
+        buffer = memoryview(bytearray(size_bytes))
+        buffer[: end - start] = self._buffer[start:end]
+        self._buffer = buffer

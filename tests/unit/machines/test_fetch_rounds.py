@@ -256,3 +256,17 @@ def test_random_lives_end_with_everything_copied() -> None:
             if pair.line:
                 pair.answer()
         assert {name: pair.copies[name] for name in names} == {name: pair.ends[name] for name in names}, seed
+
+
+def test_one_that_is_far_behind_takes_its_turn_and_keeps_nobody_else_waiting() -> None:
+    pair = Pair()
+    far, *others = [name_of(shard) for shard in range(10)]
+    pair.follow(far, *others)
+    pair.answer()
+    pair.append(far, *others)
+    answered: list[SegmentName] = []
+    while not set(others) <= set(answered):
+        pair.append(far)  # there is always more of it
+        answered += pair.answer(most=2)
+        assert len(answered) <= 2 * len(others), "as many answers as there are segments, and as many of the one"
+    assert answered.count(far) <= len(others)

@@ -201,3 +201,18 @@ def test_a_deleted_segment_is_purged_by_its_first_living_replica_alone() -> None
         story.do(PurgeSegments((segment.key,), caller=Life(second, 1)))
     story.do(NoteLives(lost=(Life(first, 1),)))
     story.do(PurgeSegments((segment.key,), caller=Life(second, 1)))
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [("host", 0), ("host", 65_536), ("host", -1), ("", 1), ("a" * 64, 1), ("a b", 1), ("a.b/c", 1), ("h\0", 1)],
+)
+def test_an_address_that_nobody_can_connect_to_is_refused(host: str, port: int) -> None:
+    story = TableStory(nodes=0)
+    with pytest.raises(InvalidRequest, match="that others connect to"):
+        story.do(RegisterNode(replace(NODE, host=host, port=port)))
+
+
+@pytest.mark.parametrize("host", ["a", "a-1.b.example", "10.0.0.1", "::1", "fe80::1%eth0", "a" * 63 + ".b"])
+def test_names_and_addresses_of_both_kinds_are_taken(host: str) -> None:
+    TableStory(nodes=0).do(RegisterNode(replace(NODE, host=host)))

@@ -51,6 +51,7 @@ def test_every_time_and_size_names_its_unit() -> None:
     without |= {"http.max.connections", "http.max.connections.per.ip"}
     without |= {"max.connections.per.ip", "group.max.size", "offsets.topic.num.partitions"}
     without |= {"remote.read.max.concurrency", "remote.read.bytes.per.second", "producer.id.max.per.shard"}
+    without |= {"replica.catchup.bytes.per.second"}
     for key in INTEGERS:
         assert key in without or key.endswith((".ms", ".bytes", ".minutes")), f"{key} does not name its unit"
 
