@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from stratalog_bench.context import Bench, Skipped
+from stratalog_bench.load_tool import LoadFailed
 from stratalog_bench.processes import Server, cpu_seconds
 from stratalog_bench.rows import OURS, Measurement, Metric, Row, compare, take_turns
 
 GIB = 1 << 30
+_ATTEMPTS = 60
 
 
 def _after_work(bench: Bench, server: Server) -> Measurement:
@@ -91,24 +93,33 @@ def pass_through(bench: Bench) -> list[Row]:
     return compare("10 GiB through one node", take_turns(turns, bench.rounds), metrics)
 
 
+def _write_to_each(bench: Bench, server: Server, topic: str, partitions: int) -> None:
+    """A record into each: a shard that was never written has no file and would cost nothing.
+
+    A file that waits for its flush keeps its descriptor. Where a process may have few of them the node refuses for a
+    moment, retriably, and flushes: then the topic is written again, as a client would.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            bench.load.run(
+                "raw-produce", b=server.address, topic=topic, size=1024, n=partitions, conns=1, partitions=partitions
+            )
+            return
+        except LoadFailed as failed:
+            if "error 56" not in str(failed) or attempt == _ATTEMPTS - 1:
+                raise
+            threading.Event().wait(1.0)
+
+
 def idle_shards(bench: Bench) -> list[Row]:
-    """10,000 shards that hold one record each, and a restart on them."""
+    """10,000 shards that hold records, and a restart on them."""
     if not bench.has_node():
         raise Skipped("the node is not here")
     shards = int(10_000 * bench.scale) // 10 * 10
     first = bench.start_node()
     for number in range(10):
         bench.load.run("topic", b=first.address, topic=f"idle-{number}", partitions=shards // 10, limit="120s")
-        # One record in each: a shard that was never written has no file and would cost nothing.
-        bench.load.run(
-            "raw-produce",
-            b=first.address,
-            topic=f"idle-{number}",
-            size=1024,
-            n=shards // 10,
-            conns=1,
-            partitions=shards // 10,
-        )
+        _write_to_each(bench, first, f"idle-{number}", shards // 10)
     data = first.directory
     first.stop()
 
