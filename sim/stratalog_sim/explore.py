@@ -309,6 +309,9 @@ class SmallWorld:
                 node.copy = [one for one in node.copy if one.end_offset <= end_offset]
                 node.flushed = min(node.flushed, len(node.copy))
                 return told.TailCut()
+            case told.FillCopy(end_offset):
+                node.copy.append(Batch(node.end_offset, end_offset - node.end_offset, 0, "~", 10))
+                return told.CopyFilled(end_offset)
             case told.WritePromise(fence):
                 node.fence = fence
                 return told.PromiseWritten(fence)

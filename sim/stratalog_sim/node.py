@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stratalog.machines.chain_events import SegmentHeard
-from stratalog.machines.follower_events import Refusal
+from stratalog.machines.follower_events import CopyFilled, FlushLost, Refusal
 from stratalog.machines.leader_events import (
     FollowerFetched,
     NodeHeard,
@@ -117,7 +117,6 @@ class NodeLife(Process):
         self._clock_ms = clock_ms
         self._restart = restart
         self._dirty: dict[SegmentKey, ShardShell] = {}
-        self._filling: dict[SegmentKey, None] = {}
         self.led: dict[SegmentKey, None] = {}
         """In this life: it never begins to lead one of them anew."""
         self.replicas: dict[SegmentKey, ReplicaShell] = {}
@@ -298,15 +297,14 @@ class NodeLife(Process):
         if segment is None or replica.is_gone:
             self.replicas.pop(key, None)
             return
-        is_source = segment.handed.source == self.node_id and segment.state is SegmentState.SEALING
-        if is_source and replica.machine.end_offset < (segment.end_offset or 0) and key not in self._filling:
-            self._filling[key] = None
-            self.spawn(self._fill(segment))
 
-    def _fill(self, segment: Segment) -> Task:
+    def fill(self, replica: ReplicaShell, end: int) -> Task:
         """Of the source of a recovery: what it lacks below the end comes from the object store, and what is not there
         was given up: a batch without records stands for it."""
-        key, end = segment.key, segment.end_offset or 0
+        key = replica.key
+        segment = self.view.segment(key)
+        if segment is None:
+            return
         file = self.disk.files.get(key)
         whole = file.whole(key) if file is not None else []
         at = whole[-1].end_offset if whole else key.base_offset
@@ -325,16 +323,22 @@ class NodeLife(Process):
             at = more[-1].end_offset if more else at
         if at < end:
             found.append(Batch(at, end - at, key.epoch, f"~{key.epoch}.{at}", 10))
-        del self._filling[key]
+        while self.disk.is_full:
+            yield Sleep(_RETRY_MS)
         now = self.view.segment(key)
-        if now is None or now.handed.source != self.node_id or now.seal is not None or self.disk.is_full:
+        if now is None or self.replicas.get(key) is not replica:
+            return
+        if now.handed.source != self.node_id or now.seal is not None:
+            replica.step(CopyFilled(replica.machine.end_offset))
             return
         if key not in self.disk.files:
             self.disk.make(key)
         self.disk.append(key, found)
+        if not self.disk.flush(key):
+            replica.step(FlushLost("the disk lost a page"))
+            return
         self.tell("fills", key, f"up to {end}")
-        self.replicas.pop(key, None)
-        self._follow(key)
+        replica.step(CopyFilled(end))
 
     def deposed(self, key: ShardKey) -> None:
         """What the shard's chain led others seal: this node is one of the replicas now; what it opened and nobody knows

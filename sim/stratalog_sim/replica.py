@@ -17,6 +17,7 @@ from stratalog.machines.follower_events import (
     CutTail,
     DataFlushed,
     DropCopy,
+    FillCopy,
     FlushData,
     FlushLost,
     FollowerEffect,
@@ -160,6 +161,8 @@ class ReplicaShell:
                 self.node.disk.truncate(self.key, sum(1 for one in cells if one.end_offset <= end_offset))
                 self.node.tell("cuts", self.key, f"at {end_offset}")
                 return TailCut()
+            case FillCopy(end_offset):
+                self.node.spawn(self.node.fill(self, end_offset))
             case FlushData():
                 self.node.scheduler.after(_FLUSH_MS, self.node, self._flush, self.machine.end_offset)
             case WritePromise(fence):

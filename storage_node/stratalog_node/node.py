@@ -295,6 +295,8 @@ class StorageNode:
                 (shard := self.shards.get(key.shard_key)) is not None
                 and unsealed_of_epoch(shard, key.epoch) is not None
             ),
+            ended=lambda key: shard.ended if (shard := self.shards.get(key)) is not None else (),
+            remote=self.remote_reads.committed,
             sealed=self._take_sealed,
         )
         self._taken.push_async_callback(self.following.close)

@@ -29,11 +29,13 @@ from stratalog.machines.follower_events import (
     AskNobody,
     CheckedRange,
     CopyDamaged,
+    CopyFilled,
     CopyProven,
     CutFailed,
     CutTail,
     DataFlushed,
     DropCopy,
+    FillCopy,
     FlushData,
     FlushLost,
     FollowerEffect,
@@ -137,6 +139,8 @@ class FollowerStory:
                 return PromiseFailed()
             case ["promise", fence, "written"]:
                 return PromiseWritten(int(fence))
+            case ["filled", "up", "to", offset]:
+                return CopyFilled(int(offset))
             case ["proven", size_bytes, "bytes"]:
                 return CopyProven(int(size_bytes), b"digest")
             case ["damaged"]:
@@ -193,6 +197,8 @@ def _said(effect: FollowerEffect) -> str:
             return f"append {found.base_offset}..{found.end_offset}"
         case CutTail(end_offset):
             return f"cut to {end_offset}"
+        case FillCopy(end_offset):
+            return f"fill up to {end_offset}"
         case FlushData():
             return "flush"
         case WritePromise(fence):

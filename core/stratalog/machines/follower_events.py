@@ -103,6 +103,14 @@ class CutFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyFilled:
+    """Answers `FillCopy`: the file's whole batches end there now, and all of it is on the disk. Below what was asked
+    for this node is no longer who has to make it up."""
+
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class DataFlushed:
     """Everything below `end_offset` is on the disk."""
 
@@ -167,6 +175,7 @@ FollowerEvent: TypeAlias = (
     | AppendFailed
     | TailCut
     | CutFailed
+    | CopyFilled
     | DataFlushed
     | FlushLost
     | PromiseWritten
@@ -204,7 +213,17 @@ class AppendRange:
 
 @dataclass(frozen=True, slots=True)
 class CutTail:
-    """Shorten the file to what lies below this offset. Answer at once: `TailCut` or `CutFailed`."""
+    """Shorten the file to what lies below this offset. The last of its step; nothing is asked of the file before the
+    answer: `TailCut` or `CutFailed`."""
+
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FillCopy:
+    """Nobody has more, and this node is the source: what is not here below `end_offset` comes from the object store,
+    and batches without records take the place of what was given up. Nothing else is asked of the file before the
+    answer: `CopyFilled`, however often it takes."""
 
     end_offset: int
 
@@ -274,6 +293,7 @@ FollowerEffect: TypeAlias = (
     | AskNobody
     | AppendRange
     | CutTail
+    | FillCopy
     | FlushData
     | WritePromise
     | TellPromise

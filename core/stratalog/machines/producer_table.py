@@ -156,3 +156,15 @@ class ProducerTable:
         for producer_id in silent:
             del self._entries[producer_id]
         return len(silent)
+
+
+def continued(before: Iterable[ProducerSnapshot], own: Iterable[ProducerSnapshot]) -> tuple[ProducerSnapshot, ...]:
+    """What a table that stood at `before` says once the batches are replayed that made `own` out of an empty one."""
+    found = {entry.producer_id: entry for entry in before}
+    for entry in own:
+        known = found.get(entry.producer_id)
+        if known is not None and known.producer_epoch == entry.producer_epoch:
+            batches = (*known.batches, *entry.batches)[-KEPT_BATCHES:]
+            entry = ProducerSnapshot(entry.producer_id, entry.producer_epoch, entry.last_append_ms, batches)
+        found[entry.producer_id] = entry
+    return tuple(found[producer_id] for producer_id in sorted(found))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from stratalog.machines.copy_sources import fills_it, sources_of, whence
 from stratalog.machines.follower_events import (
     AppendFailed,
     AppendRange,
@@ -19,11 +20,13 @@ from stratalog.machines.follower_events import (
     AskNobody,
     CheckedRange,
     CopyDamaged,
+    CopyFilled,
     CopyProven,
     CutFailed,
     CutTail,
     DataFlushed,
     DropCopy,
+    FillCopy,
     FlushData,
     FlushLost,
     FollowerEffect,
@@ -72,6 +75,7 @@ class SegmentFollower:
     __slots__ = (
         "_appending",
         "_asks",
+        "_changes_file",
         "_is_flushing",
         "_is_tail_whole",
         "_is_writing_promise",
@@ -126,6 +130,8 @@ class SegmentFollower:
         self._asks: Ask | None = None
         self._peer = 0
         """Which of those that have the rest is asked; the next one after each refusal."""
+        self._changes_file = False
+        """It is being cut, or filled: nothing is taken meanwhile."""
         self._is_flushing = False
         self._is_writing_promise = False
         self._told_fence = 0
@@ -162,8 +168,11 @@ class SegmentFollower:
             case TailCut():
                 return self._cut()
             case CutFailed():
+                self._changes_file = False
                 self._pause(now_ms)
                 return []
+            case CopyFilled(end_offset):
+                return self._filled(end_offset, now_ms)
             case DataFlushed(end_offset):
                 return self._flushed(end_offset)
             case FlushLost(reason) | CopyDamaged(reason):
@@ -202,7 +211,7 @@ class SegmentFollower:
             self._was_out_of_isr = True
         elif self._was_out_of_isr and self.life is not FollowerLife.FAULTY:
             self._is_tail_whole = True  # let in again by what this life fetched
-        if before is None or _whence(before) != _whence(record):
+        if before is None or whence(before) != whence(record):
             self._peer, self._pause_ms = 0, 0
             if not self._owes_word:
                 self._paused_until_ms = None
@@ -241,15 +250,42 @@ class SegmentFollower:
             if not record.fence:
                 return self._fail(f"holds offsets up to {self.end_offset}, and its leader ended at {end_offset}")
             self.life = FollowerLife.COPYING
-            return [CutTail(end_offset)]
+            return self._begin_cut(end_offset)
         if self.life is not FollowerLife.PROVING:
             self.life = FollowerLife.COPYING
-        return [*self._move_high_watermark(), *self._prove_at_end()]
+        return [*self._move_high_watermark(), *self._prove_at_end(), *self._fill_as_source()]
+
+    def _begin_cut(self, end_offset: int) -> list[FollowerEffect]:
+        if self._changes_file:
+            return []
+        self._changes_file = True
+        return [CutTail(end_offset)]
 
     def _cut(self) -> list[FollowerEffect]:
         assert self.record is not None and self.record.end_offset is not None, "nothing was to be cut"
+        self._changes_file = False
+        if self.life is not FollowerLife.COPYING:
+            return []
         self.end_offset = self.record.end_offset
         self.durable_offset = min(self.durable_offset, self.end_offset)
+        return [*self._move_high_watermark(), *self._prove_at_end()]
+
+    def _fill_as_source(self) -> list[FollowerEffect]:
+        record = self.record
+        if record is None or record.end_offset is None or not fills_it(record, self.node_id):
+            return []
+        if self.life is not FollowerLife.COPYING or self._changes_file or self.end_offset >= record.end_offset:
+            return []
+        self._changes_file = True
+        return [FillCopy(record.end_offset)]
+
+    def _filled(self, end_offset: int, now_ms: int) -> list[FollowerEffect]:
+        self._changes_file = False
+        if self.life is not FollowerLife.COPYING:
+            return []
+        self.end_offset = self.durable_offset = max(self.end_offset, end_offset)
+        if self.record is not None and self.end_offset != self.record.end_offset:
+            self._pause(now_ms)
         return [*self._move_high_watermark(), *self._prove_at_end()]
 
     def _leave(self) -> list[FollowerEffect]:
@@ -263,7 +299,7 @@ class SegmentFollower:
         self, node_id: int, found: CheckedRange | None, high_watermark: int, now_ms: int
     ) -> list[FollowerEffect]:
         peers = self._peers()
-        if self.life not in _TAKES_DATA or node_id not in peers:
+        if self.life not in _TAKES_DATA or node_id not in peers or self._changes_file:
             return []  # asked before the fence, or before another was named
         assert self.record is not None and self._appending is None, "the last AppendRange was not answered"
         self.committed_offset = max(self.committed_offset, high_watermark)
@@ -373,23 +409,11 @@ class SegmentFollower:
 
     # Whom to ask ----------------------------------------------------------------------------------------------------
     def _peers(self) -> tuple[int, ...]:
-        """Who may have what is missing; the first is asked, and the next one after each refusal."""
-        record = self.record
-        if record is None:
-            return ()
-        if record.end_offset is None:
-            # Asking the leader is a promise to it: only the record's, and only where no fence was seen.
-            is_led = record.leader is not None and not record.fence and not self.promised_fence
-            named: tuple[int | None, ...] = (record.leader,) if is_led else ()
-        elif record.source is not None:
-            named = (record.source, *record.proven)
-        else:
-            named = (record.leader, *record.proven)
-        return tuple(dict.fromkeys(node for node in named if node is not None and node != self.node_id))
+        return () if self.record is None else sources_of(self.record, self.node_id, self.promised_fence)
 
     def _wanted(self, now_ms: int) -> Ask | None:
         record, peers = self.record, self._peers()
-        if record is None or not peers or self.life not in _TAKES_DATA:
+        if record is None or not peers or self.life not in _TAKES_DATA or self._changes_file:
             return None
         if self._paused_until_ms is not None and now_ms < self._paused_until_ms:
             return None
@@ -425,7 +449,9 @@ class SegmentFollower:
         if record.end_offset is None or (self._is_asked(record) and self.life is FollowerLife.COPYING):
             return self._tell_promise() if is_owed else []
         if self.end_offset > record.end_offset and self.life is FollowerLife.COPYING:
-            return [CutTail(record.end_offset)]
+            return self._begin_cut(record.end_offset)
+        if self.life is FollowerLife.COPYING:
+            return self._fill_as_source()
         return self._tell_replica() if is_owed and self.life is FollowerLife.PROVEN else []
 
     # What others ask ------------------------------------------------------------------------------------------------
@@ -456,8 +482,3 @@ class SegmentFollower:
             self.promised_fence,
             self._asks.node_id if self._asks is not None else None,
         )
-
-
-def _whence(record: SegmentNamed) -> tuple[int | None, int | None, int, int | None]:
-    """Where data come from, as the record says."""
-    return record.leader, record.source, record.fence, record.end_offset

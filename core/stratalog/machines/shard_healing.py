@@ -4,9 +4,9 @@ What is missing is put back where it was, byte for byte, and flushed; then the f
 below the log start are not missed: the segment ends there, goes with its life, and the log goes on behind it. Offsets
 that are nowhere stop the shard, which names them. Where the topic allows it (`uncleanSeal`) just they are given up: a
 batch without records takes their place, so that the log has no gap, and what the object store has behind them comes
-back. The checkpoint, which may be all that knows of them, is revoked once that is flushed: until then the next start
-heals again, afterwards the file refutes it. A store that is away, or another one, makes nothing lost: it is tried
-again.
+back. What a recovery gave up already, as the segment's record says, is filled so without being asked for. The
+checkpoint, which may be all that knows of them, is revoked once that is flushed: until then the next start heals again,
+afterwards the file refutes it. A store that is away, or another one, makes nothing lost: it is tried again.
 
 Plain data in, plain data out; the shell is `stratalog_node.shards.healing`. One object per missing range, for as many
 attempts as it takes; an attempt begins with `AttemptBegun`.
@@ -225,9 +225,10 @@ class ShardHealing:
         refill = Refill(segment, self._known_end)
         if event.has_file:
             return [refill]
-        if segment.remote.commit_offset <= segment.base_offset and not event.may_give_up:
+        missed = ((self._local_end, self._known_end),)
+        if segment.remote.commit_offset <= segment.base_offset and not self._may_lose(missed, event.may_give_up):
             # Nothing to begin with: the name stays free for a copy that somebody puts there.
-            return self._lost(((self._local_end, self._known_end),), "the object store has nothing of the segment")
+            return self._lost(missed, "the object store has nothing of the segment")
         return [MakeAnew(segment.key), refill]
 
     def _refilled(self, event: FileRefilled) -> list[HealingStep]:
@@ -260,7 +261,7 @@ class ShardHealing:
         holes = joined([*missed, (self._committed_end, self._known_end)])
         if not holes or holes[0][0] != self._from:
             return [TryAgain(self._why)]  # it is there after all
-        if not event.may_give_up:
+        if not self._may_lose(holes, event.may_give_up):
             return self._lost(holes, self._why)
         give_up = GiveUp(segment, holes, self._known_end)
         return [give_up, RevokeCheckpoints((self._key,)), ListFiles()]
@@ -269,6 +270,14 @@ class ShardHealing:
     def _committed_end(self) -> int:
         """Up to where the object store should have what is missing."""
         return min(max(self._segment.remote.commit_offset, self._from), self._known_end)
+
+    def _may_lose(self, holes: tuple[OffsetRange, ...], may_give_up: bool) -> bool:
+        """Also without a word of the topic's settings: what a recovery gave up, as the segment's record says, or who
+        deleted records does not miss."""
+        assert self._attempt is not None
+        given_up = [(gap.base_offset, gap.end_offset) for gap in self._segment.handed.given_up]
+        gone = _united([(self._key.base_offset, self._attempt.log_start_offset), *given_up])
+        return may_give_up or all(any(base <= hole[0] and hole[1] <= end for base, end in gone) for hole in holes)
 
     def _lost(self, ranges: tuple[OffsetRange, ...], why: str) -> list[HealingStep]:
         """Who deleted records does not miss them."""
@@ -292,3 +301,14 @@ def joined(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
         elif base_offset < end_offset:
             found.append((base_offset, end_offset))
     return tuple(found)
+
+
+def _united(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Ascending; those that overlap or touch become one, empty ones none."""
+    found: list[OffsetRange] = []
+    for base_offset, end_offset in sorted(ranges):
+        if found and base_offset <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end_offset))
+        elif base_offset < end_offset:
+            found.append((base_offset, end_offset))
+    return found

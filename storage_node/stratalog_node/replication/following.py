@@ -8,7 +8,7 @@ Cost: a segment at rest is its objects, and nothing a round.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from stratalog.kafka.replica_fetch import SegmentAnswer
@@ -18,22 +18,24 @@ from stratalog.machines.segment_follower import SegmentFollower
 from stratalog.machines.token_bucket import TokenBucket
 from stratalog.model.commands import NodeCommand, ReportReplica
 from stratalog.model.errors import Corrupt, StratalogError
-from stratalog.model.ids import SegmentKey
+from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, TopicDeleted
 from stratalog.model.producers import ProducerSnapshot
-from stratalog.model.segment import Segment, SegmentState
+from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.fences import FenceBook
+from stratalog_node.replication.filling import CopyFilling
 from stratalog_node.replication.peer import Asker, Peer
 from stratalog_node.replication.replica import Replica, record_of
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from stratalog_node.replication.stats import ReplicationStats
+from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.cold_reads import RemoteBatches
 from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.producers_before import producers_before
 from stratalog_node.task_set import TaskSet
 
 log = logger(__name__)
-
-_FOLLOWED = (SegmentState.ACTIVE, SegmentState.SEALING)
 
 
 class Following:
@@ -47,11 +49,14 @@ class Following:
         is_tail_whole: bool = True,
         steady_ms: Callable[[], int],
         is_led: Callable[[SegmentKey], bool] = lambda key: False,
+        ended: Callable[[ShardKey], Sequence[ActiveSegment]] = lambda key: (),
+        remote: RemoteBatches | None = None,
         sealed: Callable[[Segment], None] = lambda segment: None,
     ) -> None:
         """Blocking. `is_tail_whole`: the life before lost nothing that it confirmed, as far as this node can tell: the
-        meta service knows more. `is_led`: this node writes it, or wrote it in this life. `sealed` hears of a copy that
-        is sealed and no longer followed. Raises: Corrupt, Unavailable."""
+        meta service knows more. `is_led`: this node writes it, or wrote it in this life; `ended`: what of a shard it
+        wrote to the end, and is not sealed. `remote`: None on a node without an object store. `sealed` hears of a copy
+        that is sealed and no longer followed. Raises: Corrupt, Unavailable."""
         self._context = context
         self._asker = asker
         self._is_tail_whole = is_tail_whole
@@ -60,6 +65,8 @@ class Following:
         self._catch_up = TokenBucket(rate, rate, steady_ms())
         self.steady_ms = steady_ms
         self._is_led = is_led
+        self._ended = ended
+        self._remote = remote
         self._sealed = sealed
         self.stats = ReplicationStats()
         self.replicas: dict[SegmentName, Replica] = {}
@@ -74,10 +81,9 @@ class Following:
         catalog = self._context.catalog
         catalog.on_change(self._on_change)
         for key in list(catalog.shard_keys()):
-            for segment in reversed(catalog.segments(key)):
-                if segment.state is SegmentState.SEALED:
-                    break  # as are all before it: of a hundred segments one or two are looked at
-                self._look(segment)
+            for segment in catalog.segments(key):
+                if self._is_wanted(segment):
+                    self._look(segment)
         self._tasks.start(self._flush_behind())
 
     async def close(self) -> None:
@@ -93,6 +99,7 @@ class Following:
         match change:
             case SegmentChanged(segment):
                 self._look(segment)
+                self._look_behind(segment)
             case ShardChanged(shard):
                 for segment in shard.segments:
                     self._look(segment)
@@ -101,6 +108,14 @@ class Following:
                     self.replicas[name].hear(SegmentGone())
             case _:
                 pass
+
+    def _look_behind(self, changed: Segment) -> None:
+        """Who leads the shard no more seals nothing of it: what it led before this one is a follower's from now on."""
+        for segment in reversed(self._context.catalog.segments(changed.key.shard_key)):
+            if segment.seal is not None:
+                break
+            if segment.key != changed.key and self._context.followed.get(segment.key) is None:
+                self._look(segment)
 
     def _look(self, segment: Segment) -> None:
         key = segment.key
@@ -113,10 +128,22 @@ class Following:
                 self._let_go(replica)
                 self._sealed(segment)
             return
-        is_mine = self._asker.node_id in segment.replicas and segment.leader != self._asker.node_id
-        if is_mine and segment.state in _FOLLOWED and name not in self._opening and not self._is_led(key):
+        if name not in self._opening and self._is_wanted(segment) and not self._is_led(key):
             self._opening.add(name)
             self.start(self._open(name, key))
+
+    def _is_wanted(self, segment: Segment) -> bool:
+        """What this node is a replica of, and does not lead; of what it led to an end and does not seal any more, too.
+        A sealed one where it has not proven a copy, and might need one."""
+        node_id = self._asker.node_id
+        if node_id not in segment.replicas:
+            return False
+        if segment.state is SegmentState.ACTIVE:
+            return segment.leader != node_id
+        if segment.state is SegmentState.SEALING:
+            return segment.leader != node_id or len(segment.replicas) > 1
+        is_missed = segment.seal is not None and node_id not in segment.local_nodes
+        return is_missed and segment.remote.state is not RemoteState.COMPLETE
 
     async def _open(self, name: SegmentName, key: SegmentKey) -> None:
         context = self._context
@@ -124,7 +151,7 @@ class Following:
             topic = context.catalog.topic_by_id(key.topic_id)
             if topic is None:
                 return
-            copy = ReplicaCopy(context, key, topic.name, self._producers_before(key))
+            copy = ReplicaCopy(context, key, topic.name)
             if copy.file.path.exists():
                 await self.on_disk(copy.open_found)
             settings = context.catalog.topic_settings(key.topic_id)
@@ -144,21 +171,17 @@ class Following:
         segment = context.catalog.segment(key)
         if segment is not None:
             self.replicas[name] = replica = Replica(self, follower, copy)
+            context.followed.put(key, replica)
             self.stats.followed_segments = len(self.replicas)
             replica.hear(record_of(segment))
 
-    def _producers_before(self, key: SegmentKey) -> tuple[ProducerSnapshot, ...]:
-        """At the end of the segment before: of this node's own copy if it is whole, else of the seal record."""
-        before = self.replicas.get(SegmentName(key.topic_id, key.shard, key.epoch - 1))
-        if before is not None and before.copy.end_offset == key.base_offset:
-            return before.copy.scan.producers.snapshot()
-        segments = self._context.catalog.segments(key.shard_key)
-        seal = next((s.seal for s in segments if s.end_offset == key.base_offset and s.epoch < key.epoch), None)
-        return seal.producers if seal is not None else ()
+    def producers_before(self, key: SegmentKey) -> tuple[ProducerSnapshot, ...] | None:
+        return producers_before(self._context, key, self._ended(key.shard_key))
 
     def _let_go(self, replica: Replica) -> None:
         """It is sealed: no longer followed. Its file stays."""
         if self.replicas.pop(replica.name, None) is not None:
+            self._context.followed.drop(replica.copy.key)
             self.ask(replica.name, None)
             replica.close()
             replica.copy.file.retire()
@@ -234,6 +257,13 @@ class Following:
     async def write_promise(self, key: SegmentKey, fence: int) -> None:
         await self.on_disk(lambda: self._fences.promise(key, fence))
         self.stats.promised_fences += 1
+
+    async def fill(self, copy: ReplicaCopy, end_offset: int, is_due: Callable[[], bool]) -> None:
+        topic = self._context.catalog.topic_by_id(copy.key.topic_id)
+        if topic is not None:
+            filling = CopyFilling(self._context, self._remote, copy.key, topic.name)
+            await filling.fill(copy.end_offset, end_offset, is_due)
+            self.stats.filled_copies += 1
 
     async def tell(self, command: NodeCommand[Segment]) -> None:
         await self._context.meta.perform(command)

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
 from stratalog.formats.batch_scan import scan_batches
 from stratalog.formats.record_batch import parse_header
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import SegmentAnswer
+from stratalog.machines.copy_sources import fills_it
 from stratalog.machines.fetch_rounds import SegmentName
 from stratalog.machines.follower_events import (
     AppendFailed,
@@ -20,15 +22,18 @@ from stratalog.machines.follower_events import (
     AskNobody,
     CheckedRange,
     CopyDamaged,
+    CopyFilled,
     CopyProven,
     CutFailed,
     CutTail,
     DataFlushed,
     DropCopy,
+    FillCopy,
     FlushData,
     FlushLost,
     FollowerEffect,
     FollowerEvent,
+    FollowerLife,
     MoveHighWatermark,
     PromiseFailed,
     PromiseWritten,
@@ -47,13 +52,17 @@ from stratalog.machines.follower_events import (
     TimePassed,
     WritePromise,
 )
+from stratalog.machines.producer_table import continued
 from stratalog.machines.segment_follower import SegmentFollower
 from stratalog.model.commands import NodeCommand, PromiseFence, ReportReplica
 from stratalog.model.errors import Corrupt, StratalogError
+from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import SealRecord, Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk import files
 from stratalog_node.replication.replica_copy import CheckedBatches, ReplicaCopy
+from stratalog_node.shards.local_copy import LocalCopy
 
 log = logger(__name__)
 
@@ -79,6 +88,12 @@ class Surroundings(Protocol):
     async def write_promise(self, key: Any, fence: int) -> None: ...
 
     async def tell(self, command: NodeCommand[Segment]) -> None: ...
+
+    async def fill(self, copy: ReplicaCopy, end_offset: int, is_due: Callable[[], bool]) -> None:
+        """What nobody has: see `replication/filling.py`."""
+        ...
+
+    def producers_before(self, key: SegmentKey) -> tuple[ProducerSnapshot, ...] | None: ...
 
     def dropped(self, replica: Replica) -> None: ...
 
@@ -169,7 +184,9 @@ class Replica:
             case AppendRange(found):
                 return self._append(found)
             case CutTail(end_offset):
-                return self._cut(end_offset)
+                around.start(self._cut(end_offset))
+            case FillCopy(end_offset):
+                around.start(self._fill(end_offset))
             case FlushData():
                 around.start(self._flush())
             case WritePromise(fence):
@@ -179,8 +196,7 @@ class Replica:
             case ProveCopy():
                 around.start(self._prove())
             case TellReplica():
-                assert self._proof is not None, "nothing was proven"
-                around.start(self._tell(ReportReplica(self.copy.key, self._proof)))
+                around.start(self._report())
             case MoveHighWatermark():
                 pass  # asked of the machine by who serves from here
             case DropCopy():
@@ -199,13 +215,47 @@ class Replica:
             return AppendFailed()
         return RangeAppended()
 
-    def _cut(self, end_offset: int) -> FollowerEvent:
+    async def _cut(self, end_offset: int) -> None:
         try:
-            self.copy.cut(end_offset)
+            await self._change_file(lambda: self.copy.cut(end_offset))
         except StratalogError as error:
             log.error("what a recovery left out cannot be cut off", segment=str(self.name), error=str(error))
-            return CutFailed()
-        return TailCut()
+            self.hear(CutFailed())
+        else:
+            self.hear(TailCut())
+
+    async def _fill(self, end_offset: int) -> None:
+        copy = self.copy
+        try:
+            await self._around.on_disk(copy.flush)
+            await self._around.fill(copy, end_offset, lambda: self._fills(end_offset))
+            if self.follower.life is not FollowerLife.COPYING:
+                return
+            await self._change_file(copy.open_found)
+        except files.FlushLost as error:
+            self.hear(FlushLost(str(error)))
+        except StratalogError as error:
+            log.error("a copy that was filled cannot be read back now", segment=str(self.name), error=str(error))
+            self.hear(CopyFilled(copy.end_offset))
+        else:
+            log.info("a copy was filled up to its end", segment=str(self.name), end_offset=copy.end_offset)
+            self.hear(CopyFilled(copy.end_offset))
+
+    def _fills(self, end_offset: int) -> bool:
+        record, follower = self.follower.record, self.follower
+        is_asked = record is not None and fills_it(record, follower.node_id) and record.end_offset == end_offset
+        return is_asked and follower.life is FollowerLife.COPYING
+
+    async def _change_file(self, work: Callable[[], None]) -> None:
+        """Threads find its descriptor open, and leave it as it is."""
+        file = self.copy.file
+        file.pin()
+        try:
+            if file.path.exists():
+                file.fd()
+            await self._around.on_disk(work)
+        finally:
+            file.unpin()
 
     async def _flush(self) -> None:
         try:
@@ -241,6 +291,17 @@ class Replica:
         else:
             self.hear(CopyProven(self._proof.size_bytes, self._proof.digest))
 
+    async def _report(self) -> None:
+        assert self._proof is not None, "nothing was proven"
+        before = self._around.producers_before(self.copy.key)
+        if before is None:
+            # The seal carries what producers wrote up to its end, not in this segment alone.
+            log.info("a copy is told of once the segments before it are settled", segment=str(self.name))
+            self.hear(ServiceNotTold())
+            return
+        producers = continued(before, self._proof.producers)
+        await self._tell(ReportReplica(self.copy.key, replace(self._proof, producers=producers)))
+
     async def _tell(self, command: NodeCommand[Segment]) -> None:
         try:
             await self._around.tell(command)
@@ -249,6 +310,17 @@ class Replica:
             self.hear(ServiceNotTold())
         else:
             self.hear(ServiceTold())
+
+    # What this node's shards see of it ------------------------------------------------------------------------------
+    @property
+    def end_offset(self) -> int:
+        return self.follower.end_offset
+
+    def own_producers(self) -> tuple[ProducerSnapshot, ...]:
+        return self.copy.scan.producers.snapshot()
+
+    def local_copy(self) -> LocalCopy | None:
+        return None if self.follower.life is FollowerLife.FAULTY else self.copy.local()
 
     def close(self) -> None:
         if self._timer is not None:

@@ -6,7 +6,7 @@ has no file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stratalog.formats.record_batch import parse_header
@@ -16,14 +16,15 @@ from stratalog.formats.segment_file import (
     decode_segment_header,
     encode_segment_header,
 )
+from stratalog.model.batch import BATCH_HEADER_BYTES
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
-from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import SealRecord, SegmentIdentity
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.files import SegmentFile, read_front
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.new_segment import identity_of
 
 log = logger(__name__)
@@ -41,24 +42,21 @@ class CheckedBatches:
 class ReplicaCopy:
     """Invariant: `end_offset` is where the last whole batch of the file ends."""
 
-    __slots__ = ("_context", "_identity", "_inherited", "_is_made", "file", "flushed_bytes", "key", "scan")
+    __slots__ = ("_context", "_identity", "_is_made", "_local", "file", "flushed_bytes", "key", "scan")
 
-    def __init__(
-        self, context: ShardContext, key: SegmentKey, topic: str, inherited: Iterable[ProducerSnapshot]
-    ) -> None:
-        """`inherited`: the producers at the end of the segment before."""
+    def __init__(self, context: ShardContext, key: SegmentKey, topic: str) -> None:
         self.key = key
         self._context = context
         self._identity: SegmentIdentity = identity_of(context, key, topic)
-        self._inherited = tuple(inherited)
+        self._local: LocalCopy | None = None
         self.file = SegmentFile(context.layout.segment(key), context.descriptors, 0)
         self._is_made = False
         self.scan = self._new_scan()
         self.flushed_bytes = 0
 
     def _new_scan(self) -> SegmentScan:
-        table = self._context.producer_table(self._inherited)
-        return SegmentScan.begin(self.key, table, self._context.turn.now_ms)
+        """Of producers what these batches say alone: what those before them said may come to be known later."""
+        return SegmentScan.begin(self.key, self._context.producer_table(()), self._context.turn.now_ms)
 
     @property
     def end_offset(self) -> int:
@@ -68,8 +66,17 @@ class ReplicaCopy:
     def is_flushed(self) -> bool:
         return self.flushed_bytes >= self.file.size_bytes
 
+    def local(self) -> LocalCopy | None:
+        """To be read: all that was appended, which was checked. None: it has no file."""
+        if not self._is_made:
+            return None
+        if self._local is None or self._local.points is not self.scan.index:
+            self._local = LocalCopy(self.key, self.file, self.scan.index, checked_from=0)
+        return self._local
+
     def open_found(self) -> None:
-        """Blocking, before anything is appended: take in what a former life left, and cut its torn tail.
+        """Blocking, before anything is appended, or once somebody else wrote to the file: take in what is there, and
+        cut its torn tail.
 
         Raises: Corrupt, for another segment's file; Unavailable.
         """
@@ -106,22 +113,26 @@ class ReplicaCopy:
         assert self.scan.position == self.file.size_bytes - SEGMENT_HEADER_BYTES, "batches that do not follow"
 
     def cut(self, end_offset: int) -> None:
-        """Blocking: cost follows the segment. Raises: Corrupt when no batch ends there; Unavailable."""
-        position = 0
-        for at, header_end in self._ends():
-            if header_end <= end_offset:
-                position = at
-        self._rescan(position)
-        if self.scan.next_offset != end_offset:
-            raise Corrupt(f"no batch ends at offset {end_offset}", source=str(self.file.path), position=position)
+        """Blocking: cost follows the segment. Requires: its descriptor is open, and it is pinned.
 
-    def _ends(self) -> Iterable[tuple[int, int]]:
-        """(position, offset) of the end of each batch."""
-        at, end = 0, self.file.size_bytes - SEGMENT_HEADER_BYTES
-        while at < end:
-            header = parse_header(self.file.read(SEGMENT_HEADER_BYTES + at, 61))
+        Raises: Corrupt when no batch ends there; Unavailable.
+        """
+        self._rescan(self._position_at(end_offset))
+        if self.scan.next_offset != end_offset:
+            source, position = str(self.file.path), self.scan.position
+            raise Corrupt(f"no batch ends at offset {end_offset}", source=source, position=position)
+
+    def _position_at(self, end_offset: int) -> int:
+        """Where the last batch ends that lies below."""
+        points = self.scan.index
+        found = points.before_offset(end_offset)
+        at = points[found].position if found >= 0 else 0
+        while at < self.scan.position:
+            header = parse_header(self.file.read(SEGMENT_HEADER_BYTES + at, BATCH_HEADER_BYTES))
+            if header.end_offset > end_offset:
+                break
             at += header.size_bytes
-            yield at, header.end_offset
+        return at
 
     def flush(self) -> tuple[int, int]:
         """Blocking. Returns: the offset, and the size of the file, up to which it is on the disk. Raises: FlushLost."""
@@ -131,7 +142,8 @@ class ReplicaCopy:
         return end_offset, size_bytes
 
     def prove(self) -> SealRecord:
-        """Blocking: flush, and read all of it once more. Raises: FlushLost, Corrupt, Unavailable."""
+        """Blocking: flush, and read all of it once more. Returns: the seal record as this copy alone would have it,
+        with producers of its own batches. Raises: FlushLost, Corrupt, Unavailable."""
         if not self._is_made:
             self.file.create(encode_segment_header(self._identity))
             self._is_made = True

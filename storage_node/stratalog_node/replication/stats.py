@@ -19,3 +19,4 @@ class ReplicationStats:
     connections_lost: int = counter("Connections to other nodes that ended, or could not be made.")
     promised_fences: int = counter("Fences promised, on the disk and to the meta service.")
     proven_copies: int = counter("Times that a copy, read back whole at its end, was told to the meta service.")
+    filled_copies: int = counter("Times that a copy of which nobody had all was made whole: the end of a recovery.")

@@ -19,6 +19,7 @@ from stratalog_node.disk.spare_files import SpareFiles
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.events import ShardEvents
+from stratalog_node.shards.followed_copies import FollowedCopies
 from stratalog_node.shards.openings import Openings
 from stratalog_node.shards.sealed_points import SealedPoints
 from stratalog_node.shards.stats import ShardStats
@@ -45,6 +46,8 @@ class ShardContext:
     sealed_points: SealedPoints
     gate: WriteGate
     openings: Openings
+    followed: FollowedCopies
+    """What others lead and this node has copies of."""
 
     @classmethod
     def of(
@@ -80,6 +83,7 @@ class ShardContext:
             SealedPoints(threads, settings.log_index_cache_bytes),
             WriteGate(turn, stats),
             Openings(turn),
+            FollowedCopies(),
         )
 
     def producer_table(self, snapshots: Iterable[ProducerSnapshot]) -> ProducerTable:

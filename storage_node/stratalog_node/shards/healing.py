@@ -11,7 +11,6 @@ Lives on the event loop; files are written on the background threads. A store th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import assert_never
 
 from stratalog.machines.chain_events import ShardStopped
@@ -26,7 +25,6 @@ from stratalog.machines.shard_healing import (
     HealingEvent,
     HealingStep,
     ListFiles,
-    OffsetRange,
     Pause,
     Refill,
     ShardHealing,
@@ -40,15 +38,14 @@ from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
-from stratalog_node.disk.files import FlushLost, SegmentFile
+from stratalog_node.disk.files import FlushLost
 from stratalog_node.shards.catalog_wait import catalog_shows
 from stratalog_node.shards.cold_reads import RemoteBatches
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.giving_up import GivingUp
+from stratalog_node.shards.healed_file import HealedFile
 from stratalog_node.shards.opening import make_anew
 from stratalog_node.shards.recovery import Recovery, describe_missing
-from stratalog_node.shards.refill import FileRefill
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.task_set import TaskSet
 
@@ -107,7 +104,7 @@ class Healing:
             has_file=self._context.layout.segment(key).exists(),
             may_give_up=shard.rules.gives_up_lost,
         )
-        file = _HealedFile(self._context, self._remote, key)
+        file = HealedFile(self._context, self._remote, key)
         try:
             while True:
                 steps = healing.step(event)
@@ -119,7 +116,7 @@ class Healing:
             file.close()
 
     async def _perform(
-        self, shard: ShardLog, missing: Heal, steps: list[HealingStep], file: _HealedFile
+        self, shard: ShardLog, missing: Heal, steps: list[HealingStep], file: HealedFile
     ) -> HealingEvent | None:
         for step in steps:
             try:
@@ -136,7 +133,7 @@ class Healing:
         return None
 
     # Steps --------------------------------------------------------------------------------------------------------
-    async def _do(self, shard: ShardLog, missing: Heal, step: HealingStep, file: _HealedFile) -> HealingEvent | None:
+    async def _do(self, shard: ShardLog, missing: Heal, step: HealingStep, file: HealedFile) -> HealingEvent | None:
         match step:
             case MakeAnew(key):
                 make_anew(self._context, key, shard.topic.name)
@@ -211,53 +208,3 @@ class Healing:
                 base_offset=base_offset,
                 end_offset=end_offset,
             )
-
-
-class _HealedFile:
-    """The file of one attempt: pinned, and its descriptor open, so that writes and their flush go through one."""
-
-    def __init__(self, context: ShardContext, remote: RemoteBatches | None, key: SegmentKey) -> None:
-        self._context = context
-        self._remote = remote
-        self._path = context.layout.segment(key)
-        self._file: SegmentFile | None = None
-        self._refill: FileRefill | None = None
-        self.backoff = Backoff()
-
-    def close(self) -> None:
-        file, self._file, self._refill = self._file, None, None
-        if file is not None:
-            file.unpin()
-            file.close()
-
-    async def refill(self, step: Refill) -> HealingEvent:
-        file = SegmentFile(self._path, self._context.descriptors, self._path.stat().st_size)
-        file.pin()
-        self._file = file
-        file.fd()
-        refill = self._refill = FileRefill(self._context, self._remote, step.segment, file)
-        try:
-            event = await refill.up_to(step.end_offset)
-        except asyncio.CancelledError:
-            with contextlib.suppress(StratalogError, OSError):  # a failed flush must not undo the end of this task
-                await self._flush_written(file, refill)
-            raise
-        except BaseException:
-            await self._flush_written(file, refill)
-            raise
-        await self._flush_written(file, refill)
-        return event
-
-    async def _flush_written(self, file: SegmentFile, refill: FileRefill) -> None:
-        """Also what is not whole yet: the next start takes what it finds for flushed up to the checkpoint."""
-        if refill.has_written:
-            await self._context.threads.background(lambda: file.sync(with_names=True))
-
-    async def ask_store(self, step: AskStore) -> tuple[OffsetRange, ...]:
-        return await GivingUp(self._context, self._remote, step.segment).ask_for(step.ranges)
-
-    async def give_up(self, step: GiveUp) -> None:
-        assert self._file is not None and self._refill is not None, "a file is refilled before anything is given up"
-        giving_up = GivingUp(self._context, self._remote, step.segment)
-        await giving_up.fill(self._file, self._refill.scan, step.holes, step.end_offset)
-        self._context.stats.given_up_offsets += sum(end_offset - base_offset for base_offset, end_offset in step.holes)

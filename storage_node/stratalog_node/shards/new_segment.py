@@ -10,12 +10,14 @@ from stratalog.formats.segment_file import encode_segment_header
 from stratalog.machines.chain_events import ActiveNamed, ActiveUnknown
 from stratalog.machines.leader_events import SegmentRecord
 from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.shared_segments import is_shared
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import SegmentIdentity
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.producers_before import is_settled_before, producers_before
 
 
 class InheritedProducers(NamedTuple):
@@ -51,19 +53,18 @@ def name_active(
     context: ShardContext, key: ShardKey, inherited: InheritedProducers | None, ended: Sequence[ActiveSegment]
 ) -> ActiveNamed | ActiveUnknown:
     """What the meta service says of a shard's active segment, and the producers it begins with: those that recovery
-    knows, those of the one before if it ended here (`ended`), else those that its seal holds. While that one is there,
-    led by another and not sealed nobody knows them."""
+    knows, else those at the end of the segment before (`shards/producers_before.py`). While a recovery of any earlier
+    one is not sealed nobody knows them."""
     segment = context.catalog.active_segment(key)
     if segment is None:
         return ActiveUnknown()
+    segments = context.catalog.segments(key)
     producers: tuple[ProducerSnapshot, ...] | None
-    if inherited is not None and inherited.epoch == segment.epoch:
+    if not is_settled_before(segments, segment.epoch):
+        producers = None
+    elif inherited is not None and inherited.epoch == segment.epoch and not is_shared(segments, segment.epoch - 1):
         producers = inherited.producers
-    elif ended and ended[-1].key.epoch == segment.epoch - 1:
-        producers = ended[-1].leader.producers_at_end
     else:
-        # The one before may be gone with its records: then nobody asks for what it knew any more.
-        before = context.catalog.segments(key)[-2:-1]
-        producers = () if not before else before[0].seal.producers if before[0].seal is not None else None
+        producers = producers_before(context, segment.key, ended)
     table = None if producers is None else context.producer_table(producers)
     return ActiveNamed(segment.key, SegmentRecord.of(segment), table)

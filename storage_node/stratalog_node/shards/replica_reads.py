@@ -1,4 +1,5 @@
-"""What a replica may read of a segment: all that is there, acknowledged or not. Its leader alone knows what follows.
+"""What a replica may read of a segment: all that is there, acknowledged or not. Its leader alone knows what follows,
+and once its end is known any replica that has all of it.
 
 Lives on the event loop.
 """
@@ -37,4 +38,14 @@ def whole_copy(shard: LocalShard, epoch: int) -> Place | None:
     copy = shard.copies.get(epoch)
     if isinstance(copy, SealedCopy):
         return Place(copy, copy.seal.size_bytes, copy.seal.end_offset, -1, is_in_store=False)
-    return None
+    return _followed_copy(shard, epoch)
+
+
+def _followed_copy(shard: LocalShard, epoch: int) -> Place | None:
+    """Of a segment that has ended, once all of it is here: a recovery's source is asked for what others lack."""
+    segment = segment_of_epoch(shard.segments, epoch)
+    followed = shard.context.followed.get(segment.key) if segment is not None else None
+    if segment is None or followed is None or segment.end_offset != followed.end_offset:
+        return None
+    copy = followed.local_copy()
+    return None if copy is None else Place(copy, copy.size_bytes, followed.end_offset, -1, is_in_store=False)

@@ -1,0 +1,146 @@
+"""Makes up what a recovery's source lacks below the end of its segment (docs/replication.md section 6.4).
+
+Nobody has more: else that one were the source. What the object store has comes from there, byte for byte; where the
+recovery gave something up, as the record says, batches without records take its place, so that the log has no gap. What
+should be in the object store and is not is named and waited for, as of any segment, unless the topic allows that it is
+given up: the same decisions (`machines.shard_healing`) and the same writing (`shards/healed_file.py`) as healing.
+Lives on the event loop; the file is read and written on the disk threads.
+Requires: nobody else writes to the file meanwhile, and what is in it is flushed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from stratalog.machines.restart_events import Heal, MakeAnew, RecoveredLog, RevokeCheckpoints
+from stratalog.machines.shard_healing import (
+    AskStore,
+    AttemptBegun,
+    AttemptFailed,
+    DropSegment,
+    EndSegment,
+    GiveUp,
+    HealingEvent,
+    HealingStep,
+    ListFiles,
+    Pause,
+    Refill,
+    ShardHealing,
+    StopHealing,
+    StoreAsked,
+    TryAgain,
+)
+from stratalog.model.commands import AdvanceLogStart
+from stratalog.model.errors import Rejected, StratalogError
+from stratalog.model.ids import SegmentKey
+from stratalog.settings.choices import UncleanSeal
+from stratalog.telemetry.logs import logger
+from stratalog_node.backoff import Backoff
+from stratalog_node.disk.files import FlushLost
+from stratalog_node.shards.cold_reads import RemoteBatches
+from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.healed_file import HealedFile
+from stratalog_node.shards.opening import make_anew
+
+log = logger(__name__)
+
+_LONGEST_PAUSE_S = 30.0
+
+
+class CopyFilling:
+    """One copy, until it is whole."""
+
+    def __init__(self, context: ShardContext, remote: RemoteBatches | None, key: SegmentKey, topic: str) -> None:
+        """`remote` is None on a node without an object store."""
+        self._context = context
+        self._remote = remote
+        self._key = key
+        self._topic = topic
+
+    async def fill(self, local_end: int, end_offset: int, is_due: Callable[[], bool]) -> None:
+        """Returns once the file holds all up to `end_offset`, or `is_due` says that it is not this node's to make up
+        any more. Raises: FlushLost: nobody knows what the disk holds."""
+        backoff = Backoff(longest_s=_LONGEST_PAUSE_S)
+        while is_due():
+            segment = self._context.catalog.segment(self._key)
+            if segment is None:
+                return
+            healing = ShardHealing(Heal(segment, local_end, end_offset, RecoveredLog()))
+            if isinstance(last := await self._attempt(healing), ListFiles):
+                return
+            assert isinstance(last, TryAgain | StopHealing), f"{last} ends no attempt"
+            log.error("a copy cannot be made whole yet", segment=str(self._key), end_offset=end_offset, error=last.why)
+            await backoff.pause()
+
+    async def _attempt(self, healing: ShardHealing) -> HealingStep:
+        """Returns: the step that it ended with."""
+        event: HealingEvent = AttemptBegun(
+            self._context.catalog.segment(self._key),
+            self._context.catalog.log_start_offset(self._key.shard_key),
+            has_file=self._context.layout.segment(self._key).exists(),
+            may_give_up=self._may_give_up(),
+        )
+        file = HealedFile(self._context, self._remote, self._key)
+        try:
+            while True:
+                steps = healing.step(event)
+                answer = await self._perform(steps, file)
+                if answer is None:
+                    return steps[-1]
+                event = answer
+        finally:
+            file.close()
+
+    def _may_give_up(self) -> bool:
+        if self._context.catalog.topic_by_id(self._key.topic_id) is None:
+            return False
+        return self._context.catalog.topic_settings(self._key.topic_id).unclean_seal is UncleanSeal.ALLOW
+
+    async def _perform(self, steps: list[HealingStep], file: HealedFile) -> HealingEvent | None:
+        for step in steps:
+            try:
+                answer = await self._do(step, file)
+            except FlushLost:
+                raise
+            except Rejected as error:
+                return AttemptFailed(str(error), is_final=True)
+            except (StratalogError, OSError, TimeoutError) as error:
+                return AttemptFailed(str(error) or repr(error), is_final=False)
+            if answer is not None:
+                return answer
+        return None
+
+    async def _do(self, step: HealingStep, file: HealedFile) -> HealingEvent | None:
+        match step:
+            case MakeAnew(key):
+                make_anew(self._context, key, self._topic)
+            case Refill():
+                return await file.refill(step)
+            case AskStore():
+                missed = await file.ask_store(step)
+                return StoreAsked(missed, self._context.catalog.segment(self._key), self._may_give_up())
+            case Pause():
+                await file.backoff.pause()
+            case GiveUp():
+                self._tell_given_up(step)
+                await file.give_up(step)
+            case DropSegment(_, log_start):
+                # All of it lies below the log start: the record goes with that, and the copy with the record.
+                await self._context.meta.perform(AdvanceLogStart(self._key.shard_key, log_start))
+            case EndSegment():
+                raise AssertionError("only a segment that has ended has a source")
+            case RevokeCheckpoints() | ListFiles() | TryAgain() | StopHealing():
+                pass
+            case _:
+                assert_never(step)
+        return None
+
+    def _tell_given_up(self, step: GiveUp) -> None:
+        for base_offset, end_offset in step.holes:
+            log.error(
+                "batches without records take the place of what no replica and no object store has",
+                segment=str(self._key),
+                base_offset=base_offset,
+                end_offset=end_offset,
+            )

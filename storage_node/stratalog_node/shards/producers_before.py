@@ -1,0 +1,57 @@
+"""What is known here of the producers at the beginning of a segment: without that repetitions of what they wrote before
+would get in as if they were new. Lives on the event loop.
+
+It is in the seal record of the segment before; before there is one it follows from this node's own copies, of those
+that it led as of those that it followed.
+Source: docs/replication.md section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratalog.machines.producer_table import continued
+from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.segment import Segment
+from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.context import ShardContext
+
+
+def producers_before(
+    context: ShardContext, key: SegmentKey, ended: Sequence[ActiveSegment] = ()
+) -> tuple[ProducerSnapshot, ...] | None:
+    """At its base offset. None: not known here yet. `ended`: what this node led to the end and is not sealed. What is
+    gone with its records nobody asks for any more.
+
+    Of a segment that others may still seal with less or more than this node has, that is what this node's copies say.
+    """
+    before = [segment for segment in context.catalog.segments(key.shard_key) if segment.epoch < key.epoch]
+    newest_sealed = next((at for at in range(len(before) - 1, -1, -1) if before[at].seal is not None), 0)
+    known: tuple[ProducerSnapshot, ...] | None = ()
+    for segment in before[newest_sealed:]:
+        known = _producers_after(context, segment, ended, known)
+    return known
+
+
+def _producers_after(
+    context: ShardContext,
+    segment: Segment,
+    ended: Sequence[ActiveSegment],
+    before: tuple[ProducerSnapshot, ...] | None,
+) -> tuple[ProducerSnapshot, ...] | None:
+    if segment.seal is not None:
+        return segment.seal.producers
+    led = next((one for one in ended if one.key == segment.key), None)
+    if led is not None:
+        return led.leader.producers_at_end
+    copy = context.followed.get(segment.key)
+    if before is None or copy is None or segment.end_offset is None or copy.end_offset != segment.end_offset:
+        return None
+    return continued(before, copy.own_producers())
+
+
+def is_settled_before(segments: Sequence[Segment], epoch: int) -> bool:
+    """Whether nothing that a recovery found below that epoch may still be given up. Until its seal it may lie on one
+    node alone: a repetition of it must not be acknowledged, and no reader be shown what follows."""
+    return not any(one.epoch < epoch and one.is_fenced and one.seal is None for one in segments)
