@@ -42,6 +42,43 @@ def start(
             help="Keep the metadata in etcd: etcd://H:P,H:P,H:P[/PREFIX]; any number of instances, of which one leads.",
         ),
     ] = None,
+    etcd_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--etcd-ca",
+            envvar="STRATALOG_ETCD_CA",
+            metavar="FILE",
+            help="Reach etcd by TLS: PEM of the authority by which its members prove themselves.",
+        ),
+    ] = None,
+    etcd_cert: Annotated[
+        Path | None,
+        typer.Option(
+            "--etcd-cert", envvar="STRATALOG_ETCD_CERT", metavar="FILE", help="PEM: who connects, where etcd asks."
+        ),
+    ] = None,
+    etcd_key: Annotated[
+        Path | None,
+        typer.Option("--etcd-key", envvar="STRATALOG_ETCD_KEY", metavar="FILE", help="PEM: the key of --etcd-cert."),
+    ] = None,
+    etcd_user: Annotated[
+        str | None,
+        typer.Option(
+            "--etcd-user",
+            envvar="STRATALOG_ETCD_USER",
+            metavar="NAME",
+            help="Its password comes from --etcd-password-file or STRATALOG_ETCD_PASSWORD.",
+        ),
+    ] = None,
+    etcd_password_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--etcd-password-file",
+            envvar="STRATALOG_ETCD_PASSWORD_FILE",
+            metavar="FILE",
+            help="The password of --etcd-user, as the one line of a file.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", envvar="STRATALOG_CONFIG", metavar="FILE", help="KEY=VALUE lines, or TOML (.toml)."),
@@ -62,8 +99,10 @@ def start(
     from stratalog_cli.meta_start import run_meta
 
     if store is not None:
+        from stratalog_meta.stores.etcd.access import AccessFiles, read_access
         from stratalog_meta.stores.etcd.address import parse_address
 
-        run_meta(loaded, listen, parse_address(store))
+        files = AccessFiles(etcd_user, etcd_password_file, etcd_ca, etcd_cert, etcd_key)
+        run_meta(loaded, listen, parse_address(store), read_access(files, os.environ))
     if data is not None:
         run_meta(loaded, listen, data.absolute())

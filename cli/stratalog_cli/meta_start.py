@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stratalog.model.errors import StratalogError
 from stratalog.settings.process import ProcessSettings
@@ -30,21 +31,26 @@ from stratalog_meta.stores.etcd.address import EtcdAddress
 from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_node.open_files import OpenFiles
 
+if TYPE_CHECKING:
+    from stratalog_meta.stores.etcd.access import EtcdAccess
+
 log = logger(__name__)
 
 
-def run_meta(settings: ProcessSettings, listen: str, place: Path | EtcdAddress) -> None:
+def run_meta(
+    settings: ProcessSettings, listen: str, place: Path | EtcdAddress, access: EtcdAccess | None = None
+) -> None:
     """Run until SIGTERM or SIGINT. Exits 3 when it cannot start, with the reason."""
     configure_logs(settings.log_level)
-    run_server(_run(settings, listen, place))
+    run_server(_run(settings, listen, place, access))
 
 
-async def _run(settings: ProcessSettings, listen: str, place: Path | EtcdAddress) -> int:
+async def _run(settings: ProcessSettings, listen: str, place: Path | EtcdAddress, access: EtcdAccess | None) -> int:
     stopping = stop_signal()
     async with AsyncExitStack() as running:
         try:
             process = MetaProcess(settings, running)
-            url = await process.start(listen, place)
+            url = await process.start(listen, place, access)
             collect_less_often()
         except StratalogError as error:
             say_error(f"cannot start: {error}")
@@ -69,7 +75,7 @@ class MetaProcess:
         self._limits = OpenFiles.of_process()
         self.admin = ""
 
-    async def start(self, listen: str, place: Path | EtcdAddress) -> str:
+    async def start(self, listen: str, place: Path | EtcdAddress, access: EtcdAccess | None = None) -> str:
         """Returns the service's URL. Raises Unavailable, Corrupt, InvalidRequest."""
         watchdog = LoopWatchdog()
         watchdog.start()
@@ -81,7 +87,7 @@ class MetaProcess:
         if isinstance(place, Path):
             url = await self._serve_directory(listen, place)
         else:
-            url = await self._serve_etcd(listen, place)
+            url = await self._serve_etcd(listen, place, access)
         return url
 
     async def _serve_directory(self, listen: str, data: Path) -> str:
@@ -94,12 +100,12 @@ class MetaProcess:
         self._running.push_async_callback(service.close)
         return await self._listen(listen, service)
 
-    async def _serve_etcd(self, listen: str, place: EtcdAddress) -> str:
+    async def _serve_etcd(self, listen: str, place: EtcdAddress, access: EtcdAccess | None) -> str:
         from stratalog_meta.stores.etcd.client import EtcdClient
         from stratalog_meta.stores.etcd.leadership import EtcdLeadership
         from stratalog_meta.stores.etcd.store import EtcdStore
 
-        client = EtcdClient(place.endpoints)
+        client = EtcdClient(place.endpoints, access=access)
         self._running.push_async_callback(client.close)
         self._registry.add("stratalog_etcd", client.stats)
 

@@ -74,7 +74,7 @@ class LifeKeeper:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._leases.look_every_ms / 1_000)
+            await asyncio.sleep(self._leases.next_look_ms(self._monotonic_ms()) / 1_000)
             try:
                 await self._look()
             except StratalogError as error:

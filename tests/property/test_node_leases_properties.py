@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from stratalog.machines.node_leases import NodeLeases
+from stratalog.machines.node_leases import LONGEST_PROBATION, LOOKS_PER_LEASE, NodeLeases
 from stratalog.model.commands import NoteLives
 from stratalog.model.errors import Conflict, Fenced
 from stratalog.model.metadata import Life, Node, NodeInfo
@@ -25,12 +25,15 @@ class LeaseMachine(RuleBasedStateMachine):
         self.now_ms = 0
         self.records = {n: Node(n, f"disk-{n}", "h", 1, None, 1, is_alive=n != lost) for n in range(1, nodes + 1)}
         self.heard_ms = {n: 0 for n, node in self.records.items() if node.is_alive}
+        self.losses = dict.fromkeys(self.records, 0)
+        """Of its present life, under this leader."""
         self.is_store_away = False
         self.leases = NodeLeases(LEASE_MS, self.records.values(), 0)
 
     @rule()
     def another_leads(self) -> None:
         self.leases = NodeLeases(LEASE_MS, self.records.values(), self.now_ms)
+        self.losses = dict.fromkeys(self.records, 0)
         self.heard_ms = {n: self.now_ms for n, node in self.records.items() if node.is_alive}
 
     @rule(number=NODES, disk=st.sampled_from("ab"))
@@ -67,6 +70,21 @@ class LeaseMachine(RuleBasedStateMachine):
             self.now_ms += self.leases.look_every_ms
             self.look()
 
+    @rule(number=NODES)
+    def heard_without_a_gap(self, number: int) -> None:
+        """However often it was lost, it is not left out for ever."""
+        known = self.records.get(number)
+        if known is None or self.is_store_away:
+            return
+        for _ in range(LONGEST_PROBATION + 1):
+            self.leases.heard(known.life, self.now_ms)
+            self.heard_ms[number] = self.now_ms
+            self.time_passes(LOOKS_PER_LEASE - 1)
+            self.leases.heard(known.life, self.now_ms)
+            self.heard_ms[number] = self.now_ms
+            self.time_passes(1)
+        assert self.records[number].is_alive
+
     @rule(gap_ms=st.integers(LEASE_MS, 10 * LEASE_MS))
     def stand_still(self, gap_ms: int) -> None:
         living = [n for n, heard_ms in self.heard_ms.items() if self.now_ms - heard_ms < LEASE_MS]
@@ -92,9 +110,16 @@ class LeaseMachine(RuleBasedStateMachine):
                 for life in lives:
                     self.put(replace(self.records[life.node_id], is_alive=is_alive))
             living = {n for n, heard_ms in self.heard_ms.items() if self.now_ms - heard_ms < LEASE_MS}
-            assert {n for n, node in self.records.items() if node.is_alive} == living, "metadata say who lives"
+            noted = {n for n, node in self.records.items() if node.is_alive}
+            assert noted <= living, "metadata say who lives"
+            assert all(self.losses.get(n, 0) > 1 for n in living - noted), "but of whom it was lost again and again"
 
     def put(self, node: Node) -> None:
+        known = self.records.get(node.node_id)
+        if known is None or known.life != node.life:
+            self.losses[node.node_id] = 0
+        elif known.is_alive and not node.is_alive:
+            self.losses[node.node_id] += 1
         self.records[node.node_id] = node
         self.leases.node_changed(node, self.now_ms)
 

@@ -15,7 +15,7 @@ from stratalog_meta import MetaService
 from stratalog_meta.stores.etcd import rpc_pb2 as rpc
 from stratalog_meta.stores.etcd.client import EtcdClient, Patience
 from stratalog_meta.stores.etcd.layout import RECORDS
-from stratalog_meta.stores.etcd.leadership import EtcdLeadership
+from stratalog_meta.stores.etcd.leadership import LEASE_S, EtcdLeadership
 from stratalog_meta.stores.etcd.store import EtcdStore
 from stratalog_meta.stores.meta_store import WriteRefused
 from support.etcd_server import NO_ETCD, EtcdServers, etcd_binary, etcd_servers
@@ -41,7 +41,7 @@ def prefix() -> bytes:
 async def meta_service(members: EtcdServers, prefix: bytes) -> AsyncIterator[tuple[MetaWorld, EtcdLeadership]]:
     """A service with the patience of the product."""
     client = EtcdClient(members.endpoints)
-    async with leading(members.endpoints, prefix, client=client) as (_, leadership, store):
+    async with leading(members.endpoints, prefix, client=client, lease_s=LEASE_S) as (_, leadership, store):
         await store.close()
         clock = HandClock()
         service = MetaService(store, clock)
@@ -67,7 +67,8 @@ async def written_through(members: EtcdServers, prefix: bytes, fault: Callable[[
         await eventually(lambda: len(made) > 10)
         await asyncio.to_thread(fault)
         await making
-        assert leadership.is_leading, "the lease outlives an election of etcd"
+        await eventually(lambda: leadership.is_leading)
+        assert not leadership.lost.is_set(), "the lead outlives an election of etcd"
         before = await world.client.snapshot()
         assert before.version == 1 + len(made)
     async with meta_service(members, prefix) as (world, _):

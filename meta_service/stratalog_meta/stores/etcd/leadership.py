@@ -2,8 +2,10 @@
 
 Its create revision is the fence in every write of the store. The lease's time counts here from before each request that
 renewed it, so this process stops leading before etcd lets another begin, as far as clocks run alike; where they do not,
-the fence holds. Who does not lead looks at the key now and then instead of watching it: nothing to resume, and a member
-that hangs costs one attempt.
+the fence holds. A lease is shorter than an election among etcd's members may last, and none ends meanwhile: a leader
+whose lease is over by its own clock does not lead (`is_leading`), and does again when etcd still knows the lease, for
+then nobody else led. Who does not lead looks at the key now and then instead of watching it: nothing to resume, and a
+member that hangs costs one attempt.
 
 Lives on one event loop.
 """
@@ -22,14 +24,14 @@ from stratalog.telemetry.logs import logger
 from stratalog_meta.stores.etcd import rpc_pb2 as rpc
 from stratalog_meta.stores.etcd.client import EtcdClient
 from stratalog_meta.stores.etcd.layout import LEADER
+from stratalog_meta.stores.etcd.lease_keeper import LeaseKeeper
 
-LEASE_S: Final = 5
-"""etcd grants no less than 2 with its defaults. Long enough for an election among its members."""
-LOOK_S: Final = 0.3
+LEASE_S: Final = 2
+"""The least that etcd grants with its defaults (one and a half election timeouts, in whole seconds)."""
+LOOK_S: Final = 0.15
 """Between two looks at who leads."""
 LOOK_AFTER_FAILURE_S: Final = 1.0
 """When etcd refuses (no space, users) it may do so for long."""
-RENEWALS_PER_LEASE: Final = 4
 _RESIGN_S: Final = 2.0
 
 _log = logger(__name__)
@@ -59,10 +61,13 @@ class EtcdLeadership:
         self._jitter = jitter
         self._lost = asyncio.Event()
         self._lease = 0
+        self._life_s = lease_s
+        """As etcd granted it."""
         self._until = 0.0
+        """To when the lease lasts that nobody keeps yet."""
         self._revision = 0
         self._seen: str | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._keeper: LeaseKeeper | None = None
 
     @property
     def lost(self) -> asyncio.Event:
@@ -70,12 +75,14 @@ class EtcdLeadership:
 
     @property
     def is_leading(self) -> bool:
-        return self._revision > 0 and not self._lost.is_set() and self._clock() < self._until
+        keeper = self._keeper
+        return keeper is not None and not self._lost.is_set() and self._clock() < keeper.until
 
     @property
     def revision(self) -> int:
-        """In which the leader key was created for this candidacy. Raises Unavailable unless it leads."""
-        if not self.is_leading:
+        """In which the leader key was created for this candidacy: what a write compares, so that one sent while
+        it is not known whether this process still leads harms nobody. Raises Unavailable once it leads no more."""
+        if not self._revision or self._lost.is_set():
             other = f": ask {self._seen}" if self._seen not in (None, self._address) else ""
             raise Unavailable(f"this instance ({self._address}) does not lead the metadata{other}")
         return self._revision
@@ -102,7 +109,8 @@ class EtcdLeadership:
             await self._let_lease_go()
             raise Unavailable(f"the candidacy of {self._address} is over: make another one")
         _log.info("meta_leadership_won", address=self._address, revision=self._revision)
-        self._keeping = asyncio.get_running_loop().create_task(self._keep(), name="meta-leadership")
+        self._keeper = LeaseKeeper(self._client, self._lease, self._life_s, self._until, self._clock, self.lose)
+        self._keeper.start()
 
     async def _stand(self) -> bool:
         """Whether this candidacy has the key now."""
@@ -110,8 +118,8 @@ class EtcdLeadership:
         if present is None:
             if self._clock() >= self._until:
                 asked = self._clock()
-                self._lease, life_s = await self._client.grant_lease(self._lease_s)
-                self._until = asked + life_s
+                self._lease, self._life_s = await self._client.grant_lease(self._lease_s)
+                self._until = asked + self._life_s
             present = await self._create()
         self._seen = present.value.decode("utf-8", "replace")
         if present.lease != self._lease or self._clock() >= self._until:
@@ -143,49 +151,24 @@ class EtcdLeadership:
         present: rpc.KeyValue = answer.responses[-1].response_range.kvs[0]
         return present
 
-    async def _keep(self) -> None:
-        try:
-            await self._renew()
-        finally:
-            self.lose("nobody renews its lease any more")  # whatever ended it: a lead without an end is the worst
-
-    async def _renew(self) -> None:
-        """Until the lease is gone, or its time has passed without an answer."""
-        pause_s = self._lease_s / RENEWALS_PER_LEASE
-        while True:
-            await asyncio.sleep(max(0.0, min(pause_s, self._until - self._clock())))
-            asked = self._clock()
-            if asked >= self._until:
-                return self.lose("etcd did not renew its lease in time")
-            try:
-                life_s = await self._client.keep_lease(self._lease, self._until - asked)
-            except Unavailable as error:
-                _log.warning("etcd_lease_not_renewed", address=self._address, error=str(error))
-                continue
-            if life_s <= 0:
-                return self.lose("its lease has ended")
-            self._until = asked + life_s
-
     def lose(self, why: str) -> None:
         """Lead no more: the store calls it as well when etcd shows another leader."""
         if self._lost.is_set():
             return
         self._lost.set()
         self._seen = None
+        if self._keeper is not None:
+            self._keeper.stop()
         if self._revision:
             _log.warning("meta_leadership_lost", address=self._address, why=why)
 
     async def resign(self) -> None:
-        keeping, self._keeping = self._keeping, None
         self.lose("it resigned")
-        if keeping is not None:
-            keeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await keeping
         await self._let_lease_go()
 
     async def _let_lease_go(self) -> None:
         lease, self._lease = self._lease, 0
-        if lease and self._clock() < self._until:
+        until = self._until if self._keeper is None else self._keeper.until
+        if lease and self._clock() < until:
             with contextlib.suppress(Unavailable):  # it ends by itself then
                 await self._client.revoke_lease(lease, _RESIGN_S)

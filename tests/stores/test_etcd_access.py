@@ -1,0 +1,111 @@
+"""An etcd that asks who comes: TLS with a certificate on both sides, users with passwords. No secret is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.model.commands import AcquireLock
+from stratalog.model.errors import InvalidRequest, Unavailable
+from stratalog_meta.stores.etcd import rpc_pb2 as rpc
+from stratalog_meta.stores.etcd.access import PASSWORD_VARIABLE, AccessFiles, EtcdAccess, read_access
+from stratalog_meta.stores.etcd.client import EtcdClient
+from support.certificates import Certificates, make_certificates
+from support.etcd_server import NO_ETCD, EtcdServers, etcd_binary, etcd_servers
+from support.etcd_stores import QUICK, leading
+from support.meta_process import MetaProcess
+
+pytestmark = [pytest.mark.real_etcd, pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)]
+SECRET = "not-to-be-seen"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[EtcdServers]:
+    with etcd_servers(tmp_path_factory.mktemp("etcd"), 1, tls=certificates) as servers:
+        servers.want_users("meta", SECRET, "/mine/")
+        yield servers
+
+
+def files(certificates: Certificates, password: Path | None = None) -> AccessFiles:
+    return AccessFiles("meta", password, certificates.ca, certificates.client, certificates.client_key)
+
+
+def access(certificates: Certificates, password: str = SECRET) -> EtcdAccess:
+    return read_access(files(certificates), {PASSWORD_VARIABLE: password})
+
+
+def test_what_goes_together_is_asked_for_and_no_secret_is_shown(certificates: Certificates, tmp_path: Path) -> None:
+    told = access(certificates)
+    assert SECRET not in repr(told) and "PRIVATE KEY" not in repr(told)
+    line = tmp_path / "password"
+    line.write_text(f"{SECRET}\n")
+    assert read_access(files(certificates, line), {}).password == SECRET
+    with pytest.raises(InvalidRequest, match="user and password go together"):
+        read_access(AccessFiles(user="meta"), {})
+    with pytest.raises(InvalidRequest, match="user and password go together") as refused:
+        read_access(AccessFiles(), {PASSWORD_VARIABLE: SECRET})
+    assert SECRET not in str(refused.value)
+    with pytest.raises(InvalidRequest, match="--etcd-key"):
+        read_access(AccessFiles(ca=certificates.ca, certificate=certificates.client), {})
+    with pytest.raises(InvalidRequest, match="name --etcd-ca"):
+        read_access(AccessFiles(certificate=certificates.client, key=certificates.client_key), {})
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        read_access(AccessFiles(ca=tmp_path / "nowhere.pem"), {})
+    with pytest.raises(InvalidRequest, match="no PEM block"):
+        read_access(AccessFiles(ca=line), {})
+
+
+async def test_a_store_is_led_written_and_read_as_a_user_over_tls(
+    guarded: EtcdServers, certificates: Certificates
+) -> None:
+    client = EtcdClient(guarded.endpoints, patience=QUICK, access=access(certificates))
+    async with leading(guarded.endpoints, b"/mine/", client=client) as (_client, leadership, store):
+        await store.write([[]])
+        guarded.forget_tokens()
+        await store.write([[]])
+        seen = await client.range(rpc.RangeRequest(key=b"/mine/head/turn"))
+        await client.compact(seen.kvs[0].mod_revision)
+        assert leadership.is_leading and client.stats.attempts_failed == 0, "a token that is old costs no attempt"
+
+
+async def test_who_may_not_is_told_why_at_once(guarded: EtcdServers, certificates: Certificates) -> None:
+    request = rpc.RangeRequest(key=b"/mine/x")
+    for wrong, key, words in (
+        (access(certificates, "guessed"), b"/mine/x", "no such user, or another password"),
+        (access(certificates), b"/theirs/x", "may not use this prefix"),
+    ):
+        client = EtcdClient(guarded.endpoints, patience=QUICK, access=wrong)
+        with pytest.raises(Unavailable, match=words) as refused:
+            await client.range(rpc.RangeRequest(key=key))
+        assert "guessed" not in str(refused.value) and SECRET not in str(refused.value)
+        await client.close()
+    for stranger in (EtcdAccess(), EtcdAccess(ca=certificates.ca.read_bytes())):
+        client = EtcdClient(guarded.endpoints, patience=QUICK, access=stranger)
+        with pytest.raises(Unavailable):
+            await client.range(request)
+        await client.close()
+
+
+async def test_an_instance_takes_its_secrets_from_the_environment_and_logs_none(
+    guarded: EtcdServers, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRATALOG_ETCD_USER", "meta")
+    monkeypatch.setenv(PASSWORD_VARIABLE, SECRET)
+    for name, path in (("CA", certificates.ca), ("CERT", certificates.client), ("KEY", certificates.client_key)):
+        monkeypatch.setenv(f"STRATALOG_ETCD_{name}", str(path))
+    meta = MetaProcess(tmp_path, "meta", "--store", f"{guarded.url}/mine").start()
+    client = HttpMetaClient(meta.url)
+    try:
+        assert (await client.perform(AcquireLock("a lock", "somebody", 1_000))).epoch == 1
+    finally:
+        await client.close()
+        meta.stop()
+    assert SECRET not in meta.log()
