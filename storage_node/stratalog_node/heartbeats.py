@@ -24,6 +24,7 @@ LONGEST_WAIT_S: Final = 15.0
 """So long a node on a new disk waits for the lease of its earlier life: several leases, as they are by default."""
 _FIRST_PAUSE_S: Final = 0.25
 """Before a lease is known."""
+_UNTOLD_LEASE_MS: Final = 500
 _GOODBYE_S: Final = 1.0
 
 log = logger(__name__)
@@ -66,6 +67,12 @@ class Heartbeats:
         self._task: asyncio.Task[None] | None = None
         self.heard_ms = monotonic_ms()
         """Up to when it is sure that the service had heard of this life: it has just registered."""
+
+    @property
+    def lease_ms(self) -> int:
+        """From when the service has heard this node, nobody takes for so long what it leads; 0: ever. What it is, the
+        service says with its first answer: until then it is taken for short."""
+        return self._lease_ms if self._lease_ms is not None else _UNTOLD_LEASE_MS
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="heartbeats")

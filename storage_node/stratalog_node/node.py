@@ -279,6 +279,8 @@ class StorageNode:
             wall_ms=self._clock_ms,
             age_ms=age_clock,
             monotonic_ms=monotonic_ms,
+            heard_ms=lambda: self._heartbeats.heard_ms,
+            lease_ms=lambda: self._heartbeats.lease_ms,
             new_member_id=lambda client: f"{client}-{secrets.token_hex(16)}",
             subscribed_topics=subscribed_topics,
         )

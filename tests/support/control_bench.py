@@ -32,6 +32,7 @@ from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.shard_lookup import DiskUsage, FoundOffset
 from stratalog_node.topic_changes import TopicChanges
 from support.kafka_oracle import decode_response, frame_of, request_class
+from support.no_groups import NoGroups
 from support.waiting import eventually
 
 NODE_ID = 1
@@ -154,7 +155,7 @@ class ControlBench:
             self.catalog,
             cast(Any, self.shards),
             self.shards,
-            cast(Any, None),
+            cast(Any, NoGroups()),
             TopicChanges(meta, settings),
             ControlState(self.registry.advertised()),
         )

@@ -15,7 +15,7 @@ from stratalog.model.commands import AdvanceLogStart, Command, CreateTopic
 from stratalog.model.errors import AlreadyExists, StratalogError
 from stratalog.model.group import MemberProtocol
 from stratalog.model.ids import ShardKey
-from stratalog.model.metadata import TopicDeleted
+from stratalog.model.metadata import Node, TopicDeleted
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.groups.coordinator import CoordinatorLimits, GroupCoordinator
@@ -48,6 +48,15 @@ class Topics:
     def topic(self, name: str) -> Topic | None:
         return self.by_name.get(name)
 
+    def has_shard(self, key: ShardKey) -> bool:
+        return self.topic_by_id(key.topic_id) is not None
+
+    def leader_of(self, key: ShardKey) -> tuple[int, int] | None:
+        return 1, 0
+
+    def nodes(self) -> list[Node]:
+        return [Node(1, "storage-1", "host", 9092)]
+
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         return next((topic for topic in self.by_name.values() if topic.topic_id == topic_id), None)
 
@@ -62,6 +71,9 @@ class GroupNode:
             "offsets_topic_num_partitions": 2,
         }
         self.settings = ProcessSettings(**(defaults | settings))
+        self.node_id = 1
+        self.heard_ms = 0
+        self.lease_ms = 0
         self.limits = limits or CoordinatorLimits()
         self.topics = Topics()
         self.topics.add("orders")
@@ -79,7 +91,7 @@ class GroupNode:
 
     def _coordinator(self) -> GroupCoordinator:
         return GroupCoordinator(
-            node_id=1,
+            node_id=self.node_id,
             settings=self.settings,
             topics=self.topics,
             meta=self,
@@ -87,6 +99,8 @@ class GroupNode:
             wall_ms=lambda: self.wall_ms,
             age_ms=lambda: self.age.look(self.wall_ms, self.monotonic_ms),
             monotonic_ms=lambda: self.monotonic_ms,
+            heard_ms=lambda: self.heard_ms,
+            lease_ms=lambda: self.lease_ms,
             loop_s=lambda: self.loop_s,
             new_member_id=self._new_member_id,
             subscribed_topics=subscribed_topics,

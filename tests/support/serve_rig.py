@@ -16,6 +16,7 @@ from stratalog_node.serve.registry import Registry
 from stratalog_node.serve.server import KafkaServer, data_apis
 from stratalog_node.topic_changes import TopicChanges
 from support import kafka_oracle
+from support.no_groups import NoGroups
 from support.raw_client import FETCH_VERSION, PRODUCE_VERSION, Fetched, Produced, RawClient
 from support.shard_rig import NODE_ID, ShardRig
 from support.waiting import eventually
@@ -121,7 +122,7 @@ class ServeRig(ShardRig):
             self.catalog,
             self.shards,
             self.local.disk,
-            cast(Any, None),
+            cast(Any, NoGroups()),
             TopicChanges(cast(Any, self.meta), self.settings),
             ControlState(registry.advertised()),
         )

@@ -2,7 +2,8 @@
 
 A reserved name belongs to the service whether its topic exists yet or not, so that nobody makes it first with other
 settings. A topic of such a name is internal, and no other is. Its settings and its number of shards are fixed: age
-would forget what is kept there, and more shards would move groups to shards that do not know them. Pure.
+would forget what is kept there, and more shards would move groups to shards that do not know them. Its replicas follow
+the nodes: as many as are wanted and alive when it is made, more once there are more, never fewer. Pure.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ FIXED_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "local.retention.bytes": "-1",
         "segment.bytes": str(16 << 20),
         "max.message.bytes": str(16 << 20),
+        "min.insync.replicas": "2",
     }
 }
 """What the service's topics are made with. Snapshots trim the group log, age never does; small segments, so that what
-is trimmed frees its disk soon. Its local copy stays: a node whose object store is away must know its groups (F51)."""
+is trimmed frees its disk soon. Its local copy stays: a node whose object store is away must know its groups (F51). What
+was acknowledged lies on two nodes where there are three; of a segment's replicas one may always be away
+(`RollPolicy.spares_one`), so that two nodes, or one, go on."""
 
 
 def is_reserved(name: str) -> bool:

@@ -72,6 +72,8 @@ class RollPolicy:
     """A follower that has not reached, for so long, where the leader's end was leaves the ISR."""
     is_quorum: bool = False
     """acks=all waits for most of the replicas, whoever is in sync; readers see what they hold."""
+    spares_one: bool = False
+    """Of a segment's replicas one may always be away, whatever the minimum says."""
 
 
 @dataclass(frozen=True, slots=True)

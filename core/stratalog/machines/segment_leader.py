@@ -227,7 +227,7 @@ class SegmentLeader:
         before = (self.end_offset, self.size_bytes, self.max_timestamp_ms, self.first_append_ms)
         offset, size, newest = self.end_offset, self.size_bytes, self.max_timestamp_ms
         limit = self._limit_bytes
-        is_degraded = len(self._in_sync.members) < self.policy.min_insync_replicas
+        is_degraded = self.lacks_replicas
         self._undo.clear()
         self.producers.trim()
         remaining: list[OfferedBatch] | None = None
@@ -424,7 +424,10 @@ class SegmentLeader:
     @property
     def lacks_replicas(self) -> bool:
         """Whether what acks=all asks for is not there now, whatever is held."""
-        return len(self._in_sync.members) < self.policy.min_insync_replicas
+        least = self.policy.min_insync_replicas
+        if self.policy.spares_one:
+            least = min(least, max(len(self.replicas) - 1, 1))
+        return len(self._in_sync.members) < least
 
     @property
     def is_wholly_committed(self) -> bool:

@@ -173,6 +173,8 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
             return None
         case commands.AddShards():
             return (yield from table_topics.add_shards(tx, command))
+        case commands.WidenTopic():
+            return table_topics.widen_topic(tx, command)
         case commands.AlterTopic():
             return (yield from table_topics.alter_topic(tx, command))
         case commands.AdvanceLogStart():

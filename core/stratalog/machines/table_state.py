@@ -142,6 +142,11 @@ class TableState:
         entry = self.nodes.get(node_id)
         return entry is not None and entry.is_alive
 
+    @property
+    def living_count(self) -> int:
+        """Nodes that are alive."""
+        return sum(entry.is_alive for entry in self.nodes.values())
+
     def hosts(self, wanted: int) -> list[NodeInfo]:
         """Where new segments may go: living nodes with room on their disks, or all living ones when those are fewer
         than wanted."""

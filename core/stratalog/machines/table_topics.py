@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from stratalog.machines.internal_topics import refuse_internal, settings_to_create
+from stratalog.machines.internal_topics import FIXED_SETTINGS, refuse_internal, settings_to_create
 from stratalog.machines.placement import place
 from stratalog.machines.recovery_rule import ACKS_POLICY, is_quorum
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction
@@ -20,6 +20,7 @@ from stratalog.model.commands import (
     AlterTopic,
     CreateTopic,
     DeleteTopic,
+    WidenTopic,
 )
 from stratalog.model.errors import AlreadyExists, Conflict, InvalidRequest, LimitExceeded
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
@@ -46,13 +47,16 @@ def create_topic(tx: TableTransaction, command: CreateTopic) -> Steps[Topic]:
     if command.replication_factor < 1:
         raise InvalidRequest(f"topic {name!r}: replication factor {command.replication_factor} must be at least 1")
     _check_shard_count(name, command.shard_count)
+    factor = command.replication_factor
+    if command.is_internal:
+        factor = min(factor, max(tx.state.living_count, 1))
     settings = settings_to_create(name, command.settings, is_internal=command.is_internal)
     _check_settings(name, settings)
     topic = Topic(
         name,
         tx.new_id,
         command.shard_count,
-        command.replication_factor,
+        factor,
         dict(settings),
         tx.now_ms,
         command.is_internal,
@@ -82,6 +86,20 @@ def add_shards(tx: TableTransaction, command: AddShards) -> Steps[Topic]:
     refuse_internal(topic, "given more shards")
     _check_growth(topic, command.shard_count)
     return (yield from _change(tx, topic, replace(topic, shard_count=command.shard_count)))
+
+
+def widen_topic(tx: TableTransaction, command: WidenTopic) -> Topic:
+    """More replicas for an internal topic, once there are nodes for them. What is open gets them at its next roll."""
+    topic = tx.state.topic(command.topic_id)
+    if not topic.is_internal:
+        raise InvalidRequest(f"topic {topic.name!r} keeps the replication factor that it was created with")
+    factor = min(command.replication_factor, tx.state.living_count)
+    if factor <= topic.replication_factor:
+        return topic
+    settings = FIXED_SETTINGS.get(topic.name, topic.settings)  # an older release may have made it with others
+    changed = replace(topic, replication_factor=factor, settings=dict(settings))
+    tx.put_topic(changed)
+    return changed
 
 
 def alter_topic(tx: TableTransaction, command: AlterTopic) -> Steps[Topic]:

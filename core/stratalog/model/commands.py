@@ -86,7 +86,8 @@ class ReportLostCopies(NodeCommand[None]):
 @dataclass(frozen=True, slots=True)
 class CreateTopic(NodeCommand[Topic]):
     """Create a topic, its shards and the first (ACTIVE, epoch 0, base offset 0) segment of each, in one transaction.
-    Id and placement are the service's. Raises AlreadyExists, InvalidRequest."""
+    Id and placement are the service's. An internal one has fewer replicas where there are not so many living nodes.
+    Raises AlreadyExists, InvalidRequest."""
 
     name: str
     shard_count: int
@@ -110,6 +111,17 @@ class AddShards(NodeCommand[Topic]):
     topic_id: UUID
     shard_count: int
     """The new total, as in Kafka's CreatePartitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class WidenTopic(NodeCommand[Topic]):
+    """Segments of an internal topic that open from now on have so many replicas, as far as there are living nodes;
+    never fewer than it has."""
+
+    is_idempotent = True
+
+    topic_id: UUID
+    replication_factor: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +358,7 @@ AskedCommand: TypeAlias = (
     | CreateTopic
     | DeleteTopic
     | AddShards
+    | WidenTopic
     | AlterTopic
     | AdvanceLogStart
     | PrepareSegment

@@ -323,6 +323,13 @@ class ProcessSettings(BaseModel):
         le=1_000,
         description="Shards of the internal topic that keeps group offsets; fixed once the topic exists.",
     )
+    offsets_topic_replication_factor: int = Field(
+        default=3,
+        ge=1,
+        le=100,
+        description="Replicas of the internal topic that keeps group offsets, as far as there are living nodes: it is "
+        "made with so many as there are, and gets the rest as nodes come.",
+    )
     offset_metadata_max_bytes: int = Field(
         default=4 * KIB,
         ge=0,

@@ -2,11 +2,15 @@
 
 A coordinator may know an offset whose topic its catalog does not show: the topic was deleted, or the catalog is behind
 the metadata (a node that took over a moment ago). Told "nothing committed", a consumer would begin anew.
-Thread: the event loop. Cost: one read of the meta service, asked only when there is such an offset.
+The same with a commit to a topic that was made through another node a moment ago: told that there is no such topic, a
+consumer gives up.
+Thread: the event loop. Cost: one read of the meta service, asked only when there is such an offset; one at a time for
+all who ask.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
 from stratalog.model.errors import StratalogError
@@ -28,9 +32,20 @@ class CatalogLag:
     def __init__(self, catalog: Versioned, meta: VersionSource) -> None:
         self._catalog = catalog
         self._meta = meta
+        self._line = asyncio.Lock()
+        self._begun = 0
+        self._has_caught_up = False
 
     async def catch_up(self) -> bool:
         """Whether the catalog shows all that was true when this was called; False when that cannot be said now."""
+        begun_before = self._begun
+        async with self._line:
+            if self._begun == begun_before:  # else somebody has asked since
+                self._begun += 1
+                self._has_caught_up = await self._look()
+            return self._has_caught_up
+
+    async def _look(self) -> bool:
         try:
             version = await self._meta.read_version()
         except StratalogError:

@@ -29,7 +29,7 @@ from stratalog.machines.group_events import (
 )
 from stratalog.model.group import GroupError
 from stratalog.model.ids import ShardKey
-from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
+from stratalog.model.metadata import Change, NodeChanged, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.groups.attention import Attention
@@ -53,6 +53,7 @@ from stratalog_node.groups.requests import (
     put_off,
 )
 from stratalog_node.groups.room import GroupRoom
+from stratalog_node.groups.standing import Standing
 from stratalog_node.groups.stats import GroupStats
 from stratalog_node.shards.shard_view import ShardView
 from stratalog_node.slices import in_slices
@@ -71,8 +72,9 @@ _MEMBER_ID_PREFIX = 128
 
 
 class GroupCoordinator:
-    """See the module. `led_shard` gives the view of a shard that this node leads now, None for every other; `age_ms` is
-    the time that data ages by; `subscribed_topics` reads the names in a consumer's metadata, None when it cannot."""
+    """See the module. `led_shard` gives the view of a shard that this node leads now, None for every other; `heard_ms`
+    and `lease_ms` say how long nobody replaces this node (`standing`); `age_ms` is the time that data ages by;
+    `subscribed_topics` reads the names in a consumer's metadata, None when it cannot."""
 
     def __init__(
         self,
@@ -85,6 +87,8 @@ class GroupCoordinator:
         wall_ms: Callable[[], int],
         age_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
+        heard_ms: Callable[[], int] = lambda: 0,
+        lease_ms: Callable[[], int] = lambda: 0,
         loop_s: Callable[[], float] = time.monotonic,
         new_member_id: Callable[[str], str],
         subscribed_topics: Callable[[bytes], frozenset[str] | None],
@@ -136,6 +140,7 @@ class GroupCoordinator:
             led_shard=led_shard,
             membership=self.membership,
             room=room,
+            standing=Standing(heard_ms=heard_ms, lease_ms=lease_ms, monotonic_ms=monotonic_ms),
             wall_ms=stamp_ms,
             limits=limits,
             stats=self.stats,
@@ -193,9 +198,11 @@ class GroupCoordinator:
             case TopicChanged(topic) if topic.name == OFFSETS_TOPIC:
                 self._hosting.adopt_soon()
             case SegmentChanged(segment) if self._hosting.is_ours(segment.key.shard_key):
-                self._hosting.adopt_soon()
+                self._hosting.see(segment.key.shard_key)
             case ShardChanged(shard) if self._hosting.is_ours(shard.key):
-                self._hosting.adopt_soon()
+                self._hosting.see(shard.key)
+            case NodeChanged():
+                self._hosting.nodes_changed()
             case _:
                 pass
 
@@ -248,7 +255,7 @@ class GroupCoordinator:
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
         """SyncGroup; waits until the leader's assignments are durable."""
-        hosted = self._member_group(request.group_id)
+        hosted = await self._member_group(request.group_id)
         if hosted is GroupError.COORDINATOR_LOAD_IN_PROGRESS:
             # The rebalance it belongs to was lost with the coordinator before this one: the member joins again.
             return SyncAnswer(GroupError.REBALANCE_IN_PROGRESS)
@@ -276,7 +283,7 @@ class GroupCoordinator:
             self._room.change(-brought)
 
     async def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> GroupError:
-        hosted = self._member_group(group_id)
+        hosted = await self._member_group(group_id)
         if hosted is GroupError.COORDINATOR_LOAD_IN_PROGRESS:
             return GroupError.NONE  # whether it is a member cannot be said yet, and its session begins anew
         if isinstance(hosted, GroupError):
@@ -287,7 +294,7 @@ class GroupCoordinator:
 
     async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> tuple[GroupError, tuple[GroupError, ...]]:
         """LeaveGroup: an error of the group, and one per member."""
-        hosted = self._member_group(group_id)
+        hosted = await self._member_group(group_id)
         if hosted is GroupError.UNKNOWN_MEMBER_ID:
             return GroupError.NONE, (hosted,) * len(members)
         if isinstance(hosted, GroupError):
@@ -312,7 +319,7 @@ class GroupCoordinator:
             )
         if isinstance(hosted, GroupError):
             return [hosted] * len(request.offsets)
-        return await self._offsets.commit(hosted, request)
+        return await self._offsets.commit(hosted, request, self._lag.catch_up)
 
     async def fetch_offsets(self, group_id: str, wanted: Sequence[TopicShard] | None) -> FetchedOffsets:
         """OffsetFetch: what is committed and durable; None asks for all the group has.
@@ -347,6 +354,7 @@ class GroupCoordinator:
     async def list_groups(self, states: Sequence[str] = ()) -> ListedGroups:
         """Groups of this node, of all states or of those named (in any case of letters)."""
         self._hosting.adopt()  # what became usable and nobody asked for yet
+        is_sure = await self._hosting.is_sure()
         wanted = {state.lower() for state in states}
         listed: list[ListedGroup] = []
         async for some in in_slices(list(self._hosting.hosted())):
@@ -355,7 +363,8 @@ class GroupCoordinator:
                 for hosted in some
                 if not wanted or hosted.machine.state.value.lower() in wanted
             ]
-        error = GroupError.COORDINATOR_LOAD_IN_PROGRESS if self._hosting.is_loading else GroupError.NONE
+        is_whole = is_sure and not self._hosting.is_loading
+        error = GroupError.NONE if is_whole else GroupError.COORDINATOR_LOAD_IN_PROGRESS
         return ListedGroups(error, tuple(listed))
 
     async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, GroupError]:
@@ -376,10 +385,10 @@ class GroupCoordinator:
             return hosted
         return await self._forgetter.delete_group(hosted)
 
-    def _member_group(self, group_id: str) -> HostedGroup | GroupError:
+    async def _member_group(self, group_id: str) -> HostedGroup | GroupError:
         if not group_id:
             return GroupError.INVALID_GROUP_ID
-        return self._hosting.find(group_id) or GroupError.UNKNOWN_MEMBER_ID
+        return await self._hosting.reach(group_id) or GroupError.UNKNOWN_MEMBER_ID
 
     # Upkeep -----------------------------------------------------------------------------------------------------
     async def sweep(self) -> None:

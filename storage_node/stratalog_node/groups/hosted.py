@@ -7,6 +7,7 @@ Thread: the event loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from enum import Enum
 
@@ -98,7 +99,7 @@ class ShardState(Enum):
 class GroupShard:
     """The groups whose log is one shard of the internal topic; the log's live state."""
 
-    __slots__ = ("_stats", "groups", "index", "log", "state")
+    __slots__ = ("_stats", "groups", "index", "log", "news", "proven_ms", "proving", "state")
 
     def __init__(self, index: int, stats: GroupStats) -> None:
         self.index = index
@@ -106,6 +107,11 @@ class GroupShard:
         self.state = ShardState.LOADING
         self.groups: dict[str, HostedGroup] = {}
         self.log: GroupLog | None = None
+        self.news = asyncio.Event()
+        """Something of the shard changed: what could not be read may be readable."""
+        self.proven_ms = -(1 << 62)
+        """When the newest append began that was made to see whether this node still leads (`standing`)."""
+        self.proving: asyncio.Future[None] | None = None
 
     def add(self, hosted: HostedGroup) -> None:
         self.groups[hosted.group_id] = hosted

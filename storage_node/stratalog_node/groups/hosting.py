@@ -9,7 +9,6 @@ Thread: the event loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,8 +16,8 @@ from typing import Protocol
 from stratalog.machines.group import Group
 from stratalog.machines.group_events import GroupLimits
 from stratalog.meta_api.client import CommandTaker
-from stratalog.model.commands import AdvanceLogStart, CreateTopic
-from stratalog.model.errors import AlreadyExists, Corrupt, Fenced, StratalogError
+from stratalog.model.commands import AdvanceLogStart
+from stratalog.model.errors import Corrupt, Fenced, StratalogError
 from stratalog.model.group import CommittedOffset, GroupError
 from stratalog.model.ids import ShardKey
 from stratalog.settings.process import ProcessSettings
@@ -26,14 +25,15 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.groups.hosted import GroupShard, HostedGroup, ShardState
 from stratalog_node.groups.log import Backlog, GroupLog, LogLimits
+from stratalog_node.groups.log_topic import LogTopic
 from stratalog_node.groups.membership import Membership
 from stratalog_node.groups.offsets import Topics
-from stratalog_node.groups.placement import OFFSETS_TOPIC, shard_of
+from stratalog_node.groups.placement import shard_of
 from stratalog_node.groups.replay import Replay
 from stratalog_node.groups.restating import restate
 from stratalog_node.groups.room import GroupRoom, RoomLimits, offset_bytes
+from stratalog_node.groups.standing import Standing
 from stratalog_node.groups.stats import GroupStats
-from stratalog_node.shards.catalog_wait import catalog_shows
 from stratalog_node.shards.shard_view import ShardView
 from stratalog_node.slices import in_slices
 from stratalog_node.task_set import TaskSet
@@ -41,6 +41,8 @@ from stratalog_node.task_set import TaskSet
 _log = logger(__name__)
 
 _OPENING_TIMEOUT_S = 5.0
+_LOAD_PAUSE_S = 0.5
+"""At most, between two looks at a log that cannot be read yet: members wait for it."""
 _LONGEST_GROUP_ID = 4_096
 """In UTF-8 bytes: what the group log, the caches of names and the search for a group's place can bear many of."""
 
@@ -74,13 +76,12 @@ class GroupHosting:
         led_shard: Callable[[ShardKey], ShardView | None],
         membership: Membership,
         room: GroupRoom,
+        standing: Standing,
         wall_ms: Callable[[], int],
         limits: CoordinatorLimits,
         stats: GroupStats,
     ) -> None:
         self._node_id = node_id
-        self._settings = settings
-        self._topics = topics
         self._meta = meta
         self._led_shard = led_shard
         self._membership = membership
@@ -99,7 +100,8 @@ class GroupHosting:
         self._shards: dict[int, GroupShard] = {}
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._is_stopped = False
-        self._opening: asyncio.Task[None] | None = None
+        self._standing = standing
+        self._log_topic = LogTopic(node_id=node_id, settings=settings, topics=topics, meta=meta, settled=self._adopted)
         self._tasks = TaskSet()
         self._closings = TaskSet()
         """Those of them that tell the groups of a shard given up: no stop ends these."""
@@ -110,55 +112,57 @@ class GroupHosting:
 
         Raises: Unavailable, OutcomeUnknown: the client asks again.
         """
-        if self._topics.topic(OFFSETS_TOPIC) is None:
-            if self._opening is None:
-                self._opening = self._tasks.start(self._open_topic(), name="group-log-create")
-            await asyncio.shield(self._opening)
+        await self._log_topic.ensure()
         self.adopt()
 
     def shard_key_of(self, group_id: str) -> ShardKey | None:
         """The shard whose leader coordinates the group; None before the internal topic exists."""
-        topic = self._topics.topic(OFFSETS_TOPIC)
+        topic = self._log_topic.topic
         return None if topic is None else ShardKey(topic.topic_id, shard_of(group_id, topic.shard_count))
 
     def is_ours(self, key: ShardKey) -> bool:
-        topic = self._topics.topic(OFFSETS_TOPIC)
+        topic = self._log_topic.topic
         return topic is not None and topic.topic_id == key.topic_id
 
-    async def _open_topic(self) -> None:
-        try:
-            settings = self._settings
-            with contextlib.suppress(AlreadyExists):
-                await self._meta.perform(
-                    CreateTopic(
-                        OFFSETS_TOPIC,
-                        shard_count=settings.offsets_topic_num_partitions,
-                        replication_factor=settings.default_replication_factor,
-                        settings={},
-                        is_internal=True,
-                    )
-                )
-            # Whoever asked goes on to JoinGroup: a moment here saves it a round of NOT_COORDINATOR.
-            if await catalog_shows(self._has_adopted, int(_OPENING_TIMEOUT_S * 1000)) and self._loads:
-                await asyncio.wait(set(self._loads.values()), timeout=_OPENING_TIMEOUT_S)
-        finally:
-            self._opening = None
-
-    def _has_adopted(self) -> bool:
+    async def _adopted(self) -> None:
+        """Whoever asked for the topic goes on to JoinGroup: a moment here saves it a round of errors."""
         self.adopt()
-        return bool(self._loads or self._shards)
+        if self._loads:
+            await asyncio.wait(set(self._loads.values()), timeout=_OPENING_TIMEOUT_S)
+
+    def nodes_changed(self) -> None:
+        """One came or went."""
+        if not self._is_stopped:
+            self._log_topic.widen_if_due()
 
     # Finding ----------------------------------------------------------------------------------------------------
     async def arrive(self, group_id: str) -> HostedGroup | GroupError | None:
         """`find` for requests that need an answer before there is any group too: the first of all makes the internal
         topic."""
-        if self._topics.topic(OFFSETS_TOPIC) is None:
+        if self._log_topic.topic is None:
             try:
                 await self.ensure_ready()
             except StratalogError as failure:
                 _log.warning("the topic of group offsets is not there yet", reason=str(failure))
                 return GroupError.COORDINATOR_NOT_AVAILABLE
-        return self.find(group_id)
+        return await self.reach(group_id)
+
+    async def reach(self, group_id: str) -> HostedGroup | GroupError | None:
+        """`find`, once it is sure that this node coordinates the group (`standing`)."""
+        found = self.find(group_id)
+        if isinstance(found, GroupError):
+            return found
+        key = self.shard_key_of(group_id)
+        assert key is not None, "checked by find"
+        shard = self._shards[key.shard]
+        if self._standing.is_sure(shard):
+            return found
+        return await self._standing.refusal(shard) or self.find(group_id)
+
+    async def is_sure(self) -> bool:
+        """Of all shards that are here."""
+        ready = [shard for shard in self._shards.values() if shard.state is ShardState.READY]
+        return not any(await asyncio.gather(*(self._standing.refusal(shard) for shard in ready)))
 
     def find(self, group_id: str) -> HostedGroup | GroupError | None:
         """The group; None when this node would coordinate it but there is none."""
@@ -205,7 +209,7 @@ class GroupHosting:
     # Taking over and giving up ----------------------------------------------------------------------------------
     def adopt(self) -> None:
         """Compare with what this node leads now: load what is new, give up what is gone."""
-        topic = self._topics.topic(OFFSETS_TOPIC)
+        topic = self._log_topic.topic
         if topic is None or self._is_stopped:
             return
         for index in range(topic.shard_count):
@@ -214,6 +218,17 @@ class GroupHosting:
                 self._begin_load(index)
             elif not is_led and index in self._shards:
                 self.unload(index)
+        self._log_topic.widen_if_due()
+
+    def see(self, key: ShardKey) -> None:
+        """Something of a shard of the group log changed. What others may write from now on is given up at once: when
+        this node leads it again its groups must be read anew."""
+        shard = self._shards.get(key.shard)
+        if shard is not None:
+            shard.news.set()
+            if self._led_shard(key) is None:
+                self.unload(key.shard)
+        self.adopt_soon()
 
     def _found_to_be_ours(self, key: ShardKey) -> GroupShard | None:
         """Not all that makes a shard usable is a change of metadata: healing it from the object store is none. So who
@@ -268,30 +283,34 @@ class GroupHosting:
         self._loads[index] = self._tasks.start(self._load(shard), name=f"group-load-{index}")
 
     async def _load(self, shard: GroupShard) -> None:
-        backoff = Backoff()
+        backoff, told = Backoff(longest_s=_LOAD_PAUSE_S), ""
         while shard.state is ShardState.LOADING:
-            topic = self._topics.topic(OFFSETS_TOPIC)
+            topic = self._log_topic.topic
             view = None if topic is None else self._led_shard(ShardKey(topic.topic_id, shard.index))
             if topic is None or view is None:
                 break
-            shard.log = self._log_of(shard, view)
+            shard.news.clear()
+            if shard.log is None:
+                shard.log = self._log_of(shard, view)
             try:
                 await self._take_over(shard, await shard.log.load(self._node_id))
             except Fenced:
                 break
             except Corrupt as damage:
-                backoff.expect_little()
+                backoff = _after_a_fault()
                 _log.error("group log cannot be read; its groups wait", shard=shard.index, reason=str(damage))
             except StratalogError as failure:
-                _log.warning("group log not loaded yet", shard=shard.index, reason=str(failure))
+                if str(failure) != told:  # while the segment before is being sealed this goes on
+                    told = str(failure)
+                    _log.warning("group log not loaded yet", shard=shard.index, reason=told)
             except Exception:
-                backoff.expect_little()
+                backoff = _after_a_fault()
                 _log.exception("group log not loaded", shard=shard.index)
                 await self._close_groups(shard)  # what was taken over of it already
             else:
                 self._loads.pop(shard.index, None)
                 return
-            await backoff.pause()
+            await _pause(backoff, shard.news)
         self._loads.pop(shard.index, None)
         self.unload(shard.index)
 
@@ -361,6 +380,7 @@ class GroupHosting:
     async def stop(self) -> None:
         """Parked requests are answered NOT_COORDINATOR; appends under way are waited for."""
         self._is_stopped = True
+        await self._log_topic.close()
         await self._tasks.cancel()
         await self._closings.ended()
         shards = list(self._shards.values())
@@ -369,3 +389,19 @@ class GroupHosting:
         for shard in shards:
             if shard.log is not None:
                 await shard.log.drained()
+
+
+def _after_a_fault() -> Backoff:
+    backoff = Backoff()
+    backoff.expect_little()
+    return backoff
+
+
+async def _pause(backoff: Backoff, news: asyncio.Event) -> None:
+    """Until it is time to try again, or there is a reason to."""
+    waits = [asyncio.ensure_future(backoff.pause()), asyncio.ensure_future(news.wait())]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

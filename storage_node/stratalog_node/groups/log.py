@@ -108,17 +108,22 @@ class GroupLog:
         self._last_snapshot_bytes = 0
         self._is_closed = False
         self._is_snapshot_wanted = False
+        self._opened_at: int | None = None
 
     # Loading ----------------------------------------------------------------------------------------------------
     async def load(self, node_id: int) -> Replay:
         """Take the shard over and read it: what anyone's append was acknowledged for lies below the opening record.
+        Tried again it reads up to the record that is there: nobody else has written since.
 
         Raises: Unavailable, Fenced, OutcomeUnknown, Corrupt.
         """
-        now_ms = self._wall_ms()
         source = f"group log shard {self.index}"
-        opening = [batch_of([encode_entry(LogOpened(node_id, now_ms))], now_ms)]
-        opened_at = await self._view.append(opening)
+        if self._opened_at is None:
+            now_ms = self._wall_ms()
+            opening = [batch_of([encode_entry(LogOpened(node_id, now_ms))], now_ms)]
+            self._opened_at = await self._view.append(opening)
+        opened_at = self._opened_at
+        self._since_snapshot_bytes = 0
         offset = self._view.log_start_offset
         replay = Replay(offset)
         while offset <= opened_at:

@@ -8,7 +8,7 @@ Thread: the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
@@ -16,6 +16,7 @@ from uuid import UUID
 from stratalog.formats.group_log import KeyValue, OffsetEntry, encode_entry
 from stratalog.model.group import NEVER_EXPIRES, CommittedOffset, GroupError
 from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import Node
 from stratalog.model.topic import Topic
 from stratalog_node.groups.hosted import HostedGroup, ShardState
 from stratalog_node.groups.membership import Membership
@@ -33,6 +34,14 @@ class Topics(Protocol):
     def topic(self, name: str) -> Topic | None: ...
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None: ...
+
+    def has_shard(self, key: ShardKey) -> bool: ...
+
+    def leader_of(self, key: ShardKey) -> tuple[int, int] | None:
+        """Which node, and its epoch."""
+        ...
+
+    def nodes(self) -> Iterable[Node]: ...
 
     @property
     def version(self) -> int:
@@ -80,9 +89,14 @@ class OffsetKeeper:
         self._stats = stats
 
     # Committing -------------------------------------------------------------------------------------------------
-    async def commit(self, hosted: HostedGroup, request: CommitRequest) -> list[GroupError]:
+    async def commit(
+        self, hosted: HostedGroup, request: CommitRequest, catch_up: Callable[[], Awaitable[bool]]
+    ) -> list[GroupError]:
+        """`catch_up` brings the catalog up to date, where it does not know what the request names."""
         hosted.writes += 1  # nobody forgets the group while this request is at work on it
         try:
+            if await self._has_unknown(request.offsets) and not await catch_up():
+                return [GroupError.COORDINATOR_LOAD_IN_PROGRESS] * len(request.offsets)
             return await self._commit(hosted, request)
         finally:
             hosted.writes -= 1
@@ -111,6 +125,12 @@ class OffsetKeeper:
             self._stats.commits += 1
             self._stats.committed_offsets += len(plan.changes)
         return [outcome if error is GroupError.NONE else error for error in plan.errors]
+
+    async def _has_unknown(self, offsets: Sequence[OffsetToCommit]) -> bool:
+        async for some in in_slices(offsets):
+            if any(self.key_of(TopicShard(wanted.topic, wanted.shard)) is None for wanted in some):
+                return True
+        return False
 
     def _refusal(self, hosted: HostedGroup, request: CommitRequest) -> GroupError:
         if (absence := hosted.absence) is not None:

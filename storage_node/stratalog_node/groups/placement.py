@@ -1,12 +1,36 @@
-"""Which shard of the group log keeps a group. Pure."""
+"""Which shard of the group log keeps a group, and so which node coordinates it. Pure."""
 
 from __future__ import annotations
 
 import struct
+from typing import Protocol
 
 from stratalog.machines.internal_topics import GROUP_LOG
+from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import Node
+from stratalog.model.topic import Topic
 
 OFFSETS_TOPIC = GROUP_LOG
+
+
+class Leaders(Protocol):
+    """The node's catalog, as far as it says who leads."""
+
+    def topic(self, name: str) -> Topic | None: ...
+
+    def leader_of(self, key: ShardKey) -> tuple[int, int] | None: ...
+
+    def node(self, node_id: int) -> Node | None: ...
+
+
+def coordinator_of(catalog: Leaders, group_id: str) -> Node | None:
+    """Who leads the group's shard; None while nobody does, or who does is not alive, or there is no group log yet."""
+    topic = catalog.topic(OFFSETS_TOPIC)
+    if topic is None:
+        return None
+    led = catalog.leader_of(ShardKey(topic.topic_id, shard_of(group_id, topic.shard_count)))
+    node = None if led is None else catalog.node(led[0])
+    return node if node is not None and node.is_alive else None
 
 
 def shard_of(group_id: str, shard_count: int) -> int:

@@ -67,7 +67,9 @@ class ShardDirectory:
         rules = self._rules.get(topic.topic_id)
         if rules is None:
             rules = self._rules[topic.topic_id] = ShardRules(
-                self._context.catalog.topic_settings(topic.topic_id), self._context.settings.replica_lag_time_max_ms
+                self._context.catalog.topic_settings(topic.topic_id),
+                self._context.settings.replica_lag_time_max_ms,
+                is_internal=topic.is_internal,
             )
         return rules
 

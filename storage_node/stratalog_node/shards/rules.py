@@ -24,7 +24,7 @@ class ShardRules:
         "timestamp_before_max_ms",
     )
 
-    def __init__(self, settings: TopicSettings, lag_ms: int) -> None:
+    def __init__(self, settings: TopicSettings, lag_ms: int, *, is_internal: bool = False) -> None:
         """`lag_ms`: how long a follower may be behind and stay in sync."""
         self.max_message_bytes = settings.max_message_bytes
         self.is_append_time = settings.message_timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -37,4 +37,7 @@ class ShardRules:
         is_quorum = settings.acks_policy is AcksPolicy.QUORUM
         # Of a quorum most of the replicas are the minimum, whoever is in sync.
         needed = 1 if is_quorum else settings.min_insync_replicas
-        self.roll = RollPolicy(settings.segment_bytes, settings.segment_ms, needed, lag_ms, is_quorum)
+        # An internal topic has as many replicas as there are nodes, so its minimum must follow them.
+        self.roll = RollPolicy(
+            settings.segment_bytes, settings.segment_ms, needed, lag_ms, is_quorum, spares_one=is_internal
+        )

@@ -202,6 +202,19 @@ def test_acks_all_is_refused_below_min_insync_replicas_and_acks_one_is_not() -> 
     assert only(effects, PersistBatches).batches == [lax]
 
 
+@pytest.mark.parametrize(
+    ("replicas", "isr", "is_taken"),
+    [((1,), (1,), True), ((1, 2), (1,), True), ((1, 2, 3), (1, 2), True), ((1, 2, 3), (1,), False)],
+)
+def test_where_one_replica_may_always_be_away_the_minimum_follows_the_replicas(
+    replicas: tuple[int, ...], isr: tuple[int, ...], is_taken: bool
+) -> None:
+    policy = RollPolicy(1_000, 60_000, min_insync_replicas=2, spares_one=True)
+    leader = a_leader(policy=policy, isr=isr, replicas=replicas)
+    effects = leader.step(BatchesReceived([a_batch()]), now_ms=0)
+    assert isinstance(effects[0], PersistBatches if is_taken else RefuseBatch)
+
+
 def test_a_fenced_leader_cannot_acknowledge() -> None:
     leader = a_leader(isr=(1, 2))
     appended(leader, a_batch(5))

@@ -30,6 +30,8 @@ from stratalog.model.commands import (
     CreateTopic,
     DeleteTopic,
     ForgetLocal,
+    NoteLives,
+    PrepareSegment,
     ProducerIdBlock,
     ProposeIsr,
     PurgeSegments,
@@ -38,6 +40,7 @@ from stratalog.model.commands import (
     ReplaceParts,
     RollSegment,
     SealSegment,
+    WidenTopic,
 )
 from stratalog.model.errors import (
     AlreadyExists,
@@ -51,6 +54,7 @@ from stratalog.model.errors import (
 )
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
 from stratalog.model.metadata import (
+    Life,
     NodeInfo,
     PartCommit,
     PartReplacement,
@@ -93,6 +97,22 @@ def test_nobody_changes_or_deletes_an_internal_topic() -> None:
         with pytest.raises(Reserved, match="internal"):
             story.do(command)
     assert state_of(story.table) == before and story.table.topic(UUID(int=9)) == made
+
+
+def test_the_group_log_has_as_many_replicas_as_wanted_and_alive_and_more_once_there_are_nodes() -> None:
+    story = TableStory(nodes=2)
+    story.do(NoteLives(lost=(Life(2, 1),)))
+    made = story.do(CreateTopic(GROUP_LOG, 2, 3, {}, True), UUID(int=9)).result
+    assert made.replication_factor == 1 and len(story.active(made).replicas) == 1
+    assert story.do(WidenTopic(made.topic_id, 3)).result == made, "nobody is there"
+    story.do(NoteLives(heard=(Life(2, 1),)))
+    assert story.do(WidenTopic(made.topic_id, 3)).result.replication_factor == 2
+    assert story.do(WidenTopic(made.topic_id, 1)).result.replication_factor == 2, "never fewer"
+    story.do(PrepareSegment(story.active(made).key))
+    opened = story.do(RollSegment(story.active(made).key, 5)).result
+    assert set(opened.replicas) == {1, 2}, "from its next roll on"
+    with pytest.raises(InvalidRequest, match="keeps the replication factor"):
+        story.do(WidenTopic(story.topic("orders").topic_id, 2))
 
 
 # Rolling and sealing --------------------------------------------------------------------------------------------

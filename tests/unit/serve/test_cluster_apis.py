@@ -7,12 +7,16 @@ from typing import NoReturn
 
 import pytest
 
+from stratalog.model.commands import NoteLives, RegisterNode
 from stratalog.model.errors import Unavailable
+from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import NodeInfo
+from stratalog_node.groups.placement import shard_of
 from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.api.p18_api_versions import fallback_response
 from stratalog_node.serve.control_state import PRODUCER_ID_BLOCK
 from stratalog_node.serve.registry import Api, Registry
-from support.control_bench import control_bench
+from support.control_bench import ControlBench, control_bench
 from support.kafka_oracle import SERVED, decode_response
 
 
@@ -46,18 +50,92 @@ async def test_a_bad_software_name_is_an_invalid_request(name: str, release: str
         assert int.from_bytes(answer[8:10], "big") == 42
 
 
-@pytest.mark.parametrize("version", range(5))
-async def test_every_group_is_coordinated_here(version: int) -> None:
+OTHER = NodeInfo(2, "storage-2", "other.example", 9192)
+
+
+async def of_two_nodes(bench: ControlBench) -> dict[int, str]:
+    """The group log over two nodes; of each one a group that it coordinates."""
+    await bench.meta.perform(RegisterNode(OTHER))
+    topic = await bench.group_log(shards=4)
+    await bench.shown(lambda: bench.catalog.node(2) is not None)
+    groups: dict[int, str] = {}
+    for number in range(100):
+        led = bench.catalog.leader_of(ShardKey(topic.topic_id, shard_of(f"group-{number}", 4)))
+        assert led is not None
+        groups.setdefault(led[0], f"group-{number}")
+    assert set(groups) == {1, 2}
+    return groups
+
+
+async def lose(bench: ControlBench, node_id: int) -> None:
+    """Its lease ends."""
+    node = bench.catalog.node(node_id)
+    assert node is not None
+    await bench.meta.perform(NoteLives(lost=(node.life,)))  # type: ignore[arg-type]  # the service's own command
+    await bench.shown(lambda: not bench.catalog.is_alive(node_id))
+
+
+@pytest.mark.parametrize("version", range(7))
+async def test_a_group_is_coordinated_by_the_leader_of_its_shard_on_whatever_node(version: int) -> None:
     async with control_bench() as bench:
-        told = await bench.ask(10, version, key="readers", key_type=0, coordinator_keys=["readers", "", "more"])
-        answers = told.coordinators if version >= 4 else [told]
-        assert (answers[0].error_code, answers[0].node_id) == (0, 1)
-        assert (answers[0].host, answers[0].port) == ("advertised.example", 9092)
-        if version >= 4:
-            assert [(one.key, one.error_code) for one in answers] == [("readers", 0), ("", 24), ("more", 0)]
+        groups = await of_two_nodes(bench)
+        found = {}
+        for node_id, group in groups.items():
+            told = await bench.ask(10, version, key=group, key_type=0, coordinator_keys=[group, "", group])
+            one = told.coordinators[0] if version >= 4 else told
+            found[node_id] = (one.error_code, one.node_id, one.host, one.port)
+            if version >= 4:
+                assert [(each.key, each.error_code) for each in told.coordinators] == [(group, 0), ("", 24)]
+        assert found == {1: (0, 1, "advertised.example", 9092), 2: (0, 2, "other.example", 9192)}
 
 
-@pytest.mark.parametrize("version", range(1, 5))
+async def test_keys_of_several_nodes_are_answered_each_with_its_own() -> None:
+    async with control_bench() as bench:
+        groups = await of_two_nodes(bench)
+        told = await bench.ask(10, 6, key_type=0, coordinator_keys=list(groups.values()))
+        assert {one.key: one.node_id for one in told.coordinators} == {group: node for node, group in groups.items()}
+
+
+@pytest.mark.parametrize("version", [0, 3, 6])
+async def test_a_group_whose_shard_has_no_living_leader_has_no_coordinator_for_now(version: int) -> None:
+    async with control_bench() as bench:
+        groups = await of_two_nodes(bench)
+        await lose(bench, 2)
+        for node_id, code in ((1, 0), (2, 15)):
+            told = await bench.ask(10, version, key=groups[node_id], key_type=0, coordinator_keys=[groups[node_id]])
+            one = told.coordinators[0] if version >= 4 else told
+            assert (one.error_code, one.node_id) == (code, node_id if code == 0 else -1)
+
+
+async def test_clients_are_not_told_of_nodes_that_are_not_alive() -> None:
+    async with control_bench() as bench:
+        await of_two_nodes(bench)
+        orders = await bench.topic("orders", shards=2)
+
+        async def told() -> tuple[list[int], list[int], dict[int, tuple[int, int, list[int]]]]:
+            cluster = await bench.ask(60, 1, include_cluster_authorized_operations=False, endpoint_type=1)
+            metadata = await bench.ask(3, 9, topics=[{"name": orders.name}], allow_auto_topic_creation=False)
+            led = {
+                one.partition_index: (one.error_code, one.leader_id, list(one.offline_replicas))
+                for one in metadata.topics[0].partitions
+            }
+            return [one.broker_id for one in cluster.brokers], [one.node_id for one in metadata.brokers], led
+
+        brokers, listed, led = await told()
+        assert brokers == listed == [1, 2]
+        assert sorted(led.values()) == [(0, 1, []), (0, 2, [])]
+        await lose(bench, 2)
+        brokers, listed, led = await told()
+        assert brokers == listed == [1]
+        assert sorted(led.values()) == [(0, 1, []), (5, -1, [2])]
+        node = bench.catalog.node(2)
+        assert node is not None
+        await bench.meta.perform(NoteLives(heard=(node.life,)))  # type: ignore[arg-type]
+        await bench.shown(lambda: bench.catalog.is_alive(2))
+        assert (await told())[1] == [1, 2]
+
+
+@pytest.mark.parametrize("version", range(1, 7))
 async def test_transactions_have_no_coordinator_and_say_why(version: int) -> None:
     async with control_bench() as bench:
         for key_type, code in ((1, 53), (7, 42)):

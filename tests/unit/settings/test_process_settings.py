@@ -50,6 +50,7 @@ def test_every_time_and_size_names_its_unit() -> None:
     without = {"node.id", "num.partitions", "default.replication.factor", "min.insync.replicas", "max.connections"}
     without |= {"http.max.connections", "http.max.connections.per.ip"}
     without |= {"max.connections.per.ip", "group.max.size", "offsets.topic.num.partitions"}
+    without |= {"offsets.topic.replication.factor"}
     without |= {"remote.read.max.concurrency", "remote.read.bytes.per.second", "producer.id.max.per.shard"}
     without |= {"replica.catchup.bytes.per.second"}
     for key in INTEGERS:

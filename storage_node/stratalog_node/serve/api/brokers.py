@@ -1,24 +1,35 @@
-"""The storage nodes as a client is told of them: this one under the address its own listener advertises."""
+"""The storage nodes as a client is told of them: this one under the address its own listener advertises.
+
+Nodes whose lease is over are left out, as in Kafka: clients that ask every node would wait for them.
+"""
 
 from __future__ import annotations
 
 from stratalog.kafka.metadata import BrokerAddress
+from stratalog.model.metadata import Node
 from stratalog_node.serve.context import RequestContext
 
 
 def this_node(context: RequestContext) -> BrokerAddress:
     """This node, as reachable through the listener that the request came in by."""
     services, connection = context.services, context.connection
-    rack = next((node.rack for node in services.catalog.nodes() if node.node_id == services.node_id), None)
+    known = services.catalog.node(services.node_id)
+    rack = known.rack if known is not None else None
     return BrokerAddress(services.node_id, connection.listener_host, connection.listener_port, rack)
 
 
-def all_nodes(context: RequestContext) -> list[BrokerAddress]:
-    """Every registered node, by id. This one is among them even before its registration has come back."""
+def broker_of(context: RequestContext, node: Node) -> BrokerAddress:
+    if node.node_id == context.services.node_id:
+        return this_node(context)
+    return BrokerAddress(node.node_id, node.host, node.port, node.rack)
+
+
+def living_nodes(context: RequestContext) -> list[BrokerAddress]:
+    """Every node that is alive, by id. This one is among them even before its registration has come back."""
     services = context.services
     others = [
-        BrokerAddress(node.node_id, node.host, node.port, node.rack)
+        broker_of(context, node)
         for node in services.catalog.nodes()
-        if node.node_id != services.node_id
+        if node.is_alive and node.node_id != services.node_id
     ]
     return sorted([*others, this_node(context)])

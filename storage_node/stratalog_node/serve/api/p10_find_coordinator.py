@@ -1,9 +1,13 @@
-"""FindCoordinator (10): which node coordinates a group. Every group is coordinated by the node asked.
-A key asked for several times is answered once.
+"""FindCoordinator (10): who coordinates a group: the leader of its shard of the group log, as the metadata here say.
+
+A key asked for several times is answered once; the first question of all makes the group log. While there is no
+coordinator: 15, which every client asks again. That a shard moved and this node has not heard of it yet costs who asks
+a round: the node that is named answers 16.
 
 Transaction coordinators: 53 with a message, for there are no transactions yet. It is the one code on which every client
 gives up at once and shows the message; 15, 35 and 42 make librdkafka ask again until its user's patience ends.
-Versions: key type, throttle time and message from 1, flexible from 3, several keys at once from 4.
+Versions: key type, throttle time and message from 1, flexible from 3, several keys at once from 4; 5 and 6 only add
+errors and a key type that are not used here.
 """
 
 from __future__ import annotations
@@ -12,10 +16,16 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog_node.serve.api.brokers import this_node
+from stratalog.model.errors import StratalogError
+from stratalog.telemetry.logs import logger
+from stratalog_node.groups.placement import OFFSETS_TOPIC, coordinator_of
+from stratalog_node.serve.api.brokers import broker_of
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
+from stratalog_node.slices import in_slices
+
+_log = logger(__name__)
 
 _GROUP, _TRANSACTION = 0, 1
 _SEVERAL_KEYS_SINCE = 4
@@ -25,14 +35,24 @@ async def handle(context: RequestContext, request: Any) -> Any:
     version = context.header.api_version
     schema = messages.response_type(10, version)
     key_type = getattr(request, "key_type", _GROUP)
+    keys = dict.fromkeys(request.coordinator_keys) if version >= _SEVERAL_KEYS_SINCE else {request.key: None}
+    if key_type == _GROUP and any(keys):
+        await _see_to_group_log(context)
+    found: dict[str, dict[str, Any]] = {}
+    async for some in in_slices(list(keys)):
+        found.update((key, _answer(context, key, key_type)) for key in some)
     if version >= _SEVERAL_KEYS_SINCE:
-        keys = dict.fromkeys(request.coordinator_keys)
+        coordinators = [{"key": key, **answer} for key, answer in found.items()]
+        return await encoded(schema, len(keys), lambda: {"coordinators": coordinators})
+    return messages.build(schema, throttle_time=0, **found[request.key])
 
-        def answer() -> dict[str, Any]:
-            return {"coordinators": [{"key": key, **_answer(context, key, key_type)} for key in keys]}
 
-        return await encoded(schema, len(keys), answer)
-    return messages.build(schema, throttle_time=0, **_answer(context, request.key, key_type))
+async def _see_to_group_log(context: RequestContext) -> None:
+    if context.services.catalog.topic(OFFSETS_TOPIC) is None:
+        try:
+            await context.services.groups.ensure_ready()
+        except StratalogError as failure:
+            _log.warning("the topic of group offsets is not there yet", reason=str(failure))
 
 
 def _answer(context: RequestContext, key: str, key_type: int) -> dict[str, Any]:
@@ -45,7 +65,10 @@ def _answer(context: RequestContext, key: str, key_type: int) -> dict[str, Any]:
         return _refusal(ErrorCode.INVALID_REQUEST, f"coordinator type {key_type} is unknown: 0 is group")
     if not key:
         return _refusal(ErrorCode.INVALID_GROUP_ID, "the group id is empty: set group.id")
-    node = this_node(context)
+    coordinator = coordinator_of(context.services.catalog, key)
+    if coordinator is None:
+        return _refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody coordinates the group at present: try again")
+    node = broker_of(context, coordinator)
     return {"error_code": 0, "error_message": None, "node_id": node.node_id, "host": node.host, "port": node.port}
 
 
@@ -53,4 +76,4 @@ def _refusal(code: ErrorCode, why: str) -> dict[str, Any]:
     return {"error_code": code, "error_message": why, "node_id": -1, "host": "", "port": -1}
 
 
-API = Api(10, "FindCoordinator", 0, 4, handle)
+API = Api(10, "FindCoordinator", 0, 6, handle)

@@ -76,7 +76,7 @@ async def _create(services: NodeServices, asked: Any, *, is_trial: bool) -> Topi
     replicas = settings.default_replication_factor if asked.replication_factor == _DEFAULT else asked.replication_factor
     if shards < 1:
         raise Refused(ErrorCode.INVALID_PARTITIONS, f"{shards} partitions: at least 1 is needed")
-    nodes = sum(1 for _ in services.catalog.nodes())
+    nodes = sum(node.is_alive for node in services.catalog.nodes())
     if replicas < 1 or replicas > max(nodes, 1):
         raise Refused(
             ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {replicas} must be from 1 to {max(nodes, 1)}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog_node.serve.api.brokers import all_nodes
+from stratalog_node.serve.api.brokers import living_nodes
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.registry import Api
 
@@ -38,7 +38,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         controller_id=context.services.node_id,
         brokers=[
             {"broker_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
-            for node in all_nodes(context)
+            for node in living_nodes(context)
         ],
     )
 

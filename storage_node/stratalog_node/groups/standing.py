@@ -1,0 +1,69 @@
+"""Whether this node may still answer for a shard of the group log out of its memory.
+
+A coordinator that the meta service does not hear may have been replaced, and not know it. Until the lease of its node
+is over nobody replaces it. From then on it answers only what its replicas have borne out: an append of nothing that
+they acknowledge shows that no fence had been raised when they took it, and so what is in memory was the truth then.
+That holds for the length of one lease again. So with the meta service away groups go on, and a node that is cut off
+from its replicas too stops answering.
+
+What changes anything is in the log before it is answered, and needs none of this.
+Thread: the event loop. Cost: two comparisons for a node that is heard; else an append per shard and lease, when asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from stratalog.formats.group_log import OffsetEntry, encode_entry
+from stratalog.model.group import GroupError
+from stratalog.model.ids import ShardKey
+from stratalog_node.groups.hosted import GroupShard, ShardState
+
+NOTHING: Final = encode_entry(OffsetEntry("", ShardKey(UUID(int=0), 0), None))
+"""No group has an empty name: whoever reads this is told to forget what nobody has."""
+_PATIENCE_S: Final = 1.0
+"""Then who asks is sent to find the coordinator anew."""
+
+
+class Standing:
+    def __init__(
+        self, *, heard_ms: Callable[[], int], lease_ms: Callable[[], int], monotonic_ms: Callable[[], int]
+    ) -> None:
+        """`heard_ms`: up to when the meta service is known to have heard this node; `lease_ms`: for how long after that
+        nobody replaces it, 0 for ever."""
+        self._heard_ms = heard_ms
+        self._lease_ms = lease_ms
+        self._monotonic_ms = monotonic_ms
+
+    def is_sure(self, shard: GroupShard) -> bool:
+        lease_ms = self._lease_ms()
+        return not lease_ms or self._monotonic_ms() - max(self._heard_ms(), shard.proven_ms) < lease_ms
+
+    async def refusal(self, shard: GroupShard) -> GroupError | None:
+        """None when this node may answer; else what to answer."""
+        if self.is_sure(shard):
+            return None
+        if shard.proving is None:
+            self._prove(shard)
+        proving = shard.proving
+        if proving is not None:
+            await asyncio.wait({proving}, timeout=_PATIENCE_S)
+        if shard.state is ShardState.CLOSED:
+            return GroupError.NOT_COORDINATOR
+        return None if self.is_sure(shard) else GroupError.COORDINATOR_NOT_AVAILABLE
+
+    def _prove(self, shard: GroupShard) -> None:
+        begun_ms = self._monotonic_ms()
+        proving = shard.proving = asyncio.get_running_loop().create_future()
+
+        def done(error: GroupError) -> None:
+            shard.proving = None
+            if error is GroupError.NONE:
+                shard.proven_ms = begun_ms
+            proving.set_result(None)
+
+        assert shard.log is not None, "only a loaded shard answers"
+        shard.log.submit([NOTHING], done)
