@@ -28,6 +28,7 @@ from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Shard, Topic
 
 MAX_SHARDS_PER_TOPIC: Final = 10_000
+MAX_REPLICAS: Final = 100
 MAX_SETTINGS_CHARACTERS: Final = 64 * 1024
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -93,6 +94,8 @@ def widen_topic(tx: TableTransaction, command: WidenTopic) -> Topic:
     topic = tx.state.topic(command.topic_id)
     if not topic.is_internal:
         raise InvalidRequest(f"topic {topic.name!r} keeps the replication factor that it was created with")
+    if not 1 <= command.replication_factor <= MAX_REPLICAS:
+        raise InvalidRequest(f"{command.replication_factor} replicas are no number of them: name 1 to {MAX_REPLICAS}")
     factor = min(command.replication_factor, tx.state.living_count)
     if factor <= topic.replication_factor:
         return topic

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from stratalog.machines.internal_topics import GROUP_LOG
 from stratalog.meta_api.wire import wire_of
 from stratalog.model.commands import (
     COMMANDS,
@@ -38,6 +39,7 @@ from stratalog.model.commands import (
     RollSegment,
     SealSegment,
     SealUnclean,
+    WidenTopic,
 )
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import NodeInfo, PartCommit, PartReplacement
@@ -99,6 +101,7 @@ def numbers_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ..
 async def commands_with_numbers(world: MetaWorld) -> list[Command[Any]]:
     """One of each kind, and each would be performed as it is."""
     active = await world.ready_topic("orders", shard_count=1)
+    log = await world.client.perform(CreateTopic(GROUP_LOG, 1, 1, is_internal=True))
     topic_id, lock = active.key.topic_id, await world.lock()
     following = (await world.client.perform(RollSegment(active.key, 10))).key
     old = RemotePart("x", 0, 1, 0, 5)
@@ -106,6 +109,7 @@ async def commands_with_numbers(world: MetaWorld) -> list[Command[Any]]:
         RegisterNode(NodeInfo(1, "s", "h", 1)),
         CreateTopic("new", 1, 1),
         AddShards(topic_id, 2),
+        WidenTopic(log.topic_id, 1),
         AlterTopic(topic_id, {}, shard_count=2),
         AdvanceLogStart(active.key.shard_key, 1),
         PrepareSegment(following),
