@@ -26,6 +26,8 @@ func runTopic(ctx context.Context, args []string) (report, error) {
 	f := flag.NewFlagSet("topic", flag.ExitOnError)
 	t.flags(f)
 	partitions := f.Int("partitions", 6, "partitions")
+	replicas := f.Int("replicas", 1, "replication factor")
+	prove := f.Bool("prove", false, "write to each partition, however many: up to 64 always are")
 	remove := f.Bool("delete", false, "delete the topic")
 	config := f.String("config", "", "settings: key=value,key=value")
 	_ = f.Parse(args)
@@ -48,24 +50,32 @@ func runTopic(ctx context.Context, args []string) (report, error) {
 		}
 	}
 	start := time.Now()
-	if _, err := admin.CreateTopic(ctx, int32(*partitions), 1, settings, t.topic); err != nil {
+	if _, err := admin.CreateTopic(ctx, int32(*partitions), int16(*replicas), settings, t.topic); err != nil {
 		return nil, err
 	}
-	// Metadata promises leaders early; a write to each partition proves them.
-	writer, err := t.client(kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.RequiredAcks(kgo.LeaderAck()), kgo.DisableIdempotentWrite())
+	created := time.Since(start)
+	// Metadata promises leaders early; a write to each partition proves them, and with several replicas all of these.
+	acks := kgo.LeaderAck()
+	if *replicas > 1 {
+		acks = kgo.AllISRAcks()
+	}
+	writer, err := t.client(kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.RequiredAcks(acks), kgo.DisableIdempotentWrite())
 	if err != nil {
 		return nil, err
 	}
 	defer writer.Close()
-	if *partitions <= 64 {
-		for partition := range *partitions {
-			probe := &kgo.Record{Topic: t.topic, Partition: int32(partition), Value: make([]byte, 16)}
-			if err := writer.ProduceSync(ctx, probe).FirstErr(); err != nil {
-				return nil, fmt.Errorf("first write to partition %d: %w", partition, err)
-			}
+	if *partitions <= 64 || *prove {
+		probes := make([]*kgo.Record, *partitions)
+		for partition := range probes {
+			probes[partition] = &kgo.Record{Topic: t.topic, Partition: int32(partition), Value: make([]byte, 16)}
+		}
+		if err := writer.ProduceSync(ctx, probes...).FirstErr(); err != nil {
+			return nil, fmt.Errorf("first write to each partition: %w", err)
 		}
 	}
-	return report{"topic": t.topic, "seconds": rounded(time.Since(start).Seconds(), 3)}, nil
+	return report{
+		"topic": t.topic, "created_s": rounded(created.Seconds(), 3), "seconds": rounded(time.Since(start).Seconds(), 3),
+	}, nil
 }
 
 // writing holds the flags of commands that produce as an application does.
@@ -79,6 +89,7 @@ type writing struct {
 	seconds float64
 	warm    float64
 	records int64
+	skip    int64
 }
 
 func (w *writing) flags(f *flag.FlagSet) {
@@ -91,6 +102,7 @@ func (w *writing) flags(f *flag.FlagSet) {
 	f.Float64Var(&w.seconds, "secs", 10, "measured seconds")
 	f.Float64Var(&w.warm, "warm", 1, "seconds before the measured ones")
 	f.Int64Var(&w.records, "n", 0, "send so many records instead of so many seconds")
+	f.Int64Var(&w.skip, "skip", 0, "with -n: so many of them before the measured ones")
 }
 
 func (w *writing) options() ([]kgo.Opt, error) {
@@ -172,16 +184,13 @@ func runProduce(ctx context.Context, args []string) (report, error) {
 	begin := pace{time.Now(), w.rate}
 	warmUntil := begin.start.Add(time.Duration(w.warm * 1e9))
 	until := warmUntil.Add(time.Duration(w.seconds * 1e9))
-	if w.records > 0 {
-		counting.Store(true)
-	}
 	from := w.read()
 	for i := int64(0); ctx.Err() == nil; i++ {
 		due := begin.next(i)
 		if w.records > 0 && i >= w.records || w.records == 0 && due.After(until) {
 			break
 		}
-		if !counting.Load() && due.After(warmUntil) {
+		if !counting.Load() && (w.records == 0 && due.After(warmUntil) || w.records > 0 && i >= w.skip) {
 			from = w.read()
 			counting.Store(true)
 		}

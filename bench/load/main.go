@@ -2,7 +2,8 @@
 //
 // Two kinds of clients live here. `produce`, `consume` and `e2e` are a real client (franz-go): batches, linger, acks, as an
 // application would see them. `raw-produce` and `raw-fetch` send requests that were built beforehand, each with exactly one
-// batch of a given size, so that what is measured is the server's work per request and not the client's.
+// batch of a given size, so that what is measured is the server's work per request and not the client's. `failover` writes
+// one record after the other while it kills their leader.
 //
 // CPU time and memory of the servers named by -pids are read from /proc, at the beginning and at the end of the
 // measured stretch only: warm-up is left out.
@@ -43,7 +44,7 @@ type command func(ctx context.Context, args []string) (report, error)
 func main() {
 	commands := map[string]command{
 		"topic": runTopic, "produce": runProduce, "consume": runConsume, "e2e": runEndToEnd,
-		"raw-produce": runRawProduce, "raw-fetch": runRawFetch,
+		"raw-produce": runRawProduce, "raw-fetch": runRawFetch, "failover": runFailover,
 	}
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
 		names := make([]string, 0, len(commands))

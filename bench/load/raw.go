@@ -26,6 +26,7 @@ type pipelined struct {
 	rate        float64
 	check       bool
 	echoed      bool
+	spread      bool
 	each        int64
 }
 
@@ -40,6 +41,7 @@ func (p *pipelined) flags(f *flag.FlagSet) {
 	f.Float64Var(&p.rate, "rate", 0, "requests per second over all connections; 0: as fast as they are answered")
 	f.Int64Var(&p.each, "n", 0, "send so many requests on each connection, instead of for so many seconds")
 	f.BoolVar(&p.echoed, "echoed", false, "the peer sends each request back as it is: no answer of its own to look at")
+	f.BoolVar(&p.spread, "spread", false, "ask who leads: each connection goes to one of the leaders, and to its partitions alone")
 	f.BoolVar(&p.check, "check", true, "look at the error code of each answer (off for a peer that only echoes)")
 }
 
@@ -51,6 +53,7 @@ type lane struct {
 	free    chan int
 	sentAt  []int64 // by correlation id modulo inFlight
 	request frame
+	shards  []uint32 // used in turn
 }
 
 type pipelinedRun struct {
@@ -128,7 +131,7 @@ func (l *lane) write() {
 			buffer = buffer[:0]
 			for range n {
 				atomic.StoreInt64(&l.sentAt[sequence%uint32(l.run.inFlight)], now)
-				partition := (uint32(l.number) + sequence) % uint32(l.run.partitions)
+				partition := l.shards[(uint32(l.number)+sequence)%uint32(len(l.shards))]
 				l.request.stamp(sequence, partition, l.run.offsetOf(sequence))
 				buffer = append(buffer, l.request.bytes...)
 				sequence++
@@ -193,16 +196,27 @@ func (r *pipelinedRun) drive(ctx context.Context, request frame) (report, error)
 	var readers sync.WaitGroup
 	r.origin = time.Now()
 	r.counting.Store(r.each > 0)
+	servers := []served{{r.addresses, nil}}
+	for partition := range r.partitions {
+		servers[0].shards = append(servers[0].shards, uint32(partition))
+	}
+	if r.spread {
+		var err error
+		if servers, err = r.leaders(ctx); err != nil {
+			return nil, err
+		}
+	}
 	lanes := make([]*lane, r.connections)
 	for i := range lanes {
-		conn, err := net.Dial("tcp", r.addresses)
+		server := servers[i%len(servers)]
+		conn, err := net.Dial("tcp", server.address)
 		if err != nil {
 			return nil, err
 		}
 		defer conn.Close()
 		own := request
 		own.bytes = append([]byte(nil), request.bytes...)
-		lanes[i] = &lane{run: r, number: i, conn: conn, free: make(chan int, r.inFlight+1), sentAt: make([]int64, r.inFlight), request: own}
+		lanes[i] = &lane{run: r, number: i, conn: conn, free: make(chan int, r.inFlight+1), sentAt: make([]int64, r.inFlight), request: own, shards: server.shards}
 		lanes[i].free <- r.inFlight
 	}
 	for _, l := range lanes {

@@ -24,6 +24,7 @@ from rich.console import Console
 
 from stratalog_bench import (
     cells_client,
+    cells_cluster,
     cells_cold,
     cells_fsync,
     cells_requests,
@@ -61,6 +62,19 @@ CELLS: dict[str, Callable[[Bench], list[Row]]] = {
     **{f"tiered-s3-{size >> 10}KiB": partial(cells_tiered.produce_s3, batch=size) for size in cells_tiered.LINGERS},
     "tiered-calm": cells_tiered.calm_after_load,
     "tiered-scan": cells_tiered.scan,
+    **{
+        name: partial(cell, batch=size)
+        for size in cells_cluster.LINGERS
+        for name, cell in (
+            (f"cluster-{size >> 10}KiB", cells_cluster.produce),
+            (f"cluster-librdkafka-{size >> 10}KiB", cells_cluster.produce_librdkafka),
+        )
+    },
+    "cluster-raw": cells_cluster.produce_raw,
+    "cluster-half-load": cells_cluster.half_load,
+    "cluster-rolls": cells_cluster.rolls,
+    "cluster-failover": cells_cluster.failover,
+    "cluster-1000-shards": cells_cluster.many_shards,
 }
 
 
@@ -103,6 +117,11 @@ def measure(bench: Bench, names: list[str], console: Console) -> Outcome:
     return outcome
 
 
+def _leave(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not end the ending
+    sys.exit(143)
+
+
 def main() -> int:
     chosen = options()
     console = Console(width=140 if not sys.stdout.isatty() else None)
@@ -112,7 +131,7 @@ def main() -> int:
         return 0 if names else 2
     seconds, rounds, scale = (1.0, 1, 0.05) if chosen.quick else (chosen.seconds, chosen.rounds, 1.0)
     # Ended from outside, the servers that were started must end too: leave by the front door.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, _leave)
     began = time.monotonic()
     warm = nullcontext() if chosen.quick or chosen.no_warm else warm_memory.kept_warm()
     with warm, Bench(seconds=seconds, rounds=rounds, scale=scale) as bench:

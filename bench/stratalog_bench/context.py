@@ -63,6 +63,11 @@ class Bench:
                 shutil.copy(server.log, self.cache / f"last-{server.name}.log")
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def stop_all(self) -> None:
+        """Ends all that runs, what cells share too: for the last cells, which need the machine for themselves."""
+        for server in self._servers:
+            server.stop()
+
     # --- what is here ---------------------------------------------------------------------------------------------
 
     @cached_property

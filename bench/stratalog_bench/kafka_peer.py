@@ -1,4 +1,4 @@
-"""Apache Kafka as peer: its jars from Maven Central, one node (broker and controller in one), on loopback.
+"""Apache Kafka as peer: its jars from Maven Central, one node or several (broker and controller in one), on loopback.
 
 Needs Java 17 and Maven; `missing()` says which is not there. Jars are kept in `.cache/peers`, data in the run's folder.
 The flags of the JVM are those of Kafka's own start script, but for the heap (1 GiB).
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from stratalog_bench.processes import Server, free_port, start
+from stratalog_bench.processes import Server, await_line, begin, free_port
 
 VERSION = "4.3.1"
 COMPLETE = ".complete-with-tiered-storage"
@@ -54,22 +54,24 @@ def install(peers: Path, cache: Path) -> Path:
     return jars
 
 
-def _configuration(directory: Path, port: int, controller_port: int, extra: dict[str, str]) -> str:
+def _configuration(directory: Path, node_id: int, port: int, controllers: dict[int, int], extra: dict[str, str]) -> str:
+    replicas = str(min(3, len(controllers)))
+    in_sync = str(min(2, len(controllers)))
     settings = {
         "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "node.id": str(node_id),
+        "controller.quorum.voters": ",".join(f"{voter}@127.0.0.1:{at}" for voter, at in controllers.items()),
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controllers[node_id]}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": str(directory / "data"),
-        "offsets.topic.replication.factor": "1",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": in_sync,
         "group.initial.rebalance.delay.ms": "0",
         # Deleted topics give their pages back at once, so that one cell's data does not burden the next one.
         "log.segment.delete.delay.ms": "1000",
@@ -79,24 +81,43 @@ def _configuration(directory: Path, port: int, controller_port: int, extra: dict
 
 def prepare(jars: Path, directory: Path, extra: dict[str, str] | None = None) -> int:
     """Writes a fresh configuration and formats the data folder. Returns the port it will listen on."""
-    directory.mkdir(parents=True)
-    port = free_port()
-    (directory / "log4j2.properties").write_text(LOGGING, encoding="utf-8")
-    configuration = directory / "server.properties"
-    configuration.write_text(_configuration(directory, port, free_port(), extra or {}), encoding="utf-8")
+    (port,) = prepare_several(jars, [directory], extra)
+    return port
+
+
+def prepare_several(jars: Path, directories: list[Path], extra: dict[str, str] | None = None) -> list[int]:
+    """The same for the nodes of one cluster, of which each is a controller, too: node 1 in the first folder."""
     # 16 random bytes in base64url; a leading dash would be read as an option.
     cluster = base64.b64encode(secrets.token_bytes(16), altchars=b"AB").decode().rstrip("=")
-    command = ["java", "-cp", f"{jars}/*", "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(configuration)]
-    subprocess.run(command, check=True, timeout=120, capture_output=True)
-    return port
+    controllers = {node_id: free_port() for node_id in range(1, len(directories) + 1)}
+    ports = []
+    for node_id, directory in enumerate(directories, 1):
+        directory.mkdir(parents=True)
+        ports.append(free_port())
+        (directory / "log4j2.properties").write_text(LOGGING, encoding="utf-8")
+        file = directory / "server.properties"
+        file.write_text(_configuration(directory, node_id, ports[-1], controllers, extra or {}), encoding="utf-8")
+        command = ["java", "-cp", f"{jars}/*", "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(file)]
+        subprocess.run(command, check=True, timeout=120, capture_output=True)
+    return ports
 
 
 def run(jars: Path, directory: Path, port: int) -> Server:
     """Starts the node that `prepare` made, on its data. Ready is logged after the broker is unfenced."""
-    logging = f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}"
-    command = ["java", *JVM, logging, "-cp", f"{jars}/*", "kafka.Kafka", str(directory / "server.properties")]
-    server = start(
-        "kafka", command, address=f"127.0.0.1:{port}", log=directory / "server.log", ready="Kafka Server started"
-    )
-    server.directory = directory
+    (server,) = run_several(jars, {directory: port})
     return server
+
+
+def run_several(jars: Path, places: dict[Path, int]) -> list[Server]:
+    """The nodes of one cluster wait for each other: all are started before one is awaited."""
+    begun = []
+    for directory, port in places.items():
+        logging = f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}"
+        command = ["java", *JVM, logging, "-cp", f"{jars}/*", "kafka.Kafka", str(directory / "server.properties")]
+        # A second start goes on in another file: the line that says ready is looked for from its beginning.
+        log = directory / f"server-{len(list(directory.glob('server-*.log')))}.log"
+        begun.append(begin("kafka", command, address=f"127.0.0.1:{port}", log=log))
+        begun[-1].directory = directory
+    for server in begun:
+        await_line(server, "Kafka Server started")
+    return begun

@@ -35,7 +35,8 @@ class Server:
     process: subprocess.Popen[bytes]
     address: str
     log: Path
-    ready_s: float
+    ready_s: float = 0.0
+    began_s: float = 0.0
     directory: Path = field(default_factory=Path)
 
     @property
@@ -52,6 +53,10 @@ class Server:
         """The kernel's high-water mark of resident memory starts again from now (5 is its code for that)."""
         with contextlib.suppress(OSError):
             Path(f"/proc/{self.pid}/clear_refs").write_text("5", encoding="ascii")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
 
     def stop(self, patience_s: float = 30) -> None:
         if self.process.poll() is None:
@@ -88,6 +93,13 @@ def start(
 
     Raises: StartFailed, with the last lines of its log.
     """
+    server = begin(name, command, address=address, log=log, cwd=cwd)
+    await_line(server, ready, patience_s)
+    return server
+
+
+def begin(name: str, command: Sequence[str], *, address: str, log: Path, cwd: Path | None = None) -> Server:
+    """Starts a server and waits for nothing."""
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with log.open("wb") as output:
@@ -99,13 +111,16 @@ def start(
             cwd=cwd,
             start_new_session=True,
         )
-    server = Server(name, process, address, log, 0.0)
+    return Server(name, process, address, log, began_s=began)
+
+
+def await_line(server: Server, ready: str, patience_s: float = 90) -> None:
+    """Until its output contains `ready`. Raises: StartFailed."""
     wanted = ready.encode()
-    while wanted not in log.read_bytes():
-        if process.poll() is not None or time.monotonic() - began > patience_s:
+    while wanted not in server.log.read_bytes():
+        if server.process.poll() is not None or time.monotonic() - server.began_s > patience_s:
             server.stop(patience_s=1)
-            tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
-            raise StartFailed(f"{name} was not ready within {patience_s:.0f} s: " + "\n".join(tail))
+            tail = server.log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+            raise StartFailed(f"{server.name} was not ready within {patience_s:.0f} s: " + "\n".join(tail))
         time.sleep(0.005)
-    server.ready_s = time.monotonic() - began
-    return server
+    server.ready_s = time.monotonic() - server.began_s

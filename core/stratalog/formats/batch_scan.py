@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from stratalog.formats.fields import Buffer
-from stratalog.formats.record_batch import ATTRIBUTES_AT, MAGIC, UNCOUNTED_BYTES, walk
-from stratalog.model.batch import BATCH_HEADER_BYTES
+from stratalog.formats.record_batch import ATTRIBUTES_AT, MAGIC, MAGIC_AT, UNCOUNTED_BYTES, parse_header, walk
+from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 
 _FIELDS = struct.Struct(">qiibIhi30xi")
 """base offset, length, epoch, magic, crc, attributes, last offset delta, record count."""
@@ -50,6 +50,41 @@ def scan_batches(data: Buffer, *, base_offset: int, epoch: int, source: str, pos
             pass
         raise AssertionError(f"{source}: walk found nothing wrong where the scan stopped, at byte {position + end}")
     return found
+
+
+def check_batches(data: Buffer, *, base_offset: int, epoch: int, source: str) -> list[BatchHeader]:
+    """The same for the event loop, where what a range holds is taken in at once: the header of each batch. It keeps the
+    interpreter lock: about 1.5 us a batch and 40 us a MiB.
+
+    Raises: Corrupt, as `walk` does.
+    """
+    view = memoryview(data)
+    size = len(view)
+    headers = []
+    at = 0
+    expected = base_offset
+    while size - at >= BATCH_HEADER_BYTES:
+        header = parse_header(view, at)
+        base, batch_bytes, batch_epoch, crc, _, delta, _, _, _, _, _, count = header
+        end = at + batch_bytes
+        if (
+            base != expected
+            or batch_epoch != epoch
+            or view[at + MAGIC_AT] != MAGIC
+            or not at + BATCH_HEADER_BYTES <= end <= size
+            or not 0 <= count <= delta + 1
+            or delta < 0
+            or crc32c(view[at + ATTRIBUTES_AT : end], 0, _KEEP_LOCK) != crc
+        ):
+            break
+        headers.append(header)
+        expected = base + delta + 1
+        at = end
+    if at < size:
+        for _ in walk(data, source=source, expected_base_offset=base_offset, epoch=epoch):
+            pass
+        raise AssertionError(f"{source}: walk found nothing wrong where the check stopped, at byte {at}")
+    return headers
 
 
 def scan_whole_batches(data: Buffer, *, base_offset: int, epoch: int) -> BatchPlaces:

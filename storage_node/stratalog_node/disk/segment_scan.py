@@ -7,11 +7,11 @@ batch (formats/batch_scan.py, disk/yielding_gil.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from stratalog.formats.batch_scan import scan_whole_batches
-from stratalog.formats.digest import EMPTY_DIGEST, extend_digest
+from stratalog.formats.digest import EMPTY_DIGEST, extend_digest, extend_digest_over
 from stratalog.formats.index_points import IndexBuilder
 from stratalog.formats.record_batch import first_timestamp_ms, parse_header, scan_valid_prefix
 from stratalog.machines.producer_table import ProducerTable
@@ -68,7 +68,8 @@ class SegmentScan:
         return self
 
     def take_in(self, position: int, headers: Iterable[BatchHeader], data: bytes | memoryview) -> None:
-        """Take in batches that were read at `position` and checked, as far as they go on where this stands."""
+        """Take in batches that were read at `position` and checked, as far as they go on where this stands. For
+        threads: the loop runs meanwhile."""
         view, begin = memoryview(data), position
         at, next_offset, digest = self.position, self.next_offset, self.digest
         add_to_index = self.index.append
@@ -84,3 +85,14 @@ class SegmentScan:
                 next_offset = header.end_offset
             position += size_bytes
         self.position, self.next_offset, self.digest = at, next_offset, digest
+
+    def take_in_next(self, headers: Sequence[BatchHeader], data: memoryview) -> None:
+        """On the event loop: take in batches that were checked to go on where this stands; they are all of `data`."""
+        add_to_index, replay, now_ms = self.index.append, self.producers.replay, self.now_ms
+        for header in headers:
+            add_to_index(header.base_offset, header.size_bytes, first_timestamp_ms(header), header.max_timestamp_ms)
+            if header.producer_id >= 0:
+                replay(header, now_ms)
+        self.digest = extend_digest_over(self.digest, data)
+        self.position += len(data)
+        self.next_offset = headers[-1].end_offset

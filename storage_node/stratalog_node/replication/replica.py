@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
-from stratalog.formats.batch_scan import scan_batches
+from stratalog.formats.batch_scan import check_batches
 from stratalog.formats.record_batch import parse_header
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import SegmentAnswer
@@ -154,13 +154,13 @@ class Replica:
             self.hear(RangeArrived(node_id, stray, answer.high_watermark))  # which takes nothing of it
             return
         try:
-            found = scan_batches(data, base_offset=base_offset, epoch=self.name.epoch, source=f"node {node_id}")
+            headers = check_batches(data, base_offset=base_offset, epoch=self.name.epoch, source=f"node {node_id}")
         except Corrupt as error:
             log.warning("what another node sent does not check", node=node_id, segment=str(self.name), error=str(error))
             self.hear(RangeRefused(node_id, Refusal.DAMAGED))
             return
-        batches = CheckedBatches(data, found.positions)
-        range_ = CheckedRange(self.name.epoch, base_offset, found.end_offset, len(data), batches)
+        batches = CheckedBatches(data, headers)
+        range_ = CheckedRange(self.name.epoch, base_offset, headers[-1].end_offset, len(data), batches)
         self.hear(RangeArrived(node_id, range_, answer.high_watermark))
 
     def _set_alarm(self) -> None:

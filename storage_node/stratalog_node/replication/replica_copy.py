@@ -16,7 +16,7 @@ from stratalog.formats.segment_file import (
     decode_segment_header,
     encode_segment_header,
 )
-from stratalog.model.batch import BATCH_HEADER_BYTES
+from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SealRecord, SegmentIdentity
@@ -32,11 +32,10 @@ log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CheckedBatches:
-    """What `CheckedRange.payload` is here: batches in a buffer that is good until the step ends, and where they are."""
+    """What `CheckedRange.payload` is here: batches in a buffer that is good until the step ends, and what they say."""
 
     data: memoryview
-    positions: Sequence[int]
-    """Of each batch, and where the last one ends."""
+    headers: Sequence[BatchHeader]
 
 
 class ReplicaCopy:
@@ -107,9 +106,8 @@ class ReplicaCopy:
             self._is_made = True
         data, size = batches.data, len(batches.data)
         self.file.append([data], size)
-        headers = (parse_header(data, at) for at in batches.positions[:-1])
         self.scan.now_ms = self._context.turn.now_ms
-        self.scan.take_in(self.scan.position, headers, data)
+        self.scan.take_in_next(batches.headers, data)
         assert self.scan.position == self.file.size_bytes - SEGMENT_HEADER_BYTES, "batches that do not follow"
 
     def cut(self, end_offset: int) -> None:

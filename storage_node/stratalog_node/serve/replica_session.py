@@ -66,6 +66,9 @@ class ReplicaSession:
         return None
 
     def _wait_at(self, shard: ShardLog, name: SegmentName) -> None:
+        at, grows = self._waits_at.get(name, (None, None))
+        if at is shard and grows is not None and grows is unsealed_of_epoch(shard, name.epoch):
+            return
         self._leave(name)  # the shard, or where it grows, may be another now
         self._waits_at[name] = shard, None
         self._names.setdefault(shard, set()).add(name)

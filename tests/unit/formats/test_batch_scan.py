@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.formats.batch_scan import scan_batches
+from stratalog.formats.batch_scan import check_batches, scan_batches
 from stratalog.formats.record_batch import walk
 from stratalog.model.errors import Corrupt
 from support.cold_data import batch_at
@@ -23,6 +23,9 @@ def walked(data: bytes, base_offset: int = 100, epoch: int = 5) -> list[tuple[in
 def scanned(data: bytes, base_offset: int = 100, epoch: int = 5) -> list[tuple[int, int]]:
     places = scan_batches(data, base_offset=base_offset, epoch=epoch, source="range", position=40)
     assert places.positions[-1] == len(data)
+    headers = check_batches(data, base_offset=base_offset, epoch=epoch, source="range")
+    assert [header.base_offset for header in headers] == list(places.base_offsets)
+    assert sum(header.size_bytes for header in headers) == len(data)
     return list(zip(places.positions, places.base_offsets, strict=False))
 
 
@@ -61,5 +64,7 @@ def test_damage_is_refused_in_the_same_words(data: st.DataObject) -> None:
         with pytest.raises(Corrupt) as caught:
             scanned(bytes(damaged))
         assert str(caught.value) == str(error)
+        with pytest.raises(Corrupt):
+            check_batches(bytes(damaged), base_offset=100, epoch=5, source="range")
     else:
         assert scanned(bytes(damaged)) == expected

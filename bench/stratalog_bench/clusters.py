@@ -1,0 +1,150 @@
+"""Three nodes and a meta service of our own, and three Kafka brokers: started, measured, one of them killed and back.
+
+The meta service is one process on RocksDB: without a second machine three etcd members would show their fsyncs on the
+one disk, and Kafka's controllers do not flush either. Nodes know a lease of 2 s, the default. Kafka's nodes are broker
+and controller in one.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stratalog_bench import kafka_peer
+from stratalog_bench.context import Bench
+from stratalog_bench.load_tool import LoadFailed
+from stratalog_bench.processes import Server, cpu_seconds, free_port, start
+
+NODES = 3
+REPLICAS = 3
+NODE_SETTINGS = (
+    "metrics.listen=127.0.0.1:0",
+    "log.level=warning",
+    # Deleted topics give their pages back at once, as with the Kafka peer.
+    "remote.delete.delay.ms=1000",
+    "default.replication.factor=3",
+    "min.insync.replicas=2",
+)
+KAFKA_SETTINGS = {"min.insync.replicas": "2", "default.replication.factor": "3"}
+
+
+@dataclass(slots=True)
+class Cluster:
+    """`nodes` by their id are what is measured; `meta`, if it is a process of its own, is told apart."""
+
+    name: str
+    nodes: dict[int, Server]
+    again: Callable[[int], Server]
+    """Starts a node that was killed on its data and its port."""
+    meta: Server | None = None
+    meta_admin: str = ""
+    """HOST:PORT of its metrics."""
+
+    @property
+    def address(self) -> str:
+        return ",".join(node.address for node in self.nodes.values())
+
+    @property
+    def pids(self) -> str:
+        return ",".join(str(node.pid) for node in self.nodes.values())
+
+    @property
+    def processes(self) -> str:
+        return ",".join(f"{node_id}={node.pid}" for node_id, node in self.nodes.items())
+
+    def meta_cpu_s(self) -> float:
+        return cpu_seconds(self.meta.pid) if self.meta is not None else 0.0
+
+    def start_again(self, node_id: int) -> None:
+        self.nodes[node_id].kill()
+        self.nodes[node_id] = self.again(node_id)
+
+    def stop(self) -> None:
+        for server in (*self.nodes.values(), *filter(None, [self.meta])):
+            server.stop()
+
+
+def start_stratalog(bench: Bench, *settings: str) -> Cluster:
+    folder = bench.new_folder("cluster")
+    folder.mkdir()
+    meta_port = free_port()
+    command = [str(bench.executable), "meta", "start", "--listen", f"127.0.0.1:{meta_port}"]
+    command += ["--data", str(folder / "meta")]
+    command += ["--set", "metrics.listen=127.0.0.1:0", "--set", "log.level=warning"]
+    meta = bench.keep(
+        start("stratalog-meta", command, address=f"127.0.0.1:{meta_port}", log=folder / "meta.log", ready="ready")
+    )
+    ports = {node_id: free_port() for node_id in range(1, NODES + 1)}
+
+    def node(node_id: int) -> Server:
+        data = folder / f"node-{node_id}"
+        address = f"127.0.0.1:{ports[node_id]}"
+        command = [str(bench.executable), "node", "start", "--id", str(node_id), "--data", str(data)]
+        command += ["--listen", address, "--meta", f"http://{meta.address}"]
+        for setting in (*NODE_SETTINGS, *settings):
+            command += ["--set", setting]
+        log = folder / f"node-{node_id}.{time.monotonic_ns()}.log"
+        server = start(f"stratalog-{node_id}", command, address=address, log=log, ready="ready")
+        server.directory = data
+        return bench.keep(server)
+
+    admin = re.search(r"admin (\S+),", meta.log.read_text(encoding="utf-8", errors="replace"))
+    nodes = {node_id: node(node_id) for node_id in ports}
+    return Cluster("stratalog", nodes, node, meta, admin[1] if admin is not None else "")
+
+
+def start_kafka(bench: Bench) -> Cluster:
+    folder = bench.new_folder("kafka-cluster")
+    jars = bench.kafka_jars
+    places = {node_id: folder / f"node-{node_id}" for node_id in range(1, NODES + 1)}
+    ports = dict(zip(places, kafka_peer.prepare_several(jars, list(places.values()), KAFKA_SETTINGS), strict=True))
+
+    def again(node_id: int) -> Server:
+        return bench.keep(kafka_peer.run(jars, places[node_id], ports[node_id]))
+
+    begun = kafka_peer.run_several(jars, {places[node_id]: ports[node_id] for node_id in places})
+    return Cluster("kafka", dict(zip(places, map(bench.keep, begun), strict=True)), again)
+
+
+def start_both(bench: Bench) -> dict[str, Cluster]:
+    """As far as they can run here. Kafka's is warmed up: a JVM gets faster for minutes, by many small requests too."""
+    found: dict[str, Cluster] = {}
+    if bench.has_node():
+        found["stratalog"] = start_stratalog(bench)
+    if bench.has_kafka():
+        found["kafka"] = start_kafka(bench)
+        _warm_up(bench, found["kafka"])
+    return found
+
+
+def _warm_up(bench: Bench, cluster: Cluster) -> None:
+    topic = make_topic(bench, cluster, 6, "warm-up")
+    seconds = 15 * bench.scale
+    common = {"b": cluster.address, "topic": topic}
+    bench.load.run("raw-produce", size=1024, secs=seconds, warm=0.1, spread=True, acks=-1, **common)
+    bench.load.run("produce", acks="all", rate=15_000, secs=seconds, warm=0.1, **common)
+    bench.load.run("produce", acks="all", batch=65536, linger="20ms", rate=15_000, secs=seconds, warm=0.1, **common)
+    delete_topic(bench, cluster, topic)
+
+
+def make_topic(bench: Bench, cluster: Cluster, partitions: int, name: str, **config: object) -> str:
+    """A topic of its own, three times there, once so many nodes are."""
+    topic = f"{name}-{time.monotonic_ns()}"
+    settings = ",".join(f"{key.replace('_', '.')}={value}" for key, value in config.items())
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            bench.load.run(
+                "topic", b=cluster.address, topic=topic, partitions=partitions, replicas=REPLICAS, config=settings
+            )
+            return topic
+        except LoadFailed as error:
+            if time.monotonic() > deadline or "REPLICATION_FACTOR" not in str(error):
+                raise
+            time.sleep(0.2)
+
+
+def delete_topic(bench: Bench, cluster: Cluster, topic: str) -> None:
+    bench.load.run("topic", b=cluster.address, topic=topic, delete=True)
