@@ -13,6 +13,7 @@ UV_VERSION := 0.13.8
 # Extra arguments for the tool behind a target: make test ARGS="-k fence", make demo ARGS=--keep
 ARGS ?=
 SEEDS ?= 1000
+STATES ?= 500000
 
 .PHONY: help
 help:  ## This list
@@ -65,6 +66,10 @@ bench: $(READY)  ## Measure beside a TCP echo and Apache Kafka; writes bench/res
 .PHONY: sim
 sim: $(READY)  ## SEEDS=1000: clusters in a made-up world; prints the history of the first that breaks a promise
 	@PYTHONPATH=sim:tests $(PY) -m stratalog_sim --seeds $(SEEDS) $(ARGS)
+
+.PHONY: explore
+explore: $(READY)  ## STATES=500000: every history of small worlds, so many states of each
+	@PYTHONPATH=sim:tests $(PY) -m stratalog_sim --explore $(STATES)
 
 .PHONY: sim-bugs
 sim-bugs: $(READY)  ## SEEDS=2000: plants each deliberate bug, and says which seed finds it

@@ -6,11 +6,14 @@ import argparse
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 
 from stratalog_sim.bugs import BUGS, find
-from stratalog_sim.explore import Budget, explore
+from stratalog_sim.explore import SMALL_WORLDS, explore
 from stratalog_sim.judge import Broken
-from stratalog_sim.world import Shape, SimulatedWorld
+from stratalog_sim.world import Shape, SimulatedWorld, shape_of
+
+_TELL_EVERY_S = 10.0
 
 
 def main() -> int:
@@ -18,48 +21,63 @@ def main() -> int:
     options.add_argument("--seeds", type=int, default=1_000, help="how many")
     options.add_argument("--seed", type=int, help="this one alone, with its whole history")
     options.add_argument("--first", type=int, default=0)
-    options.add_argument("--nodes", type=int, default=1)
-    options.add_argument("--replicas", type=int)
+    options.add_argument("--nodes", type=int, help="so many in every seed, each segment on all; else the seed says")
     options.add_argument("--bugs", action="store_true", help="plant each deliberate bug, and say which seed finds it")
     options.add_argument("--bug", help="this one alone")
-    options.add_argument("--explore", type=int, metavar="STATES", help="try every history of a small world")
+    options.add_argument(
+        "--explore", type=int, metavar="STATES", help="try every history of small worlds, so many states of each"
+    )
     chosen = options.parse_args()
     if chosen.explore:
-        return _explore(max(2, chosen.nodes), chosen.explore)
+        return _explore(chosen.explore)
     if chosen.bugs or chosen.bug:
         return _look_for_bugs(range(chosen.first, chosen.first + chosen.seeds), chosen.bug)
-    shape = Shape(nodes=chosen.nodes, replicas=chosen.replicas or chosen.nodes)
     seeds = [chosen.seed] if chosen.seed is not None else range(chosen.first, chosen.first + chosen.seeds)
+    return _play(seeds, chosen.nodes, is_told=chosen.seed is not None)
+
+
+def _play(seeds: Sequence[int], nodes: int | None, *, is_told: bool) -> int:
     begun, steps, checks = time.perf_counter(), 0, 0
-    for seed in seeds:
-        world = SimulatedWorld(seed, shape)
+    last_told = begun
+    for played, seed in enumerate(seeds):
+        if time.perf_counter() - last_told > _TELL_EVERY_S:
+            last_told = time.perf_counter()
+            print(f"{played} of {len(seeds)} seeds, {steps} steps, {last_told - begun:.0f} s", flush=True)
+        world = SimulatedWorld(seed, shape_of(seed) if nodes is None else Shape(nodes=nodes, replicas=nodes))
         try:
             world.play()
         except AssertionError as failure:
             print("\n".join(world.history()))
             if not isinstance(failure, Broken):
                 traceback.print_exc()
-            print(f'seed {seed} of {shape}: {failure}\nagain: make sim ARGS="--nodes {shape.nodes} --seed {seed}"')
+            wanted = "" if nodes is None else f"--nodes {nodes} "
+            print(f'seed {seed} of {world.shape}: {failure}\nagain: make sim ARGS="{wanted}--seed {seed}"')
             return 1
         steps += world.scheduler.steps
         checks += world.judge.checks
-    if chosen.seed is not None:
-        print("\n".join(world.history()))
+        if is_told:
+            print("\n".join(world.history()))
     spent = time.perf_counter() - begun
     print(f"{len(seeds)} seeds, {steps} steps, {checks} checks, {spent:.1f} s: {steps / spent:.0f} steps/s; all held")
     return 0
 
 
-def _explore(nodes: int, most_states: int) -> int:
-    begun = time.perf_counter()
-    try:
-        explored = explore(nodes, Budget(), most_states)
-    except AssertionError as failure:
-        print(f"{failure}\n{' '.join(getattr(failure, '__notes__', ()))}")
-        return 1
-    spent = time.perf_counter() - begun
-    whole = "all there are" if explored.is_whole else "and there are more"
-    print(f"{nodes} nodes: {explored.states} states, {whole}, {explored.steps} steps, {spent:.1f} s; all held")
+def _explore(most_states: int) -> int:
+    for name, (nodes, budget) in SMALL_WORLDS.items():
+        for is_quorum in (False, True)[: nodes - 1]:
+            begun = time.perf_counter()
+            try:
+                explored = explore(nodes, budget, most_states, is_quorum=is_quorum)
+            except AssertionError as failure:
+                print(f"{name}: {failure}\n{' '.join(getattr(failure, '__notes__', ()))}")
+                return 1
+            spent = time.perf_counter() - begun
+            whole = "all there are" if explored.is_whole else "and there are more"
+            acks = ", acks by quorum" if is_quorum else ""
+            print(
+                f"{name}{acks}: {explored.states} states, {whole}, {explored.steps} steps, {spent:.1f} s; all held",
+                flush=True,
+            )
     return 0
 
 

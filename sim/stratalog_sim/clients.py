@@ -11,8 +11,8 @@ from stratalog.model.append import AppendFailure
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import ShardKey
 from stratalog_sim.judge import Broken, Judge
-from stratalog_sim.node import Fetch, Fetched, Produce
 from stratalog_sim.process import Ask, Process, Sleep, Task
+from stratalog_sim.serving import Fetch, Fetched, Produce
 from support.history import Outcome, Sent
 
 _TIMEOUT_MS = 600
@@ -158,11 +158,19 @@ class Consumer(Client):
         """Offset and value, of this pass."""
         self.first_offset = 0
         self.is_at_end = False
+        self.passes_what_is_lost = False
+        """Whoever reads all that is owed goes on behind what went with the last disk that had it."""
         self._losses = 0
         self._epoch = -1
 
     def begin(self) -> None:
         self.spawn(self._go())
+
+    def go_on_from(self, offset: int) -> None:
+        """What lies before it is gone."""
+        if offset > self.position:
+            self.position = self.first_offset = offset
+            self.records = []
 
     def _go(self) -> Task:
         rng = self.scheduler.rng
@@ -184,6 +192,8 @@ class Consumer(Client):
     def _take(self, fetched: Fetched) -> None:
         if fetched.error in ("not leader", "again"):
             self.look_elsewhere()
+            if self.passes_what_is_lost:
+                self.go_on_from(self.judge.lost_up_to(self.shard, self.position))
         elif fetched.error == "out of range":
             self._out_of_range(fetched)
         elif not fetched.error:
@@ -199,7 +209,6 @@ class Consumer(Client):
 
     def _out_of_range(self, fetched: Fetched) -> None:
         if self.position < fetched.log_start_offset:
-            self.position = self.first_offset = fetched.log_start_offset
-            self.records = []
+            self.go_on_from(fetched.log_start_offset)
         elif not self.judge.shards[self.shard].losses:
             raise Broken("a consumer never goes back", f"{self.name} at {self.position} is told of {fetched}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from stratalog.machines.restart_events import CheckpointClaim
+from stratalog.model.batch import BatchHeader
 from stratalog.model.ids import SegmentKey, ShardKey
 
 
@@ -42,6 +43,23 @@ class Hole:
     """No batch."""
 
     size_bytes: int
+
+
+def header_of(batch: Batch) -> BatchHeader:
+    return BatchHeader(
+        batch.base_offset,
+        batch.size_bytes,
+        batch.epoch,
+        0,
+        0,
+        batch.count - 1,
+        0,
+        0,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.count,
+    )
 
 
 def extend_digest(digest: bytes, batch: Batch) -> bytes:
@@ -76,6 +94,8 @@ class DiskFile:
     """So many cells are on the disk for sure."""
     is_named: bool = False
     """Its name is, too."""
+    is_ahead: bool = False
+    """Its name says that it was made for a roll that nobody has confirmed yet."""
     is_flush_lost: bool = False
     """A flush failed: in this life no other one proves anything."""
 
@@ -133,12 +153,12 @@ class Disk:
             self.dies_in -= 1
 
     # Files ------------------------------------------------------------------------------------------------------------
-    def make(self, key: SegmentKey) -> None:
+    def make(self, key: SegmentKey, *, is_ahead: bool = False) -> None:
         """A file with nothing but its header."""
         self.touch()
         if self.is_full:
             raise DiskFailed("no space left")
-        self.files[key] = DiskFile()
+        self.files[key] = DiskFile(is_ahead=is_ahead)
 
     def append(self, key: SegmentKey, batches: list[Batch], *, as_leader: bool = False) -> None:
         if self.is_full:

@@ -39,6 +39,8 @@ class ShardTruth:
     """What is true of one shard."""
 
     is_fsync: bool
+    is_quorum: bool = False
+    """Most of the replicas acknowledge, whoever is in sync."""
     given: dict[SegmentKey, dict[int, Batch]] = field(default_factory=dict)
     """By segment and base offset: what was written there, wherever."""
     decided: dict[int, Batch] = field(default_factory=dict)
@@ -124,30 +126,22 @@ class Judge:
                     "an offset is given once", f"node {node_id} writes {batch} where {before} was, {key.epoch=}"
                 )
 
-    def moved_high_watermark(self, node_id: int, shard: ShardKey, epoch: int, high_watermark: int) -> None:
+    def moved_high_watermark(self, node_id: int, key: SegmentKey, high_watermark: int) -> None:
         """A leader serves readers below it from now on, and answers acks=all."""
         self.checks += 1
-        truth = self.shards[shard]
-        segment = self._segment_of(shard, epoch)
-        if segment is None:
-            if high_watermark > truth.high_watermark:
-                raise Broken("nothing counts before its roll is confirmed", f"epoch {epoch} up to {high_watermark}")
-            return
-        key = segment.key
         if high_watermark <= key.base_offset:
             return  # what it says lies before this segment
+        shard, epoch = key.shard_key, key.epoch
+        truth = self.shards[shard]
+        segment = self._segment_of(shard, epoch)
+        if segment is None or segment.key != key:
+            raise Broken("nothing counts before its roll is confirmed", f"epoch {epoch} up to {high_watermark}")
         if segment.state in (SegmentState.ACTIVE, SegmentState.SEALING):
-            for member in segment.isr:
-                if member in self.in_doubt and member != node_id:
-                    continue
-                end = self._end_on(member, key, is_flushed=truth.is_fsync)
-                if end < high_watermark:
-                    raise Broken(
-                        "HW is within the committed ISR",
-                        f"node {node_id} serves shard {shard.shard} up to {high_watermark}, node {member} of ISR "
-                        f"{segment.isr} holds epoch {epoch} up to {end}",
-                    )
+            self._check_holders(node_id, segment, truth, high_watermark)
         given = truth.given.get(key, {})
+        if segment.handed.given_up and key in self.disks[node_id].files:
+            # Copies may differ in what was given up: readers see this one.
+            given = {batch.base_offset: batch for batch in self.disks[node_id].files[key].whole(key)}
         offset = key.base_offset
         while offset < high_watermark:
             if offset not in given:
@@ -158,6 +152,26 @@ class Judge:
         if offset != high_watermark:
             raise Broken("HW lies at a batch's end", f"{high_watermark} is within a batch of epoch {epoch}")
         truth.high_watermark = max(truth.high_watermark, high_watermark)
+
+    def _check_holders(self, node_id: int, segment: Segment, truth: ShardTruth, high_watermark: int) -> None:
+        """Who has to hold what counts does: each member of the committed ISR, or most of the replicas. Of one in doubt
+        its leader may not have heard yet that it lost something."""
+        voters = segment.replicas if truth.is_quorum else segment.isr
+        doubted = {one.node_id for one in segment.handed.doubts}
+        lacking = {}
+        for member in voters:
+            if member != node_id and (member in self.in_doubt or (truth.is_quorum and member in doubted)):
+                continue
+            end = self._end_on(member, segment.key, is_flushed=truth.is_fsync)
+            if end < high_watermark:
+                lacking[member] = end
+        if len(lacking) > ((len(voters) - 1) // 2 if truth.is_quorum else 0):
+            promise = "HW is within what most replicas hold" if truth.is_quorum else "HW is within the committed ISR"
+            raise Broken(
+                promise,
+                f"node {node_id} serves shard {segment.key.shard} up to {high_watermark}; of {voters} these hold epoch "
+                f"{segment.epoch} up to {lacking}",
+            )
 
     def _decide(self, truth: ShardTruth, batch: Batch) -> None:
         before = truth.decided.get(batch.base_offset)
@@ -224,10 +238,21 @@ class Judge:
             if one.end_offset is not None and one.key not in truth.ended and (one.seal is not None or not one.fence):
                 # What a recovery found below the end that it named counts once that is sealed.
                 truth.ended[one.key] = None
+                if one.seal is not None and one.handed.given_up:
+                    self._adopt_sealed(truth, one)
                 for batch in self._given(one.key, one.end_offset):
                     self._decide(truth, batch)
         if touched.seal is not None:
             self._check_seal(touched)
+
+    def _adopt_sealed(self, truth: ShardTruth, sealed: Segment) -> None:
+        """Where something was given up copies differed: some have it all the same, some a batch without records in its
+        place. The seal says which of them it is."""
+        for node_id in sealed.local_nodes:
+            file = self.disks[node_id].files.get(sealed.key)
+            whole = file.whole(sealed.key) if file is not None else []
+            if sealed.seal is not None and digest_of(whole) == sealed.seal.digest:
+                truth.given[sealed.key] = {batch.base_offset: batch for batch in whole}
 
     def _check_seal(self, sealed: Segment) -> None:
         seal, key = sealed.seal, sealed.key
@@ -343,6 +368,18 @@ class Judge:
                     raise Broken("what was flushed survives a power cut", f"{batch} of epoch {batch.epoch}")
                 self._excuse(truth, batch)
 
+    def lost_up_to(self, shard: ShardKey, offset: int) -> int:
+        """Where the sealed segment with this offset ends, when it went with its last disk; else the offset. Nobody is
+        owed that, and nothing tells readers to go on behind it: who asks for it is refused."""
+        entry, decided = self.table.state.shards[shard], self.shards[shard].decided
+        for segment in entry.segments.values():
+            if segment.seal is not None and segment.base_offset <= offset < segment.seal.end_offset:
+                is_stored = segment.remote.state is RemoteState.COMPLETE
+                is_lost = not is_stored and all(self.disks[one].storage > 1 for one in segment.local_nodes)
+                owed = any(offset <= one.base_offset < segment.seal.end_offset for one in decided.values())
+                return segment.seal.end_offset if is_lost and not owed else offset
+        return offset
+
     def _excuse(self, truth: ShardTruth, batch: Batch) -> None:
         del truth.decided[batch.base_offset]
         truth.excused[batch.value] = batch.base_offset
@@ -357,7 +394,7 @@ class Judge:
             return True  # deleted
         if segment.remote.commit_offset >= batch.end_offset:
             return True
-        holders = segment.isr
+        holders = segment.replicas if self.shards[shard].is_quorum else segment.isr
         if segment.state is SegmentState.SEALED:
             holders = segment.local_nodes
         elif segment.fence:

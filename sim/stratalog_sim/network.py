@@ -45,6 +45,8 @@ class Network:
         self.cut: dict[tuple[str, str], None] = {}
         """One-way links that carry nothing."""
         self._last_number = 0
+        self._last_due: dict[tuple[str, str], int] = {}
+        """When what was sent in order last arrives."""
 
     def next_number(self) -> int:
         """Of a request; never given again, so that an answer to an earlier life is nobody's."""
@@ -55,16 +57,23 @@ class Network:
         """From now on messages to `name` come here."""
         self._places[name] = place
 
-    def send(self, sender: str, receiver: str, message: Any, *, may_repeat: bool = True) -> None:
-        """`may_repeat` False: what carries it never delivers twice (one connection, no retries)."""
+    def send(
+        self, sender: str, receiver: str, message: Any, *, may_repeat: bool = True, is_in_order: bool = False
+    ) -> None:
+        """`may_repeat` False: what carries it never delivers twice (one connection, no retries). `is_in_order`: nor
+        before what was sent there earlier in order; what is lost is lost all the same."""
         rng, weather = self._scheduler.rng, self.weather
         if (sender, receiver) in self.cut or (weather.lost and rng.random() < weather.lost):
             self._tell("lost on the way", sender, "->", receiver, message)
             return
-        copies = 2 if may_repeat and weather.twice and rng.random() < weather.twice else 1
+        copies = 2 if may_repeat and not is_in_order and weather.twice and rng.random() < weather.twice else 1
         for _ in range(copies):
             most_ms = weather.slow_ms if weather.slow and rng.random() < weather.slow else weather.fast_ms
             delay_ms = 1 + int(rng.random() * most_ms)
+            if is_in_order:
+                due_ms = max(self._scheduler.now_ms + delay_ms, self._last_due.get((sender, receiver), 0))
+                self._last_due[sender, receiver] = due_ms
+                delay_ms = due_ms - self._scheduler.now_ms
             self._scheduler.after(delay_ms, EVER, self._arrive, sender, receiver, message)
 
     def _arrive(self, sender: str, receiver: str, message: Any) -> None:

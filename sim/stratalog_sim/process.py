@@ -24,6 +24,8 @@ class Ask:
     what: Any
     timeout_ms: int = 1_000
     may_repeat: bool = True
+    is_in_order: bool = False
+    """Over a connection that both ends keep: nothing comes twice, or before what was sent earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,8 @@ class Process:
         """A request came."""
         raise NotImplementedError
 
-    def reply(self, sender: str, request: Request, what: Any) -> None:
-        self.network.send(self.name, sender, Answer(request.number, what))
+    def reply(self, sender: str, request: Request, what: Any, *, is_in_order: bool = False) -> None:
+        self.network.send(self.name, sender, Answer(request.number, what), is_in_order=is_in_order)
 
     # Tasks ----------------------------------------------------------------------------------------------------------
     def spawn(self, task: Task) -> None:
@@ -97,7 +99,9 @@ class Process:
             return
         number = self.network.next_number()
         self._waiting[number] = task
-        self.network.send(self.name, wait.whom, Request(number, wait.what), may_repeat=wait.may_repeat)
+        self.network.send(
+            self.name, wait.whom, Request(number, wait.what), may_repeat=wait.may_repeat, is_in_order=wait.is_in_order
+        )
         self.scheduler.after(wait.timeout_ms, self, self._timed_out, number, wait)
 
     def _answered(self, answer: Answer) -> None:

@@ -3,7 +3,6 @@ peer on its way as long as the machine wants it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from stratalog.machines.follower_events import (
@@ -27,9 +26,6 @@ from stratalog.machines.follower_events import (
     PromiseWritten,
     ProveCopy,
     RangeAppended,
-    RangeArrived,
-    RangeRefused,
-    Refusal,
     SegmentGone,
     SegmentNamed,
     ServiceNotTold,
@@ -46,42 +42,15 @@ from stratalog.model import commands
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment, SegmentState
-from stratalog_sim.disk import Batch, DiskFailed, DiskFile, digest_of
-from stratalog_sim.process import Ask as Request
+from stratalog_sim.disk import DiskFailed, DiskFile, digest_of
 from stratalog_sim.process import Sleep, Task
+from stratalog_sim.proofs import proof_of
 
 if TYPE_CHECKING:
     from stratalog_sim.node import NodeLife
 
 _FLUSH_MS = 8
 _RETRY_MS = 100
-_FETCH_TIMEOUT_MS = 250
-_IDLE_MS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaFetch:
-    """Of a follower: everything below `offset` is here."""
-
-    key: SegmentKey
-    offset: int
-    node_id: int
-    life_epoch: int
-    token: int
-
-    def __str__(self) -> str:
-        return f"replica fetch of e{self.key.epoch} from {self.offset} by life {self.life_epoch}"
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaFetched:
-    batches: tuple[Batch, ...]
-    high_watermark: int
-    refusal: Refusal | None = None
-
-    def __str__(self) -> str:
-        what = self.refusal.name if self.refusal else " ".join(map(str, self.batches)) or "nothing"
-        return f"{what} hw {self.high_watermark}"
 
 
 def named(segment: Segment) -> SegmentNamed:
@@ -120,8 +89,6 @@ class ReplicaShell:
             is_tail_whole=is_tail_whole,
             promised_fence=node.disk.fences.get(key, 0),
         )
-        self._asking: Ask | None = None
-        self._asks_made = 0
         self._wake_ms: int | None = None
         self.is_gone = False
 
@@ -149,11 +116,9 @@ class ReplicaShell:
     def _perform(self, effect: FollowerEffect) -> FollowerEvent | None:
         match effect:
             case Ask():
-                self._asking = effect
-                self._asks_made += 1
-                self.node.spawn(self._ask(effect, self._asks_made))
+                self.node.following.ask(self.key, effect)
             case AskNobody():
-                self._asking = None
+                self.node.following.ask(self.key, None)
             case AppendRange(found):
                 return self._append(found)
             case CutTail(end_offset):
@@ -162,7 +127,7 @@ class ReplicaShell:
                 self.node.tell("cuts", self.key, f"at {end_offset}")
                 return TailCut()
             case FillCopy(end_offset):
-                self.node.spawn(self.node.fill(self, end_offset))
+                self.node.spawn(self.node.following.fill(self, end_offset))
             case FlushData():
                 self.node.scheduler.after(_FLUSH_MS, self.node, self._flush, self.machine.end_offset)
             case WritePromise(fence):
@@ -175,7 +140,7 @@ class ReplicaShell:
                 self.node.spawn(self._tell_replica(effect))
             case MoveHighWatermark(high_watermark):
                 self.node.judge.follower_serves(self.node.node_id, self.key, high_watermark)
-                self.node.committed_grew_of(self.key)
+                self.node.committed_grew(self.key.shard_key, self.key.epoch)
             case DropCopy():
                 self.is_gone = True
                 if self.key in self.node.disk.files:
@@ -188,26 +153,6 @@ class ReplicaShell:
         return None
 
     # Data -----------------------------------------------------------------------------------------------------------
-    def _ask(self, ask: Ask, number: int) -> Task:
-        """As long as the machine asks just this."""
-        while self._asking is ask and self._asks_made == number:
-            fetch = ReplicaFetch(self.key, ask.offset, self.node.node_id, self.node.life.epoch, self.node.token)
-            try:
-                fetched = yield Request(f"node-{ask.node_id}", fetch, _FETCH_TIMEOUT_MS)
-            except StratalogError:
-                self.step(RangeRefused(ask.node_id, Refusal.UNREACHABLE))
-                return
-            if fetched.refusal is not None:
-                self.step(RangeRefused(ask.node_id, fetched.refusal))
-                return
-            found = None
-            if fetched.batches:
-                first, last = fetched.batches[0], fetched.batches[-1]
-                size = sum(batch.size_bytes for batch in fetched.batches)
-                found = CheckedRange(first.epoch, first.base_offset, last.end_offset, size, fetched.batches)
-            self.step(RangeArrived(ask.node_id, found, fetched.high_watermark))
-            yield Sleep(_IDLE_MS)
-
     def _append(self, found: CheckedRange) -> FollowerEvent:
         disk = self.node.disk
         try:
@@ -243,7 +188,7 @@ class ReplicaShell:
         yield from self._tell(command)
 
     def _tell_replica(self, report: TellReplica) -> Task:
-        proof = self.node.proof_of(self.key, report.end_offset, report.size_bytes, report.digest)
+        proof = proof_of(self.node, self.key, report.end_offset, report.size_bytes, report.digest)
         if proof is None:
             yield Sleep(50)
             self.step(ServiceNotTold())

@@ -61,12 +61,12 @@ from stratalog.machines.shard_healing import (
 from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.machines.shard_restart import ShardRestart
 from stratalog.model import commands
-from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
-from stratalog_sim.disk import Batch, Disk, DiskFailed, DiskFile, Hole
+from stratalog_sim.disk import Batch, Disk, DiskFailed, DiskFile, Hole, header_of
 from stratalog_sim.process import Ask, Sleep, Task
+from stratalog_sim.proofs import producers_before
 from stratalog_sim.store import Get
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class ShardStart:
     def _scan(self, key: SegmentKey, from_position: int, producers: Producers) -> FileScanned:
         cells = self._disk.files[key].cells
         listed = self._shard.node.view.segment(key)
-        before = self._shard.node.producers_before(listed) if listed is not None and not from_position else None
+        before = producers_before(self._shard.node, listed) if listed is not None and not from_position else None
         table = ProducerTable(producers if before is None else before)
         offset, position = key.base_offset, 0
         if from_position:
@@ -208,7 +208,7 @@ class ShardStart:
             if one.is_confirmed:
                 # What is found is served from now on.
                 served = min(one.end_offset, shard.chain.high_watermark)
-                shard.node.judge.moved_high_watermark(shard.node.node_id, shard.key, one.key.epoch, served)
+                shard.node.judge.moved_high_watermark(shard.node.node_id, one.key, served)
 
     def _leader_of(self, found: RecoveredSegment) -> SegmentLeader:
         node = self._shard.node
@@ -330,20 +330,3 @@ def _cell_at(file: DiskFile, position: int) -> int:
         size += file.cells[at].size_bytes
         at += 1
     return at
-
-
-def header_of(batch: Batch) -> BatchHeader:
-    return BatchHeader(
-        batch.base_offset,
-        batch.size_bytes,
-        batch.epoch,
-        0,
-        0,
-        batch.count - 1,
-        0,
-        0,
-        batch.producer_id,
-        batch.producer_epoch,
-        batch.base_sequence,
-        batch.count,
-    )

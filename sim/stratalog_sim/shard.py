@@ -62,6 +62,7 @@ from stratalog.machines.leader_events import (
 )
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.restart_events import CheckpointClaim, Producers
+from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shard_chain import ShardChain
 from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model import commands
@@ -72,6 +73,7 @@ from stratalog.model.segment import SealRecord
 from stratalog_sim.disk import Batch, Disk, DiskFailed, digest_of
 from stratalog_sim.meta import ReadSegment
 from stratalog_sim.process import Ask, Sleep, Task
+from stratalog_sim.proofs import producers_before
 
 if TYPE_CHECKING:
     from stratalog_sim.node import NodeLife
@@ -98,6 +100,7 @@ class ShardShell:
     def __init__(self, node: NodeLife, key: ShardKey, policy: RollPolicy, *, is_fsync: bool) -> None:
         self.node = node
         self.key = key
+        self.policy = policy
         self.is_fsync = is_fsync
         segments = node.view.segments(key)
         newest = segments[-1] if segments else None
@@ -163,7 +166,7 @@ class ShardShell:
             case TellReaders():
                 stop = self.chain.stop
                 if stop is not None and stop.cause is StopCause.DEPOSED:
-                    self.node.scheduler.after(0, self.node, self.node.deposed, self.key)
+                    self.node.scheduler.after(0, self.node, self.node.following.deposed, self.key)
                 self.node.tell(f"stops shard {self.key.shard}: {stop.cause.value if stop else ''}")
             case FlushSegment(epoch):
                 self.node.spawn(self._flush_ended(self._key_of(epoch)))
@@ -186,8 +189,12 @@ class ShardShell:
         return None
 
     def _key_of(self, epoch: int) -> SegmentKey:
-        leaders = [*self.chain.ended, *filter(None, [self.chain.active])]
-        return next(leader.key for leader in leaders if leader.key.epoch == epoch)
+        return next(leader.key for leader in self.leaders() if leader.key.epoch == epoch)
+
+    def leaders(self) -> tuple[SegmentLeader, ...]:
+        """Of segments that are not sealed yet, oldest first."""
+        active = self.chain.active
+        return self.chain.ended if active is None else (*self.chain.ended, active)
 
     # Appending ------------------------------------------------------------------------------------------------------
     def _persist(self, effect: PersistBatches) -> ChainEvent:
@@ -212,6 +219,7 @@ class ShardShell:
         except DiskFailed as error:
             return AppendFailed(AppendFailure.NO_ROOM, str(error))
         self.node.note_dirty(self, key)
+        self.node.following.sessions.moved(key)
         if not self.is_fsync:
             return BatchesPersisted(effect.end_offset)
         self.node.scheduler.after(_FLUSH_MS, self.node, self._flush_group, key, effect.end_offset)
@@ -226,8 +234,8 @@ class ShardShell:
             self.step(SegmentFlushFailed(key.epoch, "the disk lost a page"))
 
     def _acknowledge(self, epoch: int, high_watermark: int, batches: list[OfferedBatch]) -> None:
-        self.node.judge.moved_high_watermark(self.node.node_id, self.key, epoch, high_watermark)
-        self.node.committed_grew(self, epoch)
+        self.node.judge.moved_high_watermark(self.node.node_id, self._key_of(epoch), high_watermark)
+        self.node.committed_grew(self.key, epoch)
         for batch in batches:
             self._answer(batch, batch.base_offset)
 
@@ -245,7 +253,7 @@ class ShardShell:
             return ActiveUnknown()
         inherited = self.inherited
         if inherited is None:
-            inherited = self.node.producers_before(segment)
+            inherited = producers_before(self.node, segment)
         table = None if inherited is None else ProducerTable(inherited)
         return ActiveNamed(segment.key, SegmentRecord.of(segment), table)
 
@@ -290,7 +298,7 @@ class ShardShell:
     def _open(self, effect: OpenSegment) -> ChainEvent:
         key = effect.leader.key
         try:
-            self.disk.make(key)
+            self.disk.make(key, is_ahead=effect.is_roll)
         except DiskFailed as error:
             return OpeningFailed(AppendFailure.NO_ROOM, str(error))
         self.inherited = None
@@ -322,6 +330,8 @@ class ShardShell:
                 return
             except StratalogError:
                 yield Sleep(_RETRY_MS)
+        if following in self.disk.files:
+            self.disk.files[following].is_ahead = False
         self.step(RollConfirmed(key.epoch, self.node.view.log_start(self.key), SegmentRecord.of(opened)))
 
     def _drop_empty(self, epoch: int, log_start_offset: int) -> Task:
@@ -399,7 +409,7 @@ class ShardShell:
     # Background -----------------------------------------------------------------------------------------------------
     def checkpoint(self, key: SegmentKey) -> None:
         """Flush what was written, and say so beside it."""
-        leader = next((one for one in [*self.chain.ended, *filter(None, [self.chain.active])] if one.key == key), None)
+        leader = next((one for one in self.leaders() if one.key == key), None)
         file = self.disk.files.get(key)
         if leader is None or file is None or leader.key.epoch != key.epoch or not self.disk.flush(key):
             return
@@ -413,10 +423,9 @@ class ShardShell:
         segment = self.node.view.segment(key)
         if segment is not None and segment.seal is not None:
             return segment.seal.end_offset if self.node.node_id in segment.local_nodes else key.base_offset
-        leaders = [*self.chain.ended, *filter(None, [self.chain.active])]
-        if any(one.key == key for one in leaders):
+        if any(one.key == key for one in self.leaders()):
             return self.chain.high_watermark
-        replica = self.node.replicas.get(key)
+        replica = self.node.following.replicas.get(key)
         return replica.machine.high_watermark if replica is not None else key.base_offset
 
     def committed_batches(self, key: SegmentKey, from_offset: int) -> list[Batch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from stratalog.machines.fetch_rounds import SegmentName
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
     ChangeSet,
@@ -43,6 +44,10 @@ class View:
         shard = self.shards.get(key.shard_key)
         found = shard.segments.get(key.epoch) if shard is not None else None
         return found if found is not None and found.key == key else None
+
+    def segment_named(self, name: SegmentName) -> Segment | None:
+        shard = self.shards.get(ShardKey(name.topic_id, name.shard))
+        return shard.segments.get(name.epoch) if shard is not None else None
 
     def active(self, key: ShardKey) -> Segment | None:
         segments = self.segments(key)

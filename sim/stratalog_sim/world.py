@@ -45,6 +45,14 @@ class Shape:
     """Within this all that is owed must be readable."""
     is_fsync: bool | None = None
     """None: the seed decides."""
+    is_quorum: bool | None = None
+    """Whether most of the replicas acknowledge, where there are several. None: the seed decides."""
+
+
+def shape_of(seed: int) -> Shape:
+    """One, two or three nodes, two fifths of the seeds with three."""
+    nodes = (3, 1, 3, 2, 1)[seed % 5]
+    return Shape(nodes=nodes, replicas=nodes)
 
 
 class Operator(Process):
@@ -92,6 +100,9 @@ class SimulatedWorld:
         self.policy = RollPolicy(120, 4_000, min_insync_replicas=least, lag_ms=1_500)
         self.may_wipe = shape.nodes > 2 and self.rng.random() < 0.3
         """One disk is replaced by a new one."""
+        self.is_quorum = shape.replicas > 1 and self.rng.random() < 0.35
+        if shape.is_quorum is not None:
+            self.is_quorum = shape.is_quorum
         self.nodes: dict[int, NodeLife | None] = {}
         self._starts = 0
         self.producers: list[Producer] = []
@@ -245,6 +256,8 @@ class SimulatedWorld:
             self.start_node(node_id)
         self.run(5_000, lambda: len(self.meta.table.state.nodes) == len(self.node_ids))
         settings = {"flush.policy": "fsync"} if self.is_fsync else {}
+        if self.is_quorum:
+            settings["acks.policy"] = "quorum"
         if self.may_wipe:
             settings["uncleanSeal"] = "allow"  # what a disk held that is gone nobody can tell
         operator = Operator("operator", self.scheduler, self.network)
@@ -254,7 +267,7 @@ class SimulatedWorld:
         names = [f"node-{node_id}" for node_id in self.node_ids]
         place = {"judge": self.judge, "nodes": names, "scheduler": self.scheduler, "network": self.network}
         for number, key in enumerate(self.meta.table.state.shards):
-            self.judge.shards[key] = ShardTruth(self.is_fsync)
+            self.judge.shards[key] = ShardTruth(self.is_fsync, self.is_quorum)
             for kind in range(2):
                 idempotent = self.rng.random() < 0.7
                 producer_id = 10 * number + kind + 1 if idempotent else -1
@@ -277,6 +290,7 @@ class SimulatedWorld:
             )
             self.network.join(reader.name, reader)
             readers.append(reader)
+            reader.passes_what_is_lost = True
             self.after(1_500, reader.begin)
 
         def is_done() -> bool:
@@ -317,7 +331,7 @@ class SimulatedWorld:
                 self.say(f"  node {node_id}: {chain.life.name} {chain.stop or ''} hw {chain.high_watermark}")
                 for status in chain.describe().segments:
                     self.say(f"    leads {status}")
-                for key, replica in node.replicas.items():
+                for key, replica in node.following.replicas.items():
                     if key.shard_key == reader.shard:
                         self.say(f"    follows {replica.machine.describe()} {replica.machine.fault or ''}")
 
@@ -331,7 +345,8 @@ class SimulatedWorld:
 
     def _refuses_for_want(self, shard: ShardKey) -> bool:
         """It opened with fewer replicas than acks=all asks for, and nothing fills it up yet: see docs/simulator.md."""
-        return len(self.meta.table.shard(shard).segments[-1].replicas) < self.policy.min_insync_replicas
+        least = 1 if self.is_quorum else self.policy.min_insync_replicas
+        return len(self.meta.table.shard(shard).segments[-1].replicas) < least
 
     def _sent(self) -> list[Sent]:
         """As clients were told, but for what was excused: that may be there or not."""

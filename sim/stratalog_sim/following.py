@@ -1,0 +1,171 @@
+"""What this node follows of what others lead: a shell for each such segment, the peers that they ask, and who follows
+what is here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratalog.machines.fetch_rounds import SegmentName
+from stratalog.machines.follower_events import Ask as Asking
+from stratalog.machines.follower_events import CheckedRange, CopyFilled, FlushLost, RangeArrived, RangeRefused, Refusal
+from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.token_bucket import TokenBucket
+from stratalog.model.errors import StratalogError
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog_sim.disk import Batch
+from stratalog_sim.process import Ask, Sleep, Task
+from stratalog_sim.replica import ReplicaShell
+from stratalog_sim.rounds import Peer, RangeOf, Sessions, name_of
+from stratalog_sim.shard import ShardShell
+from stratalog_sim.store import Get
+
+if TYPE_CHECKING:
+    from stratalog_sim.node import NodeLife
+
+_RETRY_MS = 100
+_CATCH_UP_BYTES_PER_S = 6_000
+_CATCH_UP_BURST = 300
+
+
+class Following:
+    def __init__(self, node: NodeLife) -> None:
+        self._node = node
+        self.replicas: dict[SegmentKey, ReplicaShell] = {}
+        """Segments that this node follows."""
+        self.sessions = Sessions(node)
+        self.catch_up = TokenBucket(_CATCH_UP_BYTES_PER_S, _CATCH_UP_BURST, node.scheduler.now_ms)
+        self.is_tail_kept = False
+        self._peers: dict[int, Peer] = {}
+        self._asked: dict[SegmentName, int] = {}
+        self._named: dict[SegmentName, ReplicaShell] = {}
+
+    # Which ones -------------------------------------------------------------------------------------------------------
+    def look_at(self, key: SegmentKey) -> None:
+        """Follow it, go on following it, or end that, as its record says."""
+        node = self._node
+        segment, replica = node.view.segment(key), self.replicas.get(key)
+        if not node.is_shared(key):
+            return
+        if replica is None:
+            if segment is None or not self._is_to_follow(segment):
+                return
+            replica = ReplicaShell(node, key, is_fsync=node.is_fsync(key.topic_id), is_tail_whole=self.is_tail_kept)
+            self.replicas[key] = self._named[name_of(key)] = replica
+        replica.heard(segment)
+        if segment is None or replica.is_gone:
+            self._let_go(key)
+
+    def _is_to_follow(self, segment: Segment) -> bool:
+        node = self._node
+        if node.node_id not in segment.replicas or node.leads(segment.key):
+            return False
+        if segment.seal is not None:
+            is_over = node.node_id in segment.local_nodes or segment.remote.state is RemoteState.COMPLETE
+            return not is_over
+        return segment.leader != node.node_id or segment.state is not SegmentState.ACTIVE
+
+    def _let_go(self, key: SegmentKey) -> None:
+        if self.replicas.pop(key, None) is not None:
+            self._named.pop(name_of(key), None)
+            self.ask(key, None)
+
+    def fill(self, replica: ReplicaShell, end: int) -> Task:
+        """Of the source of a recovery: what it lacks below the end comes from the object store, and what is not there
+        was given up: a batch without records stands for it."""
+        node, key = self._node, replica.key
+        segment = node.view.segment(key)
+        if segment is None:
+            return
+        file = node.disk.files.get(key)
+        whole = file.whole(key) if file is not None else []
+        at = whole[-1].end_offset if whole else key.base_offset
+        found: list[Batch] = []
+        for part in segment.remote.parts:
+            while part.end_offset > at:
+                try:
+                    body = yield Ask("store", Get(part.object_key))
+                    break
+                except StratalogError:
+                    yield Sleep(_RETRY_MS)
+            else:
+                continue
+            more = [one for stored in body if stored.key == key for one in stored.batches if one.base_offset >= at]
+            found += more
+            at = more[-1].end_offset if more else at
+        if at < end:
+            found.append(Batch(at, end - at, key.epoch, f"~{key.epoch}.{at}", 10))
+        while node.disk.is_full:
+            yield Sleep(_RETRY_MS)
+        now = node.view.segment(key)
+        if now is None or self.replicas.get(key) is not replica:
+            return
+        if now.handed.source != node.node_id or now.seal is not None:
+            replica.step(CopyFilled(replica.machine.end_offset))
+            return
+        if key not in node.disk.files:
+            node.disk.make(key)
+        node.disk.append(key, found)
+        if not node.disk.flush(key):
+            replica.step(FlushLost("the disk lost a page"))
+            return
+        node.tell("fills", key, f"up to {end}")
+        replica.step(CopyFilled(end))
+
+    def deposed(self, key: ShardKey) -> None:
+        """What the shard's chain led others seal: this node is one of the replicas now; what it opened and nobody knows
+        goes."""
+        node = self._node
+        shard = node.shards[key]
+        for one in shard.leaders():
+            listed = node.view.segment(one.key)
+            if (not one.is_confirmed or listed is None) and node.is_shared(one.key) and one.key in node.disk.files:
+                node.disk.remove(one.key)
+        if node.view.topics[key.topic_id].replication_factor == 1:
+            return
+        node.shards[key] = ShardShell(node, key, shard.policy, is_fsync=shard.is_fsync)
+        for segment in node.view.segments(key):
+            self.look_at(segment.key)
+            self.sessions.moved(segment.key)
+
+    # Whom they ask ----------------------------------------------------------------------------------------------------
+    def ask(self, key: SegmentKey, ask: Asking | None) -> None:
+        """From now on this, and of nobody else; None: of nobody."""
+        name = name_of(key)
+        before = self._asked.pop(name, None)
+        if before is not None and (ask is None or ask.node_id != before):
+            self._peers[before].unwant(name)
+        if ask is not None:
+            self._asked[name] = ask.node_id
+            peer = self._peers.get(ask.node_id)
+            if peer is None:
+                peer = self._peers[ask.node_id] = Peer(self._node, ask.node_id)
+            peer.want(name, ask.offset, is_throttled=ask.is_throttled)
+
+    def take(self, node_id: int, found: RangeOf) -> None:
+        replica = self._named.get(found.name)
+        if replica is None:
+            return
+        if found.refusal is not None:
+            replica.step(RangeRefused(node_id, found.refusal))
+            return
+        arrived = None
+        if found.batches:
+            first, last = found.batches[0], found.batches[-1]
+            size = sum(batch.size_bytes for batch in found.batches)
+            arrived = CheckedRange(first.epoch, first.base_offset, last.end_offset, size, found.batches)
+        replica.step(RangeArrived(node_id, arrived, found.high_watermark))
+
+    def lost(self, node_id: int) -> None:
+        """What was asked of that node may not be answered: who has another to ask turns to that one."""
+        for name in [name for name, asked in self._asked.items() if asked == node_id]:
+            self._named[name].step(RangeRefused(node_id, Refusal.UNREACHABLE))
+
+    # Who asks here ----------------------------------------------------------------------------------------------------
+    def leader_named(self, name: SegmentName) -> tuple[ShardShell, SegmentLeader] | None:
+        """None: this node does not lead it, or not any more."""
+        shard = self._node.shards.get(ShardKey(name.topic_id, name.shard))
+        if shard is None or (shard.chain.stop is not None and shard.chain.stop.ends_leading):
+            return None
+        leader = next((one for one in shard.leaders() if one.key.epoch == name.epoch), None)
+        return None if leader is None else (shard, leader)
