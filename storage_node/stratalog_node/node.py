@@ -42,6 +42,7 @@ from stratalog_node.identity_file import load_or_create, lock_directory
 from stratalog_node.open_files import OpenFiles
 from stratalog_node.replication.following import Following
 from stratalog_node.replication.peer import Asker
+from stratalog_node.replication.peer_reads import NodePeerReads
 from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.context import NodeServices
 from stratalog_node.serve.control_state import ControlState
@@ -116,6 +117,7 @@ class StorageNode:
         self._is_disk_watched = False
         self.shards: ShardDirectory
         self.remote_reads: RemoteReads
+        self.peer_reads: NodePeerReads
         self.server: KafkaServer
         self.groups: GroupCoordinator
         self.tier: NodeTier
@@ -239,6 +241,12 @@ class StorageNode:
             self.store, cluster_id=self.cluster_id, settings=self.settings, catalog=self.catalog
         )
         self._taken.push_async_callback(remote.close)
+        node = self.catalog.node(node_id)
+        asker = Asker(node_id, node.token if node is not None else 0)
+        self.peer_reads = NodePeerReads(
+            asker, self.catalog, lambda: self.local.context.threads, self.settings, monotonic_ms
+        )
+        self._taken.push_async_callback(self.peer_reads.close)
         self.local = await open_shards(
             node_id=node_id,
             node_epoch=node_epoch,
@@ -254,12 +262,13 @@ class StorageNode:
             answer_bytes=_HOT_ANSWER_BYTES,
             cold=remote.cold,
             remote=remote.committed,
+            peers=self.peer_reads,
             service_heard_ms=lambda: self._heartbeats.heard_ms,
         )
         self._taken.push_async_callback(self.local.close)
         self.shards = self.local.directory
         self.local.start()
-        self._follow_others(node_id)
+        self._follow_others(asker)
         self._is_disk_watched = True
 
     def _advertised_address(self) -> tuple[str, int]:
@@ -286,12 +295,11 @@ class StorageNode:
         )
         self.catalog.on_change(self.groups.on_change)
 
-    def _follow_others(self, node_id: int) -> None:
+    def _follow_others(self, asker: Asker) -> None:
         """What they lead and this one is a replica of."""
-        node = self.catalog.node(node_id)
         self.following = Following(
             self.local.context,
-            Asker(node_id, node.token if node is not None else 0),
+            asker,
             steady_ms=monotonic_ms,
             is_led=lambda key: (
                 (shard := self.shards.get(key.shard_key)) is not None
@@ -384,6 +392,7 @@ class StorageNode:
         metrics.add("stratalog_catalog", self.catalog.stats)
         metrics.add("stratalog_groups", self.groups.stats)
         metrics.add("stratalog_replication", self.following.stats)
+        metrics.add("stratalog_peer_read", self.peer_reads.stats)
         self.tier.add_metrics(metrics)
         if self.remote_reads.cold is not None:
             metrics.add("stratalog_cold_read", self.remote_reads.cold.stats)

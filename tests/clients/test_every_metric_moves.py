@@ -46,6 +46,9 @@ _TIER_FAULTS = "tests/unit/tier/test_tier_faults.py"
 _RARE = "tests/clients/test_metrics_of_rare_faults.py"
 _GROUP_LOG = "tests/unit/groups/test_group_log_keeping.py"
 _FOLLOWING = "tests/unit/replication/test_following.py"
+_SEALED_READS = "tests/unit/serve/test_sealed_reads.py"
+_READ_REPLICAS = "tests/unit/node/test_reads_from_replicas.py"
+_PEER_READS = "tests/unit/node/test_reads_from_peers.py"
 _HTTP_DOOR = "tests/unit/telemetry/test_http_door.py"
 
 # What cannot be had on demand from outside: metric -> (the test that moves it, through which field of a stat object).
@@ -58,6 +61,15 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_replication_connections_lost_total": (_FOLLOWING, "stats.connections_lost >= 5"),
     "stratalog_replication_promised_fences_total": (_FOLLOWING, "stats.promised_fences == 1"),
     "stratalog_replication_proven_copies_total": (_FOLLOWING, "stats.proven_copies > 0"),
+    "stratalog_kafka_sealed_reads_total": (_SEALED_READS, "stats.sealed_reads == 1"),
+    "stratalog_kafka_sent_away_total": (_READ_REPLICAS, "stats.sent_away"),
+    "stratalog_kafka_sent_back_total": (_READ_REPLICAS, "stats.sent_back"),
+    "stratalog_peer_read_reads_total": (_PEER_READS, "stats.reads"),
+    "stratalog_peer_read_bytes_read_total": (_PEER_READS, "stats.bytes_read == "),
+    "stratalog_peer_read_joined_total": (_PEER_READS, "stats.joined"),
+    "stratalog_peer_read_failures_total": (_PEER_READS, "stats.failures == 1"),
+    "stratalog_peer_read_refusals_total": (_PEER_READS, "stats.refusals"),
+    "stratalog_peer_read_in_flight": (_PEER_READS, "stats.in_flight"),
     "stratalog_cold_read_corrupt_ranges_total": (_COLD_READER, "corrupt_ranges"),
     "stratalog_cold_read_expired_unread_blocks_total": (_COLD_READER, "expired_unread_blocks"),
     "stratalog_cold_read_hits_total": (_COLD_READER, "hits"),

@@ -4,6 +4,8 @@ A follower names itself in `ReplicaState` (tag 1): its node id, and as replica e
 entry is a segment: the partition with the epoch as current leader epoch, so that two segments of one partition may be
 asked for at once; in the answer the epoch is in `CurrentLeader` (tag 1). Sessions are those of KIP-227. Records are
 spliced into the reply, and given out of it as views, never copied.
+A request without a session (`is_sealed_read`) reads one sealed segment and confirms nothing; its entry may name a time
+(a tag of our own).
 Ordinary clients take version 12 (`kafka/fetch.py`). Pure. Cost: about 1 us an entry.
 Source: docs/replication.md sections 3 and 4, docs/kafka.md "Fetch".
 """
@@ -39,6 +41,8 @@ class SegmentAsk(NamedTuple):
     epoch: int
     fetch_offset: int
     max_bytes: int
+    timestamp_ms: int = -1
+    """At or above 0, of a sealed read: only the first batch that claims this time or a later one."""
 
 
 @dataclass(slots=True)
@@ -53,6 +57,11 @@ class ReplicaFetch:
     asks: list[SegmentAsk] = field(default_factory=list)
     forgotten: list[tuple[UUID, int]] = field(default_factory=list)
     """Partitions, with all their segments; done before `asks`."""
+
+    @property
+    def is_sealed_read(self) -> bool:
+        """It begins no session: a node reads what it has no copy of."""
+        return self.session_id == NO_SESSION and self.session_epoch == FINAL_EPOCH
 
 
 class SegmentAnswer(NamedTuple, Generic[Buffer]):
@@ -83,7 +92,10 @@ _BODY_HEAD = struct.Struct(">iiibii")
 _ENTRY = struct.Struct(">iiqiqiB")
 _REPLICA_STATE = struct.Struct(">iqB")
 _I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
 _UNKNOWN_EPOCH, _UNKNOWN_OFFSET = -1, -1
+_TIME_TAG = 100
+_TIME = struct.Struct(">BBq")
 
 
 def encode_replica_fetch(correlation_id: int, client_id: str, asked: ReplicaFetch) -> bytes:
@@ -94,10 +106,7 @@ def encode_replica_fetch(correlation_id: int, client_id: str, asked: ReplicaFetc
     out.append(encode_varint(len(topics) + 1))
     for topic_id, entries in topics:
         out.append(topic_id.bytes + encode_varint(len(entries) + 1))
-        out += (
-            _ENTRY.pack(ask.shard, ask.epoch, ask.fetch_offset, _UNKNOWN_EPOCH, _UNKNOWN_OFFSET, ask.max_bytes, 0)
-            for ask in entries
-        )
+        out += map(_encode_ask, entries)
         out.append(b"\0")
     gone = [(topic_id, [shard for _, shard in of]) for topic_id, of in groupby(asked.forgotten, key=lambda one: one[0])]
     out.append(encode_varint(len(gone) + 1))
@@ -107,6 +116,12 @@ def encode_replica_fetch(correlation_id: int, client_id: str, asked: ReplicaFetc
     out.append(b"\1" + b"\1\1" + encode_varint(len(state)) + state)  # no rack, one tag
     body = b"".join(out)
     return _REQUEST_HEAD.pack(len(body) + 8, FETCH, VERSION, correlation_id) + body
+
+
+def _encode_ask(ask: SegmentAsk) -> bytes:
+    tags = 1 if ask.timestamp_ms >= 0 else 0
+    entry = _ENTRY.pack(ask.shard, ask.epoch, ask.fetch_offset, _UNKNOWN_EPOCH, _UNKNOWN_OFFSET, ask.max_bytes, tags)
+    return entry + _TIME.pack(_TIME_TAG, 8, ask.timestamp_ms) if tags else entry
 
 
 def decode_replica_fetch(frame: memoryview, position: int, most_segments: int = MAX_PARTITIONS) -> ReplicaFetch:
@@ -128,9 +143,12 @@ def _decode_fetch(frame: memoryview, position: int, room: int) -> ReplicaFetch:
         for _ in range(entries):
             shard, epoch, offset, _, _, most, tags = _ENTRY.unpack_from(frame, position)
             position += _ENTRY.size
+            timestamp_ms = -1
             if tags:
-                position = skip_tags(frame, position - 1)
-            request.asks.append(SegmentAsk(topic_id, shard, epoch, offset, most))
+                time, position = find_tag(frame, position - 1, _TIME_TAG)
+                if time is not None:
+                    (timestamp_ms,) = _I64.unpack_from(time)
+            request.asks.append(SegmentAsk(topic_id, shard, epoch, offset, most, timestamp_ms))
         position = skip_tags(frame, position)
     count, position = _count(frame, position)
     for _ in range(count):

@@ -89,6 +89,13 @@ class ProcessSettings(BaseModel):
         description="Most bytes per second that this node takes for all copies together that are out of the ISR or "
         "made anew: nobody's acknowledgement waits for these. What is in the ISR is not limited.",
     )
+    read_replica_min_bytes: int = Field(
+        default=16 * MIB,
+        ge=-1,
+        le=INT64_MAX,
+        description="A consumer that names its rack is sent to another replica, one of its rack first, where that has "
+        "at least so many sealed bytes from its offset on; -1 sends nobody away.",
+    )
     auto_create_topics_enable: bool = Field(
         default=True,
         description="Create a topic when a client first asks for its metadata and allows it.",

@@ -199,25 +199,26 @@ class PendingFetch(Parkable):
             self._waits_on = {}
             self._connection.waiting_fetches -= 1
 
+    @property
+    def _rack(self) -> str:
+        return self._request.rack_id if self._request is not None else ""
+
     # Looking --------------------------------------------------------------------------------------------------------
     def attempt(self, frame: memoryview | None = None) -> None:
         """Gather what is there; answer, or wait: for more, or for room in the connection. `frame`: the request, where
         it was not kept. Raises: MalformedFrame."""
         if not self._connection.has_room_for(self, is_waiting=bool(self._waits_on)):
-            if frame is not None:
-                self._keep(frame)
-            self._park()
+            self._park(frame)
             return
         request = self._request or self._decode(memoryview(self._frame or b"") if frame is None else frame)
         if request.session_id != 0:
             self._finish([], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return
         desk = self._desk
-        reader, shard_of = desk.reader, desk.shard_of
+        reader, shard_of, rack = desk.reader, desk.shard_of, request.rack_id
         left = reader.room_bytes(min(request.max_bytes, desk.limits.fetch_max_bytes))
-        total, has_error, is_cut = 0, False, False
+        total, has_error, is_cut, is_slow_first = 0, False, False, False
         slow: list[tuple[FetchedPartition[Piece], ShardLog, PartitionFetch]] = []
-        is_slow_first = False
         reads: list[Read] = []
         answers: list[tuple[str, list[FetchedPartition[Piece]]]] = []
         looks: list[tuple[ShardLog, PartitionFetch, Read | None]] = []
@@ -227,14 +228,17 @@ class PendingFetch(Parkable):
             for wanted in partitions:
                 shard = shard_of(name, wanted.partition)
                 code = self._refusal(name, shard, wanted)
-                if code:
+                if (code or rack) and (told := self._turned_away(shard, wanted, rack, code)) is not None:
                     has_error = True
-                    line.append(_failed(wanted.partition, code, shard))
+                    line.append(told)
                     continue
                 assert shard is not None
-                answer = _empty(wanted.partition, shard)
+                high_watermark = shard.high_watermark
+                if not shard.is_leader:  # what a replica serves is sealed: nothing more will come
+                    high_watermark, is_cut = desk.replicas.high_watermark(shard), True
+                answer = _empty(wanted.partition, shard, high_watermark)
                 line.append(answer)
-                if wanted.fetch_offset >= shard.high_watermark:
+                if wanted.fetch_offset >= high_watermark:
                     looks.append((shard, wanted, None))
                     continue
                 if left <= 0 and total:
@@ -255,7 +259,7 @@ class PendingFetch(Parkable):
                     _release([read])
                     is_cut = True
                     continue
-                is_cut = is_cut or (wanted.max_bytes > left and read.next_offset < shard.high_watermark)
+                is_cut = is_cut or (wanted.max_bytes > left and read.next_offset < high_watermark)
                 total += read.size_bytes
                 left -= read.size_bytes
                 reads.append(read)
@@ -271,8 +275,10 @@ class PendingFetch(Parkable):
             self._wait(looks, total)
             _release(reads)
 
-    def _park(self) -> None:
+    def _park(self, frame: memoryview | None) -> None:
         """It looks anew once there is room, and need not be told of anything before."""
+        if frame is not None:
+            self._keep(frame)
         self._unregister()
         if not self._is_parked:
             self._is_parked = True
@@ -296,11 +302,24 @@ class PendingFetch(Parkable):
             assert self._request is not None
             self._timer = self._desk.loop.call_later(self._request.max_wait_ms / 1000, self._expire)
 
+    def _turned_away(
+        self, shard: ShardLog | None, wanted: PartitionFetch, rack: str, code: int
+    ) -> FetchedPartition[Piece] | None:
+        """What refuses it, or sends a consumer that names its rack to another replica, or back from one."""
+        if rack and shard is not None and not (code and shard.is_leader):
+            consumer, offset = self._header.client_id or "", wanted.fetch_offset
+            replicas = self._desk.replicas
+            sent = replicas.elsewhere(self._connection, consumer, rack, shard, wanted.partition, offset)
+            if sent is not None:
+                return sent
+        return _failed(wanted.partition, code, shard) if code else None
+
     def _refusal(self, name: str, shard: ShardLog | None, wanted: PartitionFetch) -> int:
         if shard is None:
             return self._desk.missing_shard_error(name, wanted.partition)
         if not shard.is_leader:  # what it knows of the high watermark may be old, and would make consumers jump
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+            is_served = self._rack and self._desk.replicas.serves(shard, wanted.fetch_offset)
+            return 0 if is_served else ErrorCode.NOT_LEADER_OR_FOLLOWER
         if wanted.current_leader_epoch >= 0 and (order := shard.compare_epoch(wanted.current_leader_epoch)):
             return ErrorCode.FENCED_LEADER_EPOCH if order < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
         if wanted.fetch_offset < shard.log_start_offset:
@@ -422,13 +441,15 @@ class PendingFetch(Parkable):
         self._connection.answer_ready()
 
 
-def _empty(partition: int, shard: ShardLog) -> FetchedPartition[Piece]:
-    return FetchedPartition(partition, 0, shard.high_watermark, shard.last_stable_offset, shard.log_start_offset)
+def _empty(partition: int, shard: ShardLog, high_watermark: int) -> FetchedPartition[Piece]:
+    stable = shard.last_stable_offset if shard.is_leader else high_watermark
+    return FetchedPartition(partition, 0, high_watermark, stable, shard.log_start_offset)
 
 
 def _failed(partition: int, code: int, shard: ShardLog | None) -> FetchedPartition[Piece]:
     if shard is not None and not shard.is_leader:
-        return FetchedPartition(partition, code, -1, -1, -1, current_leader=shard.leader)
+        # Whatever a replica cannot read its leader may.
+        return FetchedPartition(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, -1, current_leader=shard.leader)
     if shard is None or not shard.is_end_known:
         return FetchedPartition(partition, code, -1, -1, -1)
     return FetchedPartition(partition, code, shard.high_watermark, shard.last_stable_offset, shard.log_start_offset)

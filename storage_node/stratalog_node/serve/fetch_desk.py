@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
+from stratalog_node.serve.read_replicas import ReadReplicas
 from stratalog_node.serve.serving import Serving
 from stratalog_node.serve.unknown_shards import missing_shard_error
 from stratalog_node.shards.catalog import Catalog
@@ -35,12 +36,20 @@ class Retried(Protocol):
 
 
 class FetchDesk:
-    def __init__(self, serving: Serving, catalog: Catalog, shards: ShardDirectory, reader: ShardReader) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        catalog: Catalog,
+        shards: ShardDirectory,
+        reader: ShardReader,
+        replicas: ReadReplicas,
+    ) -> None:
         self.loop = serving.loop
         self.turn = serving.turn
         self.limits = serving.limits
         self.stats = serving.stats
         self.reader = reader
+        self.replicas = replicas
         self.shard_of = shards.by_name
         self._catalog = catalog
         self._shards = shards

@@ -1,7 +1,8 @@
-"""Fetches of followers: who may ask as one, and the sessions of those that do.
+"""Fetches of other nodes: who may ask as one, and the sessions of those that follow.
 
 A follower shows its node id and the token of its present life. The watch tells tokens to nodes alone, so nobody else
-reads above the high watermark or moves it, whatever replica id it makes up. Lives on the event loop.
+reads above the high watermark or moves it, whatever replica id it makes up. With the same token any node may read
+sealed segments (`sealed_read.py`). Lives on the event loop.
 Source: docs/replication.md sections 2 to 4.
 """
 
@@ -18,6 +19,7 @@ from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.fetch_desk import FetchDesk
 from stratalog_node.serve.replica_round import ReplicaRound
 from stratalog_node.serve.replica_session import ReplicaSession
+from stratalog_node.serve.sealed_read import SealedRead
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.directory import ShardDirectory
 
@@ -55,10 +57,18 @@ class ReplicaDesk:
         if request.replica_id < 0:
             return False
         self._fetches.turn.request()
-        round_ = ReplicaRound(self._fetches, connection, header.correlation_id, request)
-        connection.expect_answer(round_)
         node = self._catalog.node(request.replica_id)
         code = self._why_not(node, request)
+        if request.is_sealed_read:
+            read = SealedRead(self._fetches, connection, header.correlation_id)
+            connection.expect_answer(read)
+            if code:
+                read.refuse(code)
+            else:
+                read.begin(self._shards, request)
+            return True
+        round_ = ReplicaRound(self._fetches, connection, header.correlation_id, request)
+        connection.expect_answer(round_)
         if code or node is None:
             self.forget(connection)
             round_.finish(error_code=code)

@@ -24,6 +24,7 @@ from stratalog_node.serve.control import ControlDesk
 from stratalog_node.serve.fetch import PendingFetch
 from stratalog_node.serve.fetch_desk import FetchDesk
 from stratalog_node.serve.produce import ProduceHandler
+from stratalog_node.serve.read_replicas import ReadReplicas
 from stratalog_node.serve.registry import Api, Registry
 from stratalog_node.serve.replica_desk import ReplicaDesk
 from stratalog_node.serve.serving import ServeLimits, ServeStats, Serving
@@ -63,7 +64,14 @@ class KafkaServer:
         self.budget = ByteBudget(settings.queued_max_request_bytes)
         self.serving = Serving(self.loop, turn, self.limits, self.stats, pool, self.budget, shards.leader_of)
         self._advertised = registry.advertised()
-        self._fetches = FetchDesk(self.serving, services.catalog, shards, reader)
+        self._readers = ReadReplicas(
+            services.node_id,
+            services.catalog,
+            settings.read_replica_min_bytes,
+            self.stats,
+            lambda: turn.steady_ms,
+        )
+        self._fetches = FetchDesk(self.serving, services.catalog, shards, reader, self._readers)
         self._replicas = ReplicaDesk(services.catalog, shards, self._fetches)
         self._produce = ProduceHandler(self.serving, services.catalog, shards.by_name)
         self._control = ControlDesk(self.serving, services)
@@ -139,6 +147,7 @@ class KafkaServer:
     def forget(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self._connections.discard(connection)
         self._replicas.forget(connection)
+        self._readers.forget(connection)
         peer_ip = connection.info.peer.rpartition(":")[0]
         left = self._per_ip.get(peer_ip, 1) - 1
         if left:

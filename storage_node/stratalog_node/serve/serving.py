@@ -48,6 +48,13 @@ class ServeStats:
     sent_bytes: int = counter("Bytes sent to clients.")
     produce_requests: int = counter("Produce requests.")
     fetch_requests: int = counter("Fetch requests answered.")
+    sealed_reads: int = counter("Questions of other nodes for sealed segments, answered or refused.")
+    sent_away: int = counter(
+        "Partitions of fetches that were sent to another replica, which names the reader's rack first."
+    )
+    sent_back: int = counter(
+        "Partitions of fetches that were sent back to their leader: what follows is not sealed here."
+    )
     control_requests: int = counter("Requests of all other keys.")
     produce_errors: int = counter("Batches refused.")
     control_errors: int = counter("Control requests that failed inside and closed their connection.")

@@ -35,8 +35,10 @@ from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.copy_files import CopyFiles
 from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.disk_usage import LocalDisk
+from stratalog_node.shards.elsewhere import Elsewhere
 from stratalog_node.shards.flusher import Flusher
 from stratalog_node.shards.healing import Healing
+from stratalog_node.shards.peer_reads import PeerReads
 from stratalog_node.shards.reading import ShardReader
 from stratalog_node.shards.recovery import Recovery
 from stratalog_node.shards.sealing import Sealing
@@ -99,13 +101,14 @@ async def open_shards(
     answer_bytes: int,
     cold: ColdReads | None,
     remote: RemoteBatches | None,
+    peers: PeerReads | None = None,
     service_heard_ms: Callable[[], int],
 ) -> LocalShards:
     """Every shard as the last life left it; from here on they follow the catalog.
 
     `answer_bytes` is what all answers together may hold; `cold` and `remote` are None on a node without an object
-    store; `service_heard_ms` says up to when the meta service is known to have heard this node. All of it or nothing:
-    half a recovery leaves the disk as it found it, and what was taken is given back.
+    store, `peers` on one that is alone; `service_heard_ms` says up to when the meta service is known to have heard this
+    node. All of it or nothing: half a recovery leaves the disk as it found it, and what was taken is given back.
 
     Raises: Unavailable, DiskFull, Corrupt.
     """
@@ -148,8 +151,9 @@ async def open_shards(
         )
         taken.push_async_callback(context.spares.close)
         sealing = Sealing(context, flusher, service_heard_ms)
-        reader = ShardReader(pool, answer_bytes, cold)
-        directory = ShardDirectory(context, ShardWorkers(flusher, sealing, reader, TimeLookups(cold)))
+        elsewhere = Elsewhere(cold, peers)
+        reader = ShardReader(pool, answer_bytes, elsewhere)
+        directory = ShardDirectory(context, ShardWorkers(flusher, sealing, reader, TimeLookups(elsewhere)))
         copies = CopyFiles(context, directory)
         disk = LocalDisk(layout.root, directory)
         await asyncio.to_thread(lost_flushes.mend)

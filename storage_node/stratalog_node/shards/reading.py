@@ -1,4 +1,4 @@
-"""Reads of a shard: from the page cache on the loop, from disk on a thread, from the object store by the cold reader.
+"""Reads of a shard: from the page cache on the loop, from disk on a thread, else `shards/elsewhere.py`.
 
 `read_hot` is synchronous and never blocks: what is not in the page cache raises `NotCached`, and `read` goes the slow
 way. Nor is what was not checked in this life, wherever it lies: it raises `NotChecked`, and is checked once.
@@ -24,7 +24,7 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.file_slice import FileSlice
 from stratalog_node.disk.mapped import map_range
-from stratalog_node.shards.cold_reads import ColdReads
+from stratalog_node.shards.elsewhere import Elsewhere, Sources
 from stratalog_node.shards.local_copy import Extent, LocalCopy, NotCached, NotChecked
 from stratalog_node.shards.local_shard import LocalShard
 from stratalog_node.shards.missing_files import copy_gone, look_for
@@ -71,11 +71,11 @@ class Place(NamedTuple):
 
 
 class ShardReader:
-    def __init__(self, pool: BufferPool, limit_bytes: int, cold: ColdReads | None) -> None:
+    def __init__(self, pool: BufferPool, limit_bytes: int, elsewhere: Elsewhere) -> None:
         """`limit_bytes`: what all answers together may hold; above it each gets a small share."""
         self._pool = pool
         self._limit_bytes = limit_bytes
-        self._cold = cold
+        self._elsewhere = elsewhere
         self.outstanding_bytes = 0
 
     def room_bytes(self, wanted: int) -> int:
@@ -112,10 +112,16 @@ class ShardReader:
         return remote.state is RemoteState.COMPLETE or remote.commit_offset > offset
 
     def _source(self, shard: LocalShard, place: Place) -> ReadFrom:
-        in_store = place.is_in_store and self._cold is not None
+        in_store = place.is_in_store and self._elsewhere.has_store
         # A copy known to be damaged is passed over where another one is; else what is whole in it is still served.
-        has_local = place.copy is not None and (place.copy.damage is None or not in_store)
+        copy = place.copy
+        has_local = copy is not None and (copy.damage is None or not (in_store or self._others(shard, place)))
         return choose(shard.rules.read_policy.value, has_local=has_local, is_in_store=in_store)
+
+    def _others(self, shard: LocalShard, place: Place) -> Sources:
+        segments, index = shard.segments, place.segment_index
+        segment = segments[index] if 0 <= index < len(segments) else None
+        return self._elsewhere.sources(shard, segment, is_in_store=place.is_in_store)
 
     # On the loop ----------------------------------------------------------------------------------------------------
     def read_hot(
@@ -227,13 +233,6 @@ class ShardReader:
         """From wherever the policy says. Raises: Unavailable, Corrupt, NotFound."""
         place = self.place(shard, offset)
         source = self._source(shard, place)
-        if source is ReadFrom.NOWHERE:
-            if await self._find_file(shard, place):
-                return await self.read(shard, offset, max_bytes)
-            raise Unavailable(
-                f"{shard.topic.name}-{shard.key.shard}: offset {offset} is only in the object store and "
-                "remote.read.policy does not allow to read it there, or no bucket is set"
-            )
         if source is ReadFrom.MEMORY_THEN_COLD:
             try:
                 return self.read_hot(shard, offset, max_bytes)
@@ -245,37 +244,51 @@ class ShardReader:
             try:
                 return await self.read_local(shard, place, offset, max_bytes)
             except Corrupt as error:
-                self._mark_damaged(shard, place, error)
-                if self._source(shard, place) is not ReadFrom.COLD:
+                self.mark_damaged(shard, place, error)
+                if not self._others(shard, place):
                     raise
             except NotFound as error:
-                place = self._without_file(shard, place, offset, error)
-        assert self._cold is not None
-        shard.context.stats.cold_reads += 1
-        segments = shard.segments[place.segment_index :]
-        buffers: list[Piece] = list(await self._cold.read(segments, offset, max_bytes, self.room_bytes))
-        return self._counted(buffers)
+                self._without_file(shard, place, offset, error)
+        elif source is ReadFrom.NOWHERE and await self._find_file(shard, place):
+            return await self.read(shard, offset, max_bytes)
+        return await self._read_elsewhere(shard, place, offset, max_bytes)
+
+    async def _read_elsewhere(self, shard: LocalShard, place: Place, offset: int, max_bytes: int) -> Read:
+        others = self._others(shard, place)
+        if not others:
+            self._tell_missing(shard, place)
+            raise Unavailable(
+                f"{shard.topic.name}-{shard.key.shard}: offset {offset} is not on this node, no node that proved "
+                "a copy can be asked now, and remote.read.policy does not allow to read it in the object store, or "
+                "it is not there, or no bucket is set"
+            )
+        pieces = await self._elsewhere.read(shard, place.segment_index, others, offset, max_bytes, self.room_bytes)
+        return self._counted(list(pieces))
 
     async def _find_file(self, shard: LocalShard, place: Place) -> bool:
-        """Whether a missing file is there again. Raises: Unavailable when it is not, with what is lost."""
+        """Whether a missing file is there again."""
         segments = shard.segments
         if not 0 <= place.segment_index < len(segments) or segments[place.segment_index].key not in shard.missing:
             return False
-        segment = segments[place.segment_index]
-        if await look_for(shard, segment.key):
-            return True
-        verdict = judge_missing(segment, shard.context.node_id, has_store=self._cold is not None)
-        raise Unavailable(f"segment {segment.key}: {verdict.words}")
+        return await look_for(shard, segments[place.segment_index].key)
 
-    def _without_file(self, shard: LocalShard, place: Place, offset: int, error: NotFound) -> Place:
-        """The file is gone: where the offset is instead. Raises: Unavailable when it is in no object store."""
+    def _tell_missing(self, shard: LocalShard, place: Place) -> None:
+        """Raises: Unavailable for a file that is missing, with what is lost."""
+        segments = shard.segments
+        if 0 <= place.segment_index < len(segments) and segments[place.segment_index].key in shard.missing:
+            segment = segments[place.segment_index]
+            verdict = judge_missing(segment, shard.context.node_id, has_store=self._elsewhere.has_store)
+            raise Unavailable(f"segment {segment.key}: {verdict.words}")
+
+    def _without_file(self, shard: LocalShard, place: Place, offset: int, error: NotFound) -> None:
+        """The file is gone. Raises: Unavailable when the offset is nowhere else."""
         assert place.copy is not None
         copy_gone(shard, place.copy)
-        elsewhere = place._replace(copy=None)
-        if self._source(shard, elsewhere) is ReadFrom.COLD:
-            return elsewhere
-        # Retriable: that a file is gone says nothing about the offset (F40).
-        raise Unavailable(f"{shard.topic.name}-{shard.key.shard}: offset {offset} cannot be read: {error}") from error
+        if not self._others(shard, place):
+            # Retriable: that a file is gone says nothing about the offset (F40).
+            raise Unavailable(
+                f"{shard.topic.name}-{shard.key.shard}: offset {offset} cannot be read: {error}"
+            ) from error
 
     def _counted(self, pieces: list[Piece]) -> Read:
         """Memory of its own: counted until it was sent, so that many slow readers leave one another less room; a view
@@ -288,7 +301,7 @@ class ShardReader:
 
         return Read(pieces, sum(map(len, pieces)), release)
 
-    def _mark_damaged(self, shard: LocalShard, place: Place, error: Corrupt) -> None:
+    def mark_damaged(self, shard: LocalShard, place: Place, error: Corrupt) -> None:
         """Once checked and found wrong, the bytes lie in the page cache, where reads are not checked: remember it."""
         copy = place.copy
         assert copy is not None
@@ -296,8 +309,8 @@ class ShardReader:
             copy.damage = str(error)
             shard.context.stats.damaged_copies += 1
             next_step = (
-                "reads go to the object store; free or restore the local copy"
-                if place.is_in_store and self._cold is not None
+                "reads go to the object store, or to another node; free or restore the local copy"
+                if self._others(shard, place)
                 else "restore the file from another copy; reads before the damage still work"
             )
             log.error(

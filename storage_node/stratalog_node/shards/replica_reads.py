@@ -1,5 +1,6 @@
 """What a replica may read of a segment: all that is there, acknowledged or not. Its leader alone knows what follows,
-and once its end is known any replica that has all of it.
+and once its end is known any replica that has all of it. And what anybody may read of a sealed one: what this node
+proved.
 
 Lives on the event loop.
 """
@@ -8,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stratalog.formats.index_points import IndexPoints
 from stratalog.model.in_order import place_of
-from stratalog.model.segment import Segment
+from stratalog.model.segment import Segment, SegmentState
 from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.local_copy import Extent
 from stratalog_node.shards.local_shard import LocalShard
 from stratalog_node.shards.reading import Place
 from stratalog_node.shards.sealed import SealedCopy
@@ -49,3 +52,33 @@ def _followed_copy(shard: LocalShard, epoch: int) -> Place | None:
         return None
     copy = followed.local_copy()
     return None if copy is None else Place(copy, copy.size_bytes, followed.end_offset, -1, is_in_store=False)
+
+
+def proven_copy(shard: LocalShard, segment: Segment) -> SealedCopy | None:
+    """This node's copy of a sealed segment, if the seal record says that it equals all others and no read has found
+    damage in it since."""
+    if segment.state is not SegmentState.SEALED or shard.context.node_id not in segment.local_nodes:
+        return None
+    copy = shard.copies.get(segment.epoch)
+    is_good = isinstance(copy, SealedCopy) and copy.key == segment.key and copy.damage is None
+    return copy if is_good and isinstance(copy, SealedCopy) else None
+
+
+async def batch_since(shard: LocalShard, copy: SealedCopy, from_offset: int, timestamp_ms: int) -> bytes:
+    """The first batch that ends above an offset and claims a time or a later one, checked; empty when none does.
+    Raises: Corrupt, NotFound, Unavailable."""
+    seal = copy.seal
+
+    def work(points: IndexPoints) -> bytes:
+        position = points.position(points.before_time(timestamp_ms)) or 0
+        if from_offset > copy.key.base_offset:
+            position = max(position, points.position(points.before_offset(from_offset)) or 0)
+        while position < seal.size_bytes:
+            header = copy.header_at(position)
+            if header.end_offset > from_offset and header.max_timestamp_ms >= timestamp_ms:
+                end_position = position + header.size_bytes
+                return copy.read_verified(Extent(position, header.base_offset, end_position, header.end_offset))
+            position += header.size_bytes
+        return b""
+
+    return await shard.context.sealed_points.read(copy, work)

@@ -1,6 +1,6 @@
 """Finds offsets by time in one shard, on any tier: for ListOffsets.
 
-Nothing here is on the hot path. Files are read on the disk threads, objects through the cold reader.
+Nothing here is on the hot path. Files are read on the disk threads; what is not here is looked for elsewhere.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from heapq import nlargest
 
 from stratalog.formats.index_points import IndexPoints
-from stratalog.model.errors import NotFound, Unavailable
-from stratalog.model.segment import RemoteState, Segment
-from stratalog_node.shards.cold_reads import ColdReads
+from stratalog.model.errors import NotFound
+from stratalog.model.segment import Segment
+from stratalog_node.shards.elsewhere import Elsewhere
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.local_shard import LocalShard
 from stratalog_node.shards.missing_files import copy_gone
@@ -28,8 +28,8 @@ _MOST_PASSED = 8
 
 
 class TimeLookups:
-    def __init__(self, cold: ColdReads | None) -> None:
-        self._cold = cold
+    def __init__(self, elsewhere: Elsewhere) -> None:
+        self._elsewhere = elsewhere
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def offset_for_time(self, shard: LocalShard, timestamp_ms: int) -> FoundOffset | None:
@@ -42,13 +42,11 @@ class TimeLookups:
             copy = shard.copy_of(segment.key)
             try:
                 found = await self._local_time(shard, copy, timestamp_ms) if copy is not None else None
-            except NotFound as error:
-                _without_file(shard, segment, copy, error)
+            except NotFound:
+                _without_file(shard, copy)
                 copy = None
             if copy is None:
-                found = await self._store(shard).find_by_time(segment, timestamp_ms, shard.log_start_offset)
-                if found is None:
-                    _check_is_in_store(shard, segment)
+                found = await self._elsewhere.find_by_time(shard, segment, timestamp_ms)
             if found is not None:
                 return FoundOffset(found[0], found[1], segment.epoch)
         return await self._unlisted_time(shard, timestamp_ms)
@@ -100,12 +98,11 @@ class TimeLookups:
                 continue
             try:
                 found = await self._local_max(shard, copy) if copy is not None else None
-            except NotFound as error:
-                _without_file(shard, segment, copy, error)
+            except NotFound:
+                _without_file(shard, copy)
                 copy = None
             if copy is None:
-                _check_is_in_store(shard, segment)
-                found = await self._store(shard).offset_of_max_timestamp(segment)
+                found = await self._elsewhere.offset_of_max_timestamp(shard, segment)
             if (
                 found is not None
                 and found[0] >= shard.log_start_offset
@@ -138,20 +135,11 @@ class TimeLookups:
         async with self._slots:
             return await shard.context.threads.read_file(copy.file, work)
 
-    def _store(self, shard: LocalShard) -> ColdReads:
-        if self._cold is None:
-            raise Unavailable(
-                f"{shard.topic.name}-{shard.key.shard}: data is in the object store, but no bucket is set"
-            )
-        return self._cold
 
-
-def _without_file(shard: LocalShard, segment: Segment, copy: LocalCopy | None, error: NotFound) -> None:
-    """A copy's file is gone: the object store is asked instead. Raises: Unavailable when it has not all of it."""
+def _without_file(shard: LocalShard, copy: LocalCopy | None) -> None:
+    """A copy's file is gone: others are asked instead."""
     if copy is not None:
         copy_gone(shard, copy)
-    if segment.remote.state is not RemoteState.COMPLETE:
-        raise Unavailable(f"{shard.topic.name}-{shard.key.shard}: cannot be searched: {error}") from error
 
 
 def _segments_of(shard: LocalShard) -> Sequence[Segment]:
@@ -159,16 +147,3 @@ def _segments_of(shard: LocalShard) -> Sequence[Segment]:
     segments = shard.segments
     first = max(bisect_right(segments, shard.log_start_offset, key=lambda s: s.base_offset) - 1, 0)
     return segments[first:]
-
-
-def _check_is_in_store(shard: LocalShard, segment: Segment) -> None:
-    """Raises: Unavailable when a part of the segment is neither here nor in the object store: a record that was not
-    found may be in it, and a consumer that is told of none would jump over it (F40)."""
-    remote = segment.remote
-    if remote.state is not RemoteState.COMPLETE and (
-        segment.end_offset is None or remote.commit_offset < segment.end_offset
-    ):
-        raise Unavailable(
-            f"{shard.topic.name}-{shard.key.shard}: segment {segment.base_offset} has no local copy, and not all of it "
-            "is in the object store: put its file back, then restart the node"
-        )

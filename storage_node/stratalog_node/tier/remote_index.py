@@ -24,6 +24,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment, SegmentIdentity
 from stratalog.objects.limits import TransferLimits
 from stratalog.objects.store import ObjectStore
+from stratalog_node.single_flight import SingleFlight
 from stratalog_node.tier.cold_limits import ColdReadLimits, ColdReadStats
 from stratalog_node.tier.remote_blocks import (
     PartBlocks,
@@ -34,7 +35,6 @@ from stratalog_node.tier.remote_blocks import (
     largest_index_bytes,
     whole_part_block,
 )
-from stratalog_node.tier.single_flight import SingleFlight
 
 Known: TypeAlias = Manifest | IndexBlock | PartBlocks
 V = TypeVar("V")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -60,6 +61,14 @@ def test_a_request_comes_back_as_it_was() -> None:
     assert decoded(encode_replica_fetch(8, "node-3", ASKED)) == ASKED
     empty = ReplicaFetch(1, 0, 0, 0, 0, 0)
     assert decoded(encode_replica_fetch(8, "", empty)) == empty
+
+
+def test_a_question_for_a_time_comes_back_as_it_was_and_others_pass_over_it() -> None:
+    asked = replace(ASKED, asks=[ASKED.asks[0]._replace(timestamp_ms=2**40), *ASKED.asks[1:]])
+    frame = encode_replica_fetch(8, "node-3", asked)
+    assert decoded(frame) == asked
+    found = request_class(1).decode(frame, version=VERSION, header=True, framed=True)
+    assert [one.partition_max_bytes for topic in found.topics for one in topic.partitions] == [1_000, 2_000, 3_000]
 
 
 def test_what_kafka_python_sends_is_read_with_tags_that_nobody_knows_too() -> None:

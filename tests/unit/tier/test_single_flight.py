@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from stratalog.model.errors import Unavailable
-from stratalog_node.tier.single_flight import SingleFlight
+from stratalog_node.single_flight import SingleFlight
 
 
 async def test_all_waiters_get_the_one_result() -> None:

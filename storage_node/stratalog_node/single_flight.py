@@ -35,7 +35,7 @@ class SingleFlight(Generic[K, V]):
         task = self._running.get(key)
         if task is None:
             if self._is_closed:
-                raise Unavailable("cold reads: the node is stopping; read from another node, or later")
+                raise Unavailable("the node is stopping; read from another node, or later")
             task = self._running[key] = asyncio.get_running_loop().create_task(work())
             task.add_done_callback(lambda done: self._finished(key, done))
         return task
@@ -47,7 +47,7 @@ class SingleFlight(Generic[K, V]):
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled() and self._is_closed:
-                raise Unavailable("cold reads: the node is stopping; read from another node, or later") from None
+                raise Unavailable("the node is stopping; read from another node, or later") from None
             raise
 
     def _finished(self, key: K, task: asyncio.Task[V]) -> None:

@@ -1,0 +1,261 @@
+"""Reads of sealed segments that other nodes hold and this one does not.
+
+What comes is checked on a disk thread before anybody sees it: CRCs, offsets without a gap, epoch. Many who want the
+same range at the same time are one read. A node that cannot be reached is passed over for ever longer pauses, one that
+refuses a segment for half a minute of that segment. Limits are those of cold reads: so many at a time, so many bytes a
+second; memory is bounded by what that many may bring. Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from stratalog.formats.batch_scan import scan_batches
+from stratalog.formats.record_batch import parse_header
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.kafka.errors import MalformedFrame
+from stratalog.kafka.replica_fetch import SegmentAsk, decode_replica_answer
+from stratalog.machines.backoff import longest_pause
+from stratalog.machines.read_sources import provers
+from stratalog.model.batch import BATCH_HEADER_BYTES
+from stratalog.model.errors import Corrupt, Unavailable
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import Segment
+from stratalog.objects.limits import TransferLimits
+from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.logs import logger
+from stratalog.telemetry.metrics import counter, gauge
+from stratalog_node.disk.threads import DiskThreads
+from stratalog_node.replication.peer import Asker
+from stratalog_node.replication.peer_line import PeerLine
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.time_look import TimeLook
+from stratalog_node.single_flight import SingleFlight
+
+log = logger(__name__)
+
+_RANGE_BYTES = 1 << 20
+"""The most of one read: what a large batch needs beyond it is sent all the same."""
+_ANSWER_S = 2.0
+_MOST_NAMED = 2
+"""One segment, and its topic."""
+_SLOT_MS = 1_000
+_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 500, 30_000
+_REFUSED_MS = 30_000
+_MOST_REFUSALS = 1_000
+_MOST_PASSED = 64
+"""Batches that claim a time which none of their records has, before the next one's claim is believed."""
+
+
+@dataclass(slots=True)
+class PeerReadStats:
+    """Register as `stratalog_peer_read`."""
+
+    reads: int = counter("Ranges of sealed segments read from other nodes.")
+    bytes_read: int = counter("Bytes of batches read from other nodes.")
+    joined: int = counter("Reads of a range that was on its way already.")
+    failures: int = counter("Reads that another node did not answer.")
+    refusals: int = counter("Reads that another node refused, or answered with bytes that do not check.")
+    in_flight: int = gauge("Reads from other nodes under way, those that wait for their turn included.")
+
+
+class Refused(Unavailable):
+    """A node does not serve this segment, for now."""
+
+
+class NodePeerReads:
+    """All such reads of one node."""
+
+    def __init__(
+        self,
+        asker: Asker,
+        catalog: Catalog,
+        threads: Callable[[], DiskThreads],
+        settings: ProcessSettings,
+        steady_ms: Callable[[], int],
+        *,
+        answer_s: float = _ANSWER_S,
+    ) -> None:
+        """`threads`: those that check what came. `answer_s`: how long one node may take."""
+        rate = settings.remote_read_bytes_per_second
+        self._asker = asker
+        self._catalog = catalog
+        self._threads = threads
+        self._steady_ms = steady_ms
+        self._answer_s = answer_s
+        self._most_bytes = _RANGE_BYTES + settings.socket_request_max_bytes
+        self._limits = TransferLimits(
+            bytes_per_s=None if rate < 0 else rate,
+            concurrency=settings.remote_read_max_concurrency,
+            slot_ms=_SLOT_MS,
+        )
+        self._lines: dict[int, PeerLine] = {}
+        self._flights: SingleFlight[tuple[SegmentKey, int, int, int], bytes | memoryview] = SingleFlight()
+        self._failed: dict[int, tuple[int, int]] = {}
+        """Of nodes that did not answer: how often in a row, and until when they are passed over."""
+        self._refused: dict[tuple[int, SegmentKey], int] = {}
+        """Until when a node is not asked for a segment."""
+        self.stats = PeerReadStats()
+
+    # Whom to ask ----------------------------------------------------------------------------------------------------
+    def holders(self, segment: Segment) -> tuple[Sequence[int], Sequence[int]]:
+        """See `PeerReads`."""
+        near, far = provers(segment, self._asker.node_id, self._rack_of(self._asker.node_id), self._rack_of)
+        return [node for node in near if self._may_ask(node, segment.key)], [
+            node for node in far if self._may_ask(node, segment.key)
+        ]
+
+    def _rack_of(self, node_id: int) -> str | None:
+        node = self._catalog.node(node_id)
+        return node.rack if node is not None else None
+
+    def _may_ask(self, node_id: int, key: SegmentKey) -> bool:
+        if not self._catalog.is_alive(node_id):
+            return False
+        now_ms = self._steady_ms()
+        return now_ms >= self._failed.get(node_id, (0, 0))[1] and now_ms >= self._refused.get((node_id, key), 0)
+
+    def _note_failed(self, node_id: int) -> None:
+        self.stats.failures += 1
+        failures = self._failed.get(node_id, (0, 0))[0] + 1
+        pause_ms = int(longest_pause(failures, _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS))
+        self._failed[node_id] = failures, self._steady_ms() + pause_ms
+
+    def _note_refused(self, node_id: int, key: SegmentKey) -> None:
+        self.stats.refusals += 1
+        self._refused.pop((node_id, key), None)
+        if len(self._refused) >= _MOST_REFUSALS:
+            del self._refused[next(iter(self._refused))]
+        self._refused[node_id, key] = self._steady_ms() + _REFUSED_MS
+
+    # Reading --------------------------------------------------------------------------------------------------------
+    async def read(self, segment: Segment, nodes: Sequence[int], offset: int, max_bytes: int) -> bytes | memoryview:
+        """See `PeerReads`."""
+        return await self._of_any(segment, nodes, offset, max(1, min(max_bytes, _RANGE_BYTES)), -1)
+
+    async def find_by_time(
+        self, segment: Segment, nodes: Sequence[int], timestamp_ms: int, from_offset: int
+    ) -> tuple[int, int] | None:
+        """See `PeerReads`. A batch may claim a time that none of its records has: the search goes on behind it."""
+        look = TimeLook(timestamp_ms, from_offset)
+        offset = max(from_offset, segment.base_offset)
+        for _ in range(_MOST_PASSED):
+            if segment.seal is None or offset >= segment.seal.end_offset:
+                return None
+            batch = await self._of_any(segment, nodes, offset, 1, timestamp_ms)
+            if not len(batch):
+                return None
+            header = parse_header(batch)
+            if not look.passes(header):
+                opened = partial(look.first_in, batch, header, f"segment {segment.key} at another node")
+                found = await self._threads().read(opened)
+                if found is not None:
+                    return found.offset, found.timestamp_ms
+            offset = header.end_offset
+        return offset, timestamp_ms  # not behind the record that is looked for
+
+    async def _of_any(
+        self, segment: Segment, nodes: Sequence[int], offset: int, max_bytes: int, timestamp_ms: int
+    ) -> bytes | memoryview:
+        flight = (segment.key, offset, max_bytes, timestamp_ms)
+        if flight in self._flights:
+            self.stats.joined += 1
+        return await self._flights.join(
+            flight, lambda: self._from_one_of(segment, tuple(nodes), offset, max_bytes, timestamp_ms)
+        )
+
+    async def _from_one_of(
+        self, segment: Segment, nodes: Sequence[int], offset: int, max_bytes: int, timestamp_ms: int
+    ) -> bytes | memoryview:
+        problems: list[str] = []
+        key = segment.key
+        ask = SegmentAsk(key.topic_id, key.shard, key.epoch, offset, max_bytes, timestamp_ms)
+        self.stats.in_flight += 1
+        try:
+            async with self._limits.transfer(max_bytes):
+                for node_id in nodes:
+                    try:
+                        data = await self._from(node_id, segment, ask)
+                    except Refused as error:
+                        self._note_refused(node_id, key)
+                        problems.append(str(error))
+                    except Unavailable as error:
+                        self._note_failed(node_id)
+                        problems.append(str(error))
+                    else:
+                        self._failed.pop(node_id, None)
+                        self.stats.reads += 1
+                        self.stats.bytes_read += len(data)
+                        return data
+        finally:
+            self.stats.in_flight -= 1
+        raise Unavailable(f"segment {key} cannot be read from another node now: {'; '.join(problems)}")
+
+    async def _from(self, node_id: int, segment: Segment, ask: SegmentAsk) -> bytes | memoryview:
+        """Raises: Refused, Unavailable."""
+        frame = await self._line(node_id).ask(ask, self._answer_s)
+        try:
+            _, answer = decode_replica_answer(memoryview(frame), _MOST_NAMED)
+        except MalformedFrame as error:
+            raise Unavailable(f"node {node_id}: {error}") from error
+        if answer.error_code or len(answer.segments) != 1:
+            # It does not know this life yet, or a later one began.
+            raise Unavailable(f"node {node_id} does not answer this node: error {answer.error_code}")
+        told = answer.segments[0]
+        if told.error_code or told[:3] != ask[:3]:
+            raise Refused(f"node {node_id} does not serve segment {segment.key}: {_name_of(told.error_code)}")
+        data = told.records[0] if told.records else memoryview(b"")
+        source = f"node {node_id}, segment {segment.key}"
+        try:
+            await self._threads().read(lambda: _check(data, segment, ask, source))
+        except Corrupt as error:
+            log.warning("what another node sent does not check", node=node_id, error=str(error))
+            raise Refused(str(error)) from error
+        return data
+
+    def _line(self, node_id: int) -> PeerLine:
+        line = self._lines.get(node_id)
+        if line is None:
+            line = self._lines[node_id] = PeerLine(
+                node_id, self._asker, lambda: self._address_of(node_id), self._most_bytes
+            )
+        return line
+
+    def _address_of(self, node_id: int) -> tuple[str, int] | None:
+        node = self._catalog.node(node_id)
+        return (node.host, node.port) if node is not None else None
+
+    async def close(self) -> None:
+        await self._flights.close()
+        for line in self._lines.values():
+            line.close()
+
+
+def _name_of(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+
+
+def _check(data: memoryview, segment: Segment, ask: SegmentAsk, source: str) -> None:
+    """Raises: Corrupt unless these are whole batches of the segment that answer what was asked."""
+    is_by_time = ask.timestamp_ms >= 0
+    if not len(data):
+        if is_by_time:
+            return
+        raise Corrupt("an empty answer", source=source, position=0)
+    if len(data) < BATCH_HEADER_BYTES:
+        raise Corrupt(f"an answer of {len(data)} bytes", source=source, position=0)
+    first = parse_header(data)
+    found = scan_batches(data, base_offset=first.base_offset, epoch=segment.epoch, source=source)
+    end = segment.seal.end_offset if segment.seal is not None else 0
+    is_asked = first.end_offset > ask.fetch_offset and (is_by_time or first.base_offset <= ask.fetch_offset)
+    if not is_asked or first.base_offset < segment.base_offset or found.end_offset > end:
+        raise Corrupt(
+            f"offsets [{first.base_offset}, {found.end_offset}) and not what was asked for, {ask.fetch_offset}",
+            source=source,
+            position=0,
+        )

@@ -1,0 +1,147 @@
+"""One question of another node for a sealed segment that this one proved: batches from an offset on, or the first batch
+that claims a time. It begins no session, confirms nothing, and waits for nothing. Lives on the event loop.
+
+From the page cache it is answered in its turn; from the disk on a thread, as many at a time as a connection's room
+allows, which a node bounds by how much it asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.kafka.replica_fetch import NO_SESSION, ReplicaFetch, SegmentAnswer, SegmentAsk, encode_replica_answer
+from stratalog.model.errors import Corrupt, NotFound, StratalogError
+from stratalog.model.ids import ShardKey
+from stratalog.telemetry.logs import logger
+from stratalog_node.serve.answer import Answer
+from stratalog_node.serve.connection import Connection
+from stratalog_node.serve.fetch_desk import FetchDesk
+from stratalog_node.shards.directory import ShardDirectory
+from stratalog_node.shards.local_copy import NotCached
+from stratalog_node.shards.missing_files import copy_gone
+from stratalog_node.shards.reading import Piece, Place, Read
+from stratalog_node.shards.replica_reads import batch_since, proven_copy, segment_of_epoch
+from stratalog_node.shards.sealed import SealedCopy
+from stratalog_node.shards.shard_log import ShardLog
+
+log = logger(__name__)
+
+_MOST_BYTES = 1 << 20
+
+
+class SealedRead(Answer):
+    __slots__ = ("_connection", "_correlation_id", "_desk", "_reads", "_task")
+
+    def __init__(self, desk: FetchDesk, connection: Connection, correlation_id: int) -> None:
+        super().__init__()
+        self._desk = desk
+        self._connection = connection
+        self._correlation_id = correlation_id
+        self._reads: list[Read] = []
+        self._task: asyncio.Task[None] | None = None
+        self.release = self._abandon
+
+    def refuse(self, code: int) -> None:
+        """Whoever asks is no node that lives."""
+        self._finish([], code)
+
+    def begin(self, shards: ShardDirectory, request: ReplicaFetch) -> None:
+        """Of one segment: what more it names is not answered."""
+        if not request.asks:
+            self._finish([])
+            return
+        ask = request.asks[0]
+        shard = shards.get(ShardKey(ask.topic_id, ask.shard))
+        segment = segment_of_epoch(shard.segments, ask.epoch) if shard is not None else None
+        if shard is None or segment is None:
+            self._answer(ask, ErrorCode.UNKNOWN_LEADER_EPOCH)
+            return
+        copy = proven_copy(shard, segment)
+        if copy is None:
+            self._answer(ask, ErrorCode.REPLICA_NOT_AVAILABLE)
+        elif not copy.seal.base_offset <= ask.fetch_offset < copy.seal.end_offset:
+            self._answer(ask, ErrorCode.OFFSET_OUT_OF_RANGE)
+        elif ask.timestamp_ms >= 0 or not self._read_cached(shard, copy, ask):
+            self._connection.slow_reads += 1
+            self._task = self._desk.loop.create_task(self._read_slowly(shard, copy, ask))
+
+    def _read_cached(self, shard: ShardLog, copy: SealedCopy, ask: SegmentAsk) -> bool:
+        try:
+            read = self._desk.reader.read_hot(
+                shard, ask.fetch_offset, self._room_bytes(ask), for_socket=True, place=_whole(copy)
+            )
+        except NotCached:
+            return False
+        self._reads.append(read)
+        self._answer(ask, 0, shard, read.buffers, read.size_bytes)
+        return True
+
+    def _room_bytes(self, ask: SegmentAsk) -> int:
+        return self._desk.reader.room_bytes(max(1, min(ask.max_bytes, _MOST_BYTES)))
+
+    async def _read_slowly(self, shard: ShardLog, copy: SealedCopy, ask: SegmentAsk) -> None:
+        code, size_bytes = 0, 0
+        pieces: list[Piece] = []
+        try:
+            if ask.timestamp_ms >= 0:
+                batch = await batch_since(shard, copy, ask.fetch_offset, ask.timestamp_ms)
+                pieces, size_bytes = [batch] if batch else [], len(batch)
+            else:
+                read = await self._desk.reader.read_local(shard, _whole(copy), ask.fetch_offset, self._room_bytes(ask))
+                self._reads.append(read)
+                pieces, size_bytes = read.buffers, read.size_bytes
+        except StratalogError as error:
+            log.warning("another node cannot be given a sealed range", segment=str(copy.key), error=str(error))
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+            if isinstance(error, Corrupt):
+                code = ErrorCode.CORRUPT_MESSAGE
+                self._desk.reader.mark_damaged(shard, _whole(copy), error)
+            elif isinstance(error, NotFound):
+                copy_gone(shard, copy)
+        except Exception as error:  # a fault costs one connection, not a node that waits for ever (F48)
+            log.error("a sealed read failed", peer=self._connection.info.peer, error=str(error), exc_info=error)
+            self._connection.close(f"Fetch failed: {error}")
+            return
+        finally:
+            self._connection.slow_reads -= 1
+        self._task = None
+        self._answer(ask, code, shard, pieces, size_bytes)
+        self._desk.turn.request()
+
+    def _answer(
+        self,
+        ask: SegmentAsk,
+        code: int,
+        shard: ShardLog | None = None,
+        records: list[Piece] | None = None,
+        size_bytes: int = 0,
+    ) -> None:
+        start = shard.log_start_offset if shard is not None else -1
+        self._finish([SegmentAnswer(*ask[:3], code, -1, start, records or (), size_bytes)])
+
+    def _finish(self, answers: list[SegmentAnswer[Piece]], error_code: int = 0) -> None:
+        self._desk.stats.sealed_reads += 1
+        self.buffers = encode_replica_answer(self._correlation_id, error_code, NO_SESSION, answers)
+        self.release = self._give_back
+        if self._connection.is_closed:
+            self._give_back()
+            return
+        self._connection.hold(self, sum(map(len, self.buffers)))
+        self._connection.answer_ready()
+
+    def _give_back(self) -> None:
+        reads, self._reads = self._reads, []
+        for read in reads:
+            if read.release is not None:
+                read.release()
+
+    def _abandon(self) -> None:
+        """The connection is gone."""
+        if self._task is not None:
+            self._task.cancel()
+        self._give_back()
+
+
+def _whole(copy: SealedCopy) -> Place:
+    return Place(copy, copy.seal.size_bytes, copy.seal.end_offset, -1, is_in_store=False)

@@ -1,0 +1,144 @@
+"""Sealed data that this node has no good copy of: from other nodes and the object store, in the order of
+`machines.read_sources`, until one gives it. Nothing here is on the hot path. Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from stratalog.machines.read_policy import ReadPolicy
+from stratalog.machines.read_sources import ReadSource, sources
+from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
+from stratalog.model.segment import RemoteState, Segment
+from stratalog_node.shards.cold_reads import ColdReads
+from stratalog_node.shards.local_shard import LocalShard
+from stratalog_node.shards.peer_reads import PeerReads
+
+T = TypeVar("T")
+
+Sources = Sequence[tuple[ReadSource, Sequence[int]]]
+"""In order; with the nodes to ask, where it is nodes."""
+
+
+class Elsewhere:
+    def __init__(self, cold: ColdReads | None, peers: PeerReads | None) -> None:
+        self._cold = cold
+        self._peers = peers
+
+    @property
+    def has_store(self) -> bool:
+        return self._cold is not None
+
+    def sources(
+        self, shard: LocalShard, segment: Segment | None, *, is_in_store: bool, policy: str | None = None
+    ) -> Sources:
+        """Who may be asked for data of a segment now. `is_in_store`: all of what is asked for. `policy`: other than the
+        topic's."""
+        near: Sequence[int] = ()
+        far: Sequence[int] = ()
+        if segment is not None and segment.seal is not None and self._peers is not None:
+            near, far = self._peers.holders(segment)
+        order = sources(
+            policy or shard.rules.read_policy.value,
+            has_near=bool(near),
+            has_far=bool(far),
+            is_in_store=is_in_store and self._cold is not None,
+        )
+        nodes = {ReadSource.NEAR_NODE: near, ReadSource.FAR_NODE: far}
+        return [(source, nodes.get(source, ())) for source in order]
+
+    async def read(
+        self,
+        shard: LocalShard,
+        index: int,
+        found: Sources,
+        offset: int,
+        max_bytes: int,
+        room_bytes: Callable[[int], int],
+    ) -> Sequence[bytes | memoryview]:
+        """Batches of the shard's segment at `index`, or from there on. Raises: Unavailable, Corrupt, NotFound."""
+        segments = shard.segments
+
+        async def ask(source: ReadSource, nodes: Sequence[int]) -> Sequence[bytes | memoryview]:
+            if source is ReadSource.STORE:
+                assert self._cold is not None
+                shard.context.stats.cold_reads += 1
+                return await self._cold.read(segments[index:], offset, max_bytes, room_bytes)
+            assert self._peers is not None
+            return [await self._peers.read(segments[index], nodes, offset, room_bytes(max_bytes))]
+
+        return await _first(found, ask)
+
+    async def find_by_time(self, shard: LocalShard, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
+        """The first such record of a segment at or above the log start. Raises: Unavailable where a part of the
+        segment can be asked of nobody: a record that was not found may be in it, and a consumer that is told of none
+        would jump over it (F40)."""
+        in_store = segment.remote.state is not RemoteState.NONE
+
+        async def ask(source: ReadSource, nodes: Sequence[int]) -> tuple[int, int] | None:
+            if source is ReadSource.STORE:
+                assert self._cold is not None
+                found = await self._cold.find_by_time(segment, timestamp_ms, shard.log_start_offset)
+                if found is None and not is_whole_in_store(segment):
+                    raise _out_of_reach(shard, segment)
+                return found
+            assert self._peers is not None
+            return await self._peers.find_by_time(segment, nodes, timestamp_ms, shard.log_start_offset)
+
+        order = self.sources(shard, segment, is_in_store=in_store, policy=_for_look_ups(shard))
+        if not order:
+            raise _out_of_reach(shard, segment)
+        return await _first(order, ask)
+
+    async def offset_of_max_timestamp(self, shard: LocalShard, segment: Segment) -> tuple[int, int] | None:
+        """The first record of a segment with its greatest time. Raises: Unavailable, as above."""
+
+        async def ask(source: ReadSource, nodes: Sequence[int]) -> tuple[int, int] | None:
+            if source is ReadSource.STORE:
+                assert self._cold is not None
+                return await self._cold.offset_of_max_timestamp(segment)
+            assert self._peers is not None and segment.seal is not None
+            return await self._peers.find_by_time(segment, nodes, segment.seal.max_timestamp_ms, segment.base_offset)
+
+        if segment.seal is not None and segment.seal.max_timestamp_ms < 0:
+            return None
+        order = self.sources(shard, segment, is_in_store=is_whole_in_store(segment), policy=_for_look_ups(shard))
+        if not order:
+            raise _out_of_reach(shard, segment)
+        return await _first(order, ask)
+
+
+async def _first(order: Sources, ask: Callable[[ReadSource, Sequence[int]], Awaitable[T]]) -> T:
+    """What the first that can answers. Raises: what the only one asked raised; of several Unavailable, for what one
+    has not or has damaged another may have later, and Corrupt where all that they have is damaged."""
+    problems: list[StratalogError] = []
+    for source, nodes in order:
+        try:
+            return await ask(source, nodes)
+        except (Unavailable, Corrupt, NotFound) as problem:
+            problems.append(problem)
+    if len(problems) == 1 or all(isinstance(problem, Corrupt) for problem in problems):
+        raise problems[0]
+    raise Unavailable("; ".join(str(problem) for problem in problems)) from problems[0]
+
+
+def _for_look_ups(shard: LocalShard) -> str:
+    """A look-up may go to the store where reads do not: it takes a batch or two."""
+    policy = shard.rules.read_policy
+    return (ReadPolicy.NOT_IN_DISK if policy.value == ReadPolicy.DISABLE else policy).value
+
+
+def is_whole_in_store(segment: Segment) -> bool:
+    remote = segment.remote
+    if remote.state is RemoteState.COMPLETE:
+        return True
+    return segment.end_offset is not None and remote.commit_offset >= segment.end_offset
+
+
+def _out_of_reach(shard: LocalShard, segment: Segment) -> Unavailable:
+    return Unavailable(
+        f"{shard.topic.name}-{shard.key.shard}: segment {segment.base_offset} has no local copy, no node that proved "
+        "its own can be asked now, and not all of it is in the object store: start one of those nodes, or put its file "
+        "back and restart this one"
+    )

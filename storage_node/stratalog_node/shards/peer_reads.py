@@ -1,0 +1,29 @@
+"""What shards ask of other nodes: sealed segments that those proved.
+
+Threads: called on the node's event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from stratalog.model.segment import Segment
+
+
+class PeerReads(Protocol):
+    def holders(self, segment: Segment) -> tuple[Sequence[int], Sequence[int]]:
+        """Living nodes that proved their copy and may be asked now: those in this node's rack, and the others."""
+        ...
+
+    async def read(self, segment: Segment, nodes: Sequence[int], offset: int, max_bytes: int) -> bytes | memoryview:
+        """Whole batches from the one that contains `offset`, checked: at least one, else at most `max_bytes`. Of the
+        first of `nodes` that gives them. Raises: Unavailable."""
+        ...
+
+    async def find_by_time(
+        self, segment: Segment, nodes: Sequence[int], timestamp_ms: int, from_offset: int
+    ) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record from an offset on with that time or a later one. Raises:
+        Unavailable."""
+        ...
