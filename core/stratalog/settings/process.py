@@ -13,7 +13,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from stratalog.machines.table_topics import MAX_SHARDS_PER_TOPIC
-from stratalog.model.addresses import is_anywhere, is_name, parse_address
+from stratalog.settings.addresses import Address, HostNames, ReachableAddress
 from stratalog.settings.choices import FlushPolicy, LogLevel, ReadPolicy, TimestampType
 from stratalog.settings.relations import PROCESS_RELATIONS, assert_relations
 from stratalog.settings.units import DAY_MS, GIB, HOUR_MS, INT32_MAX, INT64_MAX, KIB, MIB, MINUTE_MS, SECOND_MS
@@ -38,16 +38,16 @@ class ProcessSettings(BaseModel):
         description="Where this node stands (a rack, a zone): replicas are spread over racks, and consumers that name "
         "theirs are served from it; empty means nowhere in particular.",
     )
-    advertised_listeners: str = Field(
+    advertised_listeners: ReachableAddress = Field(
         default="",
         description="HOST:PORT that clients are told to connect to; empty means the address given with --listen.",
     )
-    metrics_listen: str = Field(
+    metrics_listen: Address = Field(
         default="127.0.0.1:9644",
         description="HOST:PORT of metrics, health, status page and the admin API (unauthenticated: keep it private); "
         "port 0 takes a free one, empty turns it off.",
     )
-    meta_listen: str = Field(
+    meta_listen: Address = Field(
         default="",
         description="HOST:PORT where the embedded meta service serves its HTTP API; port 0 takes a free one, empty "
         "keeps it inside the process.",
@@ -193,7 +193,7 @@ class ProcessSettings(BaseModel):
         description="An HTTP request's head, its body, and the reading of its answer may each stand still for this "
         "long; then its connection is closed.",
     )
-    http_allowed_hosts: str = Field(
+    http_allowed_hosts: HostNames = Field(
         default="",
         description="Names, with commas, under which the HTTP ports may be asked beside IP addresses, localhost and "
         "the name they listen on; one that begins with a dot stands for all that end so "
@@ -472,28 +472,6 @@ class ProcessSettings(BaseModel):
     def _no_zero_rate(cls, value: int) -> int:
         if value == 0:
             raise ValueError("0 would stop every cold read; use remote.read.policy=Disable, or -1 for no limit")
-        return value
-
-    @field_validator("advertised_listeners", "metrics_listen", "meta_listen")
-    @classmethod
-    def _host_and_port(cls, value: str) -> str:
-        if value:
-            parse_address(value)
-        return value
-
-    @field_validator("http_allowed_hosts")
-    @classmethod
-    def _names(cls, value: str) -> str:
-        wrong = [entry.strip() for entry in value.split(",") if not is_name(entry.strip().removeprefix("."))]
-        if value.strip() and wrong:
-            raise ValueError(f"expected names without port, protocol or path, a.example or .example, not {wrong[0]!r}")
-        return value
-
-    @field_validator("advertised_listeners")
-    @classmethod
-    def _can_be_connected_to(cls, value: str) -> str:
-        if value and is_anywhere(parse_address(value)[0]):
-            raise ValueError("clients cannot connect to an address that means all of them; name one they reach")
         return value
 
     @model_validator(mode="after")
