@@ -14,7 +14,13 @@ from typing import Any, TypeAlias
 from stratalog.formats.offered_batch import LZ4, ZSTD, BatchFault, FaultyBatch, check_offered, stamp_append_time
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.frames import RequestHeader
-from stratalog.kafka.produce import ProducedPartition, TopicRecords, decode_produce, encode_produce_response
+from stratalog.kafka.produce import (
+    NodeEndpoint,
+    ProducedPartition,
+    TopicRecords,
+    decode_produce,
+    encode_produce_response,
+)
 from stratalog.machines.leader_events import OfferedBatch
 from stratalog.machines.producer_table import SequenceFault
 from stratalog.model.append import AppendFailure
@@ -72,6 +78,7 @@ class PendingProduce(Answer):
     __slots__ = (
         "_answers",
         "_connection",
+        "_leaders",
         "_missing",
         "_names",
         "_partitions",
@@ -90,6 +97,8 @@ class PendingProduce(Answer):
         self.acks = acks
         self._connection = connection
         self._names: list[str] = []
+        self._leaders: set[int] | None = None
+        """Other nodes that the answer names as leaders."""
         self._answers: list[list[Any]] = []
         self._missing = 0
         self._waits_in: Line | None = None
@@ -113,6 +122,8 @@ class PendingProduce(Answer):
         leader = (
             self.serving.leader_of(self._names[slot[0]], slot[2]) if code == ErrorCode.NOT_LEADER_OR_FOLLOWER else None
         )
+        if leader is not None:
+            self._leaders = (self._leaders or set()) | {leader[0]}
         self._settle(slot, ProducedPartition(slot[2], code, -1, -1, log_start_offset, message, leader))
 
     def _settle(self, slot: Slot, answer: ProducedPartition) -> None:
@@ -138,7 +149,10 @@ class PendingProduce(Answer):
             return
         self.buffers = [
             encode_produce_response(
-                self.version, self.correlation_id, list(zip(self._names, self._answers, strict=True))
+                self.version,
+                self.correlation_id,
+                list(zip(self._names, self._answers, strict=True)),
+                node_endpoints=self.serving.endpoints_of(self._leaders) if self._leaders else (),
             )
         ]
         self._connection.answer_ready()
@@ -218,12 +232,19 @@ class PendingSingle(Answer):
                 if code == ErrorCode.NOT_LEADER_OR_FOLLOWER
                 else None
             )
-            self._answer(ProducedPartition(self._partition, code, -1, -1, log_start_offset, message, leader))
+            self._answer(
+                ProducedPartition(self._partition, code, -1, -1, log_start_offset, message, leader),
+                self.serving.endpoints_of((leader[0],)) if leader is not None else (),
+            )
         else:
             self._connection.close(f"produce with acks=0 failed: error {code} {message}")
 
-    def _answer(self, answer: ProducedPartition) -> None:
-        self.buffers = [encode_produce_response(self.version, self.correlation_id, ((self._name, (answer,)),))]
+    def _answer(self, answer: ProducedPartition, endpoints: Sequence[NodeEndpoint] = ()) -> None:
+        self.buffers = [
+            encode_produce_response(
+                self.version, self.correlation_id, ((self._name, (answer,)),), node_endpoints=endpoints
+            )
+        ]
         self._connection.answer_ready()
 
     @property

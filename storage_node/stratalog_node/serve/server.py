@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections.abc import Iterable
 
 from stratalog.kafka import replica_fetch
 from stratalog.kafka.frames import RequestHeader
+from stratalog.kafka.produce import NodeEndpoint
 from stratalog.model.errors import Unavailable
 from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import BufferPool
@@ -62,7 +64,15 @@ class KafkaServer:
         self.limits = ServeLimits.of(settings, most_connections)
         self.stats = ServeStats()
         self.budget = ByteBudget(settings.queued_max_request_bytes)
-        self.serving = Serving(self.loop, turn, self.limits, self.stats, pool, self.budget, shards.leader_of)
+        catalog = services.catalog
+
+        def endpoints_of(node_ids: Iterable[int]) -> list[NodeEndpoint]:
+            known = [node for node_id in node_ids if (node := catalog.node(node_id)) is not None]
+            return [NodeEndpoint(node.node_id, node.host, node.port, node.rack) for node in known]
+
+        self.serving = Serving(
+            self.loop, turn, self.limits, self.stats, pool, self.budget, shards.leader_of, endpoints_of
+        )
         self._advertised = registry.advertised()
         self._readers = ReadReplicas(
             services.node_id,

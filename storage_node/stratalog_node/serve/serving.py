@@ -6,9 +6,10 @@ Made before them and never changed: a connection knows this, and not who accepte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from stratalog.kafka.produce import NodeEndpoint
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.histogram import Histogram
 from stratalog.telemetry.metrics import counter, gauge, histogram
@@ -79,3 +80,5 @@ class Serving:
     """Of frames that are being received."""
     leader_of: Callable[[str, int], tuple[int, int] | None]
     """Which other node leads a shard, and its epoch, as far as this one knows."""
+    endpoints_of: Callable[[Iterable[int]], Sequence[NodeEndpoint]]
+    """Where clients reach these nodes; without those that nobody knows."""

@@ -84,10 +84,14 @@ async def list_offset(client: WireClient, partition: int, timestamp: int) -> tup
     return answer.error_code, answer.offset
 
 
-async def produce(client: WireClient, partition: int, version: int) -> Any:
+async def produce(client: WireClient, partition: int, version: int, *others: int) -> Any:
+    """The whole answer."""
     request = kafka_oracle.request_class(0)
     data = request.TopicProduceData
-    partition_data = [data.PartitionProduceData(version=version, index=partition, records=batch_of(b"x"))]
+    partition_data = [
+        data.PartitionProduceData(version=version, index=index, records=batch_of(b"x"))
+        for index in (partition, *others)
+    ]
     await client.write(
         client.frame(
             0,
@@ -98,7 +102,11 @@ async def produce(client: WireClient, partition: int, version: int) -> Any:
             topic_data=[data(version=version, name="flights", partition_data=partition_data)],
         )
     )
-    answer = kafka_oracle.decode_response(0, version, await client.read_frame())
+    return kafka_oracle.decode_response(0, version, await client.read_frame())
+
+
+def only(answer: Any) -> Any:
+    """What it says of its first batch."""
     return answer.responses[0].partition_responses[0]
 
 
@@ -153,8 +161,18 @@ async def test_a_batch_for_another_leader_names_it_from_version_10_on(tmp_path: 
     async with ServeRig(tmp_path) as rig:
         index = await led_by_another(rig)
         client = rig.connect()
-        assert (await produce(client, index, 9)).error_code == LED_ELSEWHERE
-        refused = await produce(client, index, 11)
-        assert refused.error_code == LED_ELSEWHERE
-        assert (refused.current_leader.leader_id, refused.current_leader.leader_epoch) == (OTHER, 0)
-        assert (await produce(client, 1 - index, 11)).error_code == 0
+        for version in range(3, 10):
+            assert only(await produce(client, index, version)).error_code == LED_ELSEWHERE
+        for version in (10, 11):
+            answer = await produce(client, index, version)
+            refused = only(answer)
+            assert refused.error_code == LED_ELSEWHERE
+            assert (refused.current_leader.leader_id, refused.current_leader.leader_epoch) == (OTHER, 0)
+            assert [(node.node_id, node.host, node.port) for node in answer.node_endpoints] == [
+                (OTHER, "elsewhere", 9092)
+            ]
+            of_both = await produce(client, index, version, 1 - index)
+            assert [one.error_code for one in of_both.responses[0].partition_responses] == [LED_ELSEWHERE, 0]
+            assert [node.node_id for node in of_both.node_endpoints] == [OTHER]
+        served = await produce(client, 1 - index, 11)
+        assert only(served).error_code == 0 and not served.node_endpoints
