@@ -14,6 +14,8 @@ UV_VERSION := 0.13.8
 ARGS ?=
 SEEDS ?= 1000
 STATES ?= 500000
+# The demo's: three nodes, of which a leader is killed; or one.
+NODES ?= 3
 
 .PHONY: help
 help:  ## This list
@@ -39,8 +41,8 @@ s3:
 
 # --- main jobs ----------------------------------------------------------------------------------------------------------
 .PHONY: demo
-demo: $(READY)  ## 336,776 real flights through topics, seals, the cold tier and back (under 2 minutes)
-	@$(PY) tools/demo.py $(ARGS)
+demo: $(READY)  ## 336,776 real flights through topics, seals, the cold tier and back; a leader is killed (NODES=1: one node)
+	@$(PY) tools/demo.py --nodes $(NODES) $(ARGS)
 
 .PHONY: test
 test: $(READY) kcat s3  ## Every test that fits in minutes, with real clients, crashes and a real S3 server

@@ -1,11 +1,12 @@
 """`make demo`: real records go in through a Kafka client, are sealed, move to the cold tier, and are read back from it.
 
-    tools/demo.py [--keep] [--limit N] [--segment-bytes N]
+    tools/demo.py [--nodes N] [--keep] [--limit N] [--segment-bytes N]
 
-Starts a node of its own with a directory as object store, writes the flights over six shards in small segments, waits
-until every segment is sealed, uploaded, verified, and its local copy freed, then lets a consumer group of three read
+Starts three nodes of its own with a directory as object store (`stratalog cluster start`; one node with --nodes 1),
+writes the flights over six shards in small segments, kills a leader meanwhile with `kill -9` and starts it again, waits
+until every segment is sealed, uploaded, verified, and its local copies freed, then lets a consumer group of three read
 everything back and compares each record with the input. The last line gives the totals and OK; otherwise what differs,
-and exit code 1. Leaves nothing behind, except with --keep: then the node runs on, and the commands to try are told.
+and exit code 1. Leaves nothing behind, except with --keep: then the nodes run on, and the commands to try are told.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient as KafkaAdmin
 from confluent_kafka.admin import NewTopic
-from demo_node import USUAL_PORTS, DemoFailed, Node, start_node
+from demo_cluster import start_cluster
+from demo_kill import KilledLeader
+from demo_node import USUAL_PORTS, start_node
+from demo_stage import DemoFailed, Node, Stage
 from flights import Comparison, Flights
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -42,32 +46,42 @@ COLD_S, READ_S = 60, 60
 
 
 # In -----------------------------------------------------------------------------------------------------------------
-def create_topic(node: Node) -> None:
+def create_topic(stage: Stage) -> None:
     # Local copies may go as soon as the upload is complete and verified.
     settings = {"local.retention.ms": "1"}
-    admin = KafkaAdmin({"bootstrap.servers": node.kafka})
-    admin.create_topics([NewTopic(TOPIC, SHARDS, 1, config=settings)])[TOPIC].result(20)
+    if stage.replicas > 2:
+        settings["min.insync.replicas"] = "2"
+    admin = KafkaAdmin({"bootstrap.servers": stage.kafka})
+    admin.create_topics([NewTopic(TOPIC, SHARDS, stage.replicas, config=settings)])[TOPIC].result(20)
 
 
-def write(node: Node, flights: Flights, progress: Progress) -> None:
+def write(stage: Stage, flights: Flights, progress: Progress, killed: KilledLeader | None) -> None:
     bar = progress.add_task("written", total=len(flights))
     failures: list[str] = []
     delivered = 0
 
-    def on_delivery(error: object, _: object) -> None:
+    def on_delivery(error: object, message: Message) -> None:
         nonlocal delivered
         if error is None:
             delivered += 1
+            if killed is not None:
+                killed.delivered(message)
         else:
             failures.append(str(error))
 
+    def go_on() -> None:
+        progress.update(bar, completed=delivered)
+        if killed is not None:
+            killed.step(delivered)
+
     producer = Producer(
         {
-            "bootstrap.servers": node.kafka,
+            "bootstrap.servers": stage.kafka,
             "enable.idempotence": True,
             "batch.size": BATCH_BYTES,
             "linger.ms": 20,
             "queue.buffering.max.messages": 50_000,
+            "log_level": 2,  # that a node is gone is told below
         }
     )
     for row, (key, value) in enumerate(zip(flights.keys, flights.values, strict=True)):
@@ -77,14 +91,15 @@ def write(node: Node, flights: Flights, progress: Progress) -> None:
                 break
             except BufferError:
                 producer.poll(0.05)
+                go_on()
         if row % 2048 == 0:
             producer.poll(0)
-            progress.update(bar, completed=delivered)
+            go_on()
     while left := producer.flush(0.2):
-        progress.update(bar, completed=delivered)
+        go_on()
         if failures:
             break
-    progress.update(bar, completed=delivered)
+    go_on()
     if failures or left or delivered != len(flights):
         raise DemoFailed(f"{delivered:,} of {len(flights):,} records were acknowledged: {failures[:3]}")
 
@@ -94,25 +109,32 @@ def filled(segments: list[SegmentInfo]) -> list[SegmentInfo]:
     return [segment for segment in segments if segment.end_offset > segment.base_offset]
 
 
-def wait_until_cold(node: Node, progress: Progress) -> list[SegmentInfo]:
-    """Seals what is still being written, then waits until no record is on the local disk. Returns the segments."""
-    client = node.client()
-    client.seal(SealRequest(topic=TOPIC))
+def wait_until_cold(stage: Stage, progress: Progress) -> list[SegmentInfo]:
+    """Seals what is still being written, then waits until no record is on any local disk. Returns the segments."""
+    for node in stage.nodes:  # each seals what it leads
+        node.client().seal(SealRequest(topic=TOPIC))
     sealed, uploaded, freed = (progress.add_task(what, total=None) for what in ("sealed", "uploaded", "freed locally"))
     deadline = time.monotonic() + COLD_S
     while True:
-        segments = filled(client.segments(TOPIC))
+        by_node = [filled(node.client().segments(TOPIC)) for node in stage.nodes]
+        segments = by_node[0]
+        local = {
+            (segment.shard, segment.epoch): segment
+            for known in by_node
+            for segment in known
+            if segment.tier is not Tier.COLD
+        }
         states = {
             sealed: sum(segment.state == "sealed" for segment in segments),
             uploaded: sum(segment.remote_state == "complete" for segment in segments),
-            freed: sum(segment.tier is Tier.COLD for segment in segments),
+            freed: sum((segment.shard, segment.epoch) not in local for segment in segments),
         }
         for bar, done in states.items():
             progress.update(bar, total=len(segments), completed=done)
-        if states[freed] == len(segments):
+        if not local:
             return segments
         if time.monotonic() > deadline:
-            late = next(segment for segment in segments if segment.tier is not Tier.COLD)
+            late = next(iter(local.values()))
             raise DemoFailed(f"after {COLD_S} s a segment is not only in the cold tier: {late}")
         time.sleep(0.1)
 
@@ -126,26 +148,25 @@ def check_where_it_lies(node: Node, segments: list[SegmentInfo]) -> None:
             if found.tier is not Tier.COLD or not found.is_readable:
                 raise DemoFailed(f"shard {segment.shard}, offset {offset} is not in the cold tier: {found}")
     topic_id = client.topic(TOPIC).topic.topic_id
-    files = list((node.directory / "node" / "node" / "segments" / topic_id).rglob("*.seg"))
+    files = list((node.data / "node" / "segments" / topic_id).rglob("*.seg"))
     if len(files) > SHARDS or any(file.stat().st_size > 4096 for file in files):
         raise DemoFailed(f"local files are left: {[str(file) for file in files]}")
 
 
-def show_where_it_lies(console: Console, node: Node, segments: list[SegmentInfo]) -> None:
+def show_where_it_lies(console: Console, stage: Stage, segments: list[SegmentInfo]) -> None:
     table = Table(title="What lies where")
     for column in ("shard", "segments", "records", "local bytes", "cold bytes", "objects in the bucket"):
         table.add_column(column, justify="right")
-    bucket = node.directory / "bucket"
     for shard in range(SHARDS):
         own = [segment for segment in segments if segment.shard == shard]
-        objects = [path for path in bucket.rglob("*") if path.is_file() and path.parts[-3] == str(shard)]
+        objects = [path for path in stage.bucket.rglob("*") if path.is_file() and path.parts[-3] == str(shard)]
         size = sum(segment.size_bytes for segment in own)
         end = own[-1].end_offset if own else 0
         local = sum(segment.size_bytes for segment in own if segment.tier is not Tier.COLD)
         table.add_row(str(shard), str(len(own)), f"{end:,}", human_bytes(local), human_bytes(size), str(len(objects)))
     console.print(table)
     some = segments[len(segments) // 2]
-    found = node.client().locate(TOPIC, some.shard, some.base_offset)
+    found = stage.first.client().locate(TOPIC, some.shard, some.base_offset)
     console.print(
         f"For example offset {found.offset} of shard {found.shard} is in …/{str(found.place).rpartition('/')[2]} "
         f"at byte {found.position}: {'; '.join(found.why)}."
@@ -153,22 +174,23 @@ def show_where_it_lies(console: Console, node: Node, segments: list[SegmentInfo]
 
 
 # Back -----------------------------------------------------------------------------------------------------------------
-def members(node: Node) -> Iterator[Consumer]:
+def members(stage: Stage) -> Iterator[Consumer]:
     for number in range(MEMBERS):
         consumer = Consumer(
             {
-                "bootstrap.servers": node.kafka,
+                "bootstrap.servers": stage.kafka,
                 "group.id": GROUP,
                 "client.id": f"member-{number}",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
+                "log_level": 2,
             }
         )
         consumer.subscribe([TOPIC])
         yield consumer
 
 
-def read_back(node: Node, flights: Flights, segments: list[SegmentInfo], progress: Progress) -> Comparison:
+def read_back(stage: Stage, flights: Flights, segments: list[SegmentInfo], progress: Progress) -> Comparison:
     """Three members of one group read everything; what they read is compared as it comes. Raises: DemoFailed."""
     comparison = Comparison(flights)
     bar = progress.add_task("read back", total=len(flights))
@@ -194,7 +216,7 @@ def read_back(node: Node, flights: Flights, segments: list[SegmentInfo], progres
         finally:
             consumer.close()
 
-    threads = [threading.Thread(target=poll, args=(consumer,)) for consumer in members(node)]
+    threads = [threading.Thread(target=poll, args=(consumer,)) for consumer in members(stage)]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + READ_S
@@ -234,20 +256,25 @@ LOCAL_READS = ("stratalog_log_cached_read_bytes_total", "stratalog_log_disk_read
 COLD_READS = ("stratalog_cold_read_bytes_used_total",)
 
 
-def tell(console: Console, node: Node, flights: Flights, began: float) -> None:
+def tell(console: Console, stage: Stage, flights: Flights, began: float) -> None:
     columns = (TextColumn("{task.description:>16}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
+    killed = KilledLeader(stage, TOPIC, len(flights)) if len(stage.nodes) > 1 else None
     with Progress(*columns, console=console) as progress:
-        create_topic(node)
-        write(node, flights, progress)
-        segments = wait_until_cold(node, progress)
-        check_where_it_lies(node, segments)
+        create_topic(stage)
+        write(stage, flights, progress, killed)
+        if killed is not None:
+            killed.finish()
+            killed.tell(progress.console)
+        segments = wait_until_cold(stage, progress)
+        for node in stage.nodes:
+            check_where_it_lies(node, segments)
         stored = sum(segment.size_bytes for segment in segments)
-        local_before, cold_before = node.metric(*LOCAL_READS), node.metric(*COLD_READS)
-        comparison = read_back(node, flights, segments, progress)
-        local = int(node.metric(*LOCAL_READS) - local_before)
-        cold = int(node.metric(*COLD_READS) - cold_before)
-        checked = verify(node, progress)
-    show_where_it_lies(console, node, segments)
+        local_before, cold_before = stage.metric(*LOCAL_READS), stage.metric(*COLD_READS)
+        comparison = read_back(stage, flights, segments, progress)
+        local = int(stage.metric(*LOCAL_READS) - local_before)
+        cold = int(stage.metric(*COLD_READS) - cold_before)
+        checked = verify(stage.first, progress)
+    show_where_it_lies(console, stage, segments)
     console.print(
         f"Read back: {human_bytes(cold)} from the cold tier, {human_bytes(local)} from local disk or memory "
         f"(the group's own offsets), {comparison.read_again:,} records twice because of rebalances."
@@ -266,22 +293,25 @@ def tell(console: Console, node: Node, flights: Flights, began: float) -> None:
     )
 
 
-def tell_what_to_try(console: Console, node: Node) -> None:
+def tell_what_to_try(console: Console, stage: Stage) -> None:
     stratalog = str(Path(sys.executable).with_name("stratalog"))
     with contextlib.suppress(ValueError):
         stratalog = str(Path(stratalog).relative_to(Path.cwd()))
-    admin = "" if node.admin.endswith(f":{USUAL_PORTS['admin']}") else f" --admin {node.admin}"
+    asked = stage.first.admin
+    admin = "" if asked.endswith(f":{USUAL_PORTS['admin']}") else f" --admin {asked}"
+    runs = "The node runs on" if len(stage.nodes) == 1 else f"The {len(stage.nodes)} nodes run on"
+    status = "" if len(stage.nodes) == 1 else f"\n  {stratalog} cluster status --data {stage.directory / 'cluster'}"
     console.print(
         f"""
-The node runs on: Kafka clients at {node.kafka}, status page at http://{node.admin}/, data in {node.directory}. To try:
+{runs}: Kafka clients at {stage.kafka}, status page at http://{asked}/, data in {stage.directory}. To try:{status}
   {stratalog} topics list{admin}
   {stratalog} segments {TOPIC} --shard 0{admin}
   {stratalog} locate {TOPIC} 0 12345{admin}
   {stratalog} verify {TOPIC}{admin}
-  kcat -C -b {node.kafka} -t {TOPIC} -p 0 -o 12345 -c 1
-  echo 'N14228:{{"row":-1}}' | kcat -P -b {node.kafka} -t {TOPIC} -K :
+  kcat -C -b {stage.kafka} -t {TOPIC} -p 0 -o 12345 -c 1
+  echo 'N14228:{{"row":-1}}' | kcat -P -b {stage.kafka} -t {TOPIC} -K :
   {stratalog} seal {TOPIC}{admin}
-To end it: kill {node.process.pid}; to remove its data: rm -r {node.directory}""",
+To end it: {stage.how_to_end}; to remove its data: rm -r {stage.directory}""",
         highlight=False,
         soft_wrap=True,
         markup=False,
@@ -290,13 +320,23 @@ To end it: kill {node.process.pid}; to remove its data: rm -r {node.directory}""
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo.py", description=__doc__.splitlines()[0])
-    parser.add_argument("--keep", action="store_true", help="let the node run on, in demo-data, and say what to try")
+    parser.add_argument("--nodes", type=int, default=3, metavar="N", help="1, or 3 and more: then a leader is killed")
+    parser.add_argument("--keep", action="store_true", help="let the nodes run on, in demo-data, and say what to try")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N flights")
     parser.add_argument("--segment-bytes", type=int, default=1 << 20, metavar="N", help="size of a segment")
     arguments = parser.parse_args()
     if arguments.limit is not None and arguments.limit < 1:
         parser.error("--limit must be at least 1")
+    if arguments.nodes != 1 and not 3 <= arguments.nodes <= 20:
+        parser.error("--nodes must be 1, or 3 to 20: with two a leader that is killed leaves too few in sync")
     return arguments
+
+
+def start(directory: Path, arguments: argparse.Namespace, console: Console) -> Stage:
+    if arguments.nodes == 1:
+        return start_node(directory, arguments.segment_bytes, on_usual_ports=arguments.keep)
+    console.print(f"Starting {arguments.nodes} nodes, their meta service and its etcd …")
+    return start_cluster(directory, arguments.nodes, arguments.segment_bytes, on_usual_ports=arguments.keep)
 
 
 def main() -> int:
@@ -308,27 +348,26 @@ def main() -> int:
         KEPT.mkdir(exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="demo-", dir=KEPT if arguments.keep else None))
     began = time.monotonic()
-    node = None
+    stage = None
     is_kept = False
     try:
-        node = start_node(directory, arguments.segment_bytes, on_usual_ports=arguments.keep)
-        tell(console, node, flights, began)
+        stage = start(directory, arguments, console)
+        tell(console, stage, flights, began)
         is_kept = arguments.keep
     except (DemoFailed, StratalogError, KafkaException) as error:
         console.print(f"[bold red]The demo failed:[/] {error}", soft_wrap=True)
-        if node is not None:
-            console.print(
-                "The end of the node's log:", *node.log.read_text(errors="replace").splitlines()[-15:], sep="\n"
-            )
+        for node in stage.nodes if stage is not None else ():
+            said = node.log.read_text(errors="replace").splitlines()[-15:]
+            console.print(f"The end of {node.log.name}:", *(line[:300] for line in said), sep="\n", markup=False)
         return 1
     except KeyboardInterrupt:
         return 130
     finally:
-        if is_kept and node is not None:
-            tell_what_to_try(console, node)
+        if is_kept and stage is not None:
+            tell_what_to_try(console, stage)
         else:
-            if node is not None:
-                node.end()
+            if stage is not None:
+                stage.end()
             shutil.rmtree(directory, ignore_errors=True)
             with contextlib.suppress(OSError):
                 KEPT.rmdir()

@@ -27,9 +27,10 @@ def flights_module(repository: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     return flights
 
 
-def run_demo(repository: Path, *arguments: str, temporary: Path) -> subprocess.CompletedProcess[str]:
+def run_demo(repository: Path, *arguments: str, temporary: Path, nodes: int = 1) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "tools/demo.py", "--nodes", str(nodes), "--limit", str(LIMIT)]
     return subprocess.run(
-        [sys.executable, "tools/demo.py", "--limit", str(LIMIT), "--segment-bytes", "200000", *arguments],
+        [*command, "--segment-bytes", "200000", *arguments],
         cwd=repository,
         env=os.environ | {"TMPDIR": str(temporary)},
         capture_output=True,
@@ -45,6 +46,16 @@ def test_a_part_of_the_flights_makes_the_whole_way(repository: Path, tmp_path: P
     last_line = done.stdout.splitlines()[-1]
     assert last_line.startswith("20,000 flights, ") and last_line.endswith(": OK")
     assert "What lies where" in done.stdout
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_three_nodes_live_through_the_kill_of_a_leader(repository: Path, tmp_path: Path) -> None:
+    done = run_demo(repository, temporary=tmp_path, nodes=3)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].endswith(": OK")
+    for words in (r"node-(\d) is killed \(kill -9\); it led", r"node-\d leads shard 0 \(before: node-\d\)"):
+        assert re.search(words, done.stdout), done.stdout
+    assert "first flight acknowledged in shard 0 again" in done.stdout and "is started again" in done.stdout
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 

@@ -16,12 +16,15 @@ from pathlib import Path
 
 import pytest
 
+from support.cluster_ports import free_block
 from support.docs_commands import DocumentedCommand, commands_of, pages_with_commands
 from support.source_tree import REPOSITORY, relative
 from support.waiting import eventually_sync
 
 # What the pages write -> told to be somewhere else while they are tested.
 KAFKA_PORT, ADMIN_PORT = "9092", "9644"
+BLOCK = re.compile(r"\b19(0\d\d)\b")
+"""Ports of a cluster's block, as far as the pages write them out."""
 
 
 class Reader:
@@ -32,6 +35,7 @@ class Reader:
         (folder / ".venv").symlink_to(Path(sys.prefix))
         self._nodes: list[subprocess.Popen[bytes]] = []
         self._ports = {port: _free_port() for port in (KAFKA_PORT, ADMIN_PORT)}
+        self._block = free_block()
         self._environment = os.environ | {
             "STRATALOG_ADMIN": f"127.0.0.1:{self._ports[ADMIN_PORT]}",
             "STRATALOG_METRICS_LISTEN": f"127.0.0.1:{self._ports[ADMIN_PORT]}",
@@ -41,7 +45,7 @@ class Reader:
     def translated(self, text: str) -> str:
         for documented, actual in self._ports.items():
             text = re.sub(rf"(?<=[\w.]:){documented}\b", str(actual), text)
-        return text
+        return BLOCK.sub(lambda found: str(self._block + int(found[1])), text)
 
     def types(self, command: DocumentedCommand, page: str) -> None:
         where = f"{page}:{command.line}: $ {command.text}"
@@ -73,13 +77,14 @@ class Reader:
                 stderr=subprocess.STDOUT,
             )
         self._nodes.append(node)
-        eventually_sync(lambda: "ready" in log.read_text(errors="replace") or node.poll() is not None, timeout=30)
+        ready = "\nready bootstrap=" if "cluster" in command.text else "ready"
+        eventually_sync(lambda: ready in log.read_text(errors="replace") or node.poll() is not None, timeout=60)
         assert node.poll() is None, f"{where}\nended with {node.returncode}:\n{log.read_text(errors='replace')[-2000:]}"
 
     def leaves(self) -> None:
         for node in self._nodes:
             if node.poll() is None:
-                node.send_signal(signal.SIGTERM)
+                node.send_signal(signal.SIGTERM)  # a cluster ends its parts
         for node in self._nodes:
             try:
                 node.wait(20)

@@ -6,8 +6,9 @@ backslash goes on); all other lines show output and are not compared. A comment 
     <!-- commands: skip, REASON -->     not run
     <!-- commands: fail -->             each command must end with an exit code other than 0
 
-`stratalog start` runs beside what follows until the page ends. `make TARGET` is not run (it would run this test
-again): the target must exist. Addresses with Stratalog's own ports are replaced by free ones.
+`stratalog start` and `stratalog cluster start` run beside what follows until the page ends (a `--part` of a cluster is
+started and that was it). `make TARGET` is not run (it would run this test again): the target must exist. Addresses with
+Stratalog's own ports, and the block of 100 ports from 19000 on, are replaced by free ones.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class DocumentedCommand:
 
     @property
     def starts_a_node(self) -> bool:
-        return re.search(r"\bstratalog start\b", self.text) is not None and "--help" not in self.text
+        is_start = re.search(r"\bstratalog (cluster )?start\b", self.text) is not None
+        return is_start and "--help" not in self.text and "--part" not in self.text
 
     @property
     def make_target(self) -> str | None:

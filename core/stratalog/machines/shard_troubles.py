@@ -25,6 +25,10 @@ class TroubleKind(StrEnum):
     """What ended cannot be sealed, nor read to its end, until `nodes` have promised."""
     TOO_FEW_REPLICAS = "too_few_replicas"
     """It is written to fewer replicas than the topic asks for; the next roll fills them up when nodes are alive."""
+    BELOW_MIN_IN_SYNC = "below_min_in_sync"
+    """Fewer are in sync than the topic's `min.insync.replicas`: acks=all is refused. `nodes` are not in sync."""
+    NOT_IN_SYNC = "not_in_sync"
+    """`nodes` are replicas of what is written, and not in sync; those that are suffice."""
     COPY_DIFFERS = "copy_differs"
     """The copies of `nodes` differ from the sealed one, and are not served."""
     GIVEN_UP = "given_up"
@@ -57,6 +61,8 @@ def _of(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trou
         count, wanted = len(segment.replicas), topic.replication_factor
         words = f"{count} of {wanted} replicas: start nodes, the next roll places the rest"
         yield Trouble(topic.name, segment.key, TroubleKind.TOO_FEW_REPLICAS, segment.replicas, None, words)
+    if is_active and segment.leader is not None:
+        yield from _of_in_sync(topic, segment)
     if is_active and segment.leader is not None and not _is_alive(segment.leader, nodes):
         words = (
             f"waits: node {segment.leader}, its only replica, is not alive: start it; if it is gone for good, "
@@ -78,6 +84,23 @@ def _of(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trou
         if gap.base_offset == gap.end_offset:
             words = f"offsets from {gap.end_offset} on may have been lost ({gap.reason.value}); none is known to be"
         yield Trouble(topic.name, segment.key, TroubleKind.GIVEN_UP, (), gap, words)
+
+
+def _of_in_sync(topic: Topic, segment: Segment) -> Iterator[Trouble]:
+    outside = tuple(node_id for node_id in segment.replicas if node_id not in segment.isr)
+    least = 1 if is_quorum(topic.settings) else int(topic.settings.get("min.insync.replicas", "1"))
+    if len(segment.isr) < least:
+        words = (
+            f"{len(segment.isr)} of {len(segment.replicas)} replicas are in sync, acks=all asks for {least} and is "
+            "refused: start the other nodes, or see in their logs why they do not follow"
+        )
+        yield Trouble(topic.name, segment.key, TroubleKind.BELOW_MIN_IN_SYNC, outside, None, words)
+    elif outside:
+        words = (
+            f"{len(segment.isr)} of {len(segment.replicas)} replicas are in sync: start the other nodes, or see in "
+            "their logs why they do not follow"
+        )
+        yield Trouble(topic.name, segment.key, TroubleKind.NOT_IN_SYNC, outside, None, words)
 
 
 def _waited_for(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Change, NodeChanged, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
 from stratalog.model.segment import SegmentState
 from stratalog.model.topic import Topic
+from stratalog_node.shards.committed_ends import learn_end
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.resigning import must_resign, resign
 from stratalog_node.shards.rules import ShardRules
@@ -113,6 +114,7 @@ class ShardDirectory:
                         shard.heard(segment)
                         if must_resign(shard, segment):
                             resign(shard)
+                        learn_end(shard, segment)
                     shard.see_who_leads()
                     self._context.events.segment_changed(shard, segment)
             case NodeChanged(node) if node.node_id != self._context.node_id:

@@ -22,22 +22,10 @@ from stratalog_cli.cluster_control import ControlServer, NobodyRuns, ask
 from stratalog_cli.cluster_directory import ClusterDirectory
 from stratalog_cli.cluster_plan import Asked, Plan, Programs, first_plan
 from stratalog_cli.cluster_starter import Starter
+from support.cluster_ports import free_block
 from support.waiting import eventually, eventually_sync
 
 PRETENDED = Path(__file__).parents[2] / "support" / "pretended_part.py"
-
-
-def free_block() -> int:
-    """A port with 99 free ones behind it, as far as the parts of these tests use them."""
-    for base in range(12_000 + os.getpid() % 100 * 200, 32_000, 100):
-        try:
-            for port in (base, base + 1, base + 20, base + 21, base + 40, base + 50):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-            return base
-        except OSError:
-            continue
-    raise RuntimeError("no free block of ports")
 
 
 class Stage:

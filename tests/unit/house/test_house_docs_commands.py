@@ -30,3 +30,10 @@ def test_a_node_and_a_make_target_are_recognised() -> None:
     assert start.starts_a_node
     assert start.make_target is None
     assert make.make_target == "test"
+
+
+def test_a_cluster_is_a_node_but_not_its_parts() -> None:
+    start, part, stop = commands_of(
+        "```console\n$ s/stratalog cluster start\n$ stratalog cluster start --part n\n$ cluster stop\n```\n"
+    )
+    assert start.starts_a_node and not part.starts_a_node and not stop.starts_a_node

@@ -27,6 +27,27 @@ def test_of_what_is_well_nothing_is_told() -> None:
     assert told(story) == []
 
 
+def test_replicas_that_are_not_in_sync_are_named_and_whether_writes_are_refused() -> None:
+    story, key = a_shard()
+    strict = story.topic("strict", replicas=3, settings={"min.insync.replicas": "3"})
+    story.do(ProposeIsr(key, (1, 2), 0))
+    story.do(ProposeIsr(story.active(strict).key, (1, 2), 0))
+    kinds = {(one.topic, one.kind, one.nodes) for one in told(story)}
+    assert kinds == {
+        ("orders", TroubleKind.NOT_IN_SYNC, (3,)),
+        ("strict", TroubleKind.BELOW_MIN_IN_SYNC, (3,)),
+    }
+    assert any("acks=all asks for 3 and is refused" in one.words for one in told(story))
+
+
+def test_fewer_replicas_than_must_be_in_sync_is_told_beside_their_number() -> None:
+    story = TableStory(nodes=3)
+    topic = story.topic(replicas=3, settings={"min.insync.replicas": "2"})
+    key = story.active(topic).key
+    story.do(ProposeIsr(key, (1,), 0))
+    assert [(one.kind, one.nodes) for one in told(story)] == [(TroubleKind.BELOW_MIN_IN_SYNC, (2, 3))]
+
+
 def test_a_shard_without_a_leader_names_whom_it_waits_for_and_why() -> None:
     story, key = a_shard()
     story.do(ProposeIsr(key, (1, 2), 0))

@@ -112,6 +112,20 @@ async def test_a_roll_is_followed_into_the_next_segment(pair: Pair) -> None:
     await eventually(lambda: is_copied(follower, shard, 1))
 
 
+async def test_a_follower_knows_that_what_ended_is_committed_and_tells_its_uploader(pair: Pair) -> None:
+    """A sealed segment may be its to upload while another leads: what is committed must be known there, too."""
+    _, follower, shard = await pair.shard()
+    followed = follower.shards.by_name("flights", 0)
+    assert followed is not None
+    told: list[int] = []
+    follower.local.context.events.on_committed(lambda view: told.append(view.high_watermark))
+    await append(shard, b"one")
+    await append(shard, b"two")
+    shard.ask_roll(wall_ms())
+    await eventually(lambda: followed.high_watermark == 2 and not followed.is_leader)
+    await eventually(lambda: told == [2])
+
+
 async def test_a_leader_that_was_restarted_leads_no_more_and_what_it_led_is_sealed_with_all_of_it(pair: Pair) -> None:
     leader, follower, shard = await pair.shard()
     for number in range(5):

@@ -1,0 +1,30 @@
+"""A block of 100 free ports for `stratalog cluster start --port-base`.
+
+Below the kernel's range of ephemeral ports, so that no client of another test takes one meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+
+_USED = (*range(6), *range(20, 26), *range(40, 43), *range(50, 53), *range(60, 63), *range(70, 73))
+"""What a cluster of six nodes takes of its block."""
+
+
+def free_block() -> int:
+    """Its first port."""
+    for _ in range(1_000):
+        base = random.randrange(12_000, 31_900, 100)
+        if all(_is_free(base + at) for at in _USED):
+            return base
+    raise RuntimeError("no free block of ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
