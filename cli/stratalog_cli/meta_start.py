@@ -26,7 +26,7 @@ from stratalog_meta import MetaService
 from stratalog_meta.api.server import LIMITS, MetaServer, Serving
 from stratalog_meta.clocks import wall_ms
 from stratalog_meta.leader import Candidacy, MetaInstance
-from stratalog_meta.stats import LifeStats, MetaStats
+from stratalog_meta.stats import LifeStats, MetaStats, RepairStats
 from stratalog_meta.stores.etcd.address import EtcdAddress
 from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_node.open_files import OpenFiles
@@ -72,6 +72,7 @@ class MetaProcess:
         self._registry = MetricRegistry()
         self._stats = MetaStats()
         self._life_stats = LifeStats()
+        self._repair_stats = RepairStats()
         self._limits = OpenFiles.of_process()
         self.admin = ""
 
@@ -83,6 +84,7 @@ class MetaProcess:
         self._registry.add("stratalog_loop", watchdog.stats)
         self._registry.add("stratalog_meta", self._stats)
         self._registry.add("stratalog_meta_lives", self._life_stats)
+        self._registry.add("stratalog_meta_repairs", self._repair_stats)
         add_process_metrics(self._registry)
         if isinstance(place, Path):
             url = await self._serve_directory(listen, place)
@@ -122,8 +124,15 @@ class MetaProcess:
         return url
 
     def _service(self, store: MetaStore) -> MetaService:
-        lease_ms = self._settings.node_lease_ms
-        return MetaService(store, wall_ms, stats=self._stats, life_stats=self._life_stats, lease_ms=lease_ms)
+        return MetaService(
+            store,
+            wall_ms,
+            stats=self._stats,
+            life_stats=self._life_stats,
+            repair_stats=self._repair_stats,
+            lease_ms=self._settings.node_lease_ms,
+            replace_after_ms=self._settings.replica_replace_after_ms,
+        )
 
     async def _listen(self, listen: str, serving: Serving) -> str:
         settings = self._settings

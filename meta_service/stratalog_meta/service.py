@@ -23,7 +23,8 @@ from stratalog.model.topic import Shard, Topic
 from stratalog_meta.clocks import monotonic_ms
 from stratalog_meta.lives import LifeKeeper
 from stratalog_meta.recovery_news import RecoveryNews
-from stratalog_meta.stats import LifeStats, MetaStats
+from stratalog_meta.repairs import CopyRepairs
+from stratalog_meta.stats import LifeStats, MetaStats, RepairStats
 from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_meta.watch import MAX_CHANGES, ChangeHistory
 from stratalog_meta.writer import TableWriter
@@ -43,22 +44,28 @@ class MetaService:
         new_id: Callable[[], UUID] = uuid.uuid4,
         stats: MetaStats | None = None,
         life_stats: LifeStats | None = None,
+        repair_stats: RepairStats | None = None,
         max_history_changes: int = MAX_CHANGES,
         lease_ms: int | None = None,
+        replace_after_ms: int = 10 * 60_000,
         monotonic_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
-        """Without `lease_ms` it keeps no leases: its nodes live in its process, and die with it."""
+        """Without `lease_ms` it keeps no leases: its nodes live in its process, and die with it. `replace_after_ms`:
+        how long a node is gone before others copy what it had."""
         self._store = store
         self._clock_ms = clock_ms
         self._new_id = new_id
         self._max_history_changes = max_history_changes
         self._lease_ms = lease_ms
         self._monotonic_ms = monotonic_ms
+        self._replace_after_ms = replace_after_ms
         self._lives: LifeKeeper | None = None
+        self._repairs: CopyRepairs | None = None
         self._running: tuple[TableWriter, ChangeHistory, str] | None = None
         self._is_closed = False
         self.stats = stats or MetaStats()
         self.life_stats = life_stats or LifeStats()
+        self.repair_stats = repair_stats or RepairStats()
         self._news = RecoveryNews(self.stats)
 
     async def start(self) -> None:
@@ -93,6 +100,8 @@ class MetaService:
             nodes = table.snapshot().nodes
             self._lives = LifeKeeper(self._lease_ms, nodes, self._monotonic_ms, writer, self.life_stats)
             self._lives.start()
+            self._repairs = CopyRepairs(self._replace_after_ms, nodes, self._monotonic_ms, writer, self.repair_stats)
+            self._repairs.start()
 
     async def close(self) -> None:
         """Answer what was asked before, then let go of the store. Commands that come later are `Unavailable`."""
@@ -101,6 +110,8 @@ class MetaService:
         self._is_closed = True
         if self._lives is not None:
             await self._lives.close()
+        if self._repairs is not None:
+            await self._repairs.close()
         writer, history, _ = self._running
         await writer.close()
         history.close()
@@ -141,12 +152,16 @@ class MetaService:
         """What is durable: to those who watch, to the leases, and to the log."""
         if self._lives is not None:
             self._lives.follow(change_set)
+        if self._repairs is not None:
+            self._repairs.follow(change_set)
         self._news.follow(change_set)
         self._parts()[1].publish(change_set)
 
     def _restart_history(self, table: ShardTable) -> None:
         if self._lives is not None:
             self._lives.read_anew()
+        if self._repairs is not None:
+            self._repairs.read_anew()
         self._parts()[1].restart(table.version, table.take_change_sets())
 
     async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:

@@ -17,6 +17,15 @@ class LifeStats:
 
 
 @dataclass(slots=True)
+class RepairStats:
+    """Of a service that keeps leases: `registry.add("stratalog_meta_repairs", service.repair_stats)`."""
+
+    copies_asked: int = counter("Replicas named that are to make a copy of a segment that has too few.")
+    copies_dropped: int = counter("Replicas let go of: others have proved as many copies as are asked for.")
+    copies_waiting: int = gauge("Copies that are due and wait: for others to be made, or for nodes that can take them.")
+
+
+@dataclass(slots=True)
 class MetaStats:
     commands: int = counter("Commands performed, repetitions that changed nothing included.")
     refusals: int = counter("Commands refused.")

@@ -41,6 +41,7 @@ from stratalog_node.heartbeats import Heartbeats, register
 from stratalog_node.identity_file import load_or_create, lock_directory
 from stratalog_node.open_files import OpenFiles
 from stratalog_node.replication.following import Following
+from stratalog_node.replication.lost_copies import LostCopies
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.peer_reads import NodePeerReads
 from stratalog_node.serve.api import control_apis
@@ -122,6 +123,7 @@ class StorageNode:
         self.groups: GroupCoordinator
         self.tier: NodeTier
         self.following: Following
+        self.lost_copies: LostCopies
 
     # Start ----------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -300,6 +302,7 @@ class StorageNode:
         self.following = Following(
             self.local.context,
             asker,
+            self.local.checkpoints,
             steady_ms=monotonic_ms,
             is_led=lambda key: (
                 (shard := self.shards.get(key.shard_key)) is not None
@@ -308,14 +311,25 @@ class StorageNode:
             ended=lambda key: shard.ended if (shard := self.shards.get(key)) is not None else (),
             remote=self.remote_reads.committed,
             sealed=self._take_sealed,
+            let_go_of=self._free_surplus,
+            doubt_stop=self.local.flusher.doubt_stop,
         )
         self._taken.push_async_callback(self.following.close)
         self.following.begin()
+        self.lost_copies = LostCopies(asker.node_id, self.catalog, self.shards, self.meta, self.following.stats)
+        self._tasks.start(self.lost_copies.run())
 
     def _take_sealed(self, segment: Segment) -> None:
         shard = self.shards.get(segment.key.shard_key)
         if shard is not None:
             take_sealed(shard, segment)
+
+    def _free_surplus(self, segment: Segment) -> None:
+        """Others have proved as many copies as are asked for, and this one took the place of one of theirs."""
+        shard = self.shards.get(segment.key.shard_key)
+        copy = shard.copies.get(segment.epoch) if shard is not None else None
+        if shard is not None and copy is not None and copy.key == segment.key:
+            self._tasks.start(self.local.copies.free_local(shard, segment.key))
 
     def _led_shard(self, key: ShardKey) -> ShardLog | None:
         shard = self.shards.get(key)

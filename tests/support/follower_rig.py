@@ -14,6 +14,7 @@ from stratalog.model.metadata import Life, NodeInfo
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog_node.buffers import BufferPool
+from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.files import make_directories
 from stratalog_node.disk.layout import NodeLayout
@@ -86,9 +87,11 @@ class FollowerRig:
             clock_ms=self.leader.clock,
             turn=Turn(BufferPool(), self.leader.clock, steady_ms),
         )
+        self.checkpoints = Checkpoints(self.layout.checkpoints)
         self.following = Following(
             self.context,
             Asker(NODE_ID, registered.token),
+            self.checkpoints,
             is_tail_whole=is_tail_whole,
             steady_ms=steady_ms,
         )
@@ -104,6 +107,7 @@ class FollowerRig:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
         await self.following.close()
+        self.checkpoints.close()
         self.context.turn.close()
         await self.context.spares.close()
         self.threads.close()

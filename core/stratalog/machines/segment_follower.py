@@ -423,8 +423,9 @@ class SegmentFollower:
                 return None
         elif self.is_fsync and self.durable_offset < self.end_offset:
             return None  # it would say that all of it is durable
-        # Nobody's acknowledgement waits for who is out of the ISR.
-        return Ask(peers[self._peer % len(peers)], self.end_offset, is_throttled=self.node_id not in record.isr)
+        # Nobody's acknowledgement waits for who is out of the ISR, or for a copy of what is sealed.
+        is_throttled = self.node_id not in record.isr or record.is_sealed
+        return Ask(peers[self._peer % len(peers)], self.end_offset, is_throttled=is_throttled)
 
     def _look_whom_to_ask(self, now_ms: int) -> list[FollowerEffect]:
         wanted = self._wanted(now_ms)
@@ -459,6 +460,11 @@ class SegmentFollower:
     def wakes_at_ms(self) -> int | None:
         """When `TimePassed` may do something; None: nothing waits for it."""
         return self._paused_until_ms if self.life not in _OVER else None
+
+    @property
+    def asks(self) -> Ask | None:
+        """What is asked for now."""
+        return self._asks
 
     def check_invariants(self) -> None:
         assert self.key.base_offset <= self.durable_offset <= self.end_offset

@@ -69,9 +69,10 @@ def judge_sealed(segment: Segment, node_id: int, *, has_file: bool) -> TakeSeale
         if has_file:
             return TakeSealed(segment)
         return NoteMissing(segment) if segment.end_offset != segment.base_offset else None
-    if has_file and segment.remote.state is RemoteState.COMPLETE:
+    is_let_go = node_id not in segment.replicas and all(node_id != one.node_id for one in segment.handed.reports)
+    if has_file and (segment.remote.state is RemoteState.COMPLETE or is_let_go):
         return FreeLeftover(segment.key)
-    return None
+    return None  # what differed stays for a person to look at
 
 
 def written_end(segment: Segment, *, flushed_end: int, log_start_offset: int) -> int:

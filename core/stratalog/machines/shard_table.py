@@ -20,6 +20,7 @@ from uuid import UUID
 
 from stratalog.machines import (
     table_locks,
+    table_moves,
     table_nodes,
     table_recovery,
     table_remote,
@@ -165,6 +166,9 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
             return (yield from table_nodes.register_node(tx, command))
         case commands.NoteLives():
             yield from table_nodes.note_lives(tx, command)
+            return None
+        case commands.MoveReplicas():
+            yield from table_moves.move_replicas(tx, command)
             return None
         case commands.CreateTopic():
             return (yield from table_topics.create_topic(tx, command))

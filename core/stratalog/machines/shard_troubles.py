@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from stratalog.machines.copy_repair import is_kept_by_copies
 from stratalog.machines.recovery_rule import Waiting, decide, is_quorum
 from stratalog.model.bounds import Int32
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.segment import GivenUp, Segment, SegmentState
-from stratalog.model.topic import Topic
+from stratalog.model.topic import Shard, Topic
 
 
 class TroubleKind(StrEnum):
@@ -24,11 +25,16 @@ class TroubleKind(StrEnum):
     NO_SOURCE = "no_source"
     """What ended cannot be sealed, nor read to its end, until `nodes` have promised."""
     TOO_FEW_REPLICAS = "too_few_replicas"
-    """It is written to fewer replicas than the topic asks for; the next roll fills them up when nodes are alive."""
+    """It is written to fewer replicas than the topic asks for; they are filled up when nodes are alive."""
     BELOW_MIN_IN_SYNC = "below_min_in_sync"
     """Fewer are in sync than the topic's `min.insync.replicas`: acks=all is refused. `nodes` are not in sync."""
     NOT_IN_SYNC = "not_in_sync"
     """`nodes` are replicas of what is written, and not in sync; those that are suffice."""
+    TOO_FEW_COPIES = "too_few_copies"
+    """Sealed segments have fewer proven copies on nodes that live than the topic asks for, and are not whole in the
+    object store; `segment` is the oldest of them. They are copied again."""
+    NO_COPY = "no_copy"
+    """The same, and no node that lives has one: they cannot be read before one of `nodes` is back."""
     COPY_DIFFERS = "copy_differs"
     """The copies of `nodes` differ from the sealed one, and are not served."""
     GIVEN_UP = "given_up"
@@ -51,15 +57,17 @@ def troubles(snapshot: Snapshot) -> Iterator[Trouble]:
     topics = {topic.topic_id: topic for topic in snapshot.topics}
     nodes = {node.node_id: node for node in snapshot.nodes}
     for shard in snapshot.shards:
+        topic = topics[shard.key.topic_id]
         for segment in shard.segments:
-            yield from _of(topics[shard.key.topic_id], segment, nodes)
+            yield from _of(topic, segment, nodes)
+        yield from _of_copies(topic, shard, nodes)
 
 
 def _of(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trouble]:
     is_active = segment.state is SegmentState.ACTIVE
     if is_active and len(segment.replicas) < topic.replication_factor:
         count, wanted = len(segment.replicas), topic.replication_factor
-        words = f"{count} of {wanted} replicas: start nodes, the next roll places the rest"
+        words = f"{count} of {wanted} replicas: start nodes, the rest is placed there"
         yield Trouble(topic.name, segment.key, TroubleKind.TOO_FEW_REPLICAS, segment.replicas, None, words)
     if is_active and segment.leader is not None:
         yield from _of_in_sync(topic, segment)
@@ -101,6 +109,32 @@ def _of_in_sync(topic: Topic, segment: Segment) -> Iterator[Trouble]:
             "their logs why they do not follow"
         )
         yield Trouble(topic.name, segment.key, TroubleKind.NOT_IN_SYNC, outside, None, words)
+
+
+def _of_copies(topic: Topic, shard: Shard, nodes: dict[int, Node]) -> Iterator[Trouble]:
+    """Of all sealed segments of a shard together: a node that is gone takes copies of thousands."""
+    wanted = topic.replication_factor
+    thin: list[tuple[Segment, int]] = []
+    for segment in shard.segments:
+        if is_kept_by_copies(segment):
+            count = sum(_is_alive(node_id, nodes) for node_id in segment.local_nodes)
+            if count < wanted:
+                thin.append((segment, count))
+    lost = [segment for segment, count in thin if not count]
+    left = [(segment, count) for segment, count in thin if count]
+    if lost:
+        holders = tuple(sorted({node_id for segment in lost for node_id in segment.local_nodes}))
+        words = f"{len(lost)} sealed segments have no copy on a node that lives: start one of the nodes that have"
+        yield Trouble(topic.name, lost[0].key, TroubleKind.NO_COPY, holders, None, words)
+    if left:
+        holders = tuple(sorted({node_id for segment, _ in left for node_id in segment.local_nodes}))
+        least = min(count for _, count in left)
+        making = sum(any(n not in s.local_nodes and _is_alive(n, nodes) for n in s.replicas) for s, _ in left)
+        words = (
+            f"{len(left)} sealed segments have fewer than {wanted} copies on nodes that live, {least} at least; "
+            f"{making} are being copied again: start nodes where they are fewer than {wanted}"
+        )
+        yield Trouble(topic.name, left[0][0].key, TroubleKind.TOO_FEW_COPIES, holders, None, words)
 
 
 def _waited_for(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> tuple[int, ...]:

@@ -60,7 +60,7 @@ def report_replica(tx: TableTransaction, command: ReportReplica) -> Steps[Segmen
     if segment.state is SegmentState.DELETED:
         return segment
     if segment.seal is not None:
-        return _joined(tx, segment, segment.seal, caller.node_id, proof)
+        return _joined(tx, segment, segment.seal, caller.node_id, command)
     if segment.state is not SegmentState.SEALING:
         raise Conflict(f"{where} is {segment.state.name}: a copy is compared once it has ended, roll first")
     if caller.node_id not in segment.replicas:
@@ -160,11 +160,13 @@ def _seal(tx: TableTransaction, segment: Segment, record: SealRecord) -> Steps[S
     return tx.state.segment(segment.key)
 
 
-def _joined(tx: TableTransaction, segment: Segment, seal: SealRecord, node_id: int, proof: SealRecord) -> Segment:
-    """One more true copy of a sealed segment."""
+def _joined(tx: TableTransaction, segment: Segment, seal: SealRecord, node_id: int, command: ReportReplica) -> Segment:
+    """One more true copy of a sealed segment, unless it was given up since this was said: then a copy that is there is
+    told of again, by who has read that."""
+    proof = command.proof
     if (proof.end_offset, proof.size_bytes, proof.digest) != (seal.end_offset, seal.size_bytes, seal.digest):
         raise _differs(segment, seal, proof)
-    if node_id in segment.local_nodes:
+    if node_id in segment.local_nodes or 0 <= command.isr_version < segment.isr_version:
         return segment
     joined = replace(segment, local_nodes=tuple(sorted((*segment.local_nodes, node_id))))
     tx.replace_segment(segment, joined)

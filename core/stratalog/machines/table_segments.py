@@ -77,7 +77,13 @@ def forget_local(tx: TableTransaction, command: ForgetLocal) -> Steps[None]:
             yield
         if command.node_id in segment.local_nodes:
             others = tuple(node for node in segment.local_nodes if node != command.node_id)
-            tx.replace_segment(segment, replace(segment, local_nodes=others))
+            tx.replace_segment(segment, without_copies(segment, others))
+
+
+def without_copies(segment: Segment, holders: tuple[int, ...]) -> Segment:
+    """The segment with no other holders than these. What was said of a copy before is older than this, and its version
+    tells (`ReportReplica`)."""
+    return replace(segment, local_nodes=holders, isr_version=segment.isr_version + 1)
 
 
 def report_lost_copies(tx: TableTransaction, command: ReportLostCopies) -> Steps[None]:
@@ -95,7 +101,7 @@ def report_lost_copies(tx: TableTransaction, command: ReportLostCopies) -> Steps
         others = tuple(node for node in segment.local_nodes if node != node_id)
         is_elsewhere = segment.remote.state is RemoteState.COMPLETE or segment.state is SegmentState.DELETED
         if others or is_elsewhere:
-            tx.replace_segment(segment, replace(segment, local_nodes=others))
+            tx.replace_segment(segment, without_copies(segment, others))
 
 
 def purge_segments(tx: TableTransaction, command: PurgeSegments) -> Steps[None]:

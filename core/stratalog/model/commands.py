@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
-from stratalog.model.bounds import Count, Int32
+from stratalog.model.bounds import Count, CountOrNone, Int32
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, Lock, NodeInfo, PartCommit, PartReplacement, Registration
@@ -195,6 +195,9 @@ class ReportReplica(NodeCommand[Segment]):
     segment: SegmentKey
     proof: SealRecord
     """`replicas` and `sealed_ms` are the service's, and not looked at."""
+    isr_version: CountOrNone = -1
+    """Of the record that it rests on: of a SEALED segment a word is passed over that is older than the caller's last
+    one, that it has no copy (any more). -1: not said, for who gives up no copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +354,27 @@ class NoteLives(Command[None]):
     """Theirs have it again."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaMove:
+    """One segment's replicas as they were seen, and who is to make a copy more, or need not have one."""
+
+    segment: SegmentKey
+    replicas: tuple[Int32, ...]
+    """When they are others by now, nothing is done."""
+    added: tuple[Int32, ...] = ()
+    dropped: tuple[Int32, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MoveReplicas(Command[None]):
+    """Name replicas that are to make copies, and let go of others; each move stands or falls alone. Nobody asks for it
+    over the network."""
+
+    is_idempotent = True
+
+    moves: tuple[ReplicaMove, ...]
+
+
 AskedCommand: TypeAlias = (
     RegisterNode
     | ForgetLocal
@@ -379,5 +403,5 @@ AskedCommand: TypeAlias = (
 )
 COMMANDS: Final[tuple[type[Command[Any]], ...]] = get_args(AskedCommand)  # their results differ, so Any
 """Every kind of command that may be asked for."""
-TableCommand: TypeAlias = AskedCommand | NoteLives
+TableCommand: TypeAlias = AskedCommand | NoteLives | MoveReplicas
 TableResult: TypeAlias = Registration | Topic | Segment | Shard | PartOutcomes | Lock | ProducerIdBlock | None

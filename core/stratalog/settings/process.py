@@ -82,6 +82,14 @@ class ProcessSettings(BaseModel):
         description="A follower that has not reached, for so long, where its leader's end was is not in sync any more. "
         "One whose lease is over is not waited for at all.",
     )
+    replica_replace_after_ms: int = Field(
+        default=10 * MINUTE_MS,
+        ge=100,
+        le=30 * DAY_MS,
+        description="How long a node is not alive before others copy what it held, of segments that are not whole in "
+        "the object store, by a meta service of its own process. What was copied so goes again once all the others "
+        "have been alive for as long.",
+    )
     replica_catchup_bytes_per_second: int = Field(
         default=64 * MIB,
         ge=64 * KIB,

@@ -78,6 +78,21 @@ class Checkpoints:
         """Every readable checkpoint. A damaged one is dropped: its segment is scanned from the start."""
         return {checkpoint.key: checkpoint for checkpoint in _readable(self._db, self._path)}
 
+    def load(self, key: SegmentKey) -> Checkpoint | None:
+        """One segment's; None where there is none, or none that can be read. Raises: Unavailable."""
+        try:
+            value = self._db.get(_name(key))
+        except Exception as error:  # rocksdict raises plain Exception
+            raise Unavailable(f"{self._path}: cannot read a checkpoint: {error}") from error
+        if value is None:
+            return None
+        try:
+            found = decode_checkpoint(value, source=f"{self._path}: {key}")
+        except Corrupt as error:
+            log.warning("checkpoint dropped", error=str(error))
+            return None
+        return found if found.key == key else None
+
     def put(self, checkpoints: Iterable[Checkpoint]) -> None:
         """Raises: Unavailable."""
         batch = WriteBatch(raw_mode=True)

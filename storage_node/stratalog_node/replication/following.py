@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from stratalog.formats.checkpoint import Checkpoint
 from stratalog.kafka.replica_fetch import SegmentAnswer
 from stratalog.machines.fetch_rounds import SegmentName
 from stratalog.machines.follower_events import Ask, FollowerLife, RangeRefused, Refusal, SegmentGone
@@ -23,7 +24,9 @@ from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, Topic
 from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.telemetry.logs import logger
+from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.fences import FenceBook
+from stratalog_node.replication.copy_line import CopyLine
 from stratalog_node.replication.filling import CopyFilling
 from stratalog_node.replication.peer import Asker, Peer
 from stratalog_node.replication.replica import Replica, record_of
@@ -37,6 +40,12 @@ from stratalog_node.task_set import TaskSet
 
 log = logger(__name__)
 
+_FLUSHES_AT_STOP = 64
+"""Side by side when the node stops, so that the file system's journal commits them together."""
+_ANEW_S = 10.0
+"""Between a copy of a sealed segment that cannot be used and the next one."""
+_ROOM_POLL_S = 0.5
+
 
 class Following:
     """Invariant: of one segment one node is asked."""
@@ -45,6 +54,7 @@ class Following:
         self,
         context: ShardContext,
         asker: Asker,
+        checkpoints: Checkpoints,
         *,
         is_tail_whole: bool = True,
         steady_ms: Callable[[], int],
@@ -52,11 +62,14 @@ class Following:
         ended: Callable[[ShardKey], Sequence[ActiveSegment]] = lambda key: (),
         remote: RemoteBatches | None = None,
         sealed: Callable[[Segment], None] = lambda segment: None,
+        let_go_of: Callable[[Segment], None] = lambda segment: None,
+        doubt_stop: Callable[[], None] = lambda: None,
     ) -> None:
         """Blocking. `is_tail_whole`: the life before lost nothing that it confirmed, as far as this node can tell: the
         meta service knows more. `is_led`: this node writes it, or wrote it in this life; `ended`: what of a shard it
         wrote to the end, and is not sealed. `remote`: None on a node without an object store. `sealed` hears of a copy
-        that is sealed and no longer followed. Raises: Corrupt, Unavailable."""
+        that is sealed and no longer followed, `let_go_of` of a sealed segment of which this node need have none;
+        `doubt_stop` when a stop leaves something on no disk. Raises: Corrupt, Unavailable."""
         self._context = context
         self._asker = asker
         self._is_tail_whole = is_tail_whole
@@ -68,12 +81,19 @@ class Following:
         self._ended = ended
         self._remote = remote
         self._sealed = sealed
+        self._let_go_of = let_go_of
+        self._doubt_stop = doubt_stop
+        self._checkpoints = checkpoints
+        self._line = CopyLine()
+        self._held: dict[SegmentName, Ask] | None = None
+        """What would be asked for if this disk had room; None while it has."""
         self.stats = ReplicationStats()
         self.replicas: dict[SegmentName, Replica] = {}
         self._opening: set[SegmentName] = set()
         self._peers: dict[int, Peer] = {}
         self._asked: dict[SegmentName, int] = {}
         self._tasks = TaskSet()
+        self._is_closing = False
         self._disk = asyncio.Lock()
 
     def begin(self) -> None:
@@ -85,12 +105,21 @@ class Following:
                 if self._is_wanted(segment):
                     self._look(segment)
         self._tasks.start(self._flush_behind())
+        self._tasks.start(self._watch_room())
 
     async def close(self) -> None:
+        """A stop in order leaves all of it on the disk, with checkpoints, so that the next start reads little."""
         for peer in self._peers.values():
             await peer.close()
+        self._is_closing = True
         await self._tasks.cancel()
-        for replica in self.replicas.values():
+        replicas = list(self.replicas.values())
+        for start in range(0, len(replicas), _FLUSHES_AT_STOP):
+            group = replicas[start : start + _FLUSHES_AT_STOP]
+            flushed = await asyncio.gather(*(replica.flush_at_stop() for replica in group))
+            if not all(flushed):
+                self._doubt_stop()
+        for replica in replicas:
             replica.close()
             replica.copy.file.retire()
 
@@ -122,15 +151,69 @@ class Following:
         name = SegmentName(key.topic_id, key.shard, key.epoch)
         replica = self.replicas.get(name)
         if replica is not None:
-            gone = segment.state is SegmentState.DELETED
-            replica.hear(SegmentGone() if gone else record_of(segment))
+            replica.hear(SegmentGone() if self._is_needless(segment, replica) else record_of(segment))
             if replica.follower.life is FollowerLife.SEALED:
                 self._let_go(replica)
                 self._sealed(segment)
+                self.start(self._write_seal(replica.copy, segment))
+            self.look_at_fault(replica)
             return
-        if name not in self._opening and self._is_wanted(segment) and not self._is_led(key):
+        is_wanted = self._is_wanted(segment) and not self._is_led(key)
+        if segment.seal is not None:
+            self._look_at_sealed(segment, is_wanted=is_wanted)
+        elif is_wanted and name not in self._opening:
             self._opening.add(name)
             self.start(self._open(name, key))
+
+    def _look_at_sealed(self, segment: Segment, *, is_wanted: bool) -> None:
+        node_id = self._asker.node_id
+        if is_wanted:
+            self._line.add(segment.key)
+        else:
+            self._line.drop(segment.key)
+            if node_id not in segment.replicas and node_id not in segment.local_nodes:
+                self._let_go_of(segment)
+        self._copy_next()
+
+    def _copy_next(self) -> None:
+        for key in self._line.take():
+            name = SegmentName(key.topic_id, key.shard, key.epoch)
+            self._opening.add(name)
+            self.start(self._open(name, key))
+        self.stats.copies_due = len(self._line)
+
+    def _is_needless(self, segment: Segment, replica: Replica) -> bool:
+        """What was told of it may still be on its way, and is then true."""
+        is_done = replica.follower.life in (FollowerLife.PROVING, FollowerLife.PROVEN, FollowerLife.SEALED)
+        is_over = segment.seal is not None and self._asker.node_id not in segment.local_nodes
+        is_kept = is_done or not is_over or self._is_wanted(segment)
+        return segment.state is SegmentState.DELETED or not is_kept
+
+    async def _write_seal(self, copy: ReplicaCopy, segment: Segment) -> None:
+        """Into the index block, in which stands what this copy alone knew."""
+        assert segment.seal is not None
+        seal = segment.seal
+        try:
+            await self.on_disk(lambda: copy.write_index(seal))
+        except StratalogError as error:
+            log.warning("an index block lacks the seal record", segment=str(segment.key), error=str(error))
+
+    def look_at_fault(self, replica: Replica) -> None:
+        """Of a sealed segment others have true copies, and nobody counts on this one: it is made anew."""
+        self.stats.faulty_copies = sum(one.follower.life is FollowerLife.FAULTY for one in self.replicas.values())
+        if replica.follower.life is not FollowerLife.FAULTY:
+            return
+        segment = self._context.catalog.segment(replica.copy.key)
+        if segment is not None and segment.seal is not None and self._asker.node_id not in segment.local_nodes:
+            self._let_go(replica)
+            self.start(self._copy_anew(replica.copy))
+
+    async def _copy_anew(self, copy: ReplicaCopy) -> None:
+        await self._remove(copy)
+        await asyncio.sleep(_ANEW_S)
+        segment = self._context.catalog.segment(copy.key)
+        if segment is not None:
+            self._look(segment)
 
     def _is_wanted(self, segment: Segment) -> bool:
         """What this node is a replica of, and does not lead; of what it led to an end and does not seal any more, too.
@@ -152,24 +235,32 @@ class Following:
             if topic is None:
                 return
             copy = ReplicaCopy(context, key, topic.name)
+            is_kept = True
             if copy.file.path.exists():
-                await self.on_disk(copy.open_found)
+                is_kept = await self.on_disk(lambda: copy.open_found(self._checkpoints.load(key)))
+                if not is_kept:
+                    log.error("a copy has less than was flushed of it", segment=str(name), end_offset=copy.end_offset)
             settings = context.catalog.topic_settings(key.topic_id)
             follower = SegmentFollower(
                 key,
                 self._asker.node_id,
                 is_fsync=settings.flush_policy.value == "fsync",
                 end_offset=copy.end_offset,
-                is_tail_whole=self._is_tail_whole,
+                is_tail_whole=self._is_tail_whole and is_kept,
                 promised_fence=self._fences.promised(key),
             )
         except (Corrupt, StratalogError) as error:
             log.error("a replica cannot be opened", segment=str(name), error=str(error))
+            self._line.drop(key)
+            self._copy_next()
             return
         finally:
             self._opening.discard(name)
         segment = context.catalog.segment(key)
-        if segment is not None:
+        if segment is None:
+            self._line.drop(key)
+            self._copy_next()
+        else:
             self.replicas[name] = replica = Replica(self, follower, copy)
             context.followed.put(key, replica)
             self.stats.followed_segments = len(self.replicas)
@@ -186,7 +277,9 @@ class Following:
             replica.close()
             replica.copy.file.retire()
             self.stats.followed_segments = len(self.replicas)
-            self.start(self._forget_fence(replica.copy.key))
+            self._line.drop(replica.copy.key)
+            self._copy_next()
+            self.start(self._forget(replica.copy.key))
 
     def dropped(self, replica: Replica) -> None:
         self._let_go(replica)
@@ -195,14 +288,31 @@ class Following:
     async def _remove(self, copy: ReplicaCopy) -> None:
         await self.on_disk(copy.remove)
 
-    async def _forget_fence(self, key: SegmentKey) -> None:
+    async def _forget(self, key: SegmentKey) -> None:
+        """Its fence, and its checkpoint."""
         try:
             await self.on_disk(lambda: self._fences.forget(key))
+            await self.on_disk(lambda: self._checkpoints.delete([key]))
         except StratalogError as error:
-            log.warning("a fence that is not needed stays written down", segment=str(key), error=str(error))
+            log.warning("what is known of a followed segment stays written down", segment=str(key), error=str(error))
+
+    async def keep_checkpoint(self, checkpoint: Checkpoint) -> None:
+        await self.on_disk(lambda: self._checkpoints.put([checkpoint]))
+        self.stats.checkpoints += 1
+
+    async def revoke_checkpoint(self, key: SegmentKey) -> None:
+        await self.on_disk(lambda: self._checkpoints.revoke([key]))
 
     # What replicas need ---------------------------------------------------------------------------------------------
     def ask(self, name: SegmentName, ask: Ask | None) -> None:
+        if self._held is not None:
+            self._held.pop(name, None)
+            if ask is not None:
+                self._held[name] = ask
+                ask = None
+        self._ask(name, ask)
+
+    def _ask(self, name: SegmentName, ask: Ask | None) -> None:
         before = self._asked.pop(name, None)
         if before is not None and (ask is None or ask.node_id != before):
             self._peers[before].unwant(name)
@@ -247,8 +357,15 @@ class Following:
         for name in [name for name, asked in self._asked.items() if asked == node_id]:
             self.replicas[name].hear(RangeRefused(node_id, Refusal.UNREACHABLE))
 
+    def version_of(self, key: SegmentKey) -> int:
+        segment = self._context.catalog.segment(key)
+        return segment.isr_version if segment is not None else -1
+
     def start(self, work: Coroutine[object, object, None]) -> None:
-        self._tasks.start(work)
+        if self._is_closing:
+            work.close()
+        else:
+            self._tasks.start(work)
 
     async def on_disk(self, work: Callable[[], Any]) -> Any:
         async with self._disk:
@@ -269,6 +386,33 @@ class Following:
         await self._context.meta.perform(command)
         if isinstance(command, ReportReplica):
             self.stats.proven_copies += 1
+
+    def append_failed(self, replica: Replica, error: StratalogError) -> None:
+        """Told as any write that fails: once in a while, for the whole node."""
+        self.stats.refused_appends += 1
+        topic = self._context.catalog.topic_by_id(replica.copy.key.topic_id)
+        name = topic.name if topic is not None else "a deleted topic"
+        self._context.gate.write_failed(name, replica.copy.key.shard, error)
+
+    async def _watch_room(self) -> None:
+        """A node without room asks for nothing: what it is sent it could not write. Its leaders go on without it."""
+        while True:
+            await asyncio.sleep(_ROOM_POLL_S)
+            self.look_at_room()
+
+    def look_at_room(self) -> None:
+        is_full = self._context.gate.no_room is not None
+        if is_full and self._held is None:
+            self._held = {}
+            for replica in list(self.replicas.values()):
+                self.ask(replica.name, replica.follower.asks)
+            log.error("nothing is taken from other nodes: no room", reason=self._context.gate.no_room)
+        elif not is_full and self._held is not None:
+            held, self._held = self._held, None
+            for name, ask in held.items():
+                self._ask(name, ask)
+            log.info("there is room again: copies go on", segments=len(held))
+        self.stats.is_without_room = int(is_full)
 
     async def _flush_behind(self) -> None:
         """With `flush.policy=replicated` nobody waits for the disk, but what a power cut may take is bounded."""

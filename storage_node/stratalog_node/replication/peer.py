@@ -123,6 +123,8 @@ class Peer:
 
     def _send(self) -> None:
         self._is_due = False
+        if self._is_closing:
+            return
         if self._protocol is None:
             if self._task is None and self._rounds.has_wants:
                 self._task = self._loop.create_task(self._stay_connected())

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
 from stratalog.formats.batch_scan import check_batches
+from stratalog.formats.checkpoint import Checkpoint
 from stratalog.formats.record_batch import parse_header
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import SegmentAnswer
@@ -62,6 +63,7 @@ from stratalog.model.segment import SealRecord, Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk import files
 from stratalog_node.replication.replica_copy import CheckedBatches, ReplicaCopy
+from stratalog_node.shards.flusher import AHEAD_BYTES
 from stratalog_node.shards.local_copy import LocalCopy
 
 log = logger(__name__)
@@ -95,6 +97,20 @@ class Surroundings(Protocol):
 
     def producers_before(self, key: SegmentKey) -> tuple[ProducerSnapshot, ...] | None: ...
 
+    def version_of(self, key: SegmentKey) -> int:
+        """Of the segment's record, as this node knows it."""
+        ...
+
+    async def keep_checkpoint(self, checkpoint: Checkpoint) -> None: ...
+
+    async def revoke_checkpoint(self, key: SegmentKey) -> None:
+        """Before the file becomes another: no start goes by it any more. Raises: Unavailable."""
+        ...
+
+    def append_failed(self, replica: Replica, error: StratalogError) -> None: ...
+
+    def look_at_fault(self, replica: Replica) -> None: ...
+
     def dropped(self, replica: Replica) -> None: ...
 
     def steady_ms(self) -> int: ...
@@ -117,7 +133,7 @@ def record_of(segment: Segment) -> SegmentNamed:
 
 
 class Replica:
-    __slots__ = ("_around", "_proof", "_timer", "copy", "follower", "name")
+    __slots__ = ("_around", "_is_flushing_ahead", "_proof", "_timer", "copy", "follower", "name")
 
     def __init__(self, around: Surroundings, follower: SegmentFollower, copy: ReplicaCopy) -> None:
         key = copy.key
@@ -127,6 +143,7 @@ class Replica:
         self.name = SegmentName(key.topic_id, key.shard, key.epoch)
         self._proof: SealRecord | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_flushing_ahead = False
 
     # What it hears --------------------------------------------------------------------------------------------------
     def hear(self, event: FollowerEvent) -> None:
@@ -203,6 +220,7 @@ class Replica:
                 around.dropped(self)
             case TellFault(reason):
                 log.error("a replica does not go on", segment=str(self.name), reason=reason)
+                around.start(self._look_at_fault())
             case _:
                 assert_never(effect)
         return None
@@ -211,12 +229,19 @@ class Replica:
         try:
             self.copy.append(found.payload)
         except StratalogError as error:
-            log.warning("a replica cannot be written now", segment=str(self.name), error=str(error))
+            self._around.append_failed(self, error)
             return AppendFailed()
+        if not self._is_flushing_ahead and self.copy.unflushed_bytes > AHEAD_BYTES:
+            self._is_flushing_ahead = True
+            self._around.start(self._flush_ahead())
         return RangeAppended()
+
+    async def _look_at_fault(self) -> None:
+        self._around.look_at_fault(self)
 
     async def _cut(self, end_offset: int) -> None:
         try:
+            await self._around.revoke_checkpoint(self.copy.key)
             await self._change_file(lambda: self.copy.cut(end_offset))
         except StratalogError as error:
             log.error("what a recovery left out cannot be cut off", segment=str(self.name), error=str(error))
@@ -228,6 +253,7 @@ class Replica:
         copy = self.copy
         try:
             await self._around.on_disk(copy.flush)
+            await self._around.revoke_checkpoint(copy.key)
             await self._around.fill(copy, end_offset, lambda: self._fills(end_offset))
             if self.follower.life is not FollowerLife.COPYING:
                 return
@@ -246,7 +272,7 @@ class Replica:
         is_asked = record is not None and fills_it(record, follower.node_id) and record.end_offset == end_offset
         return is_asked and follower.life is FollowerLife.COPYING
 
-    async def _change_file(self, work: Callable[[], None]) -> None:
+    async def _change_file(self, work: Callable[[], object]) -> None:
         """Threads find its descriptor open, and leave it as it is."""
         file = self.copy.file
         file.pin()
@@ -265,10 +291,29 @@ class Replica:
         else:
             self.hear(DataFlushed(end_offset))
 
-    async def flush_behind(self) -> None:
-        """Nobody waits for it."""
+    async def _flush_ahead(self) -> None:
+        """A proof, and a power cut, wait for little then."""
+        try:
+            await self._flush()
+        finally:
+            self._is_flushing_ahead = False
+
+    async def flush_behind(self, *, force: bool = False) -> None:
+        """Nobody waits for it. With `force` a checkpoint is written in any case."""
+        checkpoint = None if self.follower.life is FollowerLife.FAULTY else self.copy.due_checkpoint(force=force)
         if not self.copy.is_flushed:
             await self._flush()
+        if checkpoint is None or self.follower.life is FollowerLife.FAULTY:
+            return
+        try:
+            await self._around.keep_checkpoint(checkpoint)
+        except StratalogError as error:  # it costs a scan
+            log.warning("no checkpoint of a followed segment", segment=str(self.name), error=str(error))
+
+    async def flush_at_stop(self) -> bool:
+        """Whether all of it is on the disk."""
+        await self.flush_behind(force=True)
+        return self.copy.is_flushed and self.follower.life is not FollowerLife.FAULTY
 
     async def _promise(self, fence: int) -> None:
         try:
@@ -299,8 +344,8 @@ class Replica:
             log.info("a copy is told of once the segments before it are settled", segment=str(self.name))
             self.hear(ServiceNotTold())
             return
-        producers = continued(before, self._proof.producers)
-        await self._tell(ReportReplica(self.copy.key, replace(self._proof, producers=producers)))
+        proof = replace(self._proof, producers=continued(before, self._proof.producers))
+        await self._tell(ReportReplica(self.copy.key, proof, self._around.version_of(self.copy.key)))
 
     async def _tell(self, command: NodeCommand[Segment]) -> None:
         try:

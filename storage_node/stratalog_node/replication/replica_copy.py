@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stratalog.formats.record_batch import parse_header
+from stratalog.formats.checkpoint import Checkpoint
+from stratalog.formats.index_block import encode_index_block
+from stratalog.formats.index_points import IndexBuilder, IndexPoint
+from stratalog.formats.record_batch import parse_header, walk
 from stratalog.formats.segment_file import (
     SEGMENT_HEADER_BYTES,
     check_identity,
@@ -21,9 +24,10 @@ from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SealRecord, SegmentIdentity
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import SegmentFile, read_front
+from stratalog_node.disk.files import SegmentFile, read_front, sync_names_of, write_durably
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.flusher import CHECKPOINT_BYTES, CHECKPOINT_MS
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.new_segment import identity_of
 
@@ -41,7 +45,18 @@ class CheckedBatches:
 class ReplicaCopy:
     """Invariant: `end_offset` is where the last whole batch of the file ends."""
 
-    __slots__ = ("_context", "_identity", "_is_made", "_local", "file", "flushed_bytes", "key", "scan")
+    __slots__ = (
+        "_checkpointed",
+        "_context",
+        "_has_digest",
+        "_identity",
+        "_is_made",
+        "_local",
+        "file",
+        "flushed_bytes",
+        "key",
+        "scan",
+    )
 
     def __init__(self, context: ShardContext, key: SegmentKey, topic: str) -> None:
         self.key = key
@@ -52,6 +67,10 @@ class ReplicaCopy:
         self._is_made = False
         self.scan = self._new_scan()
         self.flushed_bytes = 0
+        self._has_digest = True
+        """The scan has read all of it, and not from a checkpoint on."""
+        self._checkpointed = 0, context.turn.now_ms
+        """Up to where, and when."""
 
     def _new_scan(self) -> SegmentScan:
         """Of producers what these batches say alone: what those before them said may come to be known later."""
@@ -65,6 +84,10 @@ class ReplicaCopy:
     def is_flushed(self) -> bool:
         return self.flushed_bytes >= self.file.size_bytes
 
+    @property
+    def unflushed_bytes(self) -> int:
+        return self.file.size_bytes - self.flushed_bytes
+
     def local(self) -> LocalCopy | None:
         """To be read: all that was appended, which was checked. None: it has no file."""
         if not self._is_made:
@@ -73,12 +96,17 @@ class ReplicaCopy:
             self._local = LocalCopy(self.key, self.file, self.scan.index, checked_from=0)
         return self._local
 
-    def open_found(self) -> None:
+    def open_found(self, claim: Checkpoint | None = None) -> bool:
         """Blocking, before anything is appended, or once somebody else wrote to the file: take in what is there, and
-        cut its torn tail.
+        cut its torn tail. What a checkpoint says was checked is not read again where batches lead up to it.
 
-        Raises: Corrupt, for another segment's file; Unavailable.
+        Returns: whether all is there that was on the disk when the checkpoint was written. Raises: Corrupt, for
+        another segment's file; Unavailable.
         """
+        self._take_in(claim)
+        return claim is None or self.scan.next_offset >= claim.next_offset
+
+    def _take_in(self, claim: Checkpoint | None) -> None:
         path = self.file.path
         front = read_front(path, SEGMENT_HEADER_BYTES)
         if front is None or len(front) < SEGMENT_HEADER_BYTES or not any(front):
@@ -88,12 +116,41 @@ class ReplicaCopy:
         self._identity = found
         self.file.size_bytes = path.stat().st_size
         self._is_made = True
-        self._rescan(self.file.size_bytes - SEGMENT_HEADER_BYTES)
+        size_bytes = self.file.size_bytes - SEGMENT_HEADER_BYTES
+        if claim is not None and 0 < claim.position <= size_bytes and self._is_led_to(claim):
+            self._scan_to(self._resumed(claim), size_bytes)
+            self._has_digest, self._checkpointed = False, (claim.position, self._context.turn.now_ms)
+        else:
+            self._rescan(size_bytes)
         self.file.sync(with_names=True)  # what is confirmed from here on is as durable as what follows
         self.flushed_bytes = self.file.size_bytes
 
+    def _is_led_to(self, claim: Checkpoint) -> bool:
+        """Whether batches stand between its last index point and its position, end to end."""
+        points = claim.points
+        last = points[len(points) - 1] if len(points) else IndexPoint(self.key.base_offset, 0, -1)
+        data = self.file.read(SEGMENT_HEADER_BYTES + last.position, claim.position - last.position)
+        next_offset = last.offset
+        try:
+            for _, header in walk(
+                data, source=str(self.file.path), verify=False, expected_base_offset=next_offset, epoch=self.key.epoch
+            ):
+                next_offset = header.end_offset
+        except Corrupt:
+            return False
+        return next_offset == claim.next_offset
+
+    def _resumed(self, claim: Checkpoint) -> SegmentScan:
+        times = claim.first_timestamp_ms, claim.max_timestamp_ms
+        index = IndexBuilder.resume(self.key.base_offset, claim.points, claim.position, *times)
+        table, now_ms = self._context.producer_table(claim.producers), self._context.turn.now_ms
+        return SegmentScan(self.key, index, table, claim.position, claim.next_offset, now_ms=now_ms)
+
     def _rescan(self, size_bytes: int) -> None:
-        scan = self._new_scan()
+        self._scan_to(self._new_scan(), size_bytes)
+        self._has_digest, self._checkpointed = True, (0, self._context.turn.now_ms)
+
+    def _scan_to(self, scan: SegmentScan, size_bytes: int) -> None:
         scan.advance(lambda at, size: self.file.read(SEGMENT_HEADER_BYTES + at, size), size_bytes)
         if scan.position < self.file.size_bytes - SEGMENT_HEADER_BYTES:
             self.file.truncate(SEGMENT_HEADER_BYTES + scan.position)
@@ -139,9 +196,27 @@ class ReplicaCopy:
             self.file.sync(with_names=self.flushed_bytes == 0)
         return end_offset, size_bytes
 
+    def due_checkpoint(self, *, force: bool = False) -> Checkpoint | None:
+        """What is here, to be kept once it was flushed; None while little is new."""
+        scan, (position, at_ms), now_ms = self.scan, self._checkpointed, self._context.turn.now_ms
+        if scan.position == position:
+            return None
+        if not force and scan.position - position < CHECKPOINT_BYTES and now_ms - at_ms < CHECKPOINT_MS:
+            return None
+        self._checkpointed = scan.position, now_ms
+        return Checkpoint(
+            key=self.key,
+            position=scan.position,
+            next_offset=scan.next_offset,
+            first_timestamp_ms=scan.index.first_timestamp_ms,
+            max_timestamp_ms=scan.index.max_timestamp_ms,
+            points=scan.index.freeze(),
+            producers=scan.producers.snapshot(),
+        )
+
     def prove(self) -> SealRecord:
-        """Blocking: flush, and read all of it once more. Returns: the seal record as this copy alone would have it,
-        with producers of its own batches. Raises: FlushLost, Corrupt, Unavailable."""
+        """Blocking: flush, read all of it once more, and write its index block. Returns: the seal record as this copy
+        alone would have it, with producers of its own batches. Raises: FlushLost, Corrupt, Unavailable, DiskFull."""
         if not self._is_made:
             self.file.create(encode_segment_header(self._identity))
             self._is_made = True
@@ -149,14 +224,15 @@ class ReplicaCopy:
         scan = self._new_scan()
         size = self.file.size_bytes - SEGMENT_HEADER_BYTES
         scan.advance(lambda at, want: self.file.read(SEGMENT_HEADER_BYTES + at, want), size)
-        if scan.stopped is not None or scan.next_offset != self.scan.next_offset or scan.digest != self.scan.digest:
+        is_other = scan.next_offset != self.scan.next_offset or (self._has_digest and scan.digest != self.scan.digest)
+        if scan.stopped is not None or is_other:
             raise Corrupt(
                 f"the disk does not have what was written up to offset {self.scan.next_offset}: "
                 f"{scan.stopped or 'other batches'}",
                 source=str(self.file.path),
                 position=SEGMENT_HEADER_BYTES + scan.position,
             )
-        return SealRecord(
+        record = SealRecord(
             epoch=self.key.epoch,
             base_offset=self.key.base_offset,
             end_offset=scan.next_offset,
@@ -168,7 +244,19 @@ class ReplicaCopy:
             replicas=(self._context.node_id,),
             sealed_ms=self._context.turn.now_ms,
         )
+        self.write_index(record)  # now, so that it is there as soon as readers are
+        return record
+
+    def write_index(self, seal: SealRecord) -> None:
+        """Blocking: the index block, beside a file that does not grow any more. Raises: DiskFull, Unavailable."""
+        path = self._context.layout.index(self.key)
+        if not self.file.path.exists():
+            return  # freed meanwhile, or deleted
+        write_durably(path, [encode_index_block(self._identity, seal, self.scan.index.freeze())])
+        sync_names_of([path])
 
     def remove(self) -> None:
         """Blocking: nobody is served from it any more."""
+        # The index first: a crash in between leaves a segment file, which the next start knows and takes away.
+        self._context.layout.index(self.key).unlink(missing_ok=True)
         self.file.remove()

@@ -146,6 +146,11 @@ class Flusher:
         self._checkpointed: dict[ActiveSegment, tuple[int, int]] = {}
         self._forgetting: set[asyncio.Task[None]] = set()
         self._is_closing = False
+        self._is_doubted = False
+
+    def doubt_stop(self) -> None:
+        """Something that this node confirmed to others may not be on the disk: its stop is none in order."""
+        self._is_doubted = True
 
     def start(self) -> None:
         self._background_task = asyncio.get_running_loop().create_task(self._run_background())
@@ -163,7 +168,7 @@ class Flusher:
         await self._retire_journal()
         if self._retiring is not None:
             await self._retiring
-        return not self._dirty and not self._asked and not self.stats.failures
+        return not self._dirty and not self._asked and not self.stats.failures and not self._is_doubted
 
     # Grouped flushes ----------------------------------------------------------------------------------------------
     def ask(self, shard: FlushedShard, active: ActiveSegment, effect: PersistBatches) -> None:

@@ -140,11 +140,19 @@ class Recovery:
             await self._context.threads.background(lambda: self._store.revoke(kept))
 
     def _claims(self, key: ShardKey) -> dict[SegmentKey, CheckpointClaim]:
-        checkpoints = self._checkpoints.get(key, {})
+        """Of what this shard's log goes on with. Those of copies that are followed are looked at by who follows."""
+        checkpoints, listed = self._checkpoints.get(key, {}), self._context.catalog.segments(key)
         return {
             segment: CheckpointClaim(checkpoint.position, checkpoint.next_offset, checkpoint.producers)
             for segment, checkpoint in checkpoints.items()
+            if not is_shared(listed, segment.epoch) and not self._is_being_copied(segment)
         }
+
+    def _is_being_copied(self, key: SegmentKey) -> bool:
+        segment, node_id = self._context.catalog.segment(key), self._context.node_id
+        if segment is None or segment.seal is None:
+            return False
+        return node_id in segment.replicas and node_id not in segment.local_nodes
 
     def _forget_shard(self, steps: list[RestartStep]) -> None:
         """Of a shard that is no more nothing else is asked."""

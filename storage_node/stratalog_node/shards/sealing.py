@@ -39,7 +39,7 @@ from stratalog.machines.leader_events import (
 from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model import commands
 from stratalog.model.commands import AdvanceLogStart, RollSegment
-from stratalog.model.errors import Corrupt, Fenced, NotFound, Rejected, StratalogError, Unavailable
+from stratalog.model.errors import Conflict, Corrupt, Fenced, NotFound, Rejected, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SealRecord, Segment
 from stratalog.telemetry.logs import logger
@@ -305,11 +305,19 @@ class Sealing:
         """Returns the block as it was sealed. Raises: Unavailable while others have still to report their copies."""
         if old.leader.followers is None:
             # The same record each time: after a lost answer another one (another time) would be a conflict.
-            await self._meta.perform(commands.SealSegment(old.key, block.seal))
-            return block
-        segment = await self._meta.perform(commands.ReportReplica(old.key, block.seal))
+            try:
+                await self._meta.perform(commands.SealSegment(old.key, block.seal))
+            except Conflict:
+                log.info("another replica was named at the last moment: reporting", segment=str(old.key))
+            else:
+                return block
+        listed = self._context.catalog.segment(old.key)
+        version = listed.isr_version if listed is not None else -1
+        segment = await self._meta.perform(commands.ReportReplica(old.key, block.seal, version))
         if segment.seal is None:
             raise Unavailable("other replicas have not reported their copies yet")
+        if self._context.node_id in segment.replicas and self._context.node_id not in segment.local_nodes:
+            raise Unavailable("this node does not know of all that was said of the copies yet")
         sealed = IndexBlock(block.identity, segment.seal, block.points)
         await self._context.threads.background(lambda: self._write_index(sealed))
         return sealed

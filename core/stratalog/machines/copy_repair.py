@@ -1,0 +1,226 @@
+"""Where copies that are missing are made again, and which are more than enough: a plan over the metadata.
+
+Of a SEALED segment that is not COMPLETE in the object store so many living nodes shall hold a proven copy as the topic
+has replicas. One that is gone for good is told from one that blinks by time alone (`Presence`): replaced is who was not
+alive for so long, and what took a lost one's place goes again only when all others have been alive for so long. A
+segment that is written gets the replicas that it lacks where it is: as followers, which its leader takes into the ISR
+once they have caught up.
+
+A plan rests on a snapshot that may be old. The shard table does a move only where the replicas are still those that the
+plan saw, and looks itself whether what a drop leaves is enough (`table_moves`).
+
+Pure. Cost: under a microsecond a segment, in steps.
+Source: docs/design.md section 3, rule 9; docs/replication.md section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from stratalog.machines.recovery_rule import is_quorum
+from stratalog.model.commands import ReplicaMove
+from stratalog.model.metadata import Node, Snapshot
+from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog.model.topic import Topic
+
+MOST_UNDER_WAY: Final = 16
+"""Copies that one node makes at a time: of 10,000 that are due the others wait."""
+MOST_MOVES: Final = 500
+"""In one plan."""
+_SEGMENTS_PER_STEP: Final = 256
+
+
+class Presence:
+    """Since when each node is alive, or is not, as one leader of the service has seen it: a new one begins anew."""
+
+    __slots__ = ("_after_ms", "_seen")
+
+    def __init__(self, after_ms: int, nodes: Iterable[Node], now_ms: int) -> None:
+        self._after_ms = after_ms
+        self._seen: dict[int, tuple[bool, int]] = {}
+        for node in nodes:
+            self.node_changed(node, now_ms)
+
+    def node_changed(self, node: Node, now_ms: int) -> None:
+        known = self._seen.get(node.node_id)
+        if known is None or known[0] is not node.is_alive:
+            self._seen[node.node_id] = node.is_alive, now_ms
+
+    def away(self, now_ms: int) -> frozenset[int]:
+        """Not alive for so long that others take their place."""
+        return self._lasting(now_ms, is_alive=False)
+
+    def steady(self, now_ms: int) -> frozenset[int]:
+        """Alive for as long."""
+        return self._lasting(now_ms, is_alive=True)
+
+    def _lasting(self, now_ms: int, *, is_alive: bool) -> frozenset[int]:
+        return frozenset(
+            node_id
+            for node_id, (was_alive, since_ms) in self._seen.items()
+            if was_alive is is_alive and now_ms - since_ms >= self._after_ms
+        )
+
+
+@dataclass(slots=True)
+class Plan:
+    moves: list[ReplicaMove] = field(default_factory=list)
+    waiting: int = 0
+    """Copies that are due and have to wait for others to be made, or for a node that can take them."""
+    is_bounded: bool = False
+    """Some of them wait for others to be made alone."""
+
+
+@dataclass(slots=True)
+class _Nodes:
+    """What placement needs of them."""
+
+    by_id: dict[int, Node]
+    away: Set[int]
+    steady: Set[int]
+    under_way: dict[int, int]
+    is_bounded: bool = False
+
+    def is_alive(self, node_id: int) -> bool:
+        node = self.by_id.get(node_id)
+        return node is not None and node.is_alive
+
+    def is_gone(self, node_id: int) -> bool:
+        return node_id in self.away or node_id not in self.by_id
+
+    def next_for(self, segment: Segment, holders: Set[int], taken: Set[int]) -> int | None:
+        """A living node with room that is none of `taken`: where no holder's rack is, and with the least to do."""
+        wrong = {report.node_id for report in segment.handed.reports}
+        racks = {self.by_id[node_id].rack for node_id in holders if node_id in self.by_id}
+        able = [
+            node
+            for node in self.by_id.values()
+            if node.is_alive and node.has_room and node.node_id not in taken and node.node_id not in wrong
+        ]
+        free = [node for node in able if self.under_way.get(node.node_id, 0) < MOST_UNDER_WAY]
+        if not free:
+            self.is_bounded |= bool(able)
+            return None
+
+        def weight(node: Node) -> tuple[bool, int, int]:
+            is_near = node.rack is not None and node.rack in racks
+            return is_near, self.under_way.get(node.node_id, 0), node.node_id
+
+        chosen = min(free, key=weight).node_id
+        self.under_way[chosen] = self.under_way.get(chosen, 0) + 1
+        return chosen
+
+
+def plan_moves(snapshot: Snapshot, away: Set[int], steady: Set[int]) -> Generator[None, None, Plan]:
+    """In steps: other things may be done between two of them. Returns the plan with the last one."""
+    topics = {topic.topic_id: topic for topic in snapshot.topics}
+    nodes = _Nodes({node.node_id: node for node in snapshot.nodes}, away, steady, {})
+    due: list[tuple[Topic, Segment]] = []
+    number = 0
+    for shard in snapshot.shards:
+        topic = topics[shard.key.topic_id]
+        for segment in shard.segments:
+            number += 1
+            if number % _SEGMENTS_PER_STEP == 0:
+                yield
+            for node_id in _making(segment):
+                nodes.under_way[node_id] = nodes.under_way.get(node_id, 0) + 1
+            if _is_due(topic, segment, nodes):
+                due.append((topic, segment))
+    plan = Plan()
+    due.sort(key=lambda one: len(one[1].local_nodes or one[1].isr))  # stable: the thinnest first, else in their order
+    for number, (topic, segment) in enumerate(due, 1):
+        if number % _SEGMENTS_PER_STEP == 0:
+            yield
+        if len(plan.moves) == MOST_MOVES:
+            plan.waiting += len(due) - number + 1
+            break
+        move = (_move_sealed if segment.state is SegmentState.SEALED else _move_active)(topic, segment, nodes, plan)
+        if move is not None:
+            plan.moves.append(move)
+    plan.is_bounded = nodes.is_bounded or len(plan.moves) == MOST_MOVES
+    return plan
+
+
+def is_kept_by_copies(segment: Segment) -> bool:
+    """Whether the copies of nodes are all there is of a sealed segment."""
+    return (
+        segment.state is SegmentState.SEALED
+        and segment.remote.state is not RemoteState.COMPLETE
+        and segment.end_offset != segment.base_offset
+    )
+
+
+def _making(segment: Segment) -> Iterator[int]:
+    """Who makes a copy of it now, or will."""
+    if segment.state is SegmentState.ACTIVE:
+        yield from (node_id for node_id in segment.replicas if node_id not in segment.isr)
+    elif is_kept_by_copies(segment):
+        yield from (node_id for node_id in segment.replicas if node_id not in segment.local_nodes)
+
+
+def _is_due(topic: Topic, segment: Segment, nodes: _Nodes) -> bool:
+    wanted = topic.replication_factor
+    if segment.state is SegmentState.ACTIVE:
+        is_led = segment.leader is not None and not segment.is_fenced and nodes.is_alive(segment.leader)
+        return is_led and (len(segment.replicas) < wanted or any(map(nodes.is_gone, segment.replicas)))
+    if not is_kept_by_copies(segment):
+        return False
+    is_usual = len(segment.replicas) == wanted == len(segment.local_nodes)
+    return not is_usual or any(map(nodes.is_gone, segment.local_nodes))
+
+
+def _move_sealed(topic: Topic, segment: Segment, nodes: _Nodes, plan: Plan) -> ReplicaMove | None:
+    assert segment.seal is not None
+    wanted, replicas, holders = topic.replication_factor, segment.replicas, segment.local_nodes
+    provers = segment.seal.replicas
+    coming = [node_id for node_id in replicas if node_id not in holders and not nodes.is_gone(node_id)]
+    never_came = {node_id for node_id in replicas if node_id not in holders and nodes.is_gone(node_id)}
+    dropped = {node_id for node_id in never_came if node_id not in provers}
+    present = [node_id for node_id in holders if not nodes.is_gone(node_id)]
+    steady = [node_id for node_id in holders if node_id in nodes.steady]
+    lacking = wanted - len(present) - len(coming)
+    added: list[int] = []
+    if lacking > 0 and any(map(nodes.is_alive, holders)):
+        for _ in range(lacking):
+            node_id = nodes.next_for(segment, {*present, *coming, *added}, {*replicas, *holders, *added})
+            if node_id is None:
+                plan.waiting += lacking - len(added)
+                break
+            added.append(node_id)
+    elif lacking < 0:
+        spare = [node_id for node_id in reversed(replicas) if node_id not in provers and node_id not in dropped]
+        spare.sort(key=lambda node_id: node_id in holders)  # first those that are not made yet
+        for node_id in spare:
+            rest = [holder for holder in steady if holder != node_id]
+            if len(rest) >= wanted:
+                dropped.add(node_id)
+                steady = rest
+    if not added and not dropped:
+        return None
+    return ReplicaMove(segment.key, replicas, tuple(added), tuple(n for n in replicas if n in dropped))
+
+
+def _move_active(topic: Topic, segment: Segment, nodes: _Nodes, plan: Plan) -> ReplicaMove | None:
+    wanted, replicas = topic.replication_factor, segment.replicas
+    doubted = {doubt.node_id for doubt in segment.handed.doubts}
+    dropped: list[int] = []
+    if is_quorum(topic.settings):
+        # What most of them hold counts: one more at a time, and only once the leader knows of all that there are.
+        lacking = min(1, wanted - len(replicas)) if {*replicas} == {*segment.isr} else 0
+    else:
+        gone = [node_id for node_id in replicas if nodes.is_gone(node_id)]
+        lacking = wanted - len(replicas) + len(gone)
+        dropped = [node_id for node_id in gone if node_id not in segment.isr and node_id not in doubted]
+    added: list[int] = []
+    for _ in range(lacking):
+        node_id = nodes.next_for(segment, {*replicas, *added} - {*dropped}, {*replicas, *added})
+        if node_id is None:
+            plan.waiting += lacking - len(added)
+            break
+        added.append(node_id)
+    if not added:
+        return None
+    return ReplicaMove(segment.key, replicas, tuple(added), tuple(dropped[: len(added)]))

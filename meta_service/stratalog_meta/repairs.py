@@ -1,0 +1,123 @@
+"""Has copies that are missing made again, and lets go of those that are too many: the shell around `copy_repair`.
+
+Lives on the service's event loop, as one task beside the leases. A look reads what is durable, plans in slices of the
+loop, and asks the table; what does not come of it the next look sees. So a look that fails, or a leader that goes,
+costs nothing but time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from stratalog.machines.copy_repair import Plan, Presence, plan_moves
+from stratalog.machines.shard_table import ShardTable
+from stratalog.model.commands import MoveReplicas
+from stratalog.model.errors import StratalogError
+from stratalog.model.metadata import ChangeSet, Node, NodeChanged, SegmentChanged, Snapshot
+from stratalog.telemetry.logs import logger
+from stratalog_meta.stats import RepairStats
+from stratalog_meta.writer import TableWriter
+
+_log = logger(__name__)
+
+_LOOKS_PER_TIME: Final = 8
+_MOST_BETWEEN_S: Final = 5.0
+_BUSY_S: Final = 0.5
+"""To the next look while copies are due: what a node has made leaves room for the next."""
+_SHARE: Final = 20
+"""A look is followed by a pause of so many times what it took."""
+
+
+class CopyRepairs:
+    def __init__(
+        self,
+        replace_after_ms: int,
+        nodes: Iterable[Node],
+        monotonic_ms: Callable[[], int],
+        writer: TableWriter,
+        stats: RepairStats,
+    ) -> None:
+        """`nodes` are what is durable now; what changes from here on is told by `follow`."""
+        self._monotonic_ms = monotonic_ms
+        self._presence = Presence(replace_after_ms, nodes, monotonic_ms())
+        self._between_s = min(replace_after_ms / 1_000 / _LOOKS_PER_TIME, _MOST_BETWEEN_S)
+        self._writer = writer
+        self._stats = stats
+        self._is_due = True
+        self._seen: tuple[frozenset[int], frozenset[int]] | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="meta-repairs")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def follow(self, change_set: ChangeSet) -> None:
+        """A durable change."""
+        for change in change_set.changes:
+            if isinstance(change, NodeChanged):
+                self._presence.node_changed(change.node, self._monotonic_ms())
+                self._is_due = True
+            elif isinstance(change, SegmentChanged):
+                self._is_due = True
+
+    def read_anew(self) -> None:
+        """Changes were not told one by one."""
+        self._is_due = True
+        self._seen = None
+
+    async def _run(self) -> None:
+        pause_s = self._between_s
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = self._between_s
+            began_ms = self._monotonic_ms()
+            try:
+                if await self._look():
+                    pause_s = min(pause_s, _BUSY_S)
+            except StratalogError as error:
+                self._is_due = True
+                _log.debug("copies_not_looked_at", error=str(error))
+            except Exception:  # a fault in one look must not leave copies missing for good (F48)
+                self._is_due = True
+                _log.exception("copies_look_failed")
+            pause_s = max(pause_s, _SHARE * (self._monotonic_ms() - began_ms) / 1_000)
+
+    async def _look(self) -> bool:
+        """Whether the next one should come soon."""
+        now_ms = self._monotonic_ms()
+        seen = self._presence.away(now_ms), self._presence.steady(now_ms)
+        if not self._is_due and seen == self._seen:
+            return False
+        self._is_due, is_anew = False, self._seen is None
+        self._seen = seen
+        snapshot = await self._writer.read(ShardTable.snapshot)
+        if is_anew:
+            for node in snapshot.nodes:
+                self._presence.node_changed(node, now_ms)
+        if len(snapshot.nodes) < 2:
+            return False
+        plan = await self._plan(snapshot, *seen)
+        self._stats.copies_waiting = plan.waiting
+        if plan.moves:
+            await self._writer.submit(MoveReplicas(tuple(plan.moves)))
+            added, dropped = sum(len(move.added) for move in plan.moves), sum(len(move.dropped) for move in plan.moves)
+            self._stats.copies_asked += added
+            self._stats.copies_dropped += dropped
+            _log.info("replicas_moved", segments=len(plan.moves), added=added, dropped=dropped, waiting=plan.waiting)
+        return bool(plan.moves) or plan.is_bounded
+
+    async def _plan(self, snapshot: Snapshot, away: frozenset[int], steady: frozenset[int]) -> Plan:
+        steps = plan_moves(snapshot, away, steady)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                plan: Plan = done.value
+                return plan
+            await asyncio.sleep(0)

@@ -1,0 +1,218 @@
+"""Copies of sealed segments that are too few are made again on another node, or by the node that lost its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stratalog.machines.copy_repair import plan_moves
+from stratalog.machines.follower_events import FollowerLife
+from stratalog.model.commands import MoveReplicas
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog_node.disk.files import SegmentFile
+from stratalog_node.node import wall_ms
+from stratalog_node.replication import following
+from stratalog_node.shards.sealed import SealedCopy
+from support.node_cluster import NodeCluster
+from support.waiting import eventually
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        yield cluster
+
+
+async def repair(cluster: NodeCluster, away: tuple[int, ...] = (), steady: tuple[int, ...] = ()) -> None:
+    """As the meta service does after a while."""
+    snapshot = await cluster.meta.service.snapshot()
+    steps = plan_moves(snapshot, frozenset(away), frozenset(steady))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            await cluster.meta.service.perform(MoveReplicas(tuple(done.value.moves)))
+            return
+
+
+async def rolled(cluster: NodeCluster, key: ShardKey, *values: bytes) -> None:
+    for value in values:
+        await cluster.append(key, value)
+    epoch = (await cluster.leads_again(key)).epoch
+    (await cluster.leads_again(key)).ask_roll(wall_ms())
+    await cluster.is_sealed(key, epoch, copies=2)
+
+
+def holders(cluster: NodeCluster, key: ShardKey, at: int, epoch: int = 0) -> tuple[int, ...]:
+    return cluster.segments(key, at)[epoch].local_nodes
+
+
+def is_copy_of_shard(cluster: NodeCluster, node_id: int, segment: SegmentKey) -> bool:
+    shard = cluster.nodes[node_id].shards.get(segment.shard_key)
+    return shard is not None and isinstance(shard.copies.get(segment.epoch), SealedCopy)
+
+
+async def test_what_a_node_held_that_is_gone_is_copied_to_another_and_served_there(cluster: NodeCluster) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(replicas=2)
+    await rolled(cluster, key, b"one", b"two")
+    segment = cluster.segments(key)[0].key
+    await cluster.start(3)
+    await cluster.kill(2)
+    await cluster.lose(2)
+    await repair(cluster, away=(2,))
+    await eventually(lambda: holders(cluster, key, at=3) == (1, 2, 3))
+    await eventually(lambda: is_copy_of_shard(cluster, 3, segment))
+    layouts = [cluster.layout(node_id) for node_id in (1, 3)]
+    mine, theirs = [layout.segment(segment).read_bytes() for layout in layouts]
+    assert mine[-100:] == theirs[-100:] and len(mine) == len(theirs)
+    assert layouts[1].index(segment).exists(), "a copy that is sealed has its index block"
+    shard = cluster.nodes[3].shards.get(key)
+    assert shard is not None and await shard.read(0, 1 << 20)
+    assert cluster.nodes[3].following.stats.catch_up_bytes > 0, "nobody's acknowledgement waits for it"
+
+
+async def test_a_copy_in_the_place_of_one_that_is_back_goes_and_its_files_with_it(cluster: NodeCluster) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(replicas=2)
+    await rolled(cluster, key, b"one")
+    segment = cluster.segments(key)[0].key
+    await cluster.start(3)
+    await cluster.lose(2)
+    await repair(cluster, away=(2,))
+    await eventually(lambda: is_copy_of_shard(cluster, 3, segment))
+    await cluster.hear(2)
+    await repair(cluster, steady=(1, 2, 3))
+    path = cluster.layout(3).segment(segment)
+    await eventually(lambda: not path.exists() and not is_copy_of_shard(cluster, 3, segment))
+    assert not cluster.layout(3).index(segment).exists()
+    assert holders(cluster, key, at=1) == (1, 2)
+
+
+async def test_a_copy_that_goes_while_its_node_is_down_goes_at_its_next_start(cluster: NodeCluster) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(replicas=2)
+    await rolled(cluster, key, b"one")
+    segment = cluster.segments(key)[0].key
+    await cluster.start(3)
+    await cluster.lose(2)
+    await repair(cluster, away=(2,))
+    await eventually(lambda: is_copy_of_shard(cluster, 3, segment))
+    await cluster.stop(3)
+    await cluster.hear(2)
+    await repair(cluster, steady=(1, 2, 3))
+    await cluster.start(3)
+    await eventually(lambda: not cluster.layout(3).segment(segment).exists())
+
+
+async def test_a_node_whose_file_is_gone_says_so_and_copies_it_again(cluster: NodeCluster) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(replicas=2)
+    await rolled(cluster, key, b"one")
+    segment = cluster.segments(key)[0].key
+    await cluster.stop(2)
+    cluster.layout(2).segment(segment).unlink()
+    await cluster.start(2)
+    await cluster.nodes[2].lost_copies.look()
+    assert cluster.nodes[2].following.stats.lost_copies == 1
+    await eventually(lambda: is_copy_of_shard(cluster, 2, segment) and holders(cluster, key, at=2) == (1, 2))
+    assert cluster.layout(2).segment(segment).exists()
+
+
+async def test_a_copy_that_goes_bad_while_it_is_made_is_begun_anew(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_ANEW_S", 0.01)
+    await cluster.start(1, 2)
+    key = await cluster.shard(replicas=2)
+    await rolled(cluster, key, b"one")
+    segment = cluster.segments(key)[0].key
+    await cluster.start(3)
+    await cluster.lose(2)
+    proven = following.ReplicaCopy.prove
+    damaged: list[SegmentKey] = []
+
+    def prove(copy: following.ReplicaCopy) -> object:
+        if not damaged and copy.key == segment:
+            damaged.append(segment)
+            path = copy.file.path
+            path.write_bytes(path.read_bytes()[:-1] + b"!")
+        return proven(copy)
+
+    monkeypatch.setattr(following.ReplicaCopy, "prove", prove)
+    await repair(cluster, away=(2,))
+    await eventually(lambda: is_copy_of_shard(cluster, 3, segment))
+    assert damaged and cluster.nodes[3].following.stats.faulty_copies == 0
+
+
+async def test_an_active_segment_with_too_few_replicas_is_filled_where_it_is(cluster: NodeCluster) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(replicas=2)
+    leader = cluster.leader(key)
+    other = 3 - leader
+    await cluster.append(key, b"zero")
+    await cluster.kill(other)
+    await cluster.lose(other)
+    await cluster.append(key, b"one")
+    shard = await cluster.leads_again(key)
+    shard.ask_roll(wall_ms())
+    await eventually(lambda: cluster.segments(key)[-1].epoch == 1 and cluster.segments(key)[-1].replicas == (leader,))
+    await cluster.append(key, b"two")
+    await cluster.start(3)
+    await repair(cluster)
+    await eventually(lambda: set(cluster.segments(key)[-1].isr) == {leader, 3})
+    assert cluster.segments(key)[-1].epoch == 1, "not at the next roll"
+    await cluster.append(key, b"three")
+    replica = cluster.replica(3, key, 1)
+    assert replica is not None and replica.copy.end_offset == 4
+    shard.ask_roll(wall_ms())
+    assert set((await cluster.is_sealed(key, 1, copies=2)).local_nodes) == {leader, 3}
+
+
+# Starts -------------------------------------------------------------------------------------------------------------
+async def test_a_start_reads_of_a_followed_copy_what_came_after_its_checkpoint(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(replicas=2)
+    other = 3 - cluster.leader(key)
+    for _ in range(20):
+        await cluster.append(key, bytes(200_000))
+    await cluster.stop(other)
+    read = SegmentFile.read
+    sizes: list[int] = []
+
+    def counted(file: SegmentFile, position: int, size: int) -> object:
+        if str(cluster.root / str(other)) in str(file.path):
+            sizes.append(size)
+        return read(file, position, size)
+
+    monkeypatch.setattr(SegmentFile, "read", counted)
+    await cluster.start(other)
+    await eventually(lambda: cluster.replica(other, key) is not None)
+    replica = cluster.replica(other, key)
+    assert replica is not None and replica.copy.end_offset == 20
+    assert sum(sizes) < 500_000, "of four megabytes"
+    await cluster.append(key, b"more")
+    (await cluster.leads_again(key)).ask_roll(wall_ms())
+    await cluster.is_sealed(key, copies=2)
+
+
+async def test_a_copy_that_is_shorter_than_its_checkpoint_is_no_whole_voice(cluster: NodeCluster) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(replicas=2)
+    other = 3 - cluster.leader(key)
+    for number in range(4):
+        await cluster.append(key, b"%d" % number)
+    segment = cluster.segments(key)[0].key
+    await cluster.stop(other)
+    path = cluster.layout(other).segment(segment)
+    path.write_bytes(path.read_bytes()[:-50])
+    await cluster.start(other)
+    await eventually(lambda: cluster.replica(other, key) is not None)
+    replica = cluster.replica(other, key)
+    assert replica is not None and not replica.follower._is_tail_whole
+    await eventually(lambda: replica.copy.end_offset == 4)
+    assert replica.follower.life is FollowerLife.FOLLOWING
