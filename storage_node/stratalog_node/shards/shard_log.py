@@ -162,7 +162,7 @@ class ShardLog(Ranged):
 
     @property
     def end_offset(self) -> int:
-        return self.chain.end_offset
+        return max(self.high_watermark, self.chain.end_offset)
 
     @property
     def epoch(self) -> int:
