@@ -32,6 +32,7 @@ _LOG_APPEND_TIME = 0x08
 _HEADER = struct.Struct(">qiixIhiqqqhii")
 _PREFIX = struct.Struct(">qii")
 _LENGTH = struct.Struct(">i")
+_OFFSET_AND_EPOCH = struct.Struct(">q4xi")
 _CRC_AND_ATTRIBUTES = struct.Struct(">Ih")
 _MAX_TIMESTAMP = struct.Struct(">q")
 _new_header = tuple.__new__
@@ -50,6 +51,12 @@ def parse_header(buf: Buffer, position: int = 0) -> BatchHeader:
         BatchHeader,
         (base, length + 12, epoch, crc, attributes, delta, base_ts, max_ts, producer, producer_epoch, sequence, count),
     )
+
+
+def offset_and_epoch(buf: Buffer) -> tuple[int, int]:
+    """Of the batch at the front, unchecked: where in the log it says that it belongs. Raises: struct.error."""
+    base_offset, epoch = _OFFSET_AND_EPOCH.unpack_from(buf)
+    return base_offset, epoch
 
 
 def check_batch(view: Buffer, *, source: str, position: int = 0) -> BatchHeader:

@@ -93,7 +93,7 @@ class OpeningFailed:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SegmentHeard:
     """News for the leader of one segment that is not sealed yet: a late flush, a follower, the meta service."""
 

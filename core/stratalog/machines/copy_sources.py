@@ -13,12 +13,11 @@ def sources_of(record: SegmentNamed, node_id: int, promised_fence: int) -> tuple
     the source: what is not here is made here."""
     if record.end_offset is None:
         # Asking the leader is a promise to it: only the record's, and only where no fence was seen.
-        is_led = record.leader is not None and not record.fence and not promised_fence
-        named: tuple[int | None, ...] = (record.leader,) if is_led else ()
-    elif record.source is not None:
-        named = (record.source, *record.proven)
-    else:
-        named = (record.leader, *record.proven)
+        leader = record.leader
+        is_led = leader is not None and not record.fence and not promised_fence
+        return (leader,) if is_led and leader is not None and leader != node_id else ()
+    first = record.leader if record.source is None else record.source
+    named = (first, *record.proven)
     return tuple(dict.fromkeys(node for node in named if node is not None and node != node_id))
 
 

@@ -31,8 +31,16 @@ class SegmentName(NamedTuple):
     epoch: int
 
 
+def segment_name(of: tuple[UUID, int, int]) -> SegmentName:
+    """The same, three times as fast."""
+    return _new_name(SegmentName, of)
+
+
+_new_name = tuple.__new__
+
+
 # Events ---------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SegmentWanted:
     """Ask for it at this offset: everything below is here."""
 
@@ -48,7 +56,7 @@ class SegmentUnwanted:
     name: SegmentName
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RoundAnswered:
     """`told`: those of which something came, with the bytes; `refused`: those that the peer gives nothing of."""
 
@@ -71,7 +79,7 @@ RoundsEvent: TypeAlias = SegmentWanted | SegmentUnwanted | RoundAnswered | Sessi
 
 
 # Effect ---------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SendRound:
     """Answer: `RoundAnswered`, or `SessionLost`."""
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from stratalog.model.ids import SegmentKey
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CheckedRange:
     """Whole batches that a peer sent, back to back from `base_offset` on, all of one epoch, each CRC checked. `payload`
     belongs to the shell and is never looked at."""
@@ -67,7 +67,7 @@ class SegmentGone:
     """Deleted, with its topic or by retention."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RangeArrived:
     """A peer answered. `found` is None when it has nothing more at present."""
 
@@ -189,7 +189,7 @@ FollowerEvent: TypeAlias = (
 
 
 # Effects: what the shell must do, in this order -----------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask:
     """From now on ask this node, at this offset: which says that everything below is here (contract, section 3)."""
 
@@ -204,7 +204,7 @@ class AskNobody:
     """For now. What is asked already may still be answered."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AppendRange:
     """Write it at the end of the file. Answer at once: `RangeAppended` or `AppendFailed`."""
 

@@ -136,7 +136,7 @@ class OpeningConfirmed:
     """As it was opened. None: as it was prepared."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FollowerFetched:
     """A follower asked for `offset`: it holds everything below, in this life."""
 

@@ -151,6 +151,9 @@ class ShardChain:
     # What happens -------------------------------------------------------------------------------------------------
     def step(self, event: ChainEvent, now_ms: int) -> _Effects:
         match event:
+            case SegmentHeard(epoch, news):  # what followers confirm comes as often as batches do
+                leader = self._leader_of(epoch)
+                return self._follow(leader, leader.step(news, now_ms), now_ms) if leader is not None else []
             case BatchesReceived():
                 active = self.active
                 if active is None or self.life is not Life.SERVING:
@@ -178,9 +181,6 @@ class ShardChain:
                 return self._opened(now_ms)
             case OpeningFailed(why, message):
                 return self._opening_failed(why, message, now_ms)
-            case SegmentHeard(epoch, news):
-                leader = self._leader_of(epoch)
-                return self._follow(leader, leader.step(news, now_ms), now_ms) if leader is not None else []
             case RollAsked() | TimePassed():
                 late = self._tell_led(LagChecked(event.steady_ms), now_ms) if isinstance(event, TimePassed) else []
                 if self.active is None or self.life is not Life.SERVING:

@@ -13,7 +13,7 @@ from typing import Any
 
 from stratalog.formats.checkpoint import Checkpoint
 from stratalog.kafka.replica_fetch import SegmentAnswer
-from stratalog.machines.fetch_rounds import SegmentName
+from stratalog.machines.fetch_rounds import SegmentName, segment_name
 from stratalog.machines.follower_events import Ask, FollowerLife, RangeRefused, Refusal, SegmentGone
 from stratalog.machines.segment_follower import SegmentFollower
 from stratalog.machines.token_bucket import TokenBucket
@@ -313,11 +313,13 @@ class Following:
         self._ask(name, ask)
 
     def _ask(self, name: SegmentName, ask: Ask | None) -> None:
-        before = self._asked.pop(name, None)
+        before = self._asked.get(name)
         if before is not None and (ask is None or ask.node_id != before):
+            del self._asked[name]
             self._peers[before].unwant(name)
         if ask is not None:
-            self._asked[name] = ask.node_id
+            if ask.node_id != before:
+                self._asked[name] = ask.node_id
             self._peer(ask.node_id).want(name, ask.offset, is_throttled=ask.is_throttled)
 
     def _peer(self, node_id: int) -> Peer:
@@ -341,7 +343,7 @@ class Following:
         return (node.host, node.port) if node is not None else None
 
     def _take(self, node_id: int, answer: SegmentAnswer[memoryview]) -> int:
-        replica = self.replicas.get(SegmentName(*answer[:3]))
+        replica = self.replicas.get(segment_name(answer[:3]))
         if replica is None:
             return 0
         before = replica.copy.scan.position

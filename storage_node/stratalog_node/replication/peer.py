@@ -33,6 +33,7 @@ from stratalog.machines.fetch_rounds import (
     SegmentWanted,
     SessionLost,
     TurnEnded,
+    segment_name,
 )
 from stratalog.machines.token_bucket import TokenBucket
 from stratalog.telemetry.logs import logger
@@ -96,6 +97,8 @@ class Peer:
         self._correlation_id = 0
         self._sent: deque[tuple[int, int]] = deque()
         """Correlation id and time of each round that is not answered."""
+        self._heard_ms = 0
+        """When the last answer came."""
         self._first_of_session = 0
         self._most_named = 0
         """Segments that this connection's peer may name."""
@@ -159,10 +162,21 @@ class Peer:
             self._loop.call_later(_CATCH_UP_S, self.soon)
 
     def _await_answer(self) -> None:
-        if self._deadline is None and self._protocol is not None:
-            patience_s = _MAX_WAIT_MS / 1000 + _ANSWER_S
-            reason = f"no answer within {patience_s} s"
-            self._deadline = self._loop.call_later(patience_s, self._protocol.close, reason)
+        """One timer looks now and then: to set it anew with each round costs as much as the round's bookkeeping."""
+        if self._deadline is None and self._sent:
+            waits_since_ms = max(self._sent[0][1], self._heard_ms)
+            left_s = _MAX_WAIT_MS / 1000 + _ANSWER_S - (self._steady_ms() - waits_since_ms) / 1000
+            self._deadline = self._loop.call_later(max(left_s, 0.001), self._look_for_answer)
+
+    def _look_for_answer(self) -> None:
+        self._deadline = None
+        if self._protocol is None or not self._sent:
+            return
+        patience_s = _MAX_WAIT_MS / 1000 + _ANSWER_S
+        if self._steady_ms() - max(self._sent[0][1], self._heard_ms) >= patience_s * 1000:
+            self._protocol.close(f"no answer within {patience_s} s")
+        else:
+            self._await_answer()
 
     # The connection -------------------------------------------------------------------------------------------------
     async def _stay_connected(self) -> None:
@@ -252,7 +266,7 @@ class Peer:
         if not self._sent or self._sent[0][0] != correlation_id:
             raise MalformedFrame("an answer to no round, or not in the order of the rounds")
         _, sent_ms = self._sent.popleft()
-        self._end_patience()
+        self._heard_ms = self._steady_ms()
         if correlation_id < self._first_of_session:
             return  # of the session that is over
         if answer.error_code in _SESSION_ENDED:
@@ -267,9 +281,7 @@ class Peer:
         self._rounds_answered += 1
         self._is_reached()
         used_bytes, is_refused = self._take_all(answer)
-        if self._rounds.in_flight:
-            self._await_answer()
-        is_early = self._steady_ms() - sent_ms < _MAX_WAIT_MS // 2
+        is_early = self._heard_ms - sent_ms < _MAX_WAIT_MS // 2
         if used_bytes or is_refused or self._rounds.in_flight or not is_early:
             self._vain = 0
             self.soon()
@@ -280,7 +292,7 @@ class Peer:
         """Returns: how many bytes were of use, and whether something that is wanted was refused."""
         told, refused = [], []
         for segment in answer.segments:
-            name = SegmentName(*segment[:3])
+            name = segment_name(segment[:3])
             if segment.error_code:
                 refused.append(name)
             elif segment.records_bytes:

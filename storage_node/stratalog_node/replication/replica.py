@@ -11,7 +11,7 @@ from typing import Any, Protocol, assert_never
 
 from stratalog.formats.batch_scan import check_batches
 from stratalog.formats.checkpoint import Checkpoint
-from stratalog.formats.record_batch import parse_header
+from stratalog.formats.record_batch import offset_and_epoch, parse_header
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import SegmentAnswer
 from stratalog.machines.copy_sources import fills_it
@@ -165,8 +165,8 @@ class Replica:
             return
         (data,) = answer.records
         base_offset = self.follower.end_offset
-        first = parse_header(data)
-        if (first.base_offset, first.epoch) != (base_offset, self.name.epoch):
+        if offset_and_epoch(data) != (base_offset, self.name.epoch):
+            first = parse_header(data)
             stray = CheckedRange(first.epoch, first.base_offset, first.end_offset, len(data), None)
             self.hear(RangeArrived(node_id, stray, answer.high_watermark))  # which takes nothing of it
             return

@@ -34,7 +34,7 @@ from stratalog_node.shards.new_segment import identity_of
 log = logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CheckedBatches:
     """What `CheckedRange.payload` is here: batches in a buffer that is good until the step ends, and what they say."""
 

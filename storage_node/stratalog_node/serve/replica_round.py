@@ -111,7 +111,8 @@ class ReplicaRound(Answer):
             self._reads.append(read)
             left -= read.size_bytes
             answers.append(session.answer(name, found, read.buffers, read.size_bytes))
-        asked.put_back(postponed)
+        if postponed:
+            asked.put_back(postponed)
         if answers:
             self.finish(answers)
         elif slow is not None:

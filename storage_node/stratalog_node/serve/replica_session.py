@@ -11,7 +11,7 @@ from typing import NamedTuple
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAnswer
 from stratalog.machines.chain_events import SegmentHeard
-from stratalog.machines.fetch_rounds import SegmentName
+from stratalog.machines.fetch_rounds import SegmentName, segment_name
 from stratalog.machines.fetch_session import FetchSession, SessionFault
 from stratalog.machines.leader_events import FollowerFetched
 from stratalog.model.ids import ShardKey
@@ -50,7 +50,7 @@ class ReplicaSession:
 
     def take(self, request: ReplicaFetch) -> SessionFault | None:
         """A round came: what it names is confirmed up to there, and will be looked at."""
-        asks = [(SegmentName(ask.topic_id, ask.shard, ask.epoch), ask.fetch_offset) for ask in request.asks]
+        asks = [(segment_name(ask[:3]), ask.fetch_offset) for ask in request.asks]
         before = set(self.asked.names()) if request.forgotten else set()
         fault = self.asked.take(request.session_id, request.session_epoch, asks, request.forgotten)
         if fault is not None:
@@ -59,16 +59,21 @@ class ReplicaSession:
             self._leave(name)
             self._owed.pop(name, None)
         for name, offset in asks:
-            shard = self._shards.get(ShardKey(name.topic_id, name.shard))
-            if shard is not None:
-                self._wait_at(shard, name)
-                self._confirm(shard, name, offset)
+            shard, grows = self._waits_at.get(name, (None, None))
+            if shard is not None and grows is not None and self._is_led(shard, grows):
+                self._confirm(shard, grows, offset)
+            elif (found := self._shards.get(ShardKey(name.topic_id, name.shard))) is not None:
+                self._wait_at(found, name)
+                grows = unsealed_of_epoch(found, name.epoch)
+                if grows is not None and not self._why_not(found, name):
+                    self._confirm(found, grows, offset)
         return None
 
+    def _is_led(self, shard: ShardLog, grows: ActiveSegment) -> bool:
+        """The common case, which needs no look at the metadata: this node writes it, for this follower too."""
+        return grows is shard.active and shard.is_leader and self.life.node_id in grows.leader.replicas
+
     def _wait_at(self, shard: ShardLog, name: SegmentName) -> None:
-        at, grows = self._waits_at.get(name, (None, None))
-        if at is shard and grows is not None and grows is unsealed_of_epoch(shard, name.epoch):
-            return
         self._leave(name)  # the shard, or where it grows, may be another now
         self._waits_at[name] = shard, None
         self._names.setdefault(shard, set()).add(name)
@@ -96,24 +101,23 @@ class ReplicaSession:
         for name in list(self._waits_at):
             self._leave(name)
 
-    def _confirm(self, shard: ShardLog, name: SegmentName, offset: int) -> None:
-        unsealed = unsealed_of_epoch(shard, name.epoch)
-        if unsealed is None or self._why_not(shard, name):
-            return
-        if unsealed.key.base_offset <= offset <= unsealed.leader.end_offset:
-            shard.tell(SegmentHeard(name.epoch, FollowerFetched(self.life.node_id, offset, self.life.epoch)))
+    def _confirm(self, shard: ShardLog, grows: ActiveSegment, offset: int) -> None:
+        if grows.key.base_offset <= offset <= grows.leader.end_offset:
+            life = self.life
+            shard.tell(SegmentHeard(grows.key.epoch, FollowerFetched(life.node_id, offset, life.epoch)))
 
     # What moved -----------------------------------------------------------------------------------------------------
     def grew(self, active: ActiveSegment) -> None:
         key = active.key
-        if self.asked.moved(SegmentName(key.topic_id, key.shard, key.epoch)):
+        if self.asked.moved(segment_name((key.topic_id, key.shard, key.epoch))):
             self._moved()
 
     def wake(self, shard: ShardLog) -> None:
         """The high watermark alone is told with what comes next; that nothing comes any more must be told at once."""
         if shard.is_leader and shard.stop is None:
             for name in self._names.get(shard, ()):
-                self._join(shard, name)  # its first batch makes its file
+                if self._waits_at[name][1] is not shard.active:
+                    self._join(shard, name)  # its first batch makes its file
             return
         if [name for name in self._names.get(shard, ()) if self.asked.moved(name)]:
             self._moved()
@@ -122,9 +126,16 @@ class ReplicaSession:
     def look(self, name: SegmentName) -> Found | SegmentAnswer[Piece] | None:
         """What there is of a segment, why it is not served, or None: nothing more."""
         offset = self.asked.offset_of(name)
-        shard = self._shards.get(ShardKey(name.topic_id, name.shard))
         if offset is None:
             return None
+        led, grows = self._waits_at.get(name, (None, None))
+        if led is not None and grows is not None and self._is_led(led, grows):
+            end_offset = grows.leader.end_offset
+            if offset == end_offset:
+                return None
+            if grows.key.base_offset <= offset < end_offset:
+                return Found(led, Place(grows, grows.size_bytes, end_offset, -1, False), offset)
+        shard = self._shards.get(ShardKey(name.topic_id, name.shard))
         if shard is None:
             return self._refuse(name, None, ErrorCode.UNKNOWN_TOPIC_ID)
         code = self._why_not(shard, name)
@@ -168,8 +179,8 @@ class ReplicaSession:
         """Those that moved since they were told; with nothing else to say, for a round that ends in vain."""
         found: list[SegmentAnswer[Piece]] = []
         for name, (told, end_offset) in list(self._owed.items()):
-            shard = self._shards.get(ShardKey(name.topic_id, name.shard))
-            if shard is None or name not in self._waits_at or told >= end_offset:
+            shard, _ = self._waits_at.get(name, (None, None))
+            if shard is None or told >= end_offset:
                 del self._owed[name]
             elif shard.high_watermark > told:
                 self._owed[name] = shard.high_watermark, end_offset
