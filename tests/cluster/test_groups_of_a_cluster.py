@@ -211,7 +211,8 @@ async def test_a_killed_coordinator_costs_its_groups_a_rediscovery_and_no_commit
         await asyncio.to_thread(member.leave)
     consuming.cancel()
     assert committed.came_again == [], "what was told as committed was read again"
-    listed = AdminClient({"bootstrap.servers": nodes[1].bootstrap}).list_consumer_groups().result(PATIENCE_S)
+    admin = AdminClient({"bootstrap.servers": nodes[1].bootstrap})
+    listed = admin.list_consumer_groups().result(PATIENCE_S)
     assert listed.errors == [], "who asks every node does not ask the one that is gone"
     assert {confluent, python, aio, static} <= {group.group_id for group in listed.valid}
     consumer = confluent_kafka.Consumer({"bootstrap.servers": nodes[1].bootstrap, "group.id": confluent})
