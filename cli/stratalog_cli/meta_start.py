@@ -6,10 +6,11 @@ as it listens: by leading, or by saying who leads.
 
 from __future__ import annotations
 
+import json
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from stratalog.model.errors import StratalogError
 from stratalog.settings.process import ProcessSettings
@@ -29,10 +30,14 @@ from stratalog_meta.leader import Candidacy, MetaInstance
 from stratalog_meta.stats import LifeStats, MetaStats, RepairStats
 from stratalog_meta.stores.etcd.address import EtcdAddress
 from stratalog_meta.stores.meta_store import MetaStore
+from stratalog_node.disk.files import write_durably
 from stratalog_node.open_files import OpenFiles
 
 if TYPE_CHECKING:
     from stratalog_meta.stores.etcd.access import EtcdAccess
+
+META_FILE: Final = "meta.json"
+"""Beside the store: tells that there was one, so that it is not made anew where somebody removed it."""
 
 log = logger(__name__)
 
@@ -95,11 +100,13 @@ class MetaProcess:
     async def _serve_directory(self, listen: str, data: Path) -> str:
         from stratalog_meta.stores.rocksdb import RocksStore
 
-        node_file = data / "node" / "node.json"
-        store = RocksStore(data / "meta", known_by=node_file if node_file.exists() else None)
-        service = self._service(store)
+        of_node, of_meta = data / "node" / "node.json", data / META_FILE
+        known_by = next((file for file in (of_node, of_meta) if file.exists()), None)
+        service = self._service(RocksStore(data / "meta", known_by=known_by))
         await service.start()
         self._running.push_async_callback(service.close)
+        if not of_meta.exists():
+            write_durably(of_meta, [json.dumps({"cluster_id": service.cluster_id}).encode() + b"\n"])
         return await self._listen(listen, service)
 
     async def _serve_etcd(self, listen: str, place: EtcdAddress, access: EtcdAccess | None) -> str:

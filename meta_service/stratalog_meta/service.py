@@ -20,6 +20,7 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
+from stratalog.telemetry.logs import logger
 from stratalog_meta.clocks import monotonic_ms
 from stratalog_meta.lives import LifeKeeper
 from stratalog_meta.recovery_news import RecoveryNews
@@ -30,6 +31,7 @@ from stratalog_meta.watch import MAX_CHANGES, ChangeHistory
 from stratalog_meta.writer import TableWriter
 
 R = TypeVar("R")
+_log = logger(__name__)
 FIRST_PRODUCER_ID = 1
 
 
@@ -81,6 +83,9 @@ class MetaService:
                 header = TableHeader(str(self._new_id()), 0, FIRST_PRODUCER_ID)
                 await self._store.write([[PutHeader(header)]])
                 table = ShardTable.empty(header)
+                _log.warning(
+                    "a new cluster: the store was empty", cluster_id=header.cluster_id, store=self._store.source
+                )
         except BaseException:
             await self._store.close()
             raise

@@ -53,8 +53,9 @@ def load_or_create(path: Path, node_id: int, cluster_id: str) -> NodeIdentity:
         )
     if identity.cluster_id != cluster_id:
         raise InvalidRequest(
-            f"{path} belongs to cluster {identity.cluster_id}, the metadata store is cluster {cluster_id}'s: put the "
-            "metadata (DIR/meta of --data DIR) of the first one back from a backup, or start on an empty --data DIR"
+            f"{path} belongs to cluster {identity.cluster_id}, the metadata store is cluster {cluster_id}'s: name "
+            "the meta service of the first one, put its metadata back from a backup (DIR/meta of --data DIR), or start "
+            "on an empty --data DIR"
         )
     if is_old:
         _write(path, identity)

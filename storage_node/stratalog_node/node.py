@@ -232,7 +232,9 @@ class StorageNode:
         return not self._is_disk_watched or self.local.space.has_room
 
     def _end_life(self, why: str) -> None:
-        self.why_over = why
+        if not self.is_over.is_set():
+            log.error("this process must stop", why=why)
+        self.why_over = self.why_over or why
         self.is_over.set()
 
     async def _open_shards(self, node_id: int, node_epoch: int, pool: BufferPool) -> None:
@@ -354,7 +356,14 @@ class StorageNode:
                     await asyncio.sleep(0)
         except NotFound:
             # History is gone: everything anew. Shards that vanished meanwhile are told by the diff of the load.
-            for _ in self.catalog.reload_in_steps(await self.meta.snapshot()):
+            snapshot = await self.meta.snapshot()
+            if snapshot.version < self.catalog.version:
+                self._end_life(
+                    f"the metadata went back from version {self.catalog.version} to {snapshot.version}: their store "
+                    "was put back from a copy. Nothing of that was taken over; see docs/meta.md, then start again"
+                )
+                raise Unavailable(self.why_over) from None
+            for _ in self.catalog.reload_in_steps(snapshot):
                 await asyncio.sleep(0)
         else:
             raise Unavailable("the watch ended")

@@ -70,7 +70,10 @@ class HttpMetaClient:
             raise Unavailable(f"GET {path}: the answer cannot be read ({error}): read again") from error
 
     async def read_cluster_id(self) -> str:
-        return (await self._read("/v1/cluster", wire.CLUSTER)).cluster_id
+        """Further requests are for that cluster alone: another's metadata under the same address raise Fenced."""
+        told = (await self._read("/v1/cluster", wire.CLUSTER)).cluster_id
+        self._transport.cluster_id = told
+        return told
 
     async def read_version(self) -> int:
         return (await self._read("/v1/cluster", wire.CLUSTER)).version

@@ -3,11 +3,13 @@
 A snapshot is a first line that counts what follows, then one record a line; a reader that does not get them all knows.
 A shard with many segments takes several lines, all but its last one say `more`.
 
-Cost: a line costs what its records cost (see `json_shape`), at most `RECORDS_PER_PIECE` of them and one.
+Cost: a line costs what its records cost (see `json_shape`), at most `RECORDS_PER_PIECE` of them and one, for the first
+of those who read it at about the same time. Memory: `MAX_ENCODED_BYTES` for all of them, and a piece for each.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -22,6 +24,7 @@ from stratalog.model.topic import Shard, Topic
 
 T = TypeVar("T")
 RECORDS_PER_PIECE: Final = 256
+MAX_ENCODED_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +54,39 @@ _TOPIC: Final[JsonShape[Topic]] = JsonShape(Topic)
 _SHARD: Final[JsonShape[ShardLine]] = JsonShape(ShardLine)
 
 
-def snapshot_pieces(snapshot: Snapshot) -> Iterator[bytes]:
+class EncodedShards:
+    """The lines of shards that snapshots have asked for last: those that are read side by side, at one version or at
+    several, encode what they have in common once."""
+
+    def __init__(self, max_bytes: int = MAX_ENCODED_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.size_bytes = 0
+        self.lines_encoded = 0
+        self._lines: OrderedDict[tuple[int, int], tuple[Shard, bytes]] = OrderedDict()
+        """By the record's identity, which holds while the record is held."""
+
+    def line(self, shard: Shard, start: int, end: int) -> bytes:
+        """Segments `[start, end)`; `end` follows from the shard and `start`."""
+        known = self._lines.get((id(shard), start))
+        if known is not None:
+            return known[1]
+        told = ShardLine(shard.key, shard.log_start_offset, shard.segments[start:end], end < len(shard.segments))
+        line = _SHARD.write(told)
+        self._lines[id(shard), start] = shard, line
+        self.lines_encoded += 1
+        self.size_bytes += len(line)
+        while self.size_bytes > self.max_bytes:
+            _, (_, dropped) = self._lines.popitem(last=False)
+            self.size_bytes -= len(dropped)
+        return line
+
+
+def snapshot_pieces(snapshot: Snapshot, encoded: EncodedShards | None = None) -> Iterator[bytes]:
     """The lines of a snapshot, some at a time: between two pieces the caller may let others run."""
+    encoded = encoded or EncodedShards()
     head = SnapshotHead(snapshot.version, len(snapshot.nodes), len(snapshot.topics), len(snapshot.shards))
     lines, weight = [_HEAD.write(head)], 0
-    for line, line_weight in _lines(snapshot):
+    for line, line_weight in _lines(snapshot, encoded):
         lines.append(line)
         weight += line_weight
         if weight >= RECORDS_PER_PIECE:
@@ -65,7 +96,7 @@ def snapshot_pieces(snapshot: Snapshot) -> Iterator[bytes]:
         yield b"\n".join(lines) + b"\n"
 
 
-def _lines(snapshot: Snapshot) -> Iterator[tuple[bytes, int]]:
+def _lines(snapshot: Snapshot, encoded: EncodedShards) -> Iterator[tuple[bytes, int]]:
     """Each line and how many records it holds."""
     for node in snapshot.nodes:
         yield _NODE.write(node), 1
@@ -73,9 +104,8 @@ def _lines(snapshot: Snapshot) -> Iterator[tuple[bytes, int]]:
         yield _TOPIC.write(topic), 1
     for shard in snapshot.shards:
         for start, end in cut(shard.segments, weight_of, RECORDS_PER_PIECE):
-            some = shard.segments[start:end]
-            line = ShardLine(shard.key, shard.log_start_offset, some, end < len(shard.segments))
-            yield _SHARD.write(line), 1 + sum(map(weight_of, some))
+            weight = 1 + sum(map(weight_of, shard.segments[start:end]))
+            yield encoded.line(shard, start, end), weight
 
 
 def weight_of(segment: Segment) -> int:

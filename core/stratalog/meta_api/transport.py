@@ -26,6 +26,8 @@ from stratalog.meta_api.endpoints import MAX_HOPS, Endpoints
 from stratalog.meta_api.wire import read_problem
 from stratalog.model.errors import NotLeader, OutcomeUnknown, StratalogError, Unavailable
 
+CLUSTER_HEADER: Final = "Stratalog-Cluster"
+"""Whose metadata a request is for, once who asks knows: those of another cluster answer `Fenced`."""
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 MAX_REQUESTS: Final = 32
 """So many at once; further ones wait their turn, before their time begins to run."""
@@ -43,6 +45,8 @@ class Transport:
         self._fresh: aiohttp.ClientSession | None = None
         self._slots = asyncio.Semaphore(MAX_REQUESTS)
         self._is_closed = False
+        self.cluster_id: str | None = None
+        """Goes with each request from then on."""
 
     @property
     def policy(self) -> RetryPolicy:
@@ -67,6 +71,9 @@ class Transport:
             self._kept = aiohttp.ClientSession(connector=kept, timeout=timeout, trust_env=False)
             self._fresh = aiohttp.ClientSession(connector=fresh, timeout=timeout, trust_env=False)
         return self._kept, self._fresh
+
+    def _headers(self) -> dict[str, str]:
+        return {} if self.cluster_id is None else {CLUSTER_HEADER: self.cluster_id}
 
     async def pause(self, attempt: int) -> None:
         await asyncio.sleep(self._policy.pause_s(attempt, self._random.random))
@@ -124,7 +131,7 @@ class Transport:
         session = fresh if repeat is Repeat.NEVER else kept
         where = f"{method} {url}{path}"
         # The service takes a body only as JSON: no foreign web page can send that.
-        headers = {} if body is None else {"Content-Type": "application/json"}
+        headers = self._headers() if body is None else self._headers() | {"Content-Type": "application/json"}
         try:
             async with asyncio.timeout(attempt_s) as limit:
                 with self._asked.at(url, partial(_end, limit)):
@@ -162,7 +169,7 @@ class Transport:
         where = f"GET {url}{path}"
         try:
             async with asyncio.timeout(self._policy.attempt_s):
-                response = await kept.get(url + path, allow_redirects=False)
+                response = await kept.get(url + path, headers=self._headers(), allow_redirects=False)
             try:
                 if response.status != 200:
                     problem = read_problem(response.status, await response.read(), where)

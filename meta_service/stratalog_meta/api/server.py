@@ -14,10 +14,11 @@ from typing import Final, Protocol
 from aiohttp import web
 
 from stratalog.meta_api.problems import CONTENT_TYPE, to_problem
-from stratalog.meta_api.streams import RECORDS_PER_PIECE, cut, snapshot_pieces, weight_of
+from stratalog.meta_api.streams import RECORDS_PER_PIECE, EncodedShards, cut, snapshot_pieces, weight_of
+from stratalog.meta_api.transport import CLUSTER_HEADER
 from stratalog.meta_api.watch_lines import EncodedLines, WatchWriter, problem_line
 from stratalog.meta_api.wire import PROBLEM, SEGMENT
-from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogError, Unavailable
+from stratalog.model.errors import Fenced, InvalidRequest, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet
 from stratalog.telemetry.door import Door, body_of
 from stratalog.telemetry.door_guard import ServedNames
@@ -69,6 +70,7 @@ class MetaServer:
         self._heartbeat_s = heartbeat_s
         self._door: Door | None = None
         self._encoded = EncodedLines()
+        self._encoded_shards = EncodedShards()
         self._turns = FairTurns()
         self._is_closing = asyncio.Event()
         self.stats = DoorStats()
@@ -108,7 +110,7 @@ class MetaServer:
     # Requests ---------------------------------------------------------------------------------------------------
     def _adapt(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
-            service = self._service.leading()
+            service = self._leading(request)
             answer = await route.handler(Call(service, request.match_info, request.query, body_of(request)))
             if request.method == "GET":
                 self._service.leading()  # deposed meanwhile, it may have read what is not the newest any more
@@ -117,6 +119,17 @@ class MetaServer:
             return web.Response(body=answer, content_type="application/json")
 
         return handle
+
+    def _leading(self, request: web.Request) -> MetaService:
+        """Raises NotLeader; Fenced for who knows another cluster's metadata under this address."""
+        service = self._service.leading()
+        wanted = request.headers.get(CLUSTER_HEADER, service.cluster_id)
+        if wanted != service.cluster_id:
+            raise Fenced(
+                f"these are the metadata of cluster {service.cluster_id}, and those of cluster {wanted[:64]} are asked "
+                "for: the service was started on another store, or on one that was emptied. Nothing was done"
+            )
+        return service
 
     async def _openapi(self, request: web.Request) -> web.StreamResponse:
         return web.json_response(document())
@@ -132,11 +145,11 @@ class MetaServer:
 
     # Streams ----------------------------------------------------------------------------------------------------
     async def _snapshot(self, request: web.Request) -> web.StreamResponse:
-        snapshot = await self._service.leading().snapshot()
+        snapshot = await self._leading(request).snapshot()
         response = web.StreamResponse(headers=_LINES)
         await response.prepare(request)
         await self._turns.next()  # a large cluster's snapshot must not hold the loop, nor sixty of them
-        for piece in snapshot_pieces(snapshot):
+        for piece in snapshot_pieces(snapshot, self._encoded_shards):
             await response.write(piece)
             await self._turns.next()
         await response.write_eof()
@@ -161,7 +174,7 @@ class MetaServer:
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         after = read_number(request.query.get("after", ""), "watch: after=VERSION")
-        changes = self._service.leading().watch(after)
+        changes = self._leading(request).watch(after)
         response = web.StreamResponse(headers=_LINES)
         await response.prepare(request)
         try:

@@ -15,6 +15,7 @@ from stratalog.formats.checkpoint import Checkpoint
 from stratalog.kafka.replica_fetch import SegmentAnswer
 from stratalog.machines.fetch_rounds import SegmentName, segment_name
 from stratalog.machines.follower_events import Ask, FollowerLife, RangeRefused, Refusal, SegmentGone
+from stratalog.machines.producer_table import continued
 from stratalog.machines.segment_follower import SegmentFollower
 from stratalog.machines.token_bucket import TokenBucket
 from stratalog.model.commands import NodeCommand, ReportReplica
@@ -266,8 +267,13 @@ class Following:
             self.stats.followed_segments = len(self.replicas)
             replica.hear(record_of(segment))
 
-    def producers_before(self, key: SegmentKey) -> tuple[ProducerSnapshot, ...] | None:
-        return producers_before(self._context, key, self._ended(key.shard_key))
+    def producers_at_end(
+        self, key: SegmentKey, own: tuple[ProducerSnapshot, ...]
+    ) -> tuple[ProducerSnapshot, ...] | None:
+        """No more of them than a shard remembers: else each seal that followers tell of would hold more than the one
+        before it."""
+        before = producers_before(self._context, key, self._ended(key.shard_key))
+        return None if before is None else self._context.producer_table(continued(before, own)).snapshot()
 
     def _let_go(self, replica: Replica) -> None:
         """It is sealed: no longer followed. Its file stays."""

@@ -53,7 +53,6 @@ from stratalog.machines.follower_events import (
     TimePassed,
     WritePromise,
 )
-from stratalog.machines.producer_table import continued
 from stratalog.machines.segment_follower import SegmentFollower
 from stratalog.model.commands import NodeCommand, PromiseFence, ReportReplica
 from stratalog.model.errors import Corrupt, StratalogError
@@ -95,7 +94,11 @@ class Surroundings(Protocol):
         """What nobody has: see `replication/filling.py`."""
         ...
 
-    def producers_before(self, key: SegmentKey) -> tuple[ProducerSnapshot, ...] | None: ...
+    def producers_at_end(
+        self, key: SegmentKey, own: tuple[ProducerSnapshot, ...]
+    ) -> tuple[ProducerSnapshot, ...] | None:
+        """With `own` of the segment alone. None: what was before it is not known here yet."""
+        ...
 
     def version_of(self, key: SegmentKey) -> int:
         """Of the segment's record, as this node knows it."""
@@ -338,13 +341,13 @@ class Replica:
 
     async def _report(self) -> None:
         assert self._proof is not None, "nothing was proven"
-        before = self._around.producers_before(self.copy.key)
-        if before is None:
+        producers = self._around.producers_at_end(self.copy.key, self._proof.producers)
+        if producers is None:
             # The seal carries what producers wrote up to its end, not in this segment alone.
             log.info("a copy is told of once the segments before it are settled", segment=str(self.name))
             self.hear(ServiceNotTold())
             return
-        proof = replace(self._proof, producers=continued(before, self._proof.producers))
+        proof = replace(self._proof, producers=producers)
         await self._tell(ReportReplica(self.copy.key, proof, self._around.version_of(self.copy.key)))
 
     async def _tell(self, command: NodeCommand[Segment]) -> None:

@@ -106,3 +106,26 @@ async def test_a_leader_that_runs_and_was_deposed_cuts_what_was_left_out(cluster
     segment = await cluster.is_sealed(key)
     assert segment.end_offset == 1
     assert await cluster.append(key, b"later") == 1
+
+
+async def test_a_seal_that_a_follower_tells_of_holds_no_more_producers_than_a_shard_remembers(
+    cluster: NodeCluster,
+) -> None:
+    """Else each recovery would add those of its segment to all that the seal before it holds."""
+    await cluster.start(1, 2, producer_id_max_per_shard=10)
+    key = await cluster.shard(2)
+
+    async def eight_write(first: int) -> None:
+        for number in range(8):
+            await cluster.append(key, b"x", producer_id=first + number, producer_epoch=0, base_sequence=0)
+
+    await eight_write(0)
+    (await cluster.leads_again(key)).ask_roll(0)
+    await cluster.is_sealed(key, 0, copies=2)
+    await eight_write(100)
+    leader = cluster.leader(key)
+    await cluster.kill(leader)
+    await cluster.lose(leader)
+    segment = await cluster.is_sealed(key, 1)
+    assert segment.seal is not None and segment.is_fenced
+    assert len(segment.seal.producers) == 10
