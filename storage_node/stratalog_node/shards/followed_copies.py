@@ -10,6 +10,7 @@ from typing import Protocol
 
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.segment import Segment
 from stratalog_node.shards.local_copy import LocalCopy
 
 
@@ -37,6 +38,15 @@ class FollowedCopies:
 
     def get(self, key: SegmentKey) -> FollowedCopy | None:
         return self._copies.get(key)
+
+    def committed(self, segment: Segment) -> tuple[LocalCopy, int] | None:
+        """The copy of a segment whose end is known, and where it ends: all of it is committed, so that whoever leads
+        the shard now may serve it before it is sealed. None: there is none, or what it has above the end is not cut."""
+        followed = self._copies.get(segment.key)
+        if followed is None or segment.end_offset is None or followed.end_offset > segment.end_offset:
+            return None
+        copy = followed.local_copy()
+        return (copy, followed.end_offset) if copy is not None else None
 
     def put(self, key: SegmentKey, copy: FollowedCopy) -> None:
         self._copies[key] = copy

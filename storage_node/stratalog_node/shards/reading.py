@@ -103,6 +103,10 @@ class ShardReader:
         copy = shard.copies.get(segment.epoch)
         if isinstance(copy, SealedCopy):
             return Place(copy, copy.seal.size_bytes, copy.seal.end_offset, index, self._is_in_store(segment, offset))
+        committed = shard.context.followed.committed(segment) if segment.seal is None else None
+        if committed is not None and offset < committed[1]:
+            followed, end_offset = committed
+            return Place(followed, followed.size_bytes, end_offset, index, self._is_in_store(segment, offset))
         end_offset = segment.end_offset if segment.end_offset is not None else segment.remote.commit_offset
         return Place(None, 0, end_offset, index, self._is_in_store(segment, offset))
 

@@ -177,6 +177,8 @@ class ShardLog(Ranged):
 
     def see_who_leads(self) -> None:
         """The metadata changed, or the shard stopped. Whoever waits learns that another leads."""
+        if self.active is None and (listed := self.segments) and listed[-1].base_offset > self.high_watermark:
+            self.chain.high_watermark = self.high_watermark = listed[-1].base_offset  # all before it is committed
         named, stop = self.context.catalog.leader_of(self.key), self.stop
         is_named = named is not None and named[0] == self.context.node_id
         if self.is_leader is not (is_leader := is_named and not (stop is not None and stop.ends_leading)):

@@ -37,15 +37,15 @@ class TimeLookups:
         for segment in _segments_of(shard):
             if segment.seal is not None and segment.seal.max_timestamp_ms < timestamp_ms:
                 continue
-            if shard.is_unwritten(segment.key):
+            if shard.is_unwritten(segment.key) or segment.end_offset == segment.base_offset:
                 continue
-            copy = shard.copy_of(segment.key)
+            here = _readable(shard, segment)
             try:
-                found = await self._local_time(shard, copy, timestamp_ms) if copy is not None else None
+                found = await self._local_time(shard, *here, timestamp_ms) if here is not None else None
             except NotFound:
-                _without_file(shard, copy)
-                copy = None
-            if copy is None:
+                _without_file(shard, here)
+                here = None
+            if here is None:
                 found = await self._elsewhere.find_by_time(shard, segment, timestamp_ms)
             if found is not None:
                 return FoundOffset(found[0], found[1], segment.epoch)
@@ -58,14 +58,15 @@ class TimeLookups:
         for active in (*shard.ended, *((shard.active,) if shard.active is not None else ())):
             if active.key in listed:
                 continue
-            found = await self._local_time(shard, active, timestamp_ms)
+            found = await self._local_time(shard, active, *readable_end(active), timestamp_ms)
             if found is not None:
                 return FoundOffset(found[0], found[1], active.key.epoch)
         return None
 
-    async def _local_time(self, shard: LocalShard, copy: LocalCopy, timestamp_ms: int) -> tuple[int, int] | None:
+    async def _local_time(
+        self, shard: LocalShard, copy: LocalCopy, end_position: int, end_offset: int, timestamp_ms: int
+    ) -> tuple[int, int] | None:
         """The first such record of a copy at or above the log start."""
-        end_position, end_offset = readable_end(copy)
         from_offset = shard.log_start_offset
         if from_offset >= end_offset:
             return None
@@ -91,17 +92,17 @@ class TimeLookups:
     async def offset_of_max_timestamp(self, shard: LocalShard) -> FoundOffset | None:
         best: FoundOffset | None = None
         for segment in _segments_of(shard):
-            copy = shard.copy_of(segment.key)
             if segment.seal is not None and best is not None and segment.seal.max_timestamp_ms <= best.timestamp_ms:
                 continue
-            if shard.is_unwritten(segment.key):
+            if shard.is_unwritten(segment.key) or segment.end_offset == segment.base_offset:
                 continue
+            here = _readable(shard, segment)
             try:
-                found = await self._local_max(shard, copy) if copy is not None else None
+                found = await self._local_max(shard, here[0], here[1]) if here is not None else None
             except NotFound:
-                _without_file(shard, copy)
-                copy = None
-            if copy is None:
+                _without_file(shard, here)
+                here = None
+            if here is None:
                 found = await self._elsewhere.offset_of_max_timestamp(shard, segment)
             if (
                 found is not None
@@ -111,9 +112,7 @@ class TimeLookups:
                 best = FoundOffset(found[0], found[1], segment.epoch)
         return best
 
-    async def _local_max(self, shard: LocalShard, copy: LocalCopy) -> tuple[int, int] | None:
-        end_position, _ = readable_end(copy)
-
+    async def _local_max(self, shard: LocalShard, copy: LocalCopy, end_position: int) -> tuple[int, int] | None:
         def claims() -> Iterator[tuple[int, int]]:
             """Each batch's greatest time, by its header, and its position, negated: the first of equals comes first."""
             position = 0
@@ -136,10 +135,21 @@ class TimeLookups:
             return await shard.context.threads.read_file(copy.file, work)
 
 
-def _without_file(shard: LocalShard, copy: LocalCopy | None) -> None:
-    """A copy's file is gone: others are asked instead."""
+def _readable(shard: LocalShard, segment: Segment) -> tuple[LocalCopy, int, int] | None:
+    """This node's copy with where it is committed, position and offset; also one that it followed to its end."""
+    copy = shard.copy_of(segment.key)
     if copy is not None:
-        copy_gone(shard, copy)
+        return copy, *readable_end(copy)
+    followed = shard.context.followed.committed(segment) if segment.seal is None else None
+    if followed is None or followed[1] != segment.end_offset:
+        return None
+    return followed[0], followed[0].size_bytes, followed[1]
+
+
+def _without_file(shard: LocalShard, here: tuple[LocalCopy, int, int] | None) -> None:
+    """A copy's file is gone: others are asked instead."""
+    if here is not None:
+        copy_gone(shard, here[0])
 
 
 def _segments_of(shard: LocalShard) -> Sequence[Segment]:
