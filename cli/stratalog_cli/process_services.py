@@ -64,6 +64,7 @@ class ProcessServices:
     def _add_routes(self, application: web.Application) -> None:
         """Called when the node is ready and the admin room has been imported: that takes 40 ms nobody waits for."""
         from stratalog_node.admin import AdminServices, NodeAdmin, add_admin_routes
+        from stratalog_node.admin.followed import replication_status
 
         node = self._node
         services = AdminServices(
@@ -85,6 +86,7 @@ class ProcessServices:
             loop_blocks=lambda: self._watchdog.stats.blocks,
             tier_trouble=node.tier.trouble,
             store_away_ms=lambda: _store_away_ms(node),
+            replication=lambda: replication_status(node.following, node.catalog),
         )
         add_admin_routes(application, NodeAdmin(services, self._http.address))
 

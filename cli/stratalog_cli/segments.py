@@ -34,7 +34,7 @@ def segments(
     admin: AdminOption = DEFAULT_ADMIN,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """List segments: state, offsets, epoch, size, tier and place."""
+    """List segments: state, offsets, epoch, size, tier, replicas, which of them have it whole, and place."""
     listed = AdminClient(admin).segments(topic, shard)
     if output is OutputFormat.JSON:
         print_json(listed)
@@ -50,9 +50,12 @@ def segments(
         "last time",
         "tier",
         "uploaded",
+        "replicas",
+        "whole at",
         "place",
     )
-    print_table(columns, [_row(segment) for segment in listed], give_up=("place", "last time", "#size"))
+    give_up = ("place", "last time", "#size", "replicas", "whole at")
+    print_table(columns, [_row(segment) for segment in listed], give_up=give_up)
 
 
 def locate(
@@ -94,6 +97,10 @@ def _uploaded(segment: SegmentInfo) -> str:
     return "all" if segment.remote_state == "complete" else "-"
 
 
+def _nodes(nodes: list[int]) -> str:
+    return ",".join(str(node) for node in nodes) or "-"
+
+
 def _row(segment: SegmentInfo) -> tuple[str, ...]:
     others = len(segment.places) - 1 + segment.more_places
     more = f" and {others} more" if others > 0 else ""
@@ -108,6 +115,8 @@ def _row(segment: SegmentInfo) -> tuple[str, ...]:
         human_time(segment.max_timestamp_ms),
         segment.tier.value,
         _uploaded(segment),
+        _nodes(segment.replicas),
+        _nodes(segment.isr or segment.local_nodes),
         segment.places[0] + more if segment.places else "-",
     )
 

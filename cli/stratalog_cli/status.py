@@ -5,7 +5,16 @@ from __future__ import annotations
 import typer
 
 from stratalog.admin_api.client import AdminClient
-from stratalog.admin_api.wording import counted, human_bytes, human_duration, human_time, stopped_lines
+from stratalog.admin_api.models import NodeStatus
+from stratalog.admin_api.wording import (
+    counted,
+    following_lines,
+    following_words,
+    human_bytes,
+    human_duration,
+    human_time,
+    stopped_lines,
+)
 from stratalog_cli.output import DEFAULT_ADMIN, AdminOption, OutputFormat, OutputOption, print_fields, print_json
 
 
@@ -37,7 +46,16 @@ def status(admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputForm
             ("local tier", human_bytes(told.bytes.local)),
             ("cold tier", human_bytes(told.bytes.cold)),
             ("upload lag", f"{human_bytes(told.upload_lag_bytes)} in {counted(told.upload_lag_shards, 'shard')}"),
+            *_following(told),
             ("disk free", f"{human_bytes(told.disk_free_bytes)} of {human_bytes(told.disk_total_bytes)}"),
             ("memory", human_bytes(told.resident_bytes)),
         ]
     )
+
+
+def _following(told: NodeStatus) -> list[tuple[str, str]]:
+    if not told.replication.segments and not told.replication.copies_due:
+        return []
+    lag = f"{human_bytes(told.replication.lag_bytes)}, {told.replication.lag_offsets:,} offsets"
+    lines = [("replication lag", f"{lag}: {following_words(told.replication)}")]
+    return lines + [("copy", line) for line in following_lines(told.replication)]

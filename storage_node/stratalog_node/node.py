@@ -41,6 +41,7 @@ from stratalog_node.heartbeats import Heartbeats, register
 from stratalog_node.identity_file import load_or_create, lock_directory
 from stratalog_node.open_files import OpenFiles
 from stratalog_node.replication.following import Following
+from stratalog_node.replication.lag import add_lag_metrics
 from stratalog_node.replication.lost_copies import LostCopies
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.peer_reads import NodePeerReads
@@ -415,6 +416,7 @@ class StorageNode:
         metrics.add("stratalog_catalog", self.catalog.stats)
         metrics.add("stratalog_groups", self.groups.stats)
         metrics.add("stratalog_replication", self.following.stats)
+        add_lag_metrics(metrics, self.following, self.catalog)
         metrics.add("stratalog_peer_read", self.peer_reads.stats)
         self.tier.add_metrics(metrics)
         if self.remote_reads.cold is not None:

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from stratalog.meta_api.node_client import NodeMetaClient
-from stratalog.model.commands import RegisterNode
+from stratalog.model.commands import CreateTopic, RegisterNode
+from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Life, NodeInfo
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
@@ -42,6 +43,16 @@ class LeadingRig(ServeRig):
         self.address = listener.getsockname()
         await super().start()
         self.server.open(listener, self.address)
+
+
+async def led_shards(rig: LeadingRig, count: int = 1, **settings: str) -> list[ShardLog]:
+    """Of a new topic, those that the rig leads."""
+    overrides = {name.replace("_", "."): value for name, value in settings.items()}
+    topic = await rig.meta.service.perform(
+        CreateTopic("flights", shard_count=2 * count, replication_factor=2, settings=overrides)
+    )
+    await eventually(lambda: rig.shards.get(ShardKey(topic.topic_id, 2 * count - 1)) is not None)
+    return [shard for n in range(2 * count) if (shard := rig.shard(topic, n)).is_leader][:count]
 
 
 def steady_ms() -> int:

@@ -65,6 +65,36 @@ class StoppedShard(_Answer):
     next_step: str
 
 
+class FollowedSegment(_Answer):
+    """A segment that another node leads, or that this one copies, and of which something is not here yet."""
+
+    topic: str
+    shard: int
+    epoch: int
+    life: str
+    """What its copy does: following, copying, faulty, … (docs/replication.md section 4)."""
+    lag_offsets: int
+    lag_bytes: int
+    """Exact of a sealed segment, else by the mean size of what is here."""
+    asks: int | None
+    """The node that is asked for the rest."""
+
+
+class ReplicationStatus(_Answer):
+    """What a node follows, and how far it is behind what it was told of."""
+
+    segments: int = 0
+    behind: int = 0
+    lag_offsets: int = 0
+    lag_bytes: int = 0
+    copies_due: int = 0
+    """Sealed segments that it is to copy."""
+    faulty_copies: int = 0
+    """Copies of which nobody knows what the disk holds: they are in no ISR."""
+    worst: list[FollowedSegment] = []
+    """Those that lack most."""
+
+
 class NodeStatus(_Answer):
     node_id: int
     cluster_id: str
@@ -91,6 +121,7 @@ class NodeStatus(_Answer):
     upload_lag_bytes: int
     """Committed bytes of topics with a cold tier that are not yet in the object store."""
     upload_lag_shards: int
+    replication: ReplicationStatus = ReplicationStatus()
     disk_total_bytes: int
     disk_free_bytes: int
     disk_reserve_bytes: int
@@ -168,7 +199,11 @@ class SegmentInfo(_Answer):
     remote_state: str
     commit_offset: int
     leader: int | None
+    replicas: list[int] = []
+    isr: list[int] = []
+    """Of a segment that is not sealed: who has all that is acknowledged."""
     local_nodes: list[int]
+    """Of a sealed one: who has proven a copy."""
     digest: str | None
     places: list[str]
     """The local file, the manifest, or the objects of its committed parts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from stratalog.admin_api.models import NodeStatus
+from stratalog.admin_api.models import NodeStatus, ReplicationStatus
 
 
 def counted(number: int, thing: str) -> str:
@@ -21,6 +21,23 @@ def stopped_lines(status: NodeStatus) -> list[str]:
     if status.stopped_shards > len(status.stopped):
         lines.append(f"and {counted(status.stopped_shards - len(status.stopped), 'shard')} more that take no writes")
     return lines
+
+
+def following_words(told: ReplicationStatus) -> str:
+    """What a node follows, in one line."""
+    due = f", {told.copies_due:,} to be copied" if told.copies_due else ""
+    faulty = f", {told.faulty_copies:,} faulty" if told.faulty_copies else ""
+    return f"{told.behind:,} of {told.segments:,} followed segments behind{due}{faulty}"
+
+
+def following_lines(told: ReplicationStatus) -> list[str]:
+    """The copies that do not go on by themselves soon: those that nobody is asked for, of the ones that lack most."""
+    return [
+        f"copy of {one.topic}-{one.shard}, epoch {one.epoch}, is {one.life}, {one.lag_offsets:,} offsets behind, "
+        "and asks nobody"
+        for one in told.worst
+        if one.asks is None
+    ]
 
 
 def human_bytes(size: int) -> str:

@@ -142,6 +142,8 @@ def segment_info(services: AdminServices, view: ShardView, segment: Segment) -> 
         remote_state=segment.remote.state.value,
         commit_offset=segment.remote.commit_offset,
         leader=segment.leader,
+        replicas=list(segment.replicas),
+        isr=list(segment.isr) if seal is None else [],
         local_nodes=list(segment.local_nodes),
         digest=seal.digest.hex() if seal else None,
         places=places,

@@ -114,6 +114,7 @@ class NodeAdmin:
             bytes=TierBytes(local=local, cold=cold),
             upload_lag_bytes=lag,
             upload_lag_shards=lagging,
+            replication=services.replication(),
             disk_total_bytes=disk.total,
             disk_free_bytes=disk.free,
             disk_reserve_bytes=services.settings.disk_reserve_bytes,

@@ -7,7 +7,15 @@ from html import escape
 from typing import Final
 
 from stratalog.admin_api.models import NodeStatus, TopicInfo
-from stratalog.admin_api.wording import counted, human_bytes, human_duration, human_time, stopped_lines
+from stratalog.admin_api.wording import (
+    counted,
+    following_lines,
+    following_words,
+    human_bytes,
+    human_duration,
+    human_time,
+    stopped_lines,
+)
 
 TOPICS_SHOWN: Final = 200
 _STYLE = """
@@ -36,6 +44,7 @@ def render_status_page(status: NodeStatus, topics: Sequence[TopicInfo]) -> str:
     if status.bucket_trouble:
         waiting += f"<li>object store: {escape(status.bucket_trouble)}</li>"
     waiting += "".join(f"<li>{escape(line)}</li>" for line in stopped_lines(status))
+    waiting += "".join(f"<li>{escape(line)}</li>" for line in following_lines(status.replication))
     waiting = f"<ul>{waiting}</ul>" if waiting else ""
     bucket = status.bucket or "none: data stays on this disk (start with --bucket URL)"
     uptime = human_duration((status.now_ms - status.started_ms) // 1000)
@@ -74,6 +83,7 @@ def _cards(status: NodeStatus) -> str:
             _card("Local tier", human_bytes(status.bytes.local), "batches on disk"),
             _card("Cold tier", human_bytes(status.bytes.cold), "batches in the object store"),
             _card("Upload lag", human_bytes(status.upload_lag_bytes), lag_note),
+            *_following(status),
             _card(
                 "Disk free", human_bytes(status.disk_free_bytes), f"of {human_bytes(status.disk_total_bytes)}", percent
             ),
@@ -81,6 +91,14 @@ def _cards(status: NodeStatus) -> str:
             _card("Loop blocked", counted(status.loop_blocks, "time"), "over 100 ms"),
         )
     )
+
+
+def _following(status: NodeStatus) -> list[str]:
+    """Nothing on a node that follows nothing."""
+    told = status.replication
+    if not told.segments and not told.copies_due:
+        return []
+    return [_card("Replication lag", human_bytes(told.lag_bytes), following_words(told))]
 
 
 def _topics(topics: Sequence[TopicInfo], count: int) -> str:

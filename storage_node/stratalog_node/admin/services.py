@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from stratalog.admin_api.models import ReplicationStatus
 from stratalog.machines.shard_life import Stop
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import NotFound
@@ -32,6 +33,10 @@ class ShardSource(Protocol):
     def all(self) -> Iterable[ShardView]: ...
 
     def stopped(self) -> Sequence[tuple[ShardView, Stop]]: ...
+
+
+def _follows_nothing() -> ReplicationStatus:
+    return ReplicationStatus()
 
 
 def _nothing() -> None:
@@ -63,6 +68,7 @@ class AdminServices:
     """Why the node uploads nothing, or some segments not any further; None when it uploads all."""
     store_away_ms: Callable[[], int] = _zero
     """For how long the object store has not taken uploads; 0 while it does."""
+    replication: Callable[[], ReplicationStatus] = _follows_nothing
 
     def topic(self, name: str) -> Topic:
         """Raises: NotFound."""

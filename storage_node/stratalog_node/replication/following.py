@@ -86,6 +86,7 @@ class Following:
         self._doubt_stop = doubt_stop
         self._checkpoints = checkpoints
         self._line = CopyLine()
+        self._faulty: set[SegmentName] = set()
         self._held: dict[SegmentName, Ask] | None = None
         """What would be asked for if this disk had room; None while it has."""
         self.stats = ReplicationStats()
@@ -201,9 +202,10 @@ class Following:
 
     def look_at_fault(self, replica: Replica) -> None:
         """Of a sealed segment others have true copies, and nobody counts on this one: it is made anew."""
-        self.stats.faulty_copies = sum(one.follower.life is FollowerLife.FAULTY for one in self.replicas.values())
-        if replica.follower.life is not FollowerLife.FAULTY:
+        if replica.follower.life is not FollowerLife.FAULTY or replica.name not in self.replicas:
             return
+        self._faulty.add(replica.name)
+        self.stats.faulty_copies = len(self._faulty)
         segment = self._context.catalog.segment(replica.copy.key)
         if segment is not None and segment.seal is not None and self._asker.node_id not in segment.local_nodes:
             self._let_go(replica)
@@ -283,6 +285,8 @@ class Following:
             replica.close()
             replica.copy.file.retire()
             self.stats.followed_segments = len(self.replicas)
+            self._faulty.discard(replica.name)
+            self.stats.faulty_copies = len(self._faulty)
             self._line.drop(replica.copy.key)
             self._copy_next()
             self.start(self._forget(replica.copy.key))
@@ -350,7 +354,7 @@ class Following:
 
     def _take(self, node_id: int, answer: SegmentAnswer[memoryview]) -> int:
         replica = self.replicas.get(segment_name(answer[:3]))
-        if replica is None:
+        if replica is None or self._held is not None:
             return 0
         before = replica.copy.scan.position
         replica.take(node_id, answer)

@@ -136,7 +136,7 @@ def record_of(segment: Segment) -> SegmentNamed:
 
 
 class Replica:
-    __slots__ = ("_around", "_is_flushing_ahead", "_proof", "_timer", "copy", "follower", "name")
+    __slots__ = ("_around", "_is_flushing_ahead", "_proof", "_timer", "copy", "follower", "name", "seen_offset")
 
     def __init__(self, around: Surroundings, follower: SegmentFollower, copy: ReplicaCopy) -> None:
         key = copy.key
@@ -147,6 +147,8 @@ class Replica:
         self._proof: SealRecord | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_flushing_ahead = False
+        self.seen_offset = copy.end_offset
+        """The highest end that came; what lies below may not be here."""
 
     # What it hears --------------------------------------------------------------------------------------------------
     def hear(self, event: FollowerEvent) -> None:
@@ -181,6 +183,7 @@ class Replica:
             return
         batches = CheckedBatches(data, headers)
         range_ = CheckedRange(self.name.epoch, base_offset, headers[-1].end_offset, len(data), batches)
+        self.seen_offset = max(self.seen_offset, range_.end_offset)
         self.hear(RangeArrived(node_id, range_, answer.high_watermark))
 
     def _set_alarm(self) -> None:

@@ -11,23 +11,13 @@ import pytest
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.replica_fetch import SegmentAnswer
 from stratalog.machines.follower_events import FollowerLife
-from stratalog.model.commands import BeginRecovery, CreateTopic, DeleteTopic, PromiseFence
+from stratalog.model.commands import BeginRecovery, DeleteTopic, PromiseFence
 from stratalog.model.errors import Unavailable
-from stratalog.model.ids import ShardKey
 from stratalog_node.replication.replica import Replica
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from stratalog_node.shards.shard_log import ShardLog
-from support.follower_rig import NODE_ID, FollowerRig, LeadingRig
+from support.follower_rig import NODE_ID, FollowerRig, LeadingRig, led_shards
 from support.waiting import eventually
-
-
-async def led_shards(rig: LeadingRig, count: int = 1, **settings: str) -> list[ShardLog]:
-    overrides = {name.replace("_", "."): value for name, value in settings.items()}
-    topic = await rig.meta.service.perform(
-        CreateTopic("flights", shard_count=2 * count, replication_factor=2, settings=overrides)
-    )
-    await eventually(lambda: rig.shards.get(ShardKey(topic.topic_id, 2 * count - 1)) is not None)
-    return [shard for n in range(2 * count) if (shard := rig.shard(topic, n)).is_leader][:count]
 
 
 def is_copied(replica: Replica, rig: LeadingRig, shard: ShardLog) -> bool:

@@ -1,0 +1,88 @@
+"""What a node follows, on its page and in the tables of the command line."""
+
+from __future__ import annotations
+
+from stratalog.admin_api.models import FollowedSegment, NodeStatus, ReplicationStatus, SegmentInfo, Tier, TierBytes
+from stratalog.admin_api.wording import following_lines, following_words
+from stratalog_cli.segments import _row
+from stratalog_node.admin.page import render_status_page
+
+BEHIND = ReplicationStatus(
+    segments=1_200,
+    behind=2,
+    lag_offsets=30,
+    lag_bytes=3 << 20,
+    copies_due=7,
+    faulty_copies=1,
+    worst=[
+        FollowedSegment(topic="a", shard=0, epoch=3, life="faulty", lag_offsets=20, lag_bytes=2 << 20, asks=None),
+        FollowedSegment(topic="b", shard=1, epoch=0, life="copying", lag_offsets=10, lag_bytes=1 << 20, asks=2),
+    ],
+)
+
+
+def status(replication: ReplicationStatus) -> NodeStatus:
+    return NodeStatus(
+        node_id=1,
+        cluster_id="c",
+        version="1",
+        started_ms=0,
+        now_ms=0,
+        kafka_address="",
+        admin_address="",
+        data_dir="",
+        bucket=None,
+        is_ready=True,
+        topics=0,
+        shards=0,
+        segments={},
+        bytes=TierBytes(),
+        upload_lag_bytes=0,
+        upload_lag_shards=0,
+        disk_total_bytes=1,
+        disk_free_bytes=1,
+        disk_reserve_bytes=0,
+        resident_bytes=0,
+        loop_blocks=0,
+        replication=replication,
+    )
+
+
+def test_the_page_tells_how_far_copies_are_behind_and_names_those_that_ask_nobody() -> None:
+    page = render_status_page(status(BEHIND), [])
+    assert "Replication lag" in page and "3.0 MiB" in page
+    assert "2 of 1,200 followed segments behind, 7 to be copied, 1 faulty" in page
+    assert page.count("asks nobody") == 1 and "copy of a-0, epoch 3, is faulty, 20 offsets behind" in page
+
+
+def test_a_node_that_follows_nothing_says_nothing_of_it() -> None:
+    assert "Replication" not in render_status_page(status(ReplicationStatus()), [])
+    assert following_lines(ReplicationStatus()) == []
+    assert following_words(ReplicationStatus(segments=3)) == "0 of 3 followed segments behind"
+
+
+def test_a_list_of_segments_shows_replicas_and_who_has_each_whole() -> None:
+    def info(isr: list[int], local_nodes: list[int]) -> SegmentInfo:
+        return SegmentInfo(
+            topic="a",
+            shard=0,
+            epoch=0,
+            state="active",
+            base_offset=0,
+            end_offset=1,
+            size_bytes=1,
+            first_timestamp_ms=-1,
+            max_timestamp_ms=-1,
+            tier=Tier.LOCAL,
+            remote_state="none",
+            commit_offset=-1,
+            leader=1,
+            replicas=[1, 2, 3],
+            isr=isr,
+            local_nodes=local_nodes,
+            digest=None,
+            places=[],
+        )
+
+    assert _row(info([1, 2], []))[-3:] == ("1,2,3", "1,2", "-")
+    assert _row(info([], [3]))[-3:] == ("1,2,3", "3", "-")
