@@ -8,9 +8,9 @@ import time
 import traceback
 from collections.abc import Sequence
 
+from stratalog_sim.broken import Broken
 from stratalog_sim.bugs import BUGS, find
 from stratalog_sim.explore import SMALL_WORLDS, explore
-from stratalog_sim.judge import Broken
 from stratalog_sim.world import Shape, SimulatedWorld, shape_of
 
 _TELL_EVERY_S = 10.0
@@ -33,10 +33,11 @@ def main() -> int:
     if chosen.bugs or chosen.bug:
         return _look_for_bugs(range(chosen.first, chosen.first + chosen.seeds), chosen.bug)
     seeds = [chosen.seed] if chosen.seed is not None else range(chosen.first, chosen.first + chosen.seeds)
-    return _play(seeds, chosen.nodes, is_told=chosen.seed is not None)
+    return play_seeds(seeds, chosen.nodes, is_told=chosen.seed is not None)
 
 
-def _play(seeds: Sequence[int], nodes: int | None, *, is_told: bool) -> int:
+def play_seeds(seeds: Sequence[int], nodes: int | None, *, is_told: bool) -> int:
+    """Until one breaks a promise; its history is printed. Returns the exit status."""
     begun, steps, checks = time.perf_counter(), 0, 0
     last_told = begun
     for played, seed in enumerate(seeds):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stratalog.machines import retention, table_lives, table_nodes, table_segments
+from stratalog.machines import recovery_rule, retention, table_lives, table_nodes, table_segments
 from stratalog.machines.chain_events import SegmentFlushed, SegmentHeard
 from stratalog.machines.follower_events import PromiseWritten
 from stratalog.machines.followers import Followers
@@ -22,8 +22,10 @@ from stratalog.machines.shard_restart import ShardRestart
 from stratalog.model import commands
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import StratalogError
+from stratalog.model.group import CommittedOffset, GroupError
 from stratalog.model.segment import RemoteState
-from stratalog_sim import node
+from stratalog_sim import retaining, shard
+from stratalog_sim.coordinator import Coordinators, GroupShard
 from stratalog_sim.process import Sleep, Task
 from stratalog_sim.replica import ReplicaShell
 from stratalog_sim.shard import ShardShell
@@ -31,6 +33,7 @@ from stratalog_sim.world import Shape, SimulatedWorld
 
 ONE_NODE = Shape()
 THREE_NODES = Shape(nodes=3, replicas=3)
+QUORUM = Shape(nodes=3, replicas=3, is_quorum=True)
 Patch = tuple[Any, str, Any]
 """Whose attribute, its name, and what it is while the bug is there."""
 
@@ -121,7 +124,7 @@ def _delete_before_commit() -> list[Patch]:
             tx.replace_segment(segment, replace(segment, local_nodes=others))
         yield
 
-    return [(node, "local_copies_to_free", to_free), (table_segments, "forget_local", forget_local)]
+    return [(retaining, "local_copies_to_free", to_free), (table_segments, "forget_local", forget_local)]
 
 
 def _unknown_taken_as_refused() -> list[Patch]:
@@ -229,6 +232,71 @@ def _fence_not_persisted() -> list[Patch]:
     return [(ReplicaShell, "_write_promise", _write_promise)]
 
 
+def _quorum_of_one() -> list[Patch]:
+    """What the leader has counts as held by most."""
+
+    def majority(self: Followers, own_offset: int) -> int:
+        return own_offset
+
+    return [(Followers, "majority", majority)]
+
+
+def _quorum_recovered_from_one() -> list[Patch]:
+    """Whoever answers first names the end, though another may have more that counted."""
+
+    def majority(segment: Any) -> int:
+        return 1
+
+    return [(recovery_rule, "majority", majority)]
+
+
+def _commit_told_before_it_is_durable() -> list[Patch]:
+    """A coordinator answers, and writes then."""
+    commit = GroupShard._commit
+
+    def _commit(self: GroupShard, sender: str, request: Any, hosted: Any, ask: Any) -> None:
+        commit(self, sender, request, hosted, ask)
+        committed = CommittedOffset(ask.offset, -1, str(ask.number), 0)
+        if hosted.machine.commit_error(ask.member_id, None, ask.generation, 0) is GroupError.NONE:
+            hosted.offsets[ask.shard] = committed
+            self._node.reply(sender, request, GroupError.NONE)
+
+    return [(GroupShard, "_commit", _commit)]
+
+
+def _answers_after_it_lost_the_shard() -> list[Patch]:
+    """Who coordinated a group once goes on, whatever became of its shard."""
+    look = Coordinators.look
+
+    def look_once(self: Coordinators) -> None:
+        if not self.shards:
+            look(self)
+
+    def is_sure(self: GroupShard) -> bool:
+        return True
+
+    return [(Coordinators, "look", look_once), (GroupShard, "is_sure", is_sure)]
+
+
+def _coordinates_before_it_has_read() -> list[Patch]:
+    """A coordinator begins with what it finds at once."""
+
+    def load(self: GroupShard) -> Task:
+        self._take_over({})
+        yield Sleep(1)
+
+    return [(GroupShard, "load", load)]
+
+
+def _producers_forgotten_at_the_successor() -> list[Patch]:
+    """Who takes a shard over begins with nobody's sequences."""
+
+    def producers_before(node_of: Any, segment: Any) -> Any:
+        return ()
+
+    return [(shard, "producers_before", producers_before)]
+
+
 BUGS = {
     bug.name: bug
     for bug in (
@@ -245,6 +313,22 @@ BUGS = {
             "unknown proposal taken as refused",
             "an ISR that the service took is forgotten",
             _unknown_proposal_taken_as_refused,
+            THREE_NODES,
+        ),
+        Bug("quorum of one", "acknowledged before most have it", _quorum_of_one, QUORUM),
+        Bug("quorum recovered from one", "one voice names the end", _quorum_recovered_from_one, QUORUM),
+        Bug("commit told before durable", "a commit that may be lost", _commit_told_before_it_is_durable, THREE_NODES),
+        Bug(
+            "answers after it lost the shard",
+            "an old coordinator shows old offsets",
+            _answers_after_it_lost_the_shard,
+            THREE_NODES,
+        ),
+        Bug("coordinates before it has read", "groups begin anew", _coordinates_before_it_has_read, THREE_NODES),
+        Bug(
+            "producers forgotten at the successor",
+            "what is repeated gets in twice",
+            _producers_forgotten_at_the_successor,
             THREE_NODES,
         ),
         Bug("shortened member votes", "who lost its tail names the end", _shortened_member_votes, THREE_NODES),

@@ -10,7 +10,8 @@ from typing import Any
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import ShardKey
-from stratalog_sim.judge import Broken, Judge
+from stratalog_sim.broken import Broken
+from stratalog_sim.judge import Judge
 from stratalog_sim.process import Ask, Process, Sleep, Task
 from stratalog_sim.serving import Fetch, Fetched, Produce
 from support.history import Outcome, Sent

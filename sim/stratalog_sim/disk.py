@@ -15,6 +15,7 @@ from random import Random
 from stratalog.machines.restart_events import CheckpointClaim
 from stratalog.model.batch import BatchHeader
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog_sim.group_entries import LogEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Batch:
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = -1
+    entries: tuple[LogEntry, ...] = field(default=(), compare=False)
+    """Of the group log: what `value` stands for."""
 
     @property
     def end_offset(self) -> int:
@@ -103,8 +106,22 @@ class DiskFile:
     def size_bytes(self) -> int:
         return sum(cell.size_bytes for cell in self.cells)
 
+    _read: tuple[list[Batch | Hole], int, Batch | Hole, list[Batch]] | None = None
+    """What was read last: of which cells, how many, the last one of them, and what was found. Whoever changes one in
+    their midst makes new cells."""
+
     def whole(self, key: SegmentKey) -> list[Batch]:
-        """The whole batches from its start on."""
+        """The whole batches from its start on. Not to be changed."""
+        cells, read = self.cells, self._read
+        if not cells:
+            return []
+        if read is not None and read[0] is cells and read[1] == len(cells) and read[2] is cells[-1]:
+            return read[3]
+        found = self._read_all(key)
+        self._read = cells, len(cells), cells[-1], found
+        return found
+
+    def _read_all(self, key: SegmentKey) -> list[Batch]:
         found: list[Batch] = []
         offset = key.base_offset
         for cell in self.cells:
@@ -231,7 +248,7 @@ class Disk:
             if unflushed:
                 kept = file.flushed + rng.randrange(unflushed + 1)
                 rest = file.cells[kept:]
-                del file.cells[kept:]
+                file.cells = file.cells[:kept]
                 if rest and rng.random() < 0.4:
                     file.cells.append(Hole(rest[0].size_bytes))
                     if rng.random() < 0.5:

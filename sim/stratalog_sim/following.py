@@ -121,6 +121,7 @@ class Following:
             listed = node.view.segment(one.key)
             if (not one.is_confirmed or listed is None) and node.is_shared(one.key) and one.key in node.disk.files:
                 node.disk.remove(one.key)
+        node.coordinators.look()
         if node.view.topics[key.topic_id].replication_factor == 1:
             return
         node.shards[key] = ShardShell(node, key, shard.policy, is_fsync=shard.is_fsync)

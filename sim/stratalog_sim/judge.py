@@ -22,16 +22,10 @@ from stratalog.model.commands import (
 )
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import GapReason, RemoteState, Segment, SegmentState
+from stratalog_sim.broken import Broken
 from stratalog_sim.disk import Batch, Disk, digest_of
+from stratalog_sim.group_truth import GroupTruth
 from stratalog_sim.store import Store, Stored, StoredManifest
-
-
-class Broken(AssertionError):
-    """A promise was broken; `promise` is its short name."""
-
-    def __init__(self, promise: str, detail: str) -> None:
-        super().__init__(f"{promise}: {detail}")
-        self.promise = promise
 
 
 @dataclass
@@ -68,6 +62,7 @@ class Judge:
     table: ShardTable = field(init=False)
     """The meta service's, of now."""
     shards: dict[ShardKey, ShardTruth] = field(default_factory=dict)
+    groups: GroupTruth = field(default_factory=GroupTruth)
     in_doubt: dict[int, None] = field(default_factory=dict)
     """Nodes whose disk lost something since the meta service last heard of a new life of them."""
     checks: int = 0
@@ -138,6 +133,8 @@ class Judge:
             raise Broken("nothing counts before its roll is confirmed", f"epoch {epoch} up to {high_watermark}")
         if segment.state in (SegmentState.ACTIVE, SegmentState.SEALING):
             self._check_holders(node_id, segment, truth, high_watermark)
+        if segment.end_offset is not None and high_watermark > segment.end_offset:
+            raise Broken("no decided record is lost", f"epoch {epoch} ended at {segment.end_offset}: {high_watermark}")
         given = truth.given.get(key, {})
         if segment.handed.given_up and key in self.disks[node_id].files:
             # Copies may differ in what was given up: readers see this one.
@@ -180,6 +177,8 @@ class Judge:
         if before is not None:
             raise Broken("no decided record changes", f"{before} of epoch {before.epoch} is {batch} of {batch.epoch}")
         truth.decided[batch.base_offset] = batch
+        if batch.entries:
+            self.groups.decided(batch)
         truth.high_watermark = max(truth.high_watermark, batch.end_offset)
 
     def shown(self, who: str, shard: ShardKey, batches: tuple[Batch, ...]) -> None:
@@ -221,27 +220,24 @@ class Judge:
 
     def _check_ends(self, touched: Segment) -> None:
         """What ended holds all that was decided in it; and what is sealed is true."""
-        shard = touched.key.shard_key
-        truth = self.shards.get(shard)
-        entry = self.table.state.shards.get(shard)
-        if truth is None or entry is None:
+        truth, end = self.shards.get(touched.key.shard_key), touched.end_offset
+        if truth is None or end is None:
             return
-        left = {one.epoch: min(given_up_by_leave(one)) for one in entry.segments.values() if given_up_by_leave(one)}
-        for batch in [b for b in truth.decided.values() if b.epoch in left and b.end_offset > left[b.epoch]]:
-            self._excuse(truth, batch)
-        ends = {one.epoch: one.end_offset for one in entry.segments.values() if one.end_offset is not None}
-        for batch in truth.decided.values():
-            end = ends.get(batch.epoch)
-            if end is not None and batch.end_offset > end:
-                raise Broken("no decided record is lost", f"epoch {batch.epoch} ends at {end}: {batch}")
-        for one in entry.segments.values():
-            if one.end_offset is not None and one.key not in truth.ended and (one.seal is not None or not one.fence):
-                # What a recovery found below the end that it named counts once that is sealed.
-                truth.ended[one.key] = None
-                if one.seal is not None and one.handed.given_up:
-                    self._adopt_sealed(truth, one)
-                for batch in self._given(one.key, one.end_offset):
-                    self._decide(truth, batch)
+        given = list(truth.given.get(touched.key, {}).values())
+        left = given_up_by_leave(touched)
+        for batch in given:
+            is_decided = truth.decided.get(batch.base_offset) == batch
+            if left and is_decided and batch.end_offset > min(left):
+                self._excuse(truth, batch)
+            elif is_decided and batch.end_offset > end:
+                raise Broken("no decided record is lost", f"epoch {touched.epoch} ends at {end}: {batch}")
+        if touched.key not in truth.ended and (touched.seal is not None or not touched.fence):
+            # What a recovery found below the end that it named counts once that is sealed.
+            truth.ended[touched.key] = None
+            if touched.seal is not None and touched.handed.given_up:
+                self._adopt_sealed(truth, touched)
+            for batch in self._given(touched.key, end):
+                self._decide(truth, batch)
         if touched.seal is not None:
             self._check_seal(touched)
 
@@ -258,13 +254,10 @@ class Judge:
         seal, key = sealed.seal, sealed.key
         if seal is None:
             return
-        truth = self.shards[key.shard_key]
+        self.shards[key.shard_key]
         is_whole = not sealed.handed.given_up
         if is_whole and seal.digest != digest_of(self._given(key, seal.end_offset)):
             raise Broken("seal records are true", f"epoch {key.epoch} [{seal.base_offset}, {seal.end_offset})")
-        for batch in truth.decided.values():
-            if batch.epoch == key.epoch and batch.end_offset > seal.end_offset:
-                raise Broken("no decided record is lost", f"epoch {key.epoch} is sealed at {seal.end_offset}: {batch}")
         for node_id in sealed.local_nodes:
             disk = self.disks[node_id]
             file = disk.files.get(key)
@@ -385,6 +378,8 @@ class Judge:
         truth.excused[batch.value] = batch.base_offset
         truth.losses += 1
         truth.lowest_loss = batch.base_offset
+        if batch.entries:
+            self.groups.excused(batch)
         truth.high_watermark = min(truth.high_watermark, batch.base_offset)
 
     def _is_held(self, shard: ShardKey, batch: Batch) -> bool:

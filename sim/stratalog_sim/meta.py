@@ -25,7 +25,7 @@ from stratalog_sim.process import Process, Request
 
 LEASE_MS = 1_000
 _KEPT_CHANGES = 60
-_CHECKED_EVERY = 16
+_CHECKED_EVERY = 32
 """All of the table, after so many changes: it costs as much as all else."""
 
 

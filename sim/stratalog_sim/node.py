@@ -17,12 +17,15 @@ from stratalog.machines.retention import RetentionLimits
 from stratalog.machines.shard_life import Life as ShardLife
 from stratalog.machines.upload_duty import uploader_of
 from stratalog.model import commands
+from stratalog.model.append import AppendFailure
 from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, NodeInfo
 from stratalog.model.segment import Segment
+from stratalog_sim.coordinator import Coordinators, GroupAsk, offered
 from stratalog_sim.disk import Disk
 from stratalog_sim.following import Following
+from stratalog_sim.group_entries import LogEntry
 from stratalog_sim.judge import Judge
 from stratalog_sim.meta import LEASE_MS, Heartbeat, Perform, Watch
 from stratalog_sim.process import Ask, Process, Request, Sleep, Task
@@ -79,6 +82,9 @@ class NodeLife(Process):
         """In this life: it never begins to lead one of them anew."""
         self.following = Following(self)
         self._serving = Serving(self)
+        self.coordinators = Coordinators(self)
+        self.heard_by_service_ms = -1_000_000
+        """Up to when the meta service is known to have heard this node."""
         self.token = 0
         self._heard_service_ms = -1_000_000
         self._lives: dict[int, tuple[int, bool]] = {}
@@ -147,6 +153,8 @@ class NodeLife(Process):
         return self.view.topics[topic_id].settings.get("flush.policy") == "fsync"
 
     def _policy_of(self, topic_id: UUID) -> RollPolicy:
+        if self.view.topics[topic_id].is_internal:
+            return replace(self._policy, min_insync_replicas=2, spares_one=True)
         if not is_quorum(self.view.topics[topic_id].settings):
             return self._policy
         return replace(self._policy, min_insync_replicas=1, is_quorum=True)
@@ -185,6 +193,7 @@ class NodeLife(Process):
             self._look_at_lives()
             for segment in changed:
                 self._changed(segment)
+            self.coordinators.look()
 
     def _changed(self, key: SegmentKey) -> None:
         shard, segment = self.shards.get(key.shard_key), self.view.segment(key)
@@ -218,9 +227,11 @@ class NodeLife(Process):
 
     def _send_heartbeats(self) -> Task:
         while True:
+            begun_ms = self.scheduler.now_ms
             try:
                 yield Ask("meta", Heartbeat(self.life), LEASE_MS // 4)
                 self._heard_service_ms = self.scheduler.now_ms
+                self.heard_by_service_ms = max(self.heard_by_service_ms, begun_ms)
             except Fenced:
                 self.tell("hears that another life of it began: it ends")
                 self._restart()
@@ -242,6 +253,22 @@ class NodeLife(Process):
         if shard is None:
             return False
         return any(one.key == key for one in shard.leaders())
+
+    def leads_shard(self, key: ShardKey) -> bool:
+        """Clients are sent here, and what they append is taken."""
+        active, shard = self.view.active(key), self.shards.get(key)
+        if active is None or shard is None or active.leader != self.node_id:
+            return False
+        return shard.chain.stop is None or not shard.chain.stop.ends_leading
+
+    def append_to_group_log(
+        self, key: ShardKey, entries: tuple[LogEntry, ...], answered: Callable[[tuple[Any, ...]], None]
+    ) -> None:
+        shard = self.shards.get(key)
+        if shard is None:
+            answered((AppendFailure.NOT_LEADER,))
+        else:
+            shard.offer([offered(self, key, entries, answered)])
 
     def uploads_segment(self, segment: Segment) -> bool:
         def is_alive(node_id: int) -> bool:
@@ -283,6 +310,8 @@ class NodeLife(Process):
                 self._serving.take_batches(sender, request, request.what)
             case ReplicaRound():
                 self.following.sessions.asked(sender, request, request.what)
+            case GroupAsk():
+                self.coordinators.asked(sender, request, request.what)
             case Fetch():
                 self._serving.read(sender, request, request.what)
             case _:

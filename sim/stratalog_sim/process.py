@@ -15,8 +15,10 @@ from stratalog.model.errors import OutcomeUnknown, StratalogError
 from stratalog_sim.network import Network
 from stratalog_sim.scheduler import Scheduler
 
+NEVER_MS = 1 << 62
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Ask:
     """A request, and how long its answer is waited for."""
 
@@ -28,7 +30,7 @@ class Ask:
     """Over a connection that both ends keep: nothing comes twice, or before what was sent earlier."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sleep:
     ms: int
 
@@ -36,7 +38,7 @@ class Sleep:
 Task = Generator[Ask | Sleep, Any, None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
     number: int
     what: Any
@@ -45,7 +47,7 @@ class Request:
         return f"{self.what}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """`what` is the result, or the error."""
 
@@ -65,7 +67,10 @@ class Process:
     network: Network
     is_alive: bool = True
     paused_until_ms: int = 0
-    _waiting: dict[int, Task] = field(default_factory=dict)
+    _waiting: dict[int, tuple[Task, Ask, int]] = field(default_factory=dict)
+    """By number of the request: who waits, for what, and until when."""
+    _looks_at_ms: int = NEVER_MS
+    """When it looks next for what was not answered in time."""
 
     # Being asked ----------------------------------------------------------------------------------------------------
     def receive(self, sender: str, message: Any) -> None:
@@ -98,22 +103,34 @@ class Process:
             self.scheduler.after(wait.ms, self, self._advance, task, None, None)
             return
         number = self.network.next_number()
-        self._waiting[number] = task
+        due_ms = self.scheduler.now_ms + wait.timeout_ms
+        self._waiting[number] = task, wait, due_ms
         self.network.send(
             self.name, wait.whom, Request(number, wait.what), may_repeat=wait.may_repeat, is_in_order=wait.is_in_order
         )
-        self.scheduler.after(wait.timeout_ms, self, self._timed_out, number, wait)
+        self._look_by(due_ms)
 
     def _answered(self, answer: Answer) -> None:
-        task = self._waiting.pop(answer.number, None)
-        if task is None:
+        found = self._waiting.pop(answer.number, None)
+        if found is None:
             return
+        task = found[0]
         if isinstance(answer.what, StratalogError):
             self._advance(task, None, answer.what)
         else:
             self._advance(task, answer.what, None)
 
-    def _timed_out(self, number: int, wait: Ask) -> None:
-        task = self._waiting.pop(number, None)
-        if task is not None:
+    def _look_by(self, due_ms: int) -> None:
+        if due_ms < self._looks_at_ms:
+            self._looks_at_ms = due_ms
+            self.scheduler.after(due_ms - self.scheduler.now_ms, self, self._look_for_late, due_ms)
+
+    def _look_for_late(self, due_ms: int) -> None:
+        if due_ms != self._looks_at_ms:
+            return  # one that was due earlier took its place
+        self._looks_at_ms, now_ms = NEVER_MS, self.scheduler.now_ms
+        late = [number for number, (_, _, due_ms) in self._waiting.items() if due_ms <= now_ms]
+        self._look_by(min((due_ms for _, _, due_ms in self._waiting.values() if due_ms > now_ms), default=NEVER_MS))
+        for number in late:
+            task, wait, _ = self._waiting.pop(number)
             self._advance(task, None, OutcomeUnknown(f"no answer of {wait.whom} to {wait.what}"))

@@ -34,7 +34,7 @@ from stratalog_sim.process import Ask, Request, Task
 if TYPE_CHECKING:
     from stratalog_sim.node import NodeLife
 
-_HOLD_MS = 150
+_HOLD_MS = 300
 _ANSWER_MS = 350
 """With what it may be held: after that the connection ends."""
 _AGAIN_MS = 40

@@ -64,10 +64,10 @@ class Serving:
         if shard is None:
             self._node.reply(sender, request, tuple(AppendFailure.NOT_LEADER for _ in produce.batches))
             return
-        offer = Offer(sender, request, [None] * len(produce.batches))
+        offer = Offer([None] * len(produce.batches), lambda answers: self._node.reply(sender, request, answers))
         shard.offer(
             [
-                OfferedBatch(value, size, count, self._node.now_ms, producer, epoch, sequence, acks, offer, slot)
+                OfferedBatch((value, ()), size, count, self._node.now_ms, producer, epoch, sequence, acks, offer, slot)
                 for slot, (value, count, size, producer, epoch, sequence, acks) in enumerate(produce.batches)
             ]
         )

@@ -7,6 +7,7 @@ loops.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
@@ -86,9 +87,8 @@ _FLUSH_MS = 8
 class Offer:
     """A request of a producer; `answers` are per batch: an end offset, or why not."""
 
-    sender: str
-    request: Any
     answers: list[int | AppendFailure | str | None]
+    done: Callable[[tuple[Any, ...]], None]
 
     def is_answered(self) -> bool:
         return all(answer is not None for answer in self.answers)
@@ -206,11 +206,12 @@ class ShardShell:
                 one.base_offset,
                 one.record_count,
                 key.epoch,
-                one.payload,
+                one.payload[0],
                 one.size_bytes,
                 one.producer_id,
                 one.producer_epoch,
                 one.base_sequence,
+                one.payload[1],
             )
             for one in effect.batches
         ]
@@ -244,7 +245,7 @@ class ShardShell:
         assert offer.answers[batch.slot] is None, "a batch is answered once"
         offer.answers[batch.slot] = what
         if offer.is_answered():
-            self.node.reply(offer.sender, offer.request, tuple(offer.answers))
+            offer.done(tuple(offer.answers))
 
     # Segments -------------------------------------------------------------------------------------------------------
     def _name_active(self) -> ChainEvent:

@@ -42,7 +42,7 @@ from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, NodeInfo
 from stratalog.model.segment import SealRecord, Segment, SegmentState
-from stratalog_sim.judge import Broken
+from stratalog_sim.broken import Broken
 from stratalog_sim.replica import named
 
 Choice: TypeAlias = tuple[str, int, int]

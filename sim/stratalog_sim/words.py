@@ -24,9 +24,9 @@ def in_words(what: Any) -> str:
         case StratalogError():
             return f"{type(what).__name__} ({str(what)[:160]})"
         case SegmentKey():
-            return f"s{what.shard}/e{what.epoch}@{what.base_offset}"
+            return f"{in_words(what.shard_key)}/e{what.epoch}@{what.base_offset}"
         case ShardKey():
-            return f"s{what.shard}"
+            return f"t{what.topic_id.int}s{what.shard}"
         case Segment():
             end = "" if what.end_offset is None else f"..{what.end_offset}"
             isr = f" led by {what.leader} isr {_list(what.isr)}v{what.isr_version}" if what.leader is not None else ""

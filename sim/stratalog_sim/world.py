@@ -11,17 +11,19 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from stratalog.machines.internal_topics import GROUP_LOG
 from stratalog.machines.leader_events import RollPolicy
 from stratalog.machines.retention import NO_LIMIT, RetentionLimits
 from stratalog.machines.shard_table import ShardTable
 from stratalog.model import commands
 from stratalog.model.errors import AlreadyExists, StratalogError
 from stratalog.model.ids import ShardKey
-from stratalog.model.topic import Topic
+from stratalog_sim.broken import Broken
 from stratalog_sim.clients import Consumer, Producer
 from stratalog_sim.disk import Died, Disk
 from stratalog_sim.faults import Faults
-from stratalog_sim.judge import Broken, Judge, ShardTruth
+from stratalog_sim.judge import Judge, ShardTruth
+from stratalog_sim.members import GroupClient, GroupMember, GroupReader
 from stratalog_sim.meta import Meta, MetaStore, Perform
 from stratalog_sim.network import Network
 from stratalog_sim.node import NodeLife
@@ -52,23 +54,22 @@ class Shape:
 def shape_of(seed: int) -> Shape:
     """One, two or three nodes, two fifths of the seeds with three."""
     nodes = (3, 1, 3, 2, 1)[seed % 5]
-    return Shape(nodes=nodes, replicas=nodes)
+    return Shape(nodes=nodes, replicas=nodes, trouble_ms=(2_000, 4_000, 6_000)[seed % 3])
 
 
 class Operator(Process):
     """Makes the topic."""
 
-    topic: Topic | None = None
-
-    def make_topic(self, shape: Shape, settings: dict[str, str]) -> Task:
-        command = commands.CreateTopic("topic", shape.shards, shape.replicas, settings)
-        while self.topic is None:
-            try:
-                self.topic = yield Ask("meta", Perform(command), 300)
-            except AlreadyExists:
-                return  # the answer was lost
-            except StratalogError:
-                yield Sleep(200)
+    def make_topics(self, topics: list[commands.CreateTopic]) -> Task:
+        for command in topics:
+            while True:
+                try:
+                    yield Ask("meta", Perform(command), 300)
+                    break
+                except AlreadyExists:
+                    break  # the answer was lost
+                except StratalogError:
+                    yield Sleep(200)
 
 
 class SimulatedWorld:
@@ -103,6 +104,9 @@ class SimulatedWorld:
         self.is_quorum = shape.replicas > 1 and self.rng.random() < 0.35
         if shape.is_quorum is not None:
             self.is_quorum = shape.is_quorum
+        self.has_groups = self.rng.random() < 0.5 and not self.may_wipe
+        """The group log never gives anything up of itself, so a disk that is gone with the last copy would end it."""
+        self.group_clients: list[GroupClient] = []
         self.nodes: dict[int, NodeLife | None] = {}
         self._starts = 0
         self.producers: list[Producer] = []
@@ -241,7 +245,7 @@ class SimulatedWorld:
         faults = Faults(self)
         self.run(self.scheduler.now_ms + self.shape.trouble_ms)
         faults.end()
-        for client in [*self.producers, *self.consumers]:
+        for client in [*self.producers, *self.consumers, *self.group_clients]:
             client.is_over = True
         # What a flush lost stays stopped until the next start, by intention.
         for node_id in self.node_ids:
@@ -260,13 +264,19 @@ class SimulatedWorld:
             settings["acks.policy"] = "quorum"
         if self.may_wipe:
             settings["uncleanSeal"] = "allow"  # what a disk held that is gone nobody can tell
+        topics = [commands.CreateTopic("topic", self.shape.shards, self.shape.replicas, settings)]
+        if self.has_groups:
+            topics.append(commands.CreateTopic(GROUP_LOG, 1, self.shape.replicas, is_internal=True))
         operator = Operator("operator", self.scheduler, self.network)
         self.network.join("operator", operator)
-        operator.spawn(operator.make_topic(self.shape, settings))
-        self.run(10_000, lambda: bool(self.meta.table.state.shards))
+        operator.spawn(operator.make_topics(topics))
+        self.run(10_000, lambda: len(self.meta.table.state.topics) == len(topics))
         names = [f"node-{node_id}" for node_id in self.node_ids]
         place = {"judge": self.judge, "nodes": names, "scheduler": self.scheduler, "network": self.network}
-        for number, key in enumerate(self.meta.table.state.shards):
+        keys = [key for key in self.meta.table.state.shards if not self._is_group_log(key)]
+        for key in [key for key in self.meta.table.state.shards if self._is_group_log(key)]:
+            self.judge.shards[key] = ShardTruth(is_fsync=False)
+        for number, key in enumerate(keys):
             self.judge.shards[key] = ShardTruth(self.is_fsync, self.is_quorum)
             for kind in range(2):
                 idempotent = self.rng.random() < 0.7
@@ -274,10 +284,15 @@ class SimulatedWorld:
                 name = f"p{number}{'ab'[kind]}"
                 self.producers.append(Producer(key, producer_id, -1, name=name, **place))
             self.consumers.append(Consumer(key, name=f"c{number}", **place))
-        for client in [*self.producers, *self.consumers]:
+        for name in ("ga", "gb") if self.has_groups else ():
+            self.group_clients.append(GroupMember(shards=tuple(keys), name=name, **place))
+        for client in [*self.producers, *self.consumers, *self.group_clients]:
             self.client_names.append(client.name)
             self.network.join(client.name, client)
             client.begin()
+
+    def _is_group_log(self, key: ShardKey) -> bool:
+        return self.meta.table.topic(key.topic_id).name == GROUP_LOG
 
     # The end ----------------------------------------------------------------------------------------------------------
     def _read_all(self) -> None:
@@ -293,18 +308,28 @@ class SimulatedWorld:
             reader.passes_what_is_lost = True
             self.after(1_500, reader.begin)
 
+        shards = tuple(key for key in self.judge.shards if not self._is_group_log(key))
+        group = GroupReader(
+            shards=shards, name="rg", judge=self.judge, nodes=names, scheduler=self.scheduler, network=self.network
+        )
+        if self.has_groups:
+            self.network.join(group.name, group)
+            self.after(1_500, group.begin)
+
         def is_done() -> bool:
-            return all(self._has_all(reader) for reader in readers)
+            return (group.has_all or not self.has_groups) and all(self._has_all(reader) for reader in readers)
 
         if not self.run(self.scheduler.now_ms + self.shape.calm_ms, is_done):
             late = [reader for reader in readers if not self._has_all(reader)]
             self._say_how_it_stands(late)
-            raise Broken("what is owed can be read once all is well", f"shards {[one.shard.shard for one in late]}")
+            what = f"shards {[one.shard.shard for one in late]}" if late else "what groups committed"
+            raise Broken("what is owed can be read once all is well", what)
         logs = {
             ("topic", reader.shard.shard): Log(
                 reader.first_offset, [Seen(offset, value.encode()) for offset, value in reader.records]
             )
             for reader in readers
+            if not self._is_group_log(reader.shard)
         }
         # Batches without records, in the place of what was given up: nobody sent them, and they are no gap.
         fillers = [

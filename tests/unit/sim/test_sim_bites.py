@@ -16,6 +16,11 @@ QUICK = {
     "acknowledged before the roll": "nothing counts before its roll is confirmed",
     "tail not doubted": "an offset is given once",
     "HW past a member": "HW is within the committed ISR",
+    "quorum of one": "HW is within what most replicas hold",
+    "quorum recovered from one": "no decided record is lost",
+    "commit told before durable": "a commit is told once it is durable",
+    "coordinates before it has read": "no committed offset is lost",
+    "producers forgotten at the successor": "the log is what clients were told",
     "fence not persisted": "a promise is on the disk before it is told",
 }
 

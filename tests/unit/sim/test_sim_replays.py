@@ -7,10 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stratalog_sim.world import Shape, SimulatedWorld
+import pytest
+
+from stratalog_sim.__main__ import play_seeds
+from stratalog_sim.bugs import BUGS, planted
+from stratalog_sim.world import Shape, SimulatedWorld, shape_of
 
 _PROGRAM = (
-    "from stratalog_sim.world import Shape, SimulatedWorld; w = SimulatedWorld(11, Shape()); w.play(); "
+    "from stratalog_sim.world import SimulatedWorld, shape_of; w = SimulatedWorld(20, shape_of(20)); w.play(); "
     "print('\\n'.join(w.history()))"
 )
 
@@ -40,4 +44,23 @@ def test_a_history_is_told_in_words() -> None:
     world.play()
     told = "\n".join(world.history())
     assert "UUID(" not in told, "a raw record in the history"
-    assert "registers node 1" in told and "rolls s0/e0@0 at" in told
+    assert "registers node 1" in told and "s0/e0@0 at" in told
+
+
+def test_a_seed_that_breaks_a_promise_tells_how_and_does_so_again(capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for _ in range(2):
+        with planted(BUGS["HW past a member"]):
+            assert play_seeds(range(20), 3, is_told=False) == 1
+        told.append(capsys.readouterr().out)
+    lines = told[0].splitlines()
+    assert told[0] == told[1] and len(lines) > 10
+    assert "HW is within" in lines[-2] and lines[-1].startswith('again: make sim ARGS="--nodes 3 --seed ')
+
+
+def test_a_seed_with_groups_says_who_coordinates_them_and_what_they_commit() -> None:
+    worlds = [SimulatedWorld(seed, shape_of(seed)) for seed in range(8, 40)]
+    world = next(one for one in worlds if one.has_groups and one.shape.nodes == 3)
+    world.play()
+    assert world.judge.groups.checks > 5 and world.judge.groups.positions
+    assert any("coordinates the groups" in line for line in world.history())

@@ -1,0 +1,93 @@
+"""What is true of groups, and what their members may be told: part of the judge.
+
+A commit has a number, and lies in the group log where the judge saw it decided. What is told must lie there, and never
+before what had been acknowledged when it was asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stratalog.model.group import CommittedOffset
+from stratalog.model.ids import ShardKey
+from stratalog_sim.broken import Broken
+from stratalog_sim.disk import Batch
+from stratalog_sim.group_entries import OffsetEntry
+
+Place = tuple[str, ShardKey]
+"""Of a group's offset."""
+
+
+@dataclass(slots=True)
+class GroupTruth:
+    positions: dict[int, int] = field(default_factory=dict)
+    """By number of a commit: where in the group log it is decided; -1: it was, and is owed no more."""
+    floors: dict[Place, int] = field(default_factory=dict)
+    """Where the newest commit lies that somebody was told of."""
+    readers: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    """By group, generation and shard: who reads it."""
+    last_number: int = 0
+    losses: int = 0
+    checks: int = 0
+
+    def next_number(self) -> int:
+        self.last_number += 1
+        return self.last_number
+
+    # The log --------------------------------------------------------------------------------------------------------
+    def decided(self, batch: Batch) -> None:
+        for at, entry in enumerate(batch.entries):
+            if isinstance(entry, OffsetEntry):
+                self.positions[int(entry.committed.metadata)] = batch.base_offset + at
+
+    def excused(self, batch: Batch) -> None:
+        """It is owed no more, nor is what was told because of it."""
+        self.losses += 1
+        self.readers.clear()
+        for entry in batch.entries:
+            if isinstance(entry, OffsetEntry):
+                self.positions[int(entry.committed.metadata)] = -1
+        for place, floor in list(self.floors.items()):
+            if floor >= batch.base_offset:
+                del self.floors[place]
+
+    # What members are told ------------------------------------------------------------------------------------------
+    def floor(self, place: Place) -> int:
+        """-1: nobody was told of a commit."""
+        return self.floors.get(place, -1)
+
+    def acknowledged(self, place: Place, number: int) -> None:
+        self.checks += 1
+        if number not in self.positions:
+            raise Broken("a commit is told once it is durable", f"commit {number} of {place[0]}")
+        self._told(place, number)
+
+    def shown(self, place: Place, committed: CommittedOffset | None, floor: int, losses: int) -> None:
+        """A coordinator says that this is committed. `floor`, `losses`: when it was asked."""
+        self.checks += 1
+        if losses != self.losses:
+            return
+        if committed is None:
+            if floor >= 0:
+                raise Broken("no committed offset is lost", f"{place[0]} has none of shard {place[1].shard}")
+            return
+        number = int(committed.metadata)
+        if number not in self.positions:
+            raise Broken("a coordinator shows what is durable", f"commit {number} of {place[0]}")
+        if self.positions[number] < floor:
+            detail = f"{place[0]} is shown commit {number} at {self.positions[number]}, {floor} had been told"
+            raise Broken("no committed offset is lost", detail)
+        self._told(place, number)
+
+    def _told(self, place: Place, number: int) -> None:
+        self.floors[place] = max(self.floor(place), self.positions[number])
+
+    def assigned(self, group_id: str, generation: int, member_id: str, shards: tuple[int, ...]) -> None:
+        self.checks += 1
+        for shard in shards:
+            reader = self.readers.setdefault((group_id, generation, shard), member_id)
+            if reader != member_id:
+                raise Broken(
+                    "a shard has one reader in a generation",
+                    f"{member_id} and {reader} read shard {shard} in generation {generation} of {group_id}",
+                )
