@@ -9,7 +9,7 @@ noted between the two, or a commit that came after the facts would have its obje
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -40,8 +40,8 @@ class ListedObject:
 
 @dataclass(frozen=True, slots=True)
 class OrphanRules:
-    node_id: int
-    lock_epoch: int
+    lock_epochs: Mapping[int, int]
+    """Whose objects are judged, and under which epoch of its write lock each of them can have written last."""
     grace_ms: int
 
 
@@ -67,11 +67,11 @@ def judge(
     """What becomes of one object."""
     if listed.key in facts.referenced:
         return Verdict.REFERENCED
-    if facts.is_deleted or is_protected(listed.key) or listed.node_id != rules.node_id:
+    if facts.is_deleted or is_protected(listed.key) or listed.node_id not in rules.lock_epochs:
         return Verdict.WAIT
     if now_ms - listed.modified_ms < rules.grace_ms:
         return Verdict.WAIT
-    if listed.lock_epoch > rules.lock_epoch:
+    if listed.lock_epoch > rules.lock_epochs[listed.node_id]:
         return Verdict.UNEXPLAINED  # metadata gave no such epoch yet: whoever wrote it knows more than we do
     if facts.segment is not None:
         return Verdict.ORPHAN if _is_chosen_otherwise(listed, facts.segment) else Verdict.WAIT

@@ -8,7 +8,7 @@ Source: docs/design.md sections 3 and 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from stratalog.model.segment import Segment
 
@@ -32,3 +32,9 @@ def keeper_of(segment: Segment, is_alive: Callable[[int], bool]) -> int | None:
     """Who takes away what all share of a DELETED segment, its objects and its metadata: the first living replica. Not
     by who holds a copy still, for each gives its own up. None while no replica lives."""
     return next((node for node in segment.replicas if is_alive(node)), None)
+
+
+def sweeper_of(node_id: int, living: Collection[int]) -> int | None:
+    """Who takes away what a node left in the bucket and nothing refers to: itself while it lives, else the first of the
+    living."""
+    return node_id if node_id in living else min(living, default=None)

@@ -36,6 +36,7 @@ from stratalog.objects.store import ObjectInfo, ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.tier.claim import Forked
 from stratalog_node.tier.facts import Facts, read_facts
+from stratalog_node.tier.left_behind import LeftBehind
 from stratalog_node.tier.uploader import NodeUploader
 
 log = logger(__name__)
@@ -61,7 +62,11 @@ class BundleKeeper:
         limits: BundleLimits,
         clock_ms: Callable[[], int],
         call_timeout_ms: int,
+        left_behind: LeftBehind | None = None,
     ) -> None:
+        """With `left_behind` the bundles are of another node, whose leavings this one sweeps: what nothing refers to
+        goes; what is half dead is left for its return."""
+        self._left_behind = left_behind
         self._call_timeout_s = call_timeout_ms / 1_000
         self._node_id = node_id
         self._meta = meta
@@ -96,6 +101,12 @@ class BundleKeeper:
     async def _pass(self, lock: Lock) -> None:
         names = self._uploader.names
         listed = [info async for info in self._store.list(names.node_bundles_prefix(self._node_id))]
+        if not listed and self._left_behind is not None:
+            self._riddles, self.foreign = {}, []
+            return
+        last_epoch = await self._last_epoch(lock)
+        if last_epoch is None:
+            return
         # Before metadata is read: what is let go later may be committed later, and metadata would not tell of it.
         attempts = self._uploader.attempts
         protected = {info.key for info in listed if attempts.is_protected(info.key)}
@@ -112,16 +123,17 @@ class BundleKeeper:
             if not isinstance(name, BundleName):
                 self.foreign.append(info.key)
                 continue
-            self._uploader.claim.witness(info.key, name.lock_epoch, lock.epoch, info.modified_ms)
+            if self._left_behind is None:
+                self._uploader.claim.witness(info.key, name.lock_epoch, lock.epoch, info.modified_ms)
             sizes[info.key] = info
             if live.get(info.key) and now_ms - info.modified_ms >= self._limits.max_age_ms:
                 await self._count_parts(info)
-            is_protected = name.lock_epoch > lock.epoch or info.key in protected
+            is_protected = name.lock_epoch > last_epoch or info.key in protected
             count = self._part_counts.get(info.key)
             stored.append(StoredBundle(info.key, info.size_bytes, info.modified_ms, count, is_protected))
         plan = self._plan = plan_bundles(stored, live, self._plan, now_ms, self._limits)
         await self._delete([sizes[deletion.key] for deletion in plan.deletions], facts)
-        for rewrite in plan.rewrites:
+        for rewrite in plan.rewrites if self._left_behind is None else ():
             by_segment: dict[SegmentKey, list[RemotePart]] = defaultdict(list)
             for entry in rewrite.live:
                 by_segment[entry.segment].append(entry.part)
@@ -129,6 +141,12 @@ class BundleKeeper:
                 self._uploader.rewrite(key, tuple(parts))
             self._uploader.stats.bundles_rewritten += 1
             log.debug("bundle is rewritten", bundle=rewrite.key, parts=len(rewrite.live), reason=rewrite.reason)
+
+    async def _last_epoch(self, lock: Lock) -> int | None:
+        """Under which they were written at the latest; None while another may still write them."""
+        if self._left_behind is None:
+            return lock.epoch
+        return await self._left_behind.last_epoch(self._node_id)
 
     async def _live_parts(self, facts: Facts) -> dict[str, list[LivePart]]:
         """Who refers to each bundle. Read after the listing, so that a commit in between counts."""
@@ -171,7 +189,8 @@ class BundleKeeper:
                 may_go.append(info.key)
             else:
                 self._keep(info.key, riddle, f"metadata does not tell of offsets below {riddle[1]} of {riddle[0]}")
-        self._uploader.stats.bundles_unexplained = len(self._riddles)
+        if self._left_behind is None:
+            self._uploader.stats.bundles_unexplained = len(self._riddles)
         if may_go:
             await self._store.delete(may_go)
             self._uploader.stats.bundles_deleted += len(may_go)

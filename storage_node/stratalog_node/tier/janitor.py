@@ -32,6 +32,7 @@ from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.shard_view import LocalCopies, Shards
 from stratalog_node.tier.bundle_keeper import BundleKeeper
 from stratalog_node.tier.deletion_alarm import DeletionAlarm
+from stratalog_node.tier.left_behind import LeftBehind
 from stratalog_node.tier.orphan_sweep import OrphanSweep, SweepReport
 from stratalog_node.tier.rounds import Rounds
 from stratalog_node.tier.side_by_side import side_by_side
@@ -96,6 +97,8 @@ class Janitor:
         self._alarm = DeletionAlarm((schedule.delete_delay_ms + 1) / 1_000, self._rounds.poke)
         self._sweep_rounds = Rounds("tier-sweep", schedule.sweep_interval_ms, self.sweep_now, stats)
         self._bundles: BundleKeeper | None = None
+        self._others_bundles: dict[int, BundleKeeper] = {}
+        """Of nodes without a lease, whose leavings this one sweeps."""
         self._orphans: OrphanSweep | None = None
         if store is not None and uploader is not None:
             limits = BundleLimits(
@@ -103,8 +106,9 @@ class Janitor:
                 orphan_grace_ms=schedule.orphan_grace_ms,
                 max_age_ms=schedule.bundle_max_age_ms,
             )
-            self._bundles = BundleKeeper(
-                node_id=node_id,
+            self._left_behind = LeftBehind(node_id, meta, catalog, schedule.call_timeout_ms)
+            self._keeper_of = partial(
+                BundleKeeper,
                 meta=meta,
                 store=store,
                 uploader=uploader,
@@ -112,6 +116,7 @@ class Janitor:
                 clock_ms=clock_ms,
                 call_timeout_ms=schedule.call_timeout_ms,
             )
+            self._bundles = self._keeper_of(node_id=node_id)
             self._orphans = OrphanSweep(
                 node_id=node_id,
                 meta=meta,
@@ -121,6 +126,7 @@ class Janitor:
                 grace_ms=schedule.orphan_grace_ms,
                 clock_ms=clock_ms,
                 call_timeout_ms=schedule.call_timeout_ms,
+                left_behind=self._left_behind,
             )
 
     async def start(self) -> None:
@@ -279,6 +285,15 @@ class Janitor:
             return SweepReport()
         report = await self._orphans.run_once()
         await self._bundles.run_once()
-        report.foreign += self._bundles.foreign
-        report.unexplained += self._bundles.unexplained
+        keepers = [self._bundles]
+        lost = self._left_behind.owners()
+        self._others_bundles = {node: kept for node, kept in self._others_bundles.items() if node in lost}
+        for node_id in lost:
+            if node_id not in self._others_bundles:
+                self._others_bundles[node_id] = self._keeper_of(node_id=node_id, left_behind=self._left_behind)
+            keepers.append(self._others_bundles[node_id])
+            await keepers[-1].run_once()
+        for keeper in keepers:
+            report.foreign += keeper.foreign
+            report.unexplained += keeper.unexplained
         return report

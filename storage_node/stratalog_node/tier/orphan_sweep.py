@@ -1,4 +1,5 @@
-"""Sweeps orphans: objects of this node's segments that no metadata names, because another attempt was chosen.
+"""Sweeps orphans: objects that this node wrote, or one whose leavings it sweeps (`left_behind`), and that no metadata
+names, because another attempt was chosen.
 
 Judged in `stratalog.machines.orphans`. One listing of the data folder, a segment's folder at a time. A folder that the
 node's catalog explains to the last object is passed over at once; the others are judged together by metadata read after
@@ -25,6 +26,7 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.tier.claim import Forked
 from stratalog_node.tier.facts import Facts, read_facts
+from stratalog_node.tier.left_behind import LeftBehind
 from stratalog_node.tier.remote_copy import is_exactly, read_manifest
 from stratalog_node.tier.uploader import NodeUploader
 
@@ -68,7 +70,9 @@ class OrphanSweep:
         grace_ms: int,
         clock_ms: Callable[[], int],
         call_timeout_ms: int,
+        left_behind: LeftBehind,
     ) -> None:
+        self._left_behind = left_behind
         self._call_timeout_s = call_timeout_ms / 1_000
         self._node_id = node_id
         self._meta = meta
@@ -103,7 +107,6 @@ class OrphanSweep:
         return report
 
     async def _sweep(self, lock: Lock, report: SweepReport) -> None:
-        rules = OrphanRules(self._node_id, lock.epoch, self._grace_ms)
         suspects: list[_Folder] = []
         objects = seen = 0
         async for folder in self._folders(report, lock):
@@ -115,9 +118,9 @@ class OrphanSweep:
             suspects.append(folder)
             objects += len(folder[1])
             if len(suspects) >= _SUSPECTS_AT_A_TIME or objects >= _OBJECTS_AT_A_TIME:
-                await self._judge(suspects, rules, report)
+                await self._judge(suspects, lock, report)
                 suspects, objects = [], 0
-        await self._judge(suspects, rules, report)
+        await self._judge(suspects, lock, report)
         await self._sweep_probes(report)
 
     async def _sweep_probes(self, report: SweepReport) -> None:
@@ -164,12 +167,24 @@ class OrphanSweep:
         named = {part.object_key for part in remote.parts}
         return all(listed.key in named for listed, _ in objects)
 
-    async def _judge(self, folders: Sequence[_Folder], rules: OrphanRules, report: SweepReport) -> None:
+    async def _rules(self, folders: Sequence[_Folder], lock: Lock) -> OrphanRules:
+        """Before metadata is read: from then on nothing that another is judged for can be committed."""
+        oldest_ms = self._clock_ms() - self._grace_ms
+        due = {one.node_id for _, objects in folders for one, _ in objects if one.modified_ms <= oldest_ms}
+        epochs = {self._node_id: lock.epoch}
+        for node_id in due.intersection(self._left_behind.owners()):
+            epoch = await self._left_behind.last_epoch(node_id)
+            if epoch is not None:
+                epochs[node_id] = epoch
+        return OrphanRules(epochs, self._grace_ms)
+
+    async def _judge(self, folders: Sequence[_Folder], lock: Lock, report: SweepReport) -> None:
         if not folders:
             return
         # Before metadata is read: what is let go later may be committed later, and metadata would not tell of it.
         is_protected = self._uploader.attempts.is_protected
         protected = {listed.key for _, objects in folders for listed, _ in objects if is_protected(listed.key)}
+        rules = await self._rules(folders, lock)
         facts = await read_facts(self._meta, self._call_timeout_s)
         orphans: list[str] = []
         for start in range(0, len(folders), _MANIFESTS_AT_A_TIME):

@@ -118,7 +118,7 @@ OLD = ListedObject(
     ],
 )
 def test_what_is_not_positively_an_orphan_stays(listed: ListedObject, facts: SegmentFacts, verdict: Verdict) -> None:
-    rules = OrphanRules(node_id=1, lock_epoch=2, grace_ms=100)
+    rules = OrphanRules({1: 2}, grace_ms=100)
     assert judge(listed, facts, rules, lambda key: key == "in flight", 100) is verdict
 
 

@@ -1,0 +1,48 @@
+"""What nodes without a lease left in the bucket: who sweeps it, and what of it can still become part of the log.
+
+A node that is not heard may run, and have an upload on its way. So its write lock is taken once its lease is over: what
+it wrote under the epochs before is fenced from then on, however late it asks. Nobody writes under that epoch, and all
+who sweep share one holder's name, so it costs one epoch however often they look. A node that comes back takes the next
+one at once.
+Cost: one command for each such node whose objects are in doubt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from stratalog.machines.upload_duty import sweeper_of
+from stratalog.meta_api.client import MetaClient
+from stratalog.model.commands import AcquireLock
+from stratalog.model.errors import Conflict
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.tier.lock import tier_lock_name
+
+SWEEPER: Final = "orphan-sweep"
+_TTL_MS: Final = 1
+"""It is over at once: the epoch is what counts."""
+
+
+class LeftBehind:
+    def __init__(self, node_id: int, meta: MetaClient, catalog: Catalog, call_timeout_ms: int) -> None:
+        self._node_id = node_id
+        self._meta = meta
+        self._catalog = catalog
+        self._call_timeout_s = call_timeout_ms / 1_000
+
+    def owners(self) -> list[int]:
+        """Nodes whose leavings this one sweeps, as far as it has heard; never itself."""
+        living = {node.node_id for node in self._catalog.nodes() if node.is_alive}
+        lost = [node.node_id for node in self._catalog.nodes() if not node.is_alive]
+        return [node for node in lost if node != self._node_id and sweeper_of(node, living) == self._node_id]
+
+    async def last_epoch(self, node_id: int) -> int | None:
+        """Under which that node may have written last; whatever it asks for under that one, or an earlier one, is
+        refused. None while the lease of its lock lasts. Raises what the meta service raises while it is away."""
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                lock = await self._meta.perform(AcquireLock(tier_lock_name(node_id), SWEEPER, _TTL_MS))
+        except Conflict:
+            return None
+        return lock.epoch - 1
