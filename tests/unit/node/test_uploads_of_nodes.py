@@ -1,0 +1,61 @@
+"""Three nodes hold each segment and one uploads it: every byte goes up once, whoever is killed, but for one chunk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratalog.model.commands import CommitParts
+from stratalog.model.ids import ShardKey
+from stratalog.model.segment import RemoteState, Segment
+from stratalog.objects.obstore_store import open_memory
+from stratalog.objects.settings import StoreSettings
+from stratalog.objects.store import ObjectStore
+from support.node_cluster import NodeCluster
+from support.waiting import eventually
+
+CHUNK = 256 * 1024
+VALUE = b"v" * 16_000
+
+
+async def put_bytes(store: ObjectStore) -> int:
+    """Nothing is deleted here, and each attempt has a name of its own."""
+    return sum([info.size_bytes async for info in store.list("") if "/claims/" not in info.key])
+
+
+def is_in_store(cluster: NodeCluster, key: ShardKey, epoch: int) -> bool:
+    return any(one.epoch == epoch and one.remote.state is RemoteState.COMPLETE for one in cluster.segments(key))
+
+
+def produced_bytes(segments: list[Segment]) -> int:
+    return sum(segment.seal.size_bytes for segment in segments if segment.seal is not None)
+
+
+async def test_a_killed_uploader_costs_one_chunk_at_most_and_another_goes_on_at_the_commit_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_memory(StoreSettings())
+    async with NodeCluster(tmp_path, monkeypatch, store) as cluster:
+        await cluster.start(1, 2, 3, remote_upload_chunk_bytes=CHUNK, remote_upload_interval_ms=3_600_000)
+        key = await cluster.shard(3)
+        for _ in range(100):
+            await cluster.append(key, VALUE)
+        uploader = cluster.leader(key)
+        await eventually(lambda: cluster.segments(key)[0].remote.commit_offset > 0)
+        asked = cluster.meta.calls[CommitParts]
+        cluster.meta.hold(CommitParts)
+        for _ in range(100):
+            await cluster.append(key, VALUE)
+        await eventually(lambda: cluster.meta.calls[CommitParts] > asked)
+        offset = cluster.segments(key)[0].remote.commit_offset
+        await cluster.kill(uploader)
+        cluster.meta.release(CommitParts)
+        await cluster.lose(uploader)
+        await eventually(lambda: is_in_store(cluster, key, 0), timeout=20)
+        (ended, *_) = cluster.segments(key)
+        assert ended.remote.commit_offset >= offset
+        produced = produced_bytes(cluster.segments(key)[:1])
+        uploaded = await put_bytes(store)
+        assert 200 * len(VALUE) <= produced
+        assert uploaded <= 1.05 * produced + CHUNK
