@@ -112,6 +112,15 @@ class Following:
         node.tell("fills", key, f"up to {end}")
         replica.step(CopyFilled(end))
 
+    def forget_begun(self, key: ShardKey, epoch: int) -> None:
+        """Another node goes on behind that epoch: what was begun behind it here nobody knows."""
+        node = self._node
+        for one in [one for one in node.led if one.shard_key == key and one.epoch > epoch]:
+            del node.led[one]
+            if one in node.disk.files and node.disk.files[one].is_ahead:
+                node.disk.remove(one)
+            self.look_at(one)
+
     def deposed(self, key: ShardKey) -> None:
         """What the shard's chain led others seal: this node is one of the replicas now; what it opened and nobody knows
         goes."""

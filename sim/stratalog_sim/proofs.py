@@ -15,22 +15,13 @@ if TYPE_CHECKING:
 
 
 def producers_before(node: NodeLife, segment: Segment) -> Producers | None:
-    """At the segment's base: what the seal record before it says. None: it is not sealed yet, so nobody knows, and
-    what it holds is not safe to be acknowledged again."""
-    before = [one for one in node.view.segments(segment.key.shard_key) if one.epoch < segment.epoch]
-    if not before:
-        return ()
-    if any(one.fence and one.seal is None for one in before):
+    """At the segment's base: what the seal record before it says, else this node's own copies. None: not known here
+    yet, or a recovery is not sealed, and what it found is not safe to be acknowledged again."""
+    earlier = [one for one in node.view.segments(segment.key.shard_key) if one.epoch < segment.epoch]
+    if any(one.fence and one.seal is None for one in earlier):
         return None
-    return before[-1].seal.producers if before[-1].seal is not None else None
-
-
-def _producers_told(node: NodeLife, segment: Segment) -> Producers | None:
-    """The same for a report, from copies where there is no seal yet: they are compared before they count."""
     known: Producers = ()
-    for before in node.view.segments(segment.key.shard_key):
-        if before.epoch >= segment.epoch:
-            break
+    for before in earlier:
         if before.seal is not None:
             known = before.seal.producers
             continue
@@ -52,7 +43,7 @@ def proof_of(node: NodeLife, key: SegmentKey, end_offset: int, size_bytes: int, 
     segment = node.view.segment(key)
     if segment is None:
         return None
-    before = _producers_told(node, segment)
+    before = producers_before(node, segment)
     if before is None:
         return None
     table = ProducerTable(before)

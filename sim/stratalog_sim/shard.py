@@ -182,6 +182,7 @@ class ShardShell:
                 self.node.spawn(self._prepare(self._key_of(epoch)))
             case HandOver(epoch):
                 self.node.tell(f"hands shard {self.key.shard} over behind epoch {epoch}")
+                self.node.following.forget_begun(self.key, epoch)
             case ProposeIsrOf(epoch, proposal):
                 self.node.spawn(self._propose(self._key_of(epoch), proposal))
             case _:
@@ -331,7 +332,7 @@ class ShardShell:
                 return
             except StratalogError:
                 yield Sleep(_RETRY_MS)
-        if following in self.disk.files:
+        if following in self.disk.files and opened.leader == self.node.node_id:
             self.disk.files[following].is_ahead = False
         self.step(RollConfirmed(key.epoch, self.node.view.log_start(self.key), SegmentRecord.of(opened)))
 

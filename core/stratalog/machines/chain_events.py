@@ -234,7 +234,8 @@ class NameSuccessor:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """The active segment has ended, and none is active here any more: another node goes on behind it."""
+    """This segment has ended, and none is active here any more: another node goes on behind it. What was begun behind
+    it here goes: nobody knows it."""
 
     epoch: int
 

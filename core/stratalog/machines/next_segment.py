@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stratalog.machines.chain_events import ActiveNamed, ActiveUnknown, SuccessorNamed
-from stratalog.machines.leader_events import RollPolicy
+from stratalog.machines.leader_events import RollPolicy, SegmentRecord
 from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.shard_life import Stop
 from stratalog.model.append import AppendFailure
 from stratalog.model.ids import SegmentKey
 
@@ -51,3 +52,9 @@ def begin_prepared(old: SegmentLeader, end_offset: int, successor: SuccessorName
     then nothing is acknowledged, and all of them count."""
     key = SegmentKey(old.key.topic_id, old.key.shard, old.key.epoch + 1, end_offset)
     return SegmentLeader(key, old.node_id, policy, old.producers, isr=successor.replicas, is_confirmed=False)
+
+
+def is_elsewhere(successor: SegmentLeader, record: SegmentRecord, stop: Stop | None) -> bool:
+    """Whether what was begun behind a roll that is not confirmed turns out not to be this node's: another leads it, or
+    it has been taken from its leader, whoever that was. A shard that stopped ends as a whole instead."""
+    return stop is None and not successor.is_confirmed and record.leader != successor.node_id

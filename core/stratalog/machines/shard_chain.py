@@ -1,14 +1,11 @@
 """One shard's segments in a row on the node that leads it: which one takes batches, when the next is opened, up to
 where readers are served and who is answered, in which order the meta service is told, and when it all stops.
 
-Plain data in, plain data out (`machines/chain_events.py`); `stratalog_node.shards` is the shell that writes files and
-answers clients. Step it once per shard and loop turn with everything that came. Each leader decides about its own
-segment (`machines/segment_leader.py`); rolls are confirmed in the order of `machines/roll_order.py`.
-
-An effect that asks for an answer at once (`PersistBatches`, `NameActive`, `OpenSegment`) is the last of its step, and
-what follows from it is asked for in the answer's step: so no shell gets the order wrong, and none needs to undo.
-Cost: as the active leader's, and about 0.5 us a step.
-Source: docs/design.md sections 3 and 10.
+Plain data in, plain data out (`machines/chain_events.py`). Step it once per shard and loop turn with everything that
+came. Each leader decides about its own segment (`machines/segment_leader.py`); rolls are confirmed in the order of
+`machines/roll_order.py`. An effect that asks for an answer at once (`PersistBatches`, `NameActive`, `OpenSegment`) is
+the last of its step, and what follows from it is asked for in the answer's step: so no shell gets the order wrong.
+Cost: as the active leader's, and about 0.5 us a step. Source: docs/design.md sections 3 and 10.
 """
 
 from __future__ import annotations
@@ -67,6 +64,7 @@ from stratalog.machines.leader_events import (
     PolicyChanged,
     PrepareSuccessor,
     ProposeIsr,
+    RecordHeard,
     RefuseBatch,
     RollAsked,
     RollFailed,
@@ -78,7 +76,7 @@ from stratalog.machines.leader_events import (
     SuccessorOpened,
     TimePassed,
 )
-from stratalog.machines.next_segment import NotYet, begin_listed, begin_prepared
+from stratalog.machines.next_segment import NotYet, begin_listed, begin_prepared, is_elsewhere
 from stratalog.machines.owed_batches import OwedBatches
 from stratalog.machines.producer_table import SequenceFault
 from stratalog.machines.roll_order import RollOrder
@@ -141,18 +139,17 @@ class ShardChain:
         self._owed: OwedBatches | None = None
         self._waiting: WaitingLines | None = None
         self._in_flight: list[OfferedBatch] | None = None
-        """Being written."""
         self._roll: RollSegment | None = None
-        """To be done once what is being written is."""
         self._opening: SegmentLeader | None = None
         self._rest: list[OfferedBatch] | None = None
-        """For the segment that is being opened."""
 
     # What happens -------------------------------------------------------------------------------------------------
     def step(self, event: ChainEvent, now_ms: int) -> _Effects:
         match event:
             case SegmentHeard(epoch, news):  # what followers confirm comes as often as batches do
                 leader = self._leader_of(epoch)
+                if leader is not None and type(news) is RecordHeard and is_elsewhere(leader, news.record, self.stop):
+                    return self._superseded(leader, news.record, now_ms)
                 return self._follow(leader, leader.step(news, now_ms), now_ms) if leader is not None else []
             case BatchesReceived():
                 active = self.active
@@ -202,8 +199,7 @@ class ShardChain:
                     leader.step(event, now_ms)
                 return []
             case ShardRecovered():
-                self._recovered(event)
-                return []
+                return self._recovered(event)
             case ServiceBegun(owed_seals):
                 return [*(SealSegment(epoch) for epoch in owed_seals), *self._go_on()]
             case _:
@@ -226,8 +222,8 @@ class ShardChain:
     def _refuse(self, batches: Sequence[OfferedBatch], why: AppendFailure, message: str, now_ms: int) -> _Effects:
         """They may be repeated, and those sent behind them must not get in before."""
         if idempotent := [batch for batch in batches if batch.producer_id >= 0]:
-            self._owed = self._owed or OwedBatches()
-            self._owed.refused(idempotent, now_ms)
+            (owed := self._owed or OwedBatches()).refused(idempotent, now_ms)
+            self._owed = owed
         return [RefuseBatches(list(batches), why, message)] if batches else []
 
     def _sort_out(self, effects: list[LeaderEffect], now_ms: int) -> _Effects:
@@ -271,7 +267,7 @@ class ShardChain:
         if effects and self._roll is None and not (self.ended or self._waiting):
             mark = effects[0]
             if type(mark) is Acknowledge and mark.high_watermark == event.end_offset:
-                # The common case: written is committed. Nobody waits, so these are answered without waiting in line.
+                # The common case: written is committed, and nobody waits in line.
                 self.high_watermark = event.end_offset
                 return [AcknowledgeBatches(active.key.epoch, event.end_offset, batches)]
         return [*self._queue(batches), *self._follow(active, effects, now_ms), *self._begin_roll()]
@@ -377,11 +373,22 @@ class ShardChain:
 
     def _hand_over(self, old: SegmentLeader, roll: RollSegment, now_ms: int) -> _Effects:
         old.step(SuccessorOpened(old.producers.snapshot()), now_ms)
-        self.life, self.active, self.ended = Life.MOVED, None, (*self.ended, old)
+        self.ended = (*self.ended, old)
         self._order = self._order or RollOrder()
         self._order.moves(old.key.epoch)
-        refused = self._refuse(roll.remaining, AppendFailure.MOVING, AppendFailure.MOVING.value, now_ms)
-        return [HandOver(old.key.epoch), *refused, *self._go_on()]
+        return [*self._leave_to_another(old.key.epoch, roll.remaining, AppendFailure.MOVING, now_ms), *self._go_on()]
+
+    def _superseded(self, successor: SegmentLeader, record: SegmentRecord, now_ms: int) -> _Effects:
+        """What was written behind the end was never acknowledged; it may have been followed if nobody else was
+        named."""
+        self.ended = tuple(leader for leader in self.ended if leader.key.epoch < successor.key.epoch)
+        written = self._waiting.take_above(successor.key.base_offset) if self._waiting else []
+        why = AppendFailure.OUTCOME_UNKNOWN if record.leader is None else AppendFailure.MOVING
+        return self._leave_to_another(successor.key.epoch - 1, written, why, now_ms)
+
+    def _leave_to_another(self, epoch: int, batches: list[OfferedBatch], why: AppendFailure, now_ms: int) -> _Effects:
+        self.life, self.active = Life.MOVED, None
+        return [HandOver(epoch), *self._refuse(batches, why, why.value, now_ms)]
 
     def _opened(self, now_ms: int) -> _Effects:
         old, self.active, self._opening = self.active, self._opening, None
@@ -399,7 +406,6 @@ class ShardChain:
         return [*found, *self.step(BatchesReceived(rest), now_ms)] if rest else found
 
     def _opening_failed(self, why: AppendFailure, message: str, now_ms: int) -> _Effects:
-        """The roll is undone: the segment goes on, and the next batch tries again."""
         self._opening = None
         if self.active is not None:
             self.active.step(RollFailed(), now_ms)
@@ -423,10 +429,11 @@ class ShardChain:
         return [*told, *effects, *self._go_on()]
 
     def _ended(self, epoch: int, opened: SegmentRecord | None, now_ms: int) -> _Effects:
-        """The meta service knows where that segment ended."""
         successor = self._leader_of(epoch + 1)
         if successor is None or successor.is_confirmed:
             return []
+        if opened is not None and is_elsewhere(successor, opened, self.stop):
+            return self._superseded(successor, opened, now_ms)
         return self._follow(successor, successor.step(OpeningConfirmed(opened), now_ms), now_ms)
 
     def _go_on(self) -> _Effects:
@@ -437,7 +444,6 @@ class ShardChain:
 
     @property
     def _led(self) -> Sequence[SegmentLeader]:
-        """Not sealed yet, oldest first."""
         return self.ended if self.active is None else (*self.ended, self.active)
 
     def _leader_of(self, epoch: int) -> SegmentLeader | None:
@@ -446,16 +452,16 @@ class ShardChain:
         return next((leader for leader in self.ended if leader.key.epoch == epoch), None)
 
     # Life ---------------------------------------------------------------------------------------------------------
-    def _recovered(self, event: ShardRecovered) -> None:
+    def _recovered(self, event: ShardRecovered) -> _Effects:
         self.ended, self.active = event.ended, event.active
         self.high_watermark = max(self.high_watermark, event.high_watermark)
         self._order = None
         self.doubted_epoch = event.doubted_epoch
         self.stop = event.stop
         self.life = event.stop.life if event.stop else Life.SERVING if event.active is not None else Life.UNOPENED
+        return []
 
     def _stop(self, stop: Stop, now_ms: int) -> _Effects:
-        """Whoever waits gets "outcome unknown": the batch may survive in the segment's seal."""
         before = self.stop
         if before is not None and before.outweighs(stop):
             return []
@@ -476,8 +482,7 @@ class ShardChain:
 
     @property
     def is_end_known(self) -> bool:
-        """False when the log could not be opened: what is known of it, up to the high watermark, is served; whoever
-        asks for the end, or beyond, must ask again (F40)."""
+        """False: only what is known of it is served; who asks for the end, or beyond, must ask again (F40)."""
         return self.stop is None or not self.stop.hides_end
 
     @property
@@ -485,16 +490,11 @@ class ShardChain:
         return max([self.high_watermark, *(leader.end_offset for leader in self._led)])
 
     def compare_epoch(self, epoch: int, listed_epoch: int) -> int:
-        """-1: a client with this epoch has stale metadata; 1: it knows more than we do; 0: serve it.
-
-        `listed_epoch` is that of the segment which the meta service lists as active. Every roll raises the epoch, so
-        one that this node led too is good enough.
-        """
+        """-1: a client with this epoch has stale metadata; 1: it knows more than we do; 0: serve it. `listed_epoch` is
+        that of the listed active segment; every roll raises the epoch, so one that this node led too is good enough."""
         newest = self.active.key.epoch if self.active is not None else listed_epoch
-        if epoch > newest:
-            return 1
-        return 0 if epoch >= self.led_since_epoch else -1
+        return 1 if epoch > newest else 0 if epoch >= self.led_since_epoch else -1
 
     def describe(self) -> ChainStatus:
-        segments = tuple(leader.describe() for leader in self._led)
-        return ChainStatus(self.life, self.stop, self.high_watermark, self.waiting_count, segments)
+        led = tuple(leader.describe() for leader in self._led)
+        return ChainStatus(self.life, self.stop, self.high_watermark, self.waiting_count, led)

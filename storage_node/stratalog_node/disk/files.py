@@ -1,9 +1,8 @@
 """Open files of segments: appends at a known position, reads that never block the loop, bounded descriptors.
 
 Appends and non-blocking reads run on the event loop; blocking reads, flushes and truncation run on the disk threads. A
-file is pinned while a thread uses it, so that its descriptor is not closed or reused under the thread.
-Durability: `append` reaches the page cache; only `sync` reaches the disk. Whose word on a flush counts, and why a file
-that waits for one stays open, is in `disk/descriptors.py`.
+file is pinned while a thread uses it, so that its descriptor is not closed or reused under it. Durability: `append`
+reaches the page cache; only `sync` reaches the disk. Whose word on a flush counts: `disk/descriptors.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from stratalog.model.errors import Corrupt, DiskFull, NotFound, OutcomeUnknown, StratalogError, Unavailable
+from stratalog.model.errors import Corrupt, DiskFull, NotFound, OutcomeUnknown, Unavailable
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.preallocation import LEAST_APPEND_BYTES, Preallocation
 
@@ -39,14 +38,14 @@ class NamesLost(Unavailable):
 
 
 class SegmentFile:
-    """One segment's file. `size_bytes` is what was appended whole; what lies beyond is room ahead or a torn tail, and
-    is never read."""
+    """One segment's file. `size_bytes`: what was appended whole; room ahead or a torn tail beyond is never read."""
 
     __slots__ = (
         "_descriptors",
         "_fd",
         "_flushing",
         "_is_cut_due",
+        "_is_name_withheld",
         "_is_retired",
         "_is_unflushed",
         "_lost",
@@ -68,6 +67,7 @@ class SegmentFile:
         self._fd = -1
         self._is_cut_due = False
         """Behind `size_bytes` may lie whole batches that were refused."""
+        self._is_name_withheld = False
         self._is_retired = False
         self._is_unflushed = False
         """Batches were written through the present descriptor since a flush began. The header alone does not count: a
@@ -117,10 +117,13 @@ class SegmentFile:
             self._descriptors.opened(self)
         return self._fd
 
-    def create(self, header: bytes, spare: Callable[[], SpareFile | None] = lambda: None) -> None:
+    def create(
+        self, header: bytes, spare: Callable[[], SpareFile | None] = lambda: None, *, withholds_name: bool = False
+    ) -> None:
         """Make the file with its identity header. Replaces what an unconfirmed earlier attempt left.
 
-        With a `spare` nothing waits for the file system, and the file has its name once `take_name` was called.
+        With a `spare` nothing waits for the file system, and the file has its name once `take_name` was called. With
+        `withholds_name` it may turn out that another file has that name by right: no flush gives it to this one.
         """
         self._descriptors.check_room()
         fd, made = spare() or (made_file(self.path), self.path)
@@ -135,6 +138,7 @@ class SegmentFile:
             raise _write_error(self.path, error) from error
         self._fd = fd
         self._provisional = made if made != self.path else None
+        self._is_name_withheld = withholds_name and self._provisional is not None
         self.size_bytes = len(header)
         self._descriptors.opened(self)
 
@@ -143,11 +147,16 @@ class SegmentFile:
         """Whether the next start would find it."""
         return self._provisional is None
 
-    def take_name(self) -> None:
-        """Give a file that was a spare its name. Blocking; for disk threads, of a pinned file. Raises: NotFound when
-        somebody took it away; DiskFull, Unavailable: try again."""
+    @property
+    def is_name_withheld(self) -> bool:
+        return self._is_name_withheld
+
+    def take_name(self, *, is_due: bool = False) -> None:
+        """Give a file that was a spare its name, which is withheld until `is_due`. Blocking; for disk threads, of a
+        pinned file. Raises: NotFound when somebody took it away; DiskFull, Unavailable: try again."""
         with self._naming:
-            if self._provisional is None:
+            self._is_name_withheld &= not is_due
+            if self._provisional is None or self._is_name_withheld:
                 return
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -362,16 +371,17 @@ class SegmentFile:
     def remove(self, *, is_read: bool = False) -> None:
         """Blocking; for disk threads. Freed in steps, so that no single call stalls the disk; while somebody still
         reads it, it only loses its name, and its bytes go with the last descriptor."""
-        with suppress(StratalogError):
-            self.take_name()
+        with self._naming:
+            self._is_name_withheld = True  # from now on another file may have it
+            path = self._provisional or self.path
         try:
             # A descriptor of its own: the kept one may be swept, and its number reused, between two steps.
-            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return
         try:
             size = os.fstat(fd).st_size
-            os.unlink(self.path)
+            os.unlink(path)
             while size > _TRUNCATE_STEP and not is_read:
                 size -= _TRUNCATE_STEP
                 os.ftruncate(fd, size)

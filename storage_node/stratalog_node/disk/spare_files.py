@@ -2,8 +2,9 @@
 
 To make a file waits for the file system's journal, up to 0.1 s beside heavy writes, and a roll happens between two
 batches. So a roll takes a file that is there already, under a name of no meaning; its own name is given to it on a disk
-thread (`SegmentFile.take_name`), before its roll is confirmed and anything in it is acknowledged. What is left of them
-when a process ends is removed by the next start: nothing in it was acknowledged.
+thread (`SegmentFile.take_name`), before anything in it is acknowledged: where other nodes may go on instead, once the
+roll was confirmed and named this one, for theirs would have the same name; else before that. What is left of them when
+a process ends is removed by the next start: nothing in it was acknowledged.
 
 Lives on the event loop; files are made on the background threads. Memory and descriptors: none until the first roll,
 then as many as rolled at once, at most `most`.
@@ -55,6 +56,15 @@ class SpareFiles:
             self._wanted = min(max(1, 2 * self._wanted), self._most)
         if self._making is None and len(self._ready) < self._wanted and not self._is_closed:
             self._making = asyncio.get_running_loop().create_task(self._make())
+        return spare
+
+    def take_or_make(self) -> SpareFile | None:
+        """As `take`, made now when there is none. None where none can be used. Raises: DiskFull, Unavailable."""
+        spare = self.take()
+        if spare is None and self._most and self._can_be_renamed():
+            self._made += 1
+            path = self._folder / f"{self._made:012}.spare"
+            spare = made_file(path), path
         return spare
 
     async def close(self) -> None:

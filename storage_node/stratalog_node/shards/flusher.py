@@ -107,6 +107,11 @@ class _Ask:
     kept: list[bytes] = field(default_factory=list)
     kept_bytes: int = 0
 
+    @property
+    def is_contested(self) -> bool:
+        """Another node may turn out to lead it: a journal would be replayed into this node's copy of that."""
+        return self.active.file.is_name_withheld
+
     def keep(self, effect: PersistBatches) -> None:
         self.kept += [bytes(batch.payload) for batch in effect.batches]
         self.kept_bytes += effect.size_bytes
@@ -253,8 +258,8 @@ class Flusher:
         """Blocking. Returns, for each one asked, why it is not on the disk, or None."""
         outcomes: list[Exception | None] = [None] * len(group)
         spans = [ask.size_bytes - self._journal.durable_bytes(ask.active) for ask in group]
-        small = [index for index, span in enumerate(spans) if span <= JOURNAL_SPAN_BYTES]
-        direct = [index for index, span in enumerate(spans) if span > JOURNAL_SPAN_BYTES]
+        small = [n for n, ask in enumerate(group) if spans[n] <= JOURNAL_SPAN_BYTES and not ask.is_contested]
+        direct = [n for n, ask in enumerate(group) if spans[n] > JOURNAL_SPAN_BYTES or ask.is_contested]
         if len(small) <= DIRECT_FILES or not self._write_journal([group[index] for index in small]):
             direct += small
         for index in direct:

@@ -17,7 +17,7 @@ from stratalog.model.segment import SegmentIdentity
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.context import ShardContext
-from stratalog_node.shards.producers_before import is_settled_before, producers_before
+from stratalog_node.shards.producers_before import is_settled, producers_before
 
 
 class InheritedProducers(NamedTuple):
@@ -34,8 +34,11 @@ def identity_of(context: ShardContext, key: SegmentKey, topic: str) -> SegmentId
     )
 
 
-def open_new(context: ShardContext, topic: str, leader: SegmentLeader) -> ActiveSegment:
-    """The file of a segment whose opening is to be confirmed may be a spare: `SegmentFile.take_name` before that.
+def open_new(
+    context: ShardContext, topic: str, leader: SegmentLeader, *, behind: ActiveSegment | None = None
+) -> ActiveSegment:
+    """The file of a segment whose opening is to be confirmed may be a spare: `SegmentFile.take_name` before anything in
+    it is acknowledged. `behind`: the one that it follows in this life.
 
     Raises: DiskFull, Unavailable; then there is no file.
     """
@@ -44,6 +47,9 @@ def open_new(context: ShardContext, topic: str, leader: SegmentLeader) -> Active
     header = encode_segment_header(identity)
     if leader.is_confirmed:
         file.create(header)
+    elif behind is not None and (len(behind.leader.replicas) > 1 or len(leader.replicas) > 1):
+        # Another node may turn out to lead it, and this one to follow: then that copy has the name.
+        file.create(header, context.spares.take_or_make, withholds_name=True)
     else:
         file.create(header, context.spares.take)
     return ActiveSegment(identity, file, leader, IndexBuilder(leader.key.base_offset))
@@ -59,10 +65,9 @@ def name_active(
     if segment is None:
         return ActiveUnknown()
     segments = context.catalog.segments(key)
+    is_own = is_settled(segments) and not is_shared(segments, segment.epoch - 1)
     producers: tuple[ProducerSnapshot, ...] | None
-    if not is_settled_before(segments, segment.epoch):
-        producers = None
-    elif inherited is not None and inherited.epoch == segment.epoch and not is_shared(segments, segment.epoch - 1):
+    if inherited is not None and inherited.epoch == segment.epoch and is_own:
         producers = inherited.producers
     else:
         producers = producers_before(context, segment.key, ended)

@@ -24,14 +24,23 @@ def producers_before(
     """At its base offset. None: not known here yet. `ended`: what this node led to the end and is not sealed. What is
     gone with its records nobody asks for any more.
 
-    Of a segment that others may still seal with less or more than this node has, that is what this node's copies say.
+    Behind a recovery nobody knows before it is sealed.
     """
     before = [segment for segment in context.catalog.segments(key.shard_key) if segment.epoch < key.epoch]
+    if not is_settled(before):
+        return None
     newest_sealed = next((at for at in range(len(before) - 1, -1, -1) if before[at].seal is not None), 0)
     known: tuple[ProducerSnapshot, ...] | None = ()
     for segment in before[newest_sealed:]:
         known = _producers_after(context, segment, ended, known)
     return known
+
+
+def is_settled(before: Sequence[Segment]) -> bool:
+    """Whether nothing that a recovery found there may still be given up. Until its seal it may lie on one node alone,
+    and another copy may be taken for true: a repetition of it must not be acknowledged, and nobody be shown what
+    follows."""
+    return not any(segment.is_fenced and segment.seal is None for segment in before)
 
 
 def _producers_after(
@@ -49,9 +58,3 @@ def _producers_after(
     if before is None or copy is None or segment.end_offset is None or copy.end_offset != segment.end_offset:
         return None
     return continued(before, copy.own_producers())
-
-
-def is_settled_before(segments: Sequence[Segment], epoch: int) -> bool:
-    """Whether nothing that a recovery found below that epoch may still be given up. Until its seal it may lie on one
-    node alone: a repetition of it must not be acknowledged, and no reader be shown what follows."""
-    return not any(one.epoch < epoch and one.is_fenced and one.seal is None for one in segments)

@@ -10,6 +10,7 @@ from stratalog.machines.shard_chain import ShardChain
 from stratalog.machines.shard_life import StopCause
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
+from stratalog_node.shards.handing_over import leave
 from stratalog_node.shards.shard_log import ShardLog
 
 log = logger(__name__)
@@ -26,11 +27,7 @@ def must_resign(shard: ShardLog, segment: Segment) -> bool:
 def resign(shard: ShardLog) -> None:
     """Files of segments that the meta service does not know go; all others stay, as copies of a replica."""
     log.info("a shard is led no more", topic=shard.topic.name, shard=shard.key.shard)
-    unsealed = [*shard.ended, *([shard.active] if shard.active is not None else [])]
-    shard.workers.sealing.detached(unsealed)
-    for copy in unsealed:
-        copy.file.retire()
-        shard.context.sealed_points.forget(copy)
+    leave(shard, [*shard.ended, *([shard.active] if shard.active is not None else [])])
     shard.active, shard.ended, shard.inherited = None, [], None
     shard.chain = ShardChain(
         shard.key,

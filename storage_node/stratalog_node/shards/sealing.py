@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any, Protocol, assert_never
 
 from stratalog.formats.index_block import IndexBlock, encode_index_block
@@ -44,7 +45,7 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SealRecord, Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
-from stratalog_node.disk.files import FlushLost, sync_names_of, write_durably
+from stratalog_node.disk.files import FlushLost, NamesLost, sync_names_of, write_durably
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.flusher import FlushedShard, Flusher
@@ -115,8 +116,8 @@ class Sealing:
         self._drop(old)
 
     def detached(self, unsealed: Iterable[ActiveSegment]) -> None:
-        """Their topic was deleted: what is under way for them learns that from the meta service. Of those whose opening
-        was not confirmed it does not know, so nobody else is told to free them."""
+        """Their topic was deleted, or another node goes on: what is under way for them learns that from the meta
+        service. Of those whose opening was not confirmed it does not know, so nobody else is told to free them."""
         for active in unsealed:
             self._drop(active)
             if not active.leader.is_confirmed:
@@ -159,7 +160,8 @@ class Sealing:
                 break
             except (FlushLost, NotFound) as error:
                 log.error("roll not confirmed: what it ends cannot be flushed", error=str(error))
-                shard.tell(SegmentFlushFailed(old.key.epoch, str(error)))
+                if old in self._unsealed:
+                    shard.tell(SegmentFlushFailed(old.key.epoch, str(error)))
                 return
             except StratalogError as error:
                 log.warning("ended segment not flushed yet", segment=str(old.key), error=str(error))
@@ -167,7 +169,11 @@ class Sealing:
         shard.tell(SegmentFlushed(old.key.epoch))
 
     async def _confirm(self, shard: SealedShard, old: ActiveSegment, end_offset: int) -> None:
-        if not await self._name_next(shard, old):
+        """The file that was rolled into has its name before anything in it is acknowledged; and where another node's
+        may have that name by right, not before it is known that it has not."""
+        new = self._unnamed.get(old)
+        is_contested = new is not None and new.file.is_name_withheld
+        if not is_contested and not await self._name_next(shard, old):
             return
         backoff = Backoff()
         while True:
@@ -176,12 +182,16 @@ class Sealing:
                 break
             except Rejected as error:
                 log.warning("roll refused: this node leads the shard no more", segment=str(old.key), error=str(error))
-                shard.tell(ShardStopped(Stop(f"roll refused: {error}", StopCause.DEPOSED)))
+                if old in self._unsealed:  # else others seal it by now, and the shard may lead again
+                    shard.tell(ShardStopped(Stop(f"roll refused: {error}", StopCause.DEPOSED)))
                 return
             except StratalogError as error:
                 # Unavailable or unknown: rolling is idempotent for the same end, so ask again.
                 log.warning("roll not confirmed yet", segment=str(old.key), retry_s=backoff.next_s, error=str(error))
                 await backoff.pause()
+        if is_contested and opened.leader == self._context.node_id and not await self._name_next(shard, old):
+            return
+        self._unnamed.pop(old, None)
         shard.tell(RollConfirmed(old.key.epoch, shard.log_start_offset, SegmentRecord.of(opened)))
 
     async def _name_next(self, shard: SealedShard, old: ActiveSegment) -> bool:
@@ -189,11 +199,11 @@ class Sealing:
         the next start must find. False: the file is gone, and the roll is never confirmed."""
         new = self._unnamed.get(old)
         backoff = Backoff()
-        while new is not None and not new.file.is_named:
+        while new is not None and not new.file.is_named and not new.file.is_retired:
             new.file.pin()
             try:
-                await self._context.threads.background(new.file.take_name)
-            except NotFound as error:
+                await self._context.threads.background(partial(_name, new))
+            except (NotFound, NamesLost) as error:
                 log.error("roll not confirmed: the file it opened is gone", error=str(error))
                 shard.tell(SegmentFlushFailed(new.key.epoch, str(error)))
                 return False
@@ -388,3 +398,10 @@ class Sealing:
         block = IndexBlock(old.identity, record, points)
         self._write_index(block)
         return block
+
+
+def _name(active: ActiveSegment) -> None:
+    """Blocking. What was flushed under no name of its own is found by no start: then the name is flushed as well."""
+    active.file.take_name(is_due=True)
+    if active.flushed_bytes:
+        sync_names_of([active.file.path])

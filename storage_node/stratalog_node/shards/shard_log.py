@@ -62,6 +62,7 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.append import AppendRefusal, failure_of
 from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.handing_over import hand_over
 from stratalog_node.shards.internal_append import append_internally
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.new_segment import InheritedProducers, name_active, open_new
@@ -267,8 +268,8 @@ class ShardLog(Ranged):
                 return self.workers.sealing.successors.name(self.chain.active)
             case OpenSegment():
                 return self._open(effect)
-            case HandOver():
-                self._hand_over()
+            case HandOver(epoch):
+                hand_over(self, epoch)
             case DoubtCopy(epoch, reason):
                 self._doubt(epoch, reason)
             case TellReaders():
@@ -327,7 +328,7 @@ class ShardLog(Ranged):
         try:
             if old is not None:
                 old.file.end()
-            new = open_new(self.context, self.topic.name, effect.leader)
+            new = open_new(self.context, self.topic.name, effect.leader, behind=old)
         except (DiskFull, Unavailable) as error:
             if old is not None:
                 self._write_failed(error)
@@ -341,13 +342,6 @@ class ShardLog(Ranged):
                 self.workers.flusher.note_written(self, new)
         self.wake_waiters()
         return SegmentOpened()
-
-    def _hand_over(self) -> None:
-        assert self.active is not None
-        self.ended.append(self.active)
-        self.workers.sealing.ended(self.active)
-        self.active = None
-        self.context.stats.rolls += 1
 
     def _write_failed(self, error: StratalogError) -> None:
         self.context.gate.write_failed(self.topic.name, self.key.shard, error)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from stratalog.model.commands import CreateTopic, PrepareSegment, ProposeIsr, ReportReplica, RollSegment
-from stratalog.model.errors import Fenced
+from stratalog.model.commands import BeginRecovery, CreateTopic, PrepareSegment, ProposeIsr, ReportReplica, RollSegment
+from stratalog.model.errors import Fenced, OutcomeUnknown
 from stratalog.model.ids import ShardKey
 from support.node_cluster import NodeCluster
 from support.shard_rig import make_batch
@@ -23,18 +24,31 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         yield cluster
 
 
+async def burden(cluster: NodeCluster, key: ShardKey, new: int) -> None:
+    """The leader leads so much else that another segment of the shard goes to the other node."""
+    await cluster.lose(new)
+    for number in range(4):
+        await cluster.meta.service.perform(CreateTopic(f"burden-{number}", 1, 1))
+    await eventually(lambda: len(cluster.segments(key)[0].isr) == 1)
+    prepared = cluster.segments(key)[0].handed.prepared
+    if prepared is not None:
+        await cluster.meta.service.perform(prepare_again(cluster, key))
+    await cluster.hear(new)
+    await eventually(lambda: set(cluster.segments(key)[0].isr) == {1, 2})
+
+
+def prepare_again(cluster: NodeCluster, key: ShardKey) -> PrepareSegment:
+    return PrepareSegment(cluster.segments(key)[0].key, caller=cluster.nodes[cluster.leader(key)].meta.life)
+
+
 async def burdened(cluster: NodeCluster) -> tuple[ShardKey, int, int]:
-    """A shard of two replicas whose leader leads so much else that the next roll moves it. Who leads, and who will."""
+    """A shard of two replicas that the next roll moves. Who leads, and who will."""
     await cluster.start(1, 2)
     key = await cluster.shard(2)
     old = cluster.leader(key)
     (new,) = (number for number in (1, 2) if number != old)
-    await cluster.lose(new)
-    for number in range(4):
-        await cluster.meta.service.perform(CreateTopic(f"burden-{number}", 1, 1))
-    await cluster.hear(new)
     await cluster.append(key, b"0", **PRODUCER, base_sequence=0)
-    await eventually(lambda: set(cluster.segments(key)[0].isr) == {1, 2})
+    await burden(cluster, key, new)
     cluster.meta.calls.clear()
     return key, old, new
 
@@ -57,3 +71,106 @@ async def test_a_roll_that_moves_the_leader_takes_two_commits_and_no_seal(cluste
     cluster.meta.release(ReportReplica)
     segment = await cluster.is_sealed(key, copies=2)
     assert segment.seal is not None and [one.producer_id for one in segment.seal.producers] == [7]
+
+
+async def rolling(cluster: NodeCluster) -> tuple[ShardKey, int, int, asyncio.Future[int]]:
+    """The leader has gone on in the next segment, whose roll the service has not heard of. What it wrote there."""
+    await cluster.start(1, 2)
+    key = await cluster.shard(2)
+    old = cluster.leader(key)
+    (new,) = (number for number in (1, 2) if number != old)
+    await cluster.append(key, b"0", **PRODUCER, base_sequence=0)
+    cluster.meta.hold(RollSegment)
+    shard = await cluster.leads_again(key)
+    shard.ask_roll(0)
+    await eventually(lambda: shard.active is not None and shard.active.key.epoch == 1)
+    ahead = cluster.offer(key, b"1", **PRODUCER, base_sequence=1)
+    await eventually(lambda: shard.end_offset == 2)
+    return key, old, new, ahead
+
+
+async def goes_on(cluster: NodeCluster, key: ShardKey, *, is_unknown: bool = False) -> None:
+    """What was written ahead is nowhere, or nobody knows; its repetition is appended once, and all copies are the
+    same."""
+    await cluster.append(key, b"another first")
+    offset = await cluster.append(key, b"1", **PRODUCER, base_sequence=1)
+    assert offset == 2 or is_unknown
+    assert await cluster.append(key, b"1", **PRODUCER, base_sequence=1) == offset
+    newest = cluster.segments(key)[-1].epoch
+    (await cluster.leads_again(key)).ask_roll(0)
+    for epoch in range(newest + 1):
+        segment = await cluster.is_sealed(key, epoch, copies=2)
+        assert not segment.handed.reports, "all copies are the same"
+    values = await cluster.values(key)
+    assert values[offset] == b"1" and sorted(map(bytes, values)) == [b"0", b"1", b"another first"]
+
+
+async def test_a_roll_that_is_answered_with_another_leader_throws_away_what_was_written_ahead(
+    cluster: NodeCluster,
+) -> None:
+    key, old, new, ahead = await rolling(cluster)
+    await burden(cluster, key, new)
+    chosen = (await cluster.meta.service.perform(prepare_again(cluster, key))).handed.prepared
+    assert chosen is not None and chosen.leader == new
+    cluster.meta.release(RollSegment)
+    with pytest.raises(Fenced):
+        await ahead
+    await goes_on(cluster, key)
+    assert not list(cluster.layout(old).root.glob("**/*.unconfirmed"))
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_a_successor_that_was_fenced_before_its_leader_heard_of_it_is_thrown_away(
+    cluster: NodeCluster, is_answered: bool
+) -> None:
+    key, old, _, ahead = await rolling(cluster)
+    if is_answered:  # the watch is faster than the answer
+        ended = cluster.segments(key)[0].key
+        opened = await cluster.meta.service.perform(RollSegment(ended, 1, caller=cluster.nodes[old].meta.life))
+        await cluster.meta.service.perform(BeginRecovery(opened.key))
+    else:
+        await eventually(lambda: cluster.meta.calls[RollSegment] == 1)
+        cluster.meta.lose_answer(RollSegment)
+        cluster.meta.release(RollSegment)
+        cluster.meta.hold(RollSegment)  # asked again in vain
+        await eventually(lambda: len(cluster.segments(key)) == 2)
+        await cluster.lose(old)
+        await cluster.hear(old)
+    cluster.meta.release(RollSegment)
+    with pytest.raises(OutcomeUnknown):  # a follower may have asked for it
+        await ahead
+    await goes_on(cluster, key, is_unknown=True)
+
+
+async def test_what_was_written_ahead_is_nobody_s_after_a_kill(cluster: NodeCluster) -> None:
+    """The next segment is another node's, and begins at the same offset: its file has the same name."""
+    key, old, new, ahead = await rolling(cluster)
+    ahead.add_done_callback(lambda done: done.exception())
+    await burden(cluster, key, new)
+    await cluster.meta.service.perform(prepare_again(cluster, key))
+    await cluster.kill(old)
+    cluster.meta.release(RollSegment)
+    await cluster.start(old)
+    await eventually(lambda: cluster.led(key) is not None and cluster.leader(key) == new)
+    assert cluster.segments(key)[1].base_offset == 1
+    await goes_on(cluster, key)
+
+
+async def test_a_roll_of_a_single_replica_that_is_answered_with_another_leader(cluster: NodeCluster) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(1)
+    old = cluster.leader(key)
+    await cluster.append(key, b"0", **PRODUCER, base_sequence=0)
+    cluster.meta.hold(RollSegment)
+    shard = await cluster.leads_again(key)
+    shard.ask_roll(0)
+    await eventually(lambda: shard.active is not None and shard.active.key.epoch == 1)
+    ahead = cluster.offer(key, b"1", **PRODUCER, base_sequence=1)
+    await cluster.lose(old)  # what it has alone stays its own, and what comes next does not
+    cluster.meta.release(RollSegment)
+    with pytest.raises(Fenced):
+        await ahead
+    await cluster.append(key, b"another first")
+    assert await cluster.append(key, b"1", **PRODUCER, base_sequence=1) == 2
+    segment = await cluster.is_sealed(key)
+    assert segment.local_nodes == (old,)

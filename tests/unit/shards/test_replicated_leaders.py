@@ -168,7 +168,7 @@ async def test_a_roll_opens_what_the_service_prepared_with_the_isr_of_its_record
         await eventually(lambda: isr_of(shard) == shard.segments[-1].isr)
         for node_id in isr_of(shard)[1:]:
             fetched(rig, shard, node_id, 2, epoch=1)
-        assert asked.is_acknowledged
+        await eventually(lambda: asked.is_acknowledged)  # once its file has its name
         assert await rig.read_values(shard) == [b"1", b"2"]
 
 

@@ -1,0 +1,41 @@
+"""A segment behind which another node goes on: it stays here until it is sealed, and what was begun behind it goes.
+
+Called on the event loop, within the step that decided it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.workers import ShardWorkers
+
+
+class LedShard(Protocol):
+    context: ShardContext
+    workers: ShardWorkers
+    active: ActiveSegment | None
+    ended: list[ActiveSegment]
+
+
+def hand_over(shard: LedShard, epoch: int) -> None:
+    """Another node goes on behind this segment, which has ended here. What was begun behind it goes."""
+    begun = [copy for copy in (*shard.ended, shard.active) if copy is not None and copy.key.epoch > epoch]
+    if shard.active is not None and shard.active not in begun:
+        shard.ended.append(shard.active)
+        shard.workers.sealing.ended(shard.active)
+        shard.context.stats.rolls += 1
+    shard.active = None
+    shard.ended = [copy for copy in shard.ended if copy not in begun]
+    leave(shard, begun)
+
+
+def leave(shard: LedShard, copies: Iterable[ActiveSegment]) -> None:
+    """None of them is written to here any more. Those that the meta service does not know go."""
+    copies = list(copies)
+    shard.workers.sealing.detached(copies)
+    for copy in copies:
+        copy.file.retire()
+        shard.context.sealed_points.forget(copy)
