@@ -97,7 +97,7 @@ class ReplicaDesk:
         """This connection's, begun anew where it is asked so. One life of a node to a session."""
         if request.session_id == NO_SESSION:
             self.forget(connection)
-            self._followers[connection] = _Follower(self._shards, node.life, next(self._session_ids))
+            self._followers[connection] = _Follower(self._shards, node.life, next(self._session_ids), self._fetches)
         follower = self._followers.get(connection)
         return follower if follower is not None and follower.session.life == node.life else None
 
@@ -114,8 +114,8 @@ class _Follower:
 
     __slots__ = ("held", "session")
 
-    def __init__(self, shards: ShardDirectory, life: Life, session_id: int) -> None:
-        self.session = ReplicaSession(shards, life, session_id, self._moved)
+    def __init__(self, shards: ShardDirectory, life: Life, session_id: int, desk: FetchDesk) -> None:
+        self.session = ReplicaSession(shards, life, session_id, self._moved, desk)
         self.held: ReplicaRound | None = None
 
     def _moved(self) -> None:

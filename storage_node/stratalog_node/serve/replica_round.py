@@ -1,7 +1,6 @@
 """One round of a follower until it is answered: held until something moved, or the next round came.
 
-Data that is not in the page cache is read on a disk thread, one segment at a time: who catches up from the disk waits
-for it, and nobody else does. Lives on the event loop.
+Data that is not in the page cache is read beside the rounds (`replica_cold_reads.py`). Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -11,19 +10,17 @@ import asyncio
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAnswer, encode_replica_answer
 from stratalog.machines.fetch_rounds import SegmentName
-from stratalog.model.errors import Corrupt, StratalogError
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.fetch_desk import FetchDesk
-from stratalog_node.serve.replica_session import Found, ReplicaSession
+from stratalog_node.serve.replica_cold_reads import SEGMENT_BYTES, Found
+from stratalog_node.serve.replica_session import ReplicaSession
 from stratalog_node.shards.local_copy import NotCached
 from stratalog_node.shards.reading import Piece, Read
 
 log = logger(__name__)
 
-_SEGMENT_BYTES = 1 << 20
-"""Of one segment in one answer: others wait for the same round."""
 _LOOKS = 500
 """Segments that one look of a round passes through: 2 ms."""
 
@@ -39,7 +36,6 @@ class ReplicaRound(Answer):
         "_reads",
         "_request",
         "_session",
-        "_task",
         "_timer",
     )
 
@@ -51,7 +47,6 @@ class ReplicaRound(Answer):
         self._request = request
         self._session: ReplicaSession | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
         self._reads: list[Read] = []
         self._is_done = False
         self._is_overdue = request.max_wait_ms <= 0
@@ -69,13 +64,13 @@ class ReplicaRound(Answer):
         self.look_soon()
 
     def look_soon(self) -> None:
-        if not self._is_queued and not self._is_done and self._task is None:
+        if not self._is_queued and not self._is_done:
             self._is_queued = True
             self._desk.retry(self)
 
     def retry(self) -> None:
         self._is_queued = False
-        if not self._is_done and self._task is None:
+        if not self._is_done:
             self._look()
 
     def fail(self, error: Exception) -> None:
@@ -90,24 +85,28 @@ class ReplicaRound(Answer):
         left = reader.room_bytes(min(self._request.max_bytes, self._desk.limits.fetch_max_bytes))
         answers: list[SegmentAnswer[Piece]] = []
         postponed: list[SegmentName] = []
-        slow: tuple[SegmentName, Found] | None = None
         for name in asked.take_ready(_LOOKS):
             if left <= 0:
                 postponed.append(name)
                 continue
             found = session.look(name)
-            if found is None:
+            if not isinstance(found, Found):
+                session.cold.forget(name)
+                if found is not None:
+                    answers.append(found)
                 continue
-            if isinstance(found, SegmentAnswer):
-                answers.append(found)
+            read = session.cold.take(name, found.offset)
+            if isinstance(read, ErrorCode):
+                asked.drop(name)
+                answers.append(SegmentAnswer(*name, read, -1, -1))
                 continue
-            try:
-                most = min(left, _SEGMENT_BYTES)
-                read = reader.read_hot(found.shard, found.offset, most, for_socket=True, place=found.place)
-            except NotCached:
-                postponed.append(name)
-                slow = slow or (name, found)
-                continue
+            if read is None:
+                try:
+                    most = min(left, SEGMENT_BYTES)
+                    read = reader.read_hot(found.shard, found.offset, most, for_socket=True, place=found.place)
+                except NotCached:
+                    session.cold.ask(name, found)
+                    continue
             self._reads.append(read)
             left -= read.size_bytes
             answers.append(session.answer(name, found, read.buffers, read.size_bytes))
@@ -115,8 +114,6 @@ class ReplicaRound(Answer):
             asked.put_back(postponed)
         if answers:
             self.finish(answers)
-        elif slow is not None:
-            self._task = self._desk.loop.create_task(self._read_slowly(*slow))
         elif asked.has_ready:
             self.look_soon()
         elif self._is_overdue:
@@ -124,39 +121,16 @@ class ReplicaRound(Answer):
         elif self._timer is None:
             self._timer = self._desk.loop.call_later(self._request.max_wait_ms / 1000, self._expire)
 
-    async def _read_slowly(self, name: SegmentName, found: Found) -> None:
-        session = self._session
-        assert session is not None
-        try:
-            read = await self._desk.reader.read_local(found.shard, found.place, found.offset, _SEGMENT_BYTES)
-            self._reads.append(read)
-            answer = session.answer(name, found, read.buffers, read.size_bytes)
-        except StratalogError as error:
-            log.warning("a follower cannot be given what it lacks", segment=str(name), error=str(error))
-            session.asked.drop(name)
-            code = ErrorCode.CORRUPT_MESSAGE if isinstance(error, Corrupt) else ErrorCode.KAFKA_STORAGE_ERROR
-            answer = SegmentAnswer(*name, code, -1, -1)
-        except Exception as error:
-            self.fail(error)
-            return
-        self._task = None
-        self.finish([answer])
-        self._desk.turn.request()
-
     # Answering ------------------------------------------------------------------------------------------------------
     def _expire(self) -> None:
         """Nothing moved, but perhaps what is committed."""
         self._is_overdue = True
-        if self._task is None:
-            self.finish()
-            self._desk.turn.request()
+        self.finish()
+        self._desk.turn.request()
 
     def end(self) -> None:
         """The next round came: what this one waits for is that one's."""
-        if not self._is_done:
-            if self._task is not None:
-                self._task.cancel()
-            self.finish()
+        self.finish()
 
     def finish(self, answers: list[SegmentAnswer[Piece]] | None = None, *, error_code: int = 0) -> None:
         if self._is_done:
@@ -187,6 +161,4 @@ class ReplicaRound(Answer):
         self._is_done = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
         self._give_back()

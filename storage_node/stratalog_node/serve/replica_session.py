@@ -6,7 +6,6 @@ Lives on the event loop. Looks at what moved alone (`machines/fetch_session.py`)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAnswer
@@ -17,6 +16,8 @@ from stratalog.machines.leader_events import FollowerFetched
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Life
 from stratalog.model.segment import SegmentState
+from stratalog_node.serve.fetch_desk import FetchDesk
+from stratalog_node.serve.replica_cold_reads import Found, ReplicaColdReads
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.reading import Piece, Place
@@ -24,21 +25,16 @@ from stratalog_node.shards.replica_reads import segment_of_epoch, unsealed_of_ep
 from stratalog_node.shards.shard_log import ShardLog
 
 
-class Found(NamedTuple):
-    """There is more of a segment than its follower has."""
-
-    shard: ShardLog
-    place: Place
-    offset: int
-
-
 class ReplicaSession:
     """Invariant: it waits at each shard, and at each segment that grows, that is asked for, and at no others."""
 
-    __slots__ = ("_moved", "_names", "_owed", "_shards", "_waits_at", "asked", "life")
+    __slots__ = ("_moved", "_names", "_owed", "_shards", "_waits_at", "asked", "cold", "life")
 
-    def __init__(self, shards: ShardDirectory, life: Life, session_id: int, moved: Callable[[], None]) -> None:
+    def __init__(
+        self, shards: ShardDirectory, life: Life, session_id: int, moved: Callable[[], None], desk: FetchDesk
+    ) -> None:
         """`moved`: called when there is something to look at."""
+        self.cold = ReplicaColdReads(desk, self._was_read)
         self.asked = FetchSession(session_id)
         self.life = life
         self._shards = shards
@@ -57,6 +53,7 @@ class ReplicaSession:
             return fault
         for name in before - set(self.asked.names()):
             self._leave(name)
+            self.cold.forget(name)
             self._owed.pop(name, None)
         for name, offset in asks:
             shard, grows = self._waits_at.get(name, (None, None))
@@ -86,6 +83,12 @@ class ReplicaSession:
             unsealed.followers.add(self)
             self._waits_at[name] = shard, unsealed
 
+    def _was_read(self, name: SegmentName) -> None:
+        if self.asked.moved(name):
+            self._moved()
+        else:
+            self.cold.forget(name)
+
     def _leave(self, name: SegmentName) -> None:
         shard, unsealed = self._waits_at.pop(name, (None, None))
         if unsealed is not None:
@@ -98,6 +101,7 @@ class ReplicaSession:
                 del self._names[shard]
 
     def close(self) -> None:
+        self.cold.close()
         for name in list(self._waits_at):
             self._leave(name)
 

@@ -49,6 +49,8 @@ class ServeStats:
     sent_bytes: int = counter("Bytes sent to clients.")
     produce_requests: int = counter("Produce requests.")
     fetch_requests: int = counter("Fetch requests answered.")
+    replica_cold_reads: int = counter("Reads for followers that had to go to the disk.")
+    replica_cold_bytes: int = counter("Bytes of batches in them.")
     sealed_reads: int = counter("Questions of other nodes for sealed segments, answered or refused.")
     sent_away: int = counter(
         "Partitions of fetches that were sent to another replica, which names the reader's rack first."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,6 +141,65 @@ async def test_a_catching_up_replica_reads_from_the_disk_and_holds_up_nobody(
         monkeypatch.setattr(ShardReader, "read_hot", cold)
         assert offsets_in(await follower.fetch(ask_of(shard, 0))) == [(shard.key.shard, 0, 1)]
         assert rig.reader.outstanding_bytes == 0
+        stats = rig.server.stats
+        assert stats.replica_cold_reads == 1 and stats.replica_cold_bytes > 0
+
+
+async def test_rounds_that_always_have_something_keep_nobody_from_what_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And who waits for the disk keeps nobody from what is in memory."""
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        far, near = await replicated(rig, 2)
+        rig.append(far, b"one")
+        hot, local = ShardReader.read_hot, ShardReader.read_local
+        gate = asyncio.Event()
+
+        def one_is_cold(reader: ShardReader, shard: ShardLog, *rest: Any, **options: Any) -> Any:
+            if shard is far:
+                raise NotCached
+            return hot(reader, shard, *rest, **options)
+
+        async def slow(reader: ShardReader, *rest: Any) -> Any:
+            await gate.wait()
+            return await local(reader, *rest)
+
+        monkeypatch.setattr(ShardReader, "read_hot", one_is_cold)
+        monkeypatch.setattr(ShardReader, "read_local", slow)
+        await follower.send(ask_of(far, 0), ask_of(near, 0))
+        found: list[tuple[int, int, int]] = []
+        for number in range(5):
+            rig.append(near, b"x")
+            found += offsets_in(await follower.receive())
+            await follower.send(ask_of(near, number + 1))
+        assert found == [(near.key.shard, number, number + 1) for number in range(5)]
+        gate.set()
+        answered = offsets_in(await follower.receive())
+        assert answered == [(far.key.shard, 0, 1)]
+        await follower.send(ask_of(far, 1))
+        rig.append(near, b"x")
+        assert offsets_in(await follower.receive()) == [(near.key.shard, 5, 6)]
+    assert rig.reader.outstanding_bytes == 0
+
+
+async def test_what_was_read_for_a_follower_that_goes_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        (shard,) = await replicated(rig)
+        rig.append(shard, b"one")
+
+        def cold(*_: object, **__: object) -> None:
+            raise NotCached
+
+        monkeypatch.setattr(ShardReader, "read_hot", cold)
+        await follower.send(ask_of(shard, 0), max_wait_ms=0)
+        assert (await follower.receive()).segments == []
+        await eventually(lambda: rig.server.stats.replica_cold_reads == 1)
+        follower.client.close()
+        await eventually(lambda: rig.reader.outstanding_bytes == 0)
 
 
 # Who may --------------------------------------------------------------------------------------------------------------
