@@ -98,6 +98,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_groups_foreign_batches_total": (_GROUP_LOG, "foreign_batches"),
     "stratalog_groups_incomplete_loads_total": (_GROUP_LOG, "incomplete_loads"),
     "stratalog_groups_snapshots_total": (_GROUP_LOG, "snapshots"),
+    "stratalog_groups_proofs_total": ("tests/unit/groups/test_groups_over_nodes.py", "stats.proofs == 1"),
     "stratalog_log_seal_failures_total": ("tests/unit/shards/test_shard_rolls.py", "seal_failures"),
     "stratalog_log_given_up_offsets_total": ("tests/unit/shards/test_healing.py", "given_up_offsets == 2"),
     "stratalog_log_healed_bytes_total": ("tests/unit/shards/test_healing.py", "healed_bytes == 69"),

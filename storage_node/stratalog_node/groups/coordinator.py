@@ -33,7 +33,6 @@ from stratalog.model.metadata import Change, NodeChanged, SegmentChanged, ShardC
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.groups.attention import Attention
-from stratalog_node.groups.catalog_lag import CatalogLag
 from stratalog_node.groups.forgetting import Forgetting
 from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.hosting import CoordinatorLimits, GroupHosting, GroupMeta
@@ -55,6 +54,7 @@ from stratalog_node.groups.requests import (
 from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.standing import Standing
 from stratalog_node.groups.stats import GroupStats
+from stratalog_node.shards.catalog_lag import CatalogLag
 from stratalog_node.shards.shard_view import ShardView
 from stratalog_node.slices import in_slices
 
@@ -140,7 +140,7 @@ class GroupCoordinator:
             led_shard=led_shard,
             membership=self.membership,
             room=room,
-            standing=Standing(heard_ms=heard_ms, lease_ms=lease_ms, monotonic_ms=monotonic_ms),
+            standing=Standing(heard_ms=heard_ms, lease_ms=lease_ms, monotonic_ms=monotonic_ms, stats=self.stats),
             wall_ms=stamp_ms,
             limits=limits,
             stats=self.stats,

@@ -21,6 +21,7 @@ from stratalog.formats.group_log import OffsetEntry, encode_entry
 from stratalog.model.group import GroupError
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.hosted import GroupShard, ShardState
+from stratalog_node.groups.stats import GroupStats
 
 NOTHING: Final = encode_entry(OffsetEntry("", ShardKey(UUID(int=0), 0), None))
 """No group has an empty name: whoever reads this is told to forget what nobody has."""
@@ -30,13 +31,19 @@ _PATIENCE_S: Final = 1.0
 
 class Standing:
     def __init__(
-        self, *, heard_ms: Callable[[], int], lease_ms: Callable[[], int], monotonic_ms: Callable[[], int]
+        self,
+        *,
+        heard_ms: Callable[[], int],
+        lease_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        stats: GroupStats,
     ) -> None:
         """`heard_ms`: up to when the meta service is known to have heard this node; `lease_ms`: for how long after that
         nobody replaces it, 0 for ever."""
         self._heard_ms = heard_ms
         self._lease_ms = lease_ms
         self._monotonic_ms = monotonic_ms
+        self._stats = stats
 
     def is_sure(self, shard: GroupShard) -> bool:
         lease_ms = self._lease_ms()
@@ -57,6 +64,7 @@ class Standing:
 
     def _prove(self, shard: GroupShard) -> None:
         begun_ms = self._monotonic_ms()
+        self._stats.proofs += 1
         proving = shard.proving = asyncio.get_running_loop().create_future()
 
         def done(error: GroupError) -> None:

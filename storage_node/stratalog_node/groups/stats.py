@@ -22,6 +22,7 @@ class GroupStats:
     append_bytes: int = counter("Bytes appended to the group log.")
     append_failures: int = counter("Appends to the group log that failed or whose outcome is unknown.")
     snapshots: int = counter("Snapshots of a group log shard completed.")
+    proofs: int = counter("Appends made to see whether this node still coordinates, because the meta service is away.")
     loads: int = counter("Group log shards loaded.")
     incomplete_loads: int = counter("Group log shards loaded whose beginning was missing.")
     foreign_batches: int = counter("Batches in the group log that no coordinator wrote, passed over when loaded.")

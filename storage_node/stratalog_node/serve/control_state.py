@@ -9,6 +9,8 @@ from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import AllocateProducerIds
 from stratalog_node.serve.advertised import AdvertisedApi
 from stratalog_node.serve.metadata_pieces import MetadataPieces
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog_lag import CatalogLag
 
 PRODUCER_ID_BLOCK = 1_000
 
@@ -37,3 +39,9 @@ class ControlState:
     """What ApiVersions lists."""
     producer_ids: ProducerIds = field(default_factory=ProducerIds)
     metadata: MetadataPieces = field(default_factory=MetadataPieces)
+    _lag: CatalogLag | None = None
+
+    def lag(self, catalog: Catalog, meta: MetaClient) -> CatalogLag:
+        """One for all requests, so that they share the questions."""
+        self._lag = self._lag or CatalogLag(catalog, meta)
+        return self._lag

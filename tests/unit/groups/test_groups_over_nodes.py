@@ -191,6 +191,7 @@ async def test_a_coordinator_that_the_service_does_not_hear_answers_what_its_rep
     assert await one.groups.heartbeat("g", member, None, 1) is OK
     assert len((await one.groups.list_groups()).groups) == 1
     assert shard.appends == before + 1, "one append for all that is asked within a lease"
+    assert one.groups.stats.proofs == 1
     await one.grow_older(2_000)
     assert await one.groups.heartbeat("g", member, None, 1) is OK
     assert shard.appends == before + 2

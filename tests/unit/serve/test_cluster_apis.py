@@ -192,6 +192,21 @@ async def test_controllers_are_not_exposed() -> None:
         assert list(told.brokers) == []
 
 
+async def test_shards_of_other_nodes_are_not_in_this_ones_directory() -> None:
+    async with control_bench() as bench:
+        await of_two_nodes(bench)
+        orders = await bench.topic("orders", shards=2)
+        led = [bench.catalog.leader_of(ShardKey(orders.topic_id, shard)) for shard in (0, 1)]
+        (mine,) = [shard for shard, one in enumerate(led) if one is not None and one[0] == 1]
+        for topics in (None, [{"topic": "orders", "partitions": [0, 1]}]):
+            (told,) = (await bench.ask(35, 4, topics=topics)).results
+            (listed,) = [topic for topic in told.topics if topic.name == "orders"]
+            assert [one.partition_index for one in listed.partitions] == [mine]
+        bench.shard(orders, 1 - mine).times = [1]
+        (told,) = (await bench.ask(35, 4, topics=[{"topic": "orders", "partitions": [1 - mine]}])).results
+        assert [len(topic.partitions) for topic in told.topics] == [1], "what it once led is still here"
+
+
 @pytest.mark.parametrize("version", range(1, 5))
 async def test_local_sizes_and_the_disk_are_told(version: int) -> None:
     async with control_bench() as bench:

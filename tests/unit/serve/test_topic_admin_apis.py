@@ -8,6 +8,8 @@ from uuid import UUID
 import pytest
 
 from stratalog.machines.internal_topics import GROUP_LOG
+from stratalog.model.commands import CreateTopic
+from stratalog.model.metadata import ChangeSet
 from support.control_bench import ControlBench, control_bench
 
 
@@ -203,3 +205,49 @@ async def test_more_shards_than_a_topic_may_have_are_refused() -> None:
         one = await create(bench, num_partitions=1_000_000)
         assert one.error_code == 44
         assert "1000000" in one.error_message
+
+
+# Topics of another node -----------------------------------------------------------------------------------------
+_NEW = {"resource_type": 2, "resource_name": "new"}
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "asked"),
+    [
+        (20, 6, {"topics": [{"name": "new"}], "timeout_ms": 1000}),
+        (37, 3, {"topics": [{"name": "new", "count": 2, "assignments": None}], "timeout_ms": 1000}),
+        (32, 4, {"resources": [{**_NEW, "configuration_keys": ["retention.ms"]}]}),
+        (33, 2, {"resources": [{**_NEW, "configs": [{"name": "retention.ms", "value": "1000"}]}]}),
+        (
+            44,
+            1,
+            {"resources": [{**_NEW, "configs": [{"name": "retention.ms", "value": "1000", "config_operation": 0}]}]},
+        ),
+    ],
+)
+async def test_a_topic_that_was_made_through_another_node_just_now_is_known_by_the_time_it_counts(
+    key: int, version: int, asked: dict[str, Any]
+) -> None:
+    async with control_bench() as bench:
+        late: list[ChangeSet] = []
+        apply, read_version = bench.catalog.apply, bench.meta.read_version
+        reads = 0
+
+        async def catches_up() -> int:
+            nonlocal reads
+            reads += 1
+            version = await read_version()
+            bench.catalog.apply = apply  # type: ignore[method-assign]
+            for change_set in late:
+                apply(change_set)
+            return version
+
+        bench.catalog.apply = late.append  # type: ignore[method-assign]
+        bench.meta.read_version = catches_up  # type: ignore[method-assign]
+        await bench.meta.perform(CreateTopic("new", 1, 1, {}))
+        await bench.shown(lambda: bool(late))
+        flags = {32: ("include_synonyms", "include_documentation"), 20: ()}.get(key, ("validate_only",))
+        told = await bench.ask(key, version, **asked, **dict.fromkeys(flags, False))
+        answers = getattr(told, "responses", None) or told.results
+        assert [one.error_code for one in answers] == [0]
+        assert reads == 1

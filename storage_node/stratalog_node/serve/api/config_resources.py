@@ -13,6 +13,7 @@ from stratalog.machines.internal_topics import refuse_internal
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
+from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice
 from stratalog_node.serve.context import NodeServices
 from stratalog_node.shards.catalog_wait import catalog_shows
@@ -37,6 +38,7 @@ async def alter_all(services: NodeServices, request: Any, change: Change) -> lis
     named, doubles = await first_of_each(
         request.resources, lambda resource: (resource.resource_type, resource.resource_name)
     )
+    await learn_topics(services, [name for kind, name in named if kind == TOPIC])
     answers = []
     slices = Slices()
     for key, resource in named.items():

@@ -15,6 +15,7 @@ from stratalog.model.commands import DeleteTopic
 from stratalog.model.errors import Reserved, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
+from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import encoded
@@ -32,6 +33,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         asked, doubles = await first_of_each(request.topics, lambda topic: (topic.name, topic.topic_id))
     else:
         asked, doubles = await first_of_each(request.topic_names, lambda name: (name, None))
+    await learn_topics(services, [name if name is not None else topic_id for name, topic_id in asked])
     slices = Slices()
     gone: list[UUID] = []
     answers = []

@@ -16,6 +16,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
 from stratalog.settings.describe import SettingValue, describe_process, describe_topic
 from stratalog_node.serve.api.config_resources import BROKER, TOPIC, topic_of
+from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.topic_answers import Refused, answer_to
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import off_loop
@@ -29,6 +30,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     results = []
     slices = Slices()
     asked = await off_loop(len(request.resources), lambda: _asked(request.resources))
+    await learn_topics(context.services, [name for kind, name in asked if kind == TOPIC])
     for (kind, name), wanted in asked.items():
         code, message = ErrorCode.NONE, None
         values: Sequence[SettingValue] = ()

@@ -1,7 +1,8 @@
 """DescribeLogDirs (35): the local bytes of each shard on this node, and how full its disk is.
 
 A node has one directory. Sizes count local copies only; what was freed lives in the object store. Null topics ask for
-all shards; a shard that is not here is left out. Lag is 0: a shard listed here is led here.
+all shards; one of which this node is no replica, and has nothing, is left out. Lag is 0: how far a follower is behind
+is told by its leader's metrics.
 Versions: flexible from 2, top-level error from 3, disk sizes from 4.
 """
 
@@ -58,7 +59,8 @@ async def _asked(services: NodeServices, topics: Any, slices: Slices) -> dict[st
     found: dict[str, list[ShardLookup]] = defaultdict(list)
     if topics is None:
         for view in services.shards.all():
-            found[view.topic.name].append(view)
+            if _is_here(services, view):
+                found[view.topic.name].append(view)
         for shards in found.values():
             shards.sort(key=lambda shard: shard.key.shard)
         return found
@@ -70,9 +72,15 @@ async def _asked(services: NodeServices, topics: Any, slices: Slices) -> dict[st
             continue
         for partition in partitions:
             await slices.did()
-            if (here := services.shards.get(ShardKey(topic.topic_id, partition))) is not None:
+            here = services.shards.get(ShardKey(topic.topic_id, partition))
+            if here is not None and _is_here(services, here):
                 found[topic.name].append(here)
     return found
+
+
+def _is_here(services: NodeServices, shard: ShardLookup) -> bool:
+    active = services.catalog.active_segment(shard.key)
+    return (active is not None and services.node_id in active.replicas) or shard.local_size_bytes() > 0
 
 
 def _merged(topics: Sequence[Any]) -> dict[str, list[int]]:

@@ -15,6 +15,7 @@ from stratalog.model.commands import AddShards
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
+from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import encoded
@@ -26,6 +27,7 @@ from stratalog_node.slices import Slices
 async def handle(context: RequestContext, request: Any) -> Any:
     services = context.services
     distinct, doubles = await first_of_each(request.topics, lambda topic: topic.name)
+    await learn_topics(services, distinct)
     grown: list[Topic] = []
     results = []
     slices = Slices()

@@ -1,10 +1,9 @@
 """Makes sure that the node's catalog is no older than a question, where "not there" would be an answer of weight.
 
 A coordinator may know an offset whose topic its catalog does not show: the topic was deleted, or the catalog is behind
-the metadata (a node that took over a moment ago). Told "nothing committed", a consumer would begin anew.
-The same with a commit to a topic that was made through another node a moment ago: told that there is no such topic, a
-consumer gives up.
-Thread: the event loop. Cost: one read of the meta service, asked only when there is such an offset; one at a time for
+the metadata (a node that took over a moment ago). Told "nothing committed", a consumer would begin anew. Or a client
+names a topic that it made through another node a moment ago: told that there is none, it gives up.
+Thread: the event loop. Cost: one read of the meta service, asked only when something is not there; one at a time for
 all who ask.
 """
 
@@ -47,7 +46,8 @@ class CatalogLag:
 
     async def _look(self) -> bool:
         try:
-            version = await self._meta.read_version()
-        except StratalogError:
+            async with asyncio.timeout(_PATIENCE_MS / 1_000):
+                version = await self._meta.read_version()
+        except (StratalogError, TimeoutError):
             return False
         return await catalog_shows(lambda: self._catalog.version >= version, _PATIENCE_MS)

@@ -1,0 +1,21 @@
+"""Topics that a change or a question about settings names: a client may have made them through another node just now.
+
+The node's catalog is brought up to date once for a request that names one it does not show. Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from stratalog_node.serve.context import NodeServices
+
+
+async def learn_topics(services: NodeServices, named: Iterable[str | UUID | None]) -> None:
+    """By name or id. When the meta service does not answer, what is known is what there is."""
+    catalog = services.catalog
+    for one in named:
+        known = catalog.topic_by_id(one) if isinstance(one, UUID) else catalog.topic(one or "")
+        if one is not None and known is None:
+            await services.control.lag(catalog, services.meta).catch_up()
+            return
