@@ -40,6 +40,7 @@ from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.heartbeats import Heartbeats, register
 from stratalog_node.identity_file import load_or_create, lock_directory
 from stratalog_node.open_files import OpenFiles
+from stratalog_node.replication.faulty_copies import FaultyCopies
 from stratalog_node.replication.following import Following
 from stratalog_node.replication.lag import add_lag_metrics
 from stratalog_node.replication.lost_copies import LostCopies
@@ -125,6 +126,7 @@ class StorageNode:
         self.tier: NodeTier
         self.following: Following
         self.lost_copies: LostCopies
+        self.faulty_copies: FaultyCopies
 
     # Start ----------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -321,6 +323,8 @@ class StorageNode:
         self.following.begin()
         self.lost_copies = LostCopies(asker.node_id, self.catalog, self.shards, self.meta, self.following.stats)
         self._tasks.start(self.lost_copies.run())
+        self.faulty_copies = FaultyCopies(asker.node_id, self.catalog, self.shards, self.meta, self.following.faulty)
+        self._tasks.start(self.faulty_copies.run())
 
     def _take_sealed(self, segment: Segment) -> None:
         shard = self.shards.get(segment.key.shard_key)

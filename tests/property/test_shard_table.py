@@ -33,6 +33,7 @@ from stratalog.model.commands import (
     RegisterNode,
     ReleaseLock,
     ReplaceParts,
+    ReportFaultyCopies,
     ReportLostCopies,
     ReportReplica,
     RollSegment,
@@ -300,6 +301,13 @@ class ShardTableMachine(RuleBasedStateMachine):
         entry = self.table.state.nodes.get(node)
         if entry is not None:
             self.do(ReportLostCopies((self.a_segment(chance), self.a_segment(chance + 1)), caller=entry.life))
+
+    @rule(chance=CHANCE, node=st.integers(1, 4))
+    def report_faulty_copies(self, chance: int, node: int) -> None:
+        entry = self.table.state.nodes.get(node)
+        if entry is not None:
+            segments = (self.a_segment(chance), self.a_segment(chance + 1))
+            self.do(ReportFaultyCopies(segments, caller=entry.life))
 
     @rule(chance=CHANCE)
     def purge(self, chance: int) -> None:

@@ -2,10 +2,12 @@
 
 Pure, over the segment's record alone, so that a status page names the same nodes as the service waits for.
 
-* ISR policy: each member holds all that was acknowledged, so one whole voice is enough; those that are alive are waited
-  for nevertheless, for what only some of them have (acks=1) is kept then. Once one has promised, the old leader's HW
-  cannot pass its end any more: it would need that member's fetches, or another ISR than the service has.
+* ISR policy: each member holds all that was acknowledged, so one whole voice is enough; members that are alive are
+  waited for nevertheless, for what only some of them have (acks=1) is kept then. Once one has promised, the old
+  leader's HW cannot pass its end any more: it would need that member's fetches, or another ISR than the service has.
 * Quorum policy: what was acknowledged is held by a majority of the replicas, which meets every other majority.
+* Where the end is certain, whose copy is faulty is neither waited for nor believed: whoever has the longest becomes the
+  source of the others.
 * Without enough whole voices all of them have to answer, also those that left the ISR because their tail is in doubt:
   any of them may have kept what the others lost. What a lost disk held nobody can tell: it is waited for until it is
   given up.
@@ -56,6 +58,7 @@ def decide(segment: Segment, *, by_quorum: bool, is_alive: Callable[[int], bool]
     """Votes of nodes that are not alive do not count until they are heard of again: they could not be asked for
     data."""
     doubted = {doubt.node_id for doubt in segment.handed.doubts}
+    faulty = {doubt.node_id for doubt in segment.handed.doubts if doubt.is_faulty}
     lost = {doubt.node_id for doubt in segment.handed.doubts if doubt.is_lost}
     voters = [node for node in segment.replicas if by_quorum or node in segment.isr or node in doubted]
     heard = [vote for vote in segment.handed.votes if vote.node_id not in lost and is_alive(vote.node_id)]
@@ -64,9 +67,11 @@ def decide(segment: Segment, *, by_quorum: bool, is_alive: Callable[[int], bool]
     answered = {vote.node_id for vote in heard}
     silent = tuple(node for node in voters if node not in answered)
     living = tuple(node for node in segment.replicas if node not in answered | lost and is_alive(node))
-    pending = tuple(node for node in living if node in voters)
+    pending = tuple(node for node in living if node in voters and node not in faulty)
     is_certain = len(whole) >= majority(segment) if by_quorum else bool(whole) and not pending
-    if voices and (is_certain or not silent):
+    if is_certain:
+        return Decided(_longest([vote for vote in voices if vote.node_id not in faulty]), is_certain)
+    if voices and not silent:
         return Decided(_longest(voices), is_certain)
     return Waiting(pending if whole and not by_quorum else silent, _longest(heard) if heard else None, not living)
 

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar, assert_never, cast
 from uuid import UUID
 
 from stratalog.machines import (
+    table_lives,
     table_locks,
     table_moves,
     table_nodes,
@@ -204,6 +205,9 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
             return None
         case commands.ReportLostCopies():
             yield from table_segments.report_lost_copies(tx, command)
+            return None
+        case commands.ReportFaultyCopies():
+            yield from table_lives.report_faulty_copies(tx, command)
             return None
         case commands.PurgeSegments():
             yield from table_segments.purge_segments(tx, command)

@@ -1,4 +1,4 @@
-"""What the beginning and the end of a node's life do to the segments that it shares with others.
+"""What the beginning and the end of a node's life, or its disk's, do to the segments that it shares with others.
 
 A registration voids what the life before promised, puts a tail that may be cut in doubt, and takes from the node what
 it led: a restarted leader of several replicas never goes on. The end of a lease takes what the node led, too, and
@@ -16,9 +16,12 @@ from dataclasses import replace
 from typing import Final
 
 from stratalog.machines.recovery_rule import is_quorum
+from stratalog.machines.table_bounds import check_segments_named
 from stratalog.machines.table_recovery import go_on, taken_from_leader
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, kept
-from stratalog.model.segment import Doubt, Segment
+from stratalog.model.commands import ReportFaultyCopies
+from stratalog.model.errors import InvalidRequest
+from stratalog.model.segment import Doubt, Segment, SegmentState
 
 FLUSH_POLICY: Final = "flush.policy"
 FSYNC: Final = "fsync"
@@ -38,7 +41,8 @@ def begin_life(
         settings = tx.state.topic(segment.key.topic_id).settings
         is_flushed = settings.get(FLUSH_POLICY) == FSYNC if FLUSH_POLICY in settings else is_flushed_by_default
         changed = _without_its_word(segment, node_id, is_disk_new=is_disk_new)
-        if is_disk_new or not (is_tail_kept or is_flushed):
+        was_faulty = any(doubt.node_id == node_id and doubt.is_faulty for doubt in segment.handed.doubts)
+        if is_disk_new or was_faulty or not (is_tail_kept or is_flushed):
             changed = _doubted(changed, node_id, is_lost=is_disk_new, by_quorum=is_quorum(settings))
         if changed.leader == node_id:
             changed = taken_from_leader(changed)
@@ -59,6 +63,33 @@ def resume_life(tx: TableTransaction, node_id: int) -> Steps[None]:
         if number % RECORDS_PER_STEP == 0:
             yield
         _put(tx, segment, segment)
+
+
+def report_faulty_copies(tx: TableTransaction, command: ReportFaultyCopies) -> Steps[None]:
+    """A node says of copies that are not sealed that it cannot vouch for them. What others have goes on without it."""
+    check_segments_named(command.segments)
+    if command.caller is None:
+        raise InvalidRequest("faulty copies must name the life of the node that has them")
+    node_id = command.caller.node_id
+    for number, key in enumerate(dict.fromkeys(command.segments), 1):
+        if number % RECORDS_PER_STEP == 0:
+            yield
+        segment = tx.state.find_segment(key)
+        if segment is None or segment.state not in (SegmentState.ACTIVE, SegmentState.SEALING):
+            continue
+        if node_id not in segment.replicas or not any(node != node_id for node in segment.isr):
+            continue
+        _put(tx, segment, _without_faulty(tx, segment, node_id))
+
+
+def _without_faulty(tx: TableTransaction, segment: Segment, node_id: int) -> Segment:
+    if any(doubt.node_id == node_id and doubt.is_faulty for doubt in segment.handed.doubts):
+        return segment
+    by_quorum = is_quorum(tx.state.topic(segment.key.topic_id).settings)
+    changed = _doubted(segment, node_id, is_faulty=True, by_quorum=by_quorum)
+    if changed.handed.source == node_id:
+        changed = replace(changed, handover=kept(replace(changed.handed, source=None)))
+    return taken_from_leader(changed) if changed.leader == node_id else changed
 
 
 def _put(tx: TableTransaction, segment: Segment, changed: Segment) -> None:
@@ -86,7 +117,9 @@ def _without_its_word(segment: Segment, node_id: int, *, is_disk_new: bool) -> S
     return replace(segment, handover=kept(replace(handed, votes=votes, reports=reports, source=source)))
 
 
-def _doubted(segment: Segment, node_id: int, *, is_lost: bool, by_quorum: bool) -> Segment:
+def _doubted(
+    segment: Segment, node_id: int, *, is_lost: bool = False, is_faulty: bool = False, by_quorum: bool
+) -> Segment:
     """It leaves the ISR unless it is the last there, and is remembered as one whose tail may be needed.
 
     The version grows in any case: a proposal to take it in, which rests on what it had before, must not be taken.
@@ -96,7 +129,7 @@ def _doubted(segment: Segment, node_id: int, *, is_lost: bool, by_quorum: bool) 
     others = tuple(node for node in segment.isr if node != node_id)
     is_voter = by_quorum or known is not None or node_id in segment.isr
     if is_voter:
-        doubt = Doubt(node_id, is_lost or (known is not None and known.is_lost))
+        doubt = Doubt(node_id, is_lost or (known is not None and known.is_lost), is_faulty)
         doubts = (*(entry for entry in doubts if entry.node_id != node_id), doubt)
     return replace(
         segment,

@@ -137,7 +137,9 @@ def _find_source(tx: TableTransaction, segment: Segment) -> Segment:
     assert segment.end_offset is not None
     whole = [report.node_id for report in handed.reports]
     whole += [vote.node_id for vote in handed.votes if vote.end_offset >= segment.end_offset]
-    source = next((node for node in whole if node in segment.replicas and tx.state.is_alive(node)), None)
+    living = [node for node in whole if node in segment.replicas and tx.state.is_alive(node)]
+    faulty = {doubt.node_id for doubt in handed.doubts if doubt.is_faulty}
+    source = min(living, key=lambda node: node in faulty, default=None)
     if source == handed.source:
         return segment
     found = replace(segment, handover=replace(handed, source=source))

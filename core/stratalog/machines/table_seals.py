@@ -1,9 +1,9 @@
 """Transitions of the shard table that seal a segment, once (rule 10).
 
 Of a segment with one replica that one brings the record. Of one with several each reports what it has, and the service
-compares: the record is written when all of the ISR that are alive have reported, or all replicas that are alive and at
-least a majority where a majority acknowledges. Who has reported holds everything below the end, so nothing acknowledged
-depends on whom it waits for; waiting is for copies, comparing is for the truth.
+compares: the record is written when all of the ISR that are alive have reported, or all replicas that are alive and in
+no doubt, and at least a majority, where a majority acknowledges. Who has reported holds everything below the end, so
+nothing acknowledged depends on whom it waits for; waiting is for copies, comparing is for the truth.
 
 A copy that differs is dropped from the replicas, named in the record (`handed.reports`), and never served. When two
 halves differ, the leader's or the source's stands; without either nobody can tell, and nothing is sealed.
@@ -82,7 +82,8 @@ def _compare(tx: TableTransaction, segment: Segment, proof: SealRecord) -> Steps
     reports = segment.handed.reports
     reported = {report.node_id for report in reports}
     if is_quorum(tx.state.topic(segment.key.topic_id).settings):
-        wanted, least = segment.replicas, majority(segment)
+        doubted = {doubt.node_id for doubt in segment.handed.doubts}
+        wanted, least = tuple(node for node in segment.replicas if node not in doubted), majority(segment)
     else:
         wanted, least = segment.isr, 1
     if len(reported) < least or any(node not in reported and tx.state.is_alive(node) for node in wanted):

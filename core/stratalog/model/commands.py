@@ -82,6 +82,17 @@ class ReportLostCopies(NodeCommand[None]):
     segments: tuple[SegmentKey, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ReportFaultyCopies(NodeCommand[None]):
+    """What the caller has of these segments, which are not sealed, is not to be relied on in this life: a flush failed,
+    or it cannot be read. It leaves the ISR unless it is the last there, is in doubt from then on, and gives up leading
+    where others can go on. What is sealed, gone or not the caller's is passed over."""
+
+    is_idempotent = True
+
+    segments: tuple[SegmentKey, ...]
+
+
 # Topics and shards ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class CreateTopic(NodeCommand[Topic]):
@@ -379,6 +390,7 @@ AskedCommand: TypeAlias = (
     RegisterNode
     | ForgetLocal
     | ReportLostCopies
+    | ReportFaultyCopies
     | CreateTopic
     | DeleteTopic
     | AddShards

@@ -112,6 +112,8 @@ class Doubt(NamedTuple):
 
     node_id: Int32
     is_lost: bool
+    is_faulty: bool = False
+    """In its present life it cannot vouch for what it holds: a flush failed, or it cannot be read."""
 
 
 class Vote(NamedTuple):

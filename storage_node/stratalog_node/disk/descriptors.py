@@ -32,6 +32,7 @@ _LEAST_SPARE = 64
 class OpenFile(Protocol):
     """What a sweep must know of a file; told apart by identity."""
 
+    path: Path
     pins: int
     """Threads that are using its descriptor."""
     was_used: bool
@@ -67,8 +68,15 @@ class Descriptors:
         self._on_crowded = on_crowded
         self.most = limit + max(limit // 4, _LEAST_SPARE)
         """So many are open at most, those included that wait for a flush."""
+        self.lost: dict[Path, str] = {}
+        """Files of which a flush failed in this process, and why: whoever opens them anew must know."""
         self._sweep_above = limit
         self._open: dict[OpenFile, None] = {}
+
+    def note_lost(self, path: Path, reason: str) -> None:
+        """On any thread."""
+        self.lost[path] = reason
+        self.flush_lost(path)
 
     @property
     def open_count(self) -> int:
@@ -89,6 +97,11 @@ class Descriptors:
         self._open[file] = None
         if len(self._open) > self._sweep_above:
             self._sweep()
+
+    def made(self, file: OpenFile) -> None:
+        """Opened, and new: what befell a file that was in its place is over."""
+        self.lost.pop(file.path, None)
+        self.opened(file)
 
     def closed(self, file: OpenFile) -> None:
         self._open.pop(file, None)

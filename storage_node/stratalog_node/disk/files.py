@@ -73,7 +73,7 @@ class SegmentFile:
         """Batches were written through the present descriptor since a flush began. The header alone does not count: a
         start makes it anew where no batch follows it."""
         self._flushing = threading.Lock()
-        self._lost = ""
+        self._lost = descriptors.lost.get(path, "")
         self._naming = threading.Lock()
         self._provisional: Path | None = None
         """Where it lies as long as it has not got its name."""
@@ -136,11 +136,11 @@ class SegmentFile:
                 # Half a header under this name would be in the way of the next attempt's recovery.
                 os.unlink(made)
             raise _write_error(self.path, error) from error
-        self._fd = fd
+        self._fd, self._lost = fd, ""
         self._provisional = made if made != self.path else None
         self._is_name_withheld = withholds_name and self._provisional is not None
         self.size_bytes = len(header)
-        self._descriptors.opened(self)
+        self._descriptors.made(self)
 
     @property
     def is_named(self) -> bool:
@@ -320,7 +320,7 @@ class SegmentFile:
     def _lose(self, error: OSError | NamesLost) -> None:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         self._lost = f"{self.path}: flush failed: {reason}; check the disk, then start the node again"
-        self._descriptors.flush_lost(self.path)
+        self._descriptors.note_lost(self.path, self._lost)
         raise FlushLost(self._lost) from error
 
     @contextmanager

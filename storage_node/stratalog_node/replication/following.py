@@ -27,6 +27,7 @@ from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.fences import FenceBook
+from stratalog_node.disk.files import FlushLost
 from stratalog_node.replication.copy_line import CopyLine
 from stratalog_node.replication.filling import CopyFilling
 from stratalog_node.replication.peer import Asker, Peer
@@ -36,6 +37,7 @@ from stratalog_node.replication.stats import ReplicationStats
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.cold_reads import RemoteBatches
 from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.opening import set_aside
 from stratalog_node.shards.producers_before import producers_before
 from stratalog_node.task_set import TaskSet
 
@@ -46,6 +48,7 @@ _FLUSHES_AT_STOP = 64
 _ANEW_S = 10.0
 """Between a copy of a sealed segment that cannot be used and the next one."""
 _ROOM_POLL_S = 0.5
+_OPEN_AGAIN_S = 5.0
 
 
 class Following:
@@ -92,6 +95,8 @@ class Following:
         self.stats = ReplicationStats()
         self.replicas: dict[SegmentName, Replica] = {}
         self._opening: set[SegmentName] = set()
+        self._unopened: dict[SegmentKey, StratalogError] = {}
+        """Copies that cannot be followed on, and why; nothing was fetched for them in this life."""
         self._peers: dict[int, Peer] = {}
         self._asked: dict[SegmentName, int] = {}
         self._tasks = TaskSet()
@@ -164,8 +169,11 @@ class Following:
         if segment.seal is not None:
             self._look_at_sealed(segment, is_wanted=is_wanted)
         elif is_wanted and name not in self._opening:
-            self._opening.add(name)
-            self.start(self._open(name, key))
+            is_lost = isinstance(self._unopened.get(key), FlushLost)
+            if not is_lost and (not self._is_damaged(key) or self._is_told_faulty(segment)):
+                self._begin_opening(name, key)
+        elif not is_wanted:
+            self._unopened.pop(key, None)
 
     def _look_at_sealed(self, segment: Segment, *, is_wanted: bool) -> None:
         node_id = self._asker.node_id
@@ -179,9 +187,7 @@ class Following:
 
     def _copy_next(self) -> None:
         for key in self._line.take():
-            name = SegmentName(key.topic_id, key.shard, key.epoch)
-            self._opening.add(name)
-            self.start(self._open(name, key))
+            self._begin_opening(SegmentName(key.topic_id, key.shard, key.epoch), key)
         self.stats.copies_due = len(self._line)
 
     def _is_needless(self, segment: Segment, replica: Replica) -> bool:
@@ -231,6 +237,18 @@ class Following:
         is_missed = segment.seal is not None and node_id not in segment.local_nodes
         return is_missed and segment.remote.state is not RemoteState.COMPLETE
 
+    def _begin_opening(self, name: SegmentName, key: SegmentKey) -> None:
+        self._opening.add(name)
+        self.start(self._begin_anew(name, key) if self._is_damaged(key) else self._open(name, key))
+
+    def _is_damaged(self, key: SegmentKey) -> bool:
+        return isinstance(self._unopened.get(key), Corrupt)
+
+    def _is_told_faulty(self, segment: Segment) -> bool:
+        """Whether the service counts on what is here no more."""
+        node_id = self._asker.node_id
+        return any(doubt.node_id == node_id and doubt.is_faulty for doubt in segment.handed.doubts)
+
     async def _open(self, name: SegmentName, key: SegmentKey) -> None:
         context = self._context
         try:
@@ -256,9 +274,11 @@ class Following:
             log.error("a replica cannot be opened", segment=str(name), error=str(error))
             self._line.drop(key)
             self._copy_next()
+            self._cannot_open(key, error)
             return
         finally:
             self._opening.discard(name)
+        self._unopened.pop(key, None)
         segment = context.catalog.segment(key)
         if segment is None:
             self._line.drop(key)
@@ -268,6 +288,35 @@ class Following:
             context.followed.put(key, replica)
             self.stats.followed_segments = len(self.replicas)
             replica.hear(record_of(segment))
+
+    def _cannot_open(self, key: SegmentKey, error: StratalogError) -> None:
+        """What a flush lost is lost as long as this process lives; other trouble may pass, and damage is set aside."""
+        self._unopened[key] = error
+        if not isinstance(error, FlushLost):
+            self.start(self._open_again(key))
+
+    async def _open_again(self, key: SegmentKey) -> None:
+        await asyncio.sleep(_OPEN_AGAIN_S)
+        segment = self._context.catalog.segment(key)
+        if segment is not None:
+            self._look(segment)
+
+    async def _begin_anew(self, name: SegmentName, key: SegmentKey) -> None:
+        """The service counts on this copy no more: what cannot be read is set aside, and all is fetched again."""
+        path = self._context.layout.segment(key)
+        try:
+            await self.on_disk(lambda: set_aside(path))
+        except StratalogError as error:
+            log.error("a copy that cannot be read stays in the way", segment=str(name), error=str(error))
+            self._opening.discard(name)
+            return
+        log.warning("a copy that cannot be read was set aside and is made anew", segment=str(name))
+        await self._open(name, key)
+
+    def faulty(self) -> list[SegmentKey]:
+        """Of which nobody knows what this disk holds."""
+        found = [one.copy.key for one in self.replicas.values() if one.follower.life is FollowerLife.FAULTY]
+        return [*found, *self._unopened]
 
     def producers_at_end(
         self, key: SegmentKey, own: tuple[ProducerSnapshot, ...]

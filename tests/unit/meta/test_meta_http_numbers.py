@@ -34,6 +34,7 @@ from stratalog.model.commands import (
     RegisterNode,
     ReleaseLock,
     ReplaceParts,
+    ReportFaultyCopies,
     ReportLostCopies,
     ReportReplica,
     RollSegment,
@@ -128,6 +129,7 @@ async def commands_with_numbers(world: MetaWorld) -> list[Command[Any]]:
         CompleteRemote(lock, active.key, "m", b"d", 1),
         ForgetLocal((following,), 1),
         ReportLostCopies((following,)),
+        ReportFaultyCopies((following,)),
         PurgeSegments((following,)),
         DeleteTopic(topic_id),
     ]

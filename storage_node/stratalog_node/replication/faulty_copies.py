@@ -1,0 +1,89 @@
+"""Tells the meta service of segments, not sealed yet, whose copy here is not to be relied on: a flush failed, a fault
+stopped the shard, the file cannot be read. The others of the ISR go on without it, and what this node led passes to one
+of them: its lease lasts, so nobody else would notice.
+
+What is told is looked at again until the service has it in the record. Where nobody else is in the ISR it stays as it
+is, for this copy is the only one. Lives on the event loop. Cost: a look at each shard every second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+
+from stratalog.machines.shard_life import StopCause
+from stratalog.meta_api.client import MetaClient
+from stratalog.model.commands import ReportFaultyCopies
+from stratalog.model.errors import StratalogError
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import Segment
+from stratalog.telemetry.logs import logger
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.directory import ShardDirectory
+
+log = logger(__name__)
+
+LOOK_S = 1.0
+_MOST_AT_ONCE = 1_000
+_ENDS_SERVICE = (StopCause.FLUSH_FAILED, StopCause.UNREADABLE, StopCause.DATA_LOST, StopCause.FAULT)
+
+
+class FaultyCopies:
+    def __init__(
+        self,
+        node_id: int,
+        catalog: Catalog,
+        shards: ShardDirectory,
+        meta: MetaClient,
+        followed: Callable[[], Iterable[SegmentKey]],
+    ) -> None:
+        """`followed`: segments that others lead and that this node cannot follow."""
+        self._node_id = node_id
+        self._catalog = catalog
+        self._shards = shards
+        self._meta = meta
+        self._followed = followed
+
+    async def run(self) -> None:
+        """Without an end."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.look()
+            except StratalogError as error:
+                log.warning("faulty copies are not told yet", error=str(error))
+            except Exception:  # they would never be told (F48)
+                log.error("faulty copies cannot be looked for", exc_info=True)
+
+    async def look(self) -> None:
+        """Raises: Unavailable, Fenced."""
+        untold = {segment.key: None for segment in self._faulty() if self._is_untold(segment)}
+        keys = tuple(untold)
+        for start in range(0, len(keys), _MOST_AT_ONCE):
+            some = keys[start : start + _MOST_AT_ONCE]
+            log.error(
+                "copies here cannot be relied on: others go on without them", segments=len(some), one=str(some[0])
+            )
+            await self._meta.perform(ReportFaultyCopies(some))
+
+    def _faulty(self) -> Iterator[Segment]:
+        found = (self._catalog.segment(key) for key in self._followed())
+        return chain(self._stopped(), (segment for segment in found if segment is not None))
+
+    def _stopped(self) -> Iterator[Segment]:
+        """What shards that stopped led, and has not been sealed."""
+        for shard, stop in self._shards.stopped():
+            if stop.cause in _ENDS_SERVICE:
+                for segment in reversed(shard.segments):
+                    if segment.seal is not None:
+                        break
+                    if segment.leader == self._node_id:
+                        yield segment
+
+    def _is_untold(self, segment: Segment) -> bool:
+        if segment.seal is not None or self._node_id not in segment.replicas:
+            return False
+        if any(doubt.node_id == self._node_id and doubt.is_faulty for doubt in segment.handed.doubts):
+            return False
+        return any(node != self._node_id for node in segment.isr)
