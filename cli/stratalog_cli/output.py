@@ -44,7 +44,10 @@ OutputOption = Annotated[
 AdminOption = Annotated[
     str,
     typer.Option(
-        "--admin", envvar="STRATALOG_ADMIN", metavar="HOST:PORT", help="A node's admin address (its metrics.listen)."
+        "--admin",
+        envvar="STRATALOG_ADMIN",
+        metavar="HOST:PORT[,HOST:PORT...]",
+        help="Admin addresses of nodes (their metrics.listen): of one, or of several, which are all asked.",
     ),
 ]
 

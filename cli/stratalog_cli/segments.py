@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from stratalog.admin_api.client import AdminClient
-from stratalog.admin_api.models import Location, SealRequest, SegmentInfo
+from stratalog.admin_api.models import Location, SealedShard, SealRequest, SegmentInfo, Tier
 from stratalog.admin_api.wording import human_bytes, human_time
 from stratalog_cli.output import (
     DEFAULT_ADMIN,
@@ -18,8 +18,10 @@ from stratalog_cli.output import (
     print_json,
     print_table,
 )
+from stratalog_cli.several_nodes import Nodes, tell_not_asked
 
 _NOT_READABLE = 1
+_ON_DISK = (Tier.LOCAL, Tier.BOTH)
 
 
 def register(app: typer.Typer) -> None:
@@ -34,8 +36,11 @@ def segments(
     admin: AdminOption = DEFAULT_ADMIN,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """List segments: state, offsets, epoch, size, tier, replicas, which of them have it whole, and place."""
-    listed = AdminClient(admin).segments(topic, shard)
+    """List segments: state, offsets, epoch, size, tier, replicas, which of them have it whole, and place.
+
+    Tier and place are as the nodes asked see them; the replica that leads is marked with *."""
+    nodes = Nodes(admin)
+    listed = merged(nodes.each(lambda node: node.segments(topic, shard)))
     if output is OutputFormat.JSON:
         print_json(listed)
         return
@@ -65,12 +70,22 @@ def locate(
     admin: AdminOption = DEFAULT_ADMIN,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Tell where one offset is: tier, file or object, position, and why. Exit code 1 when it cannot be read."""
-    found = AdminClient(admin).locate(topic, shard, offset)
+    """Tell where one offset is: tier, file or object, position, and why. Exit code 1 when it cannot be read.
+
+    Of several nodes it is told what the shard's leader says, and where the others have it."""
+    nodes = Nodes(admin)
+    answers = nodes.each(lambda node: node.locate(topic, shard, offset))
+    found, *others = sorted(answers, key=lambda one: (one.node_id != one.leader, not one.is_readable))
+    also_at = [
+        f"node {one.node_id}: {one.place}" for one in others if one.place is not None and one.place != found.place
+    ]
+    found = found.model_copy(update={"also_at": [*found.also_at, *dict.fromkeys(also_at)]})
     if output is OutputFormat.JSON:
         print_json(found)
     else:
         _print_location(found)
+    leads = [found.leader] if found.leader is not None else []
+    tell_not_asked([one.node_id for one in answers], [*found.holders, *leads], "which have a copy, or lead the shard")
     if not found.is_readable:
         raise typer.Exit(_NOT_READABLE)
 
@@ -81,8 +96,18 @@ def seal(
     admin: AdminOption = DEFAULT_ADMIN,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """End the active segment of a shard, so that it becomes immutable and can move to the cold tier."""
-    sealed = AdminClient(admin, timeout_s=60.0).seal(SealRequest(topic=topic, shard=shard))
+    """End the active segment of a shard, so that it becomes immutable and can move to the cold tier. The node that
+    leads it has to be asked."""
+    nodes = Nodes(admin, timeout_s=60.0)
+    request = SealRequest(topic=topic, shard=shard)
+    told: dict[int, SealedShard] = {}
+    for answer in nodes.each(lambda node: node.seal(request)):
+        for one in answer:
+            if one.outcome != "elsewhere" or one.shard not in told:
+                told[one.shard] = one
+    sealed = [told[number] for number in sorted(told)]
+    elsewhere = {one.leader for one in sealed if one.outcome == "elsewhere" and one.leader is not None}
+    tell_not_asked([], elsewhere, "which lead shards that were to be sealed")
     if output is OutputFormat.JSON:
         print_json(sealed)
         return
@@ -91,14 +116,35 @@ def seal(
     print_table(columns, rows)
 
 
+def merged(answers: Sequence[Sequence[SegmentInfo]]) -> list[SegmentInfo]:
+    """Each segment once: what is known of it as the one who knows most says it, with the places of all."""
+    if len(answers) == 1:
+        return list(answers[0])
+    by_key: dict[tuple[str, int, int], list[SegmentInfo]] = {}
+    for answer in answers:
+        for one in answer:
+            by_key.setdefault((one.topic, one.shard, one.epoch), []).append(one)
+    return [_joined(several) for _, several in sorted(by_key.items())]
+
+
+def _joined(several: Sequence[SegmentInfo]) -> SegmentInfo:
+    best = max(several, key=lambda one: (one.node_id == one.leader, one.end_offset, one.size_bytes))
+    tiers = {one.tier for one in several}
+    has_local, has_cold = bool(tiers & {Tier.LOCAL, Tier.BOTH}), bool(tiers & {Tier.COLD, Tier.BOTH})
+    tier = Tier.BOTH if has_local and has_cold else Tier.LOCAL if has_local else Tier.COLD if has_cold else best.tier
+    files = [f"node {one.node_id}: {one.places[0]}" for one in several if one.places and one.tier in _ON_DISK]
+    objects = [place for one in several for place in (one.places[1:] if one.tier in _ON_DISK else one.places)]
+    return best.model_copy(update={"tier": tier, "places": [*files, *dict.fromkeys(objects)]})
+
+
 def _uploaded(segment: SegmentInfo) -> str:
     if segment.remote_state == "partial":
         return f"to {segment.commit_offset}"
     return "all" if segment.remote_state == "complete" else "-"
 
 
-def _nodes(nodes: list[int]) -> str:
-    return ",".join(str(node) for node in nodes) or "-"
+def _nodes(nodes: list[int], leader: int | None = None) -> str:
+    return ",".join(f"{node}*" if node == leader else str(node) for node in nodes) or "-"
 
 
 def _row(segment: SegmentInfo) -> tuple[str, ...]:
@@ -115,7 +161,7 @@ def _row(segment: SegmentInfo) -> tuple[str, ...]:
         human_time(segment.max_timestamp_ms),
         segment.tier.value,
         _uploaded(segment),
-        _nodes(segment.replicas),
+        _nodes(segment.replicas, segment.leader),
         _nodes(segment.isr or segment.local_nodes),
         segment.places[0] + more if segment.places else "-",
     )
@@ -128,6 +174,9 @@ def _print_location(found: Location) -> None:
         pairs.append(("segment", f"epoch {found.epoch}, from offset {found.segment_base_offset}, {found.state}"))
     if found.is_readable:
         pairs.append(("tier", found.tier.value))
+    if found.holders:
+        leader = f"; node {found.leader} leads the shard" if found.leader is not None else ""
+        pairs.append(("copies", f"on the nodes {', '.join(map(str, found.holders))}{leader}"))
     if found.place is not None:
         pairs.append(("place", found.place))
     if found.position is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from stratalog.admin_api.client import AdminClient
-from stratalog.admin_api.models import NodeStatus
+from stratalog.admin_api.models import KnownNode, NodeStatus
 from stratalog.admin_api.wording import (
     counted,
     following_lines,
@@ -16,6 +16,9 @@ from stratalog.admin_api.wording import (
     stopped_lines,
 )
 from stratalog_cli.output import DEFAULT_ADMIN, AdminOption, OutputFormat, OutputOption, print_fields, print_json
+from stratalog_cli.several_nodes import Nodes, tell_not_asked
+
+_INCOMPLETE = 1
 
 
 def register(app: typer.Typer) -> None:
@@ -23,11 +26,22 @@ def register(app: typer.Typer) -> None:
 
 
 def status(admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Show a node: readiness, shards, tiers, upload lag, disk."""
-    told = AdminClient(admin).status()
+    """Show a node, or each of several: readiness, shards, tiers, upload lag, disk; and the cluster's nodes."""
+    nodes = Nodes(admin)
+    answers = nodes.each(AdminClient.status)
     if output is OutputFormat.JSON:
-        print_json(told)
-        return
+        print_json(answers[0] if len(nodes.clients) == 1 else answers)
+    else:
+        for told in answers:
+            _print(told)
+    if len(nodes.clients) > 1:
+        alive = {node.node_id for told in answers for node in told.nodes if node.is_alive}
+        tell_not_asked([told.node_id for told in answers], alive, "which are of this cluster and alive")
+    if nodes.silent:
+        raise typer.Exit(_INCOMPLETE)
+
+
+def _print(told: NodeStatus) -> None:
     states = ", ".join(f"{count} {state}" for state, count in sorted(told.segments.items())) or "none"
     waiting = "; ".join(f"{what}: {why}" for what, why in told.waiting_for.items())
     trouble = f": {told.bucket_trouble}" if told.bucket_trouble else ""
@@ -49,6 +63,7 @@ def status(admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputForm
             *_following(told),
             ("disk free", f"{human_bytes(told.disk_free_bytes)} of {human_bytes(told.disk_total_bytes)}"),
             ("memory", human_bytes(told.resident_bytes)),
+            *([("cluster", ", ".join(map(_words, told.nodes)))] if len(told.nodes) > 1 else []),
         ]
     )
 
@@ -59,3 +74,8 @@ def _following(told: NodeStatus) -> list[tuple[str, str]]:
     lag = f"{human_bytes(told.replication.lag_bytes)}, {told.replication.lag_offsets:,} offsets"
     lines = [("replication lag", f"{lag}: {following_words(told.replication)}")]
     return lines + [("copy", line) for line in following_lines(told.replication)]
+
+
+def _words(node: KnownNode) -> str:
+    rack = f" in {node.rack}" if node.rack else ""
+    return f"{node.node_id} at {node.kafka_address}{rack}{'' if node.is_alive else ', not alive'}"

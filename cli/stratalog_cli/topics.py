@@ -23,6 +23,7 @@ from stratalog_cli.output import (
     print_table,
 )
 from stratalog_cli.say import say
+from stratalog_cli.several_nodes import Nodes
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")]
 
@@ -47,7 +48,7 @@ def list_topics(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List topics with their shards, segments and bytes by tier."""
-    topics = [topic for topic in AdminClient(admin).topics() if show_internal or not topic.is_internal]
+    topics = [topic for topic in Nodes(admin).first(AdminClient.topics) if show_internal or not topic.is_internal]
     if output is OutputFormat.JSON:
         print_json(topics)
     elif topics:
@@ -76,7 +77,7 @@ def create(
         settings=parse_assignments(settings or ()),
         validate_only=dry_run,
     )
-    topic = AdminClient(admin).create_topic(request)
+    topic = Nodes(admin).first(lambda node: node.create_topic(request))
     if output is OutputFormat.JSON:
         print_json(topic)
     else:
@@ -86,7 +87,7 @@ def create(
 
 def describe(name: NameArgument, admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show a topic: its shards, where their data is, and the settings in force."""
-    detail = AdminClient(admin).topic(name)
+    detail = Nodes(admin).first(lambda node: node.topic(name))
     if output is OutputFormat.JSON:
         print_json(detail)
     else:
@@ -105,7 +106,7 @@ def alter(
     request = AlterTopic(set=parse_assignments(settings or ()), unset=unset or [], shards=shards)
     if not (request.set or request.unset or request.shards):
         raise InvalidRequest("nothing to change: give --set KEY=VALUE, --unset KEY or --shards N")
-    topic = AdminClient(admin).alter_topic(name, request)
+    topic = Nodes(admin).first(lambda node: node.alter_topic(name, request))
     if output is OutputFormat.JSON:
         print_json(topic)
     else:
@@ -120,13 +121,13 @@ def delete(
     admin: AdminOption = DEFAULT_ADMIN,
 ) -> None:
     """Delete a topic and its data in both tiers."""
-    client = AdminClient(admin)
+    nodes = Nodes(admin)
     if not yes:
-        topic = client.topic(name).topic
+        topic = nodes.first(lambda node: node.topic(name)).topic
         held = f"{human_bytes(topic.bytes.local)} local, {human_bytes(topic.bytes.cold)} cold"
         shards = counted(topic.shards, "shard")
         typer.confirm(f"Delete topic {printable(name)} with {shards} ({held})? This cannot be undone", abort=True)
-    client.delete_topic(name)
+    nodes.first(lambda node: node.delete_topic(name))
     say(f"deleted topic {printable(name)}")
 
 

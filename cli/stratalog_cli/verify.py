@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -21,6 +22,7 @@ from stratalog_cli.output import (
     print_json,
 )
 from stratalog_cli.say import say
+from stratalog_cli.several_nodes import Nodes, tell_not_asked
 
 _FINDINGS = 1
 
@@ -35,7 +37,46 @@ def verify(
     admin: AdminOption = DEFAULT_ADMIN,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Check every batch and digest against the seal records, in both tiers. Exit code 1 on findings."""
+    """Check every batch and digest against the seal records, in both tiers. Exit code 1 on findings.
+
+    Each node checks its own disk, and the object store; several are asked one after the other."""
+    nodes = Nodes(admin)
+    request = VerifyRequest(topic=topic, shard=shard)
+    answers = nodes.each(lambda node: _check(node, request, len(nodes.clients) > 1))
+    done, findings = _together(answers)
+    if output is OutputFormat.JSON:
+        print_json(
+            {**done.model_dump(mode="json"), "findings": [finding.model_dump(mode="json") for finding in findings]}
+        )
+    else:
+        _print(done, findings)
+    asked = [told.node_id for told, _ in answers]
+    tell_not_asked(asked, done.other_holders, "which have copies of what was checked")
+    if done.errors or nodes.silent:
+        raise typer.Exit(_FINDINGS)
+
+
+def _together(answers: Sequence[tuple[VerifyDone, list[Finding]]]) -> tuple[VerifyDone, list[Finding]]:
+    """What is in the object store each of them checks: it counts once."""
+    if len(answers) == 1:
+        return answers[0]
+    told = [done for done, _ in answers]
+    findings = [finding for _, several in answers for finding in several]
+    distinct = list({(one.severity, one.place, one.what): one for one in findings}.values())
+    done = VerifyDone(
+        segments=max(one.segments for one in told),
+        local_bytes=sum(one.local_bytes for one in told),
+        cold_bytes=max(one.cold_bytes for one in told),
+        errors=sum(one.severity == "error" for one in distinct),
+        warnings=sum(one.severity == "warning" for one in distinct),
+        node_id=told[0].node_id,
+        other_holders=sorted({node for one in told for node in one.other_holders} - {one.node_id for one in told}),
+    )
+    return done, distinct
+
+
+def _check(node: AdminClient, request: VerifyRequest, is_named: bool) -> tuple[VerifyDone, list[Finding]]:
+    """What one node found, while a bar shows how far it is. `is_named`: files are told with the node that has them."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     findings: list[Finding] = []
@@ -50,7 +91,7 @@ def verify(
     with Progress(*columns, console=console(to_stderr=True), transient=True, disable=not is_watched()) as progress:
         task = progress.add_task("", total=None)
         checked_bytes = 0
-        for line in AdminClient(admin).verify(VerifyRequest(topic=topic, shard=shard)):
+        for line in node.verify(request):
             match line:
                 case VerifyStart(segments=segments):
                     progress.update(task, total=segments)
@@ -62,14 +103,13 @@ def verify(
                     done = line
     if done is None:
         raise Unavailable("the check ended early; look at the node's log, then run it again")
-    if output is OutputFormat.JSON:
-        print_json(
-            {**done.model_dump(mode="json"), "findings": [finding.model_dump(mode="json") for finding in findings]}
-        )
-    else:
-        _print(done, findings)
-    if done.errors:
-        raise typer.Exit(_FINDINGS)
+    if is_named:
+        prefix = f"node {done.node_id}: "
+        findings = [
+            one.model_copy(update={"place": one.place if "://" in one.place else prefix + one.place})
+            for one in findings
+        ]
+    return done, findings
 
 
 def _print(done: VerifyDone, findings: list[Finding]) -> None:

@@ -38,6 +38,8 @@ class Tier(StrEnum):
     LOCAL = "local"
     COLD = "cold"
     BOTH = "both"
+    ELSEWHERE = "elsewhere"
+    """Only other nodes have it."""
     NONE = "none"
 
 
@@ -95,6 +97,15 @@ class ReplicationStatus(_Answer):
     """Those that lack most."""
 
 
+class KnownNode(_Answer):
+    """A node of the cluster, as the one that is asked knows it."""
+
+    node_id: int
+    kafka_address: str
+    rack: str | None
+    is_alive: bool
+
+
 class NodeStatus(_Answer):
     node_id: int
     cluster_id: str
@@ -128,6 +139,8 @@ class NodeStatus(_Answer):
     resident_bytes: int
     loop_blocks: int
     """Times the event loop was blocked (telemetry.watchdog)."""
+    nodes: list[KnownNode] = []
+    """All of the cluster, by id, this one too."""
 
 
 class TopicInfo(_Answer):
@@ -209,6 +222,8 @@ class SegmentInfo(_Answer):
     """The local file, the manifest, or the objects of its committed parts."""
     more_places: int = 0
     """Parts whose objects are left out of `places`."""
+    node_id: int = -1
+    """Who says so; tier and places are as they are there."""
 
 
 class Location(_Answer):
@@ -232,6 +247,12 @@ class Location(_Answer):
     record_count: int | None = None
     also_at: list[str] = []
     why: list[str]
+    node_id: int = -1
+    """Who says so."""
+    holders: list[int] = []
+    """Nodes that have a copy of the segment."""
+    leader: int | None = None
+    """Who leads the shard: it is asked for reads, and knows where the log ends."""
 
 
 class SealRequest(_Request):
@@ -245,8 +266,10 @@ class SealedShard(_Answer):
     base_offset: int
     end_offset: int
     """Where the segment ends and the next one begins."""
-    outcome: Literal["sealed", "sealing", "empty"]
-    """`empty`: the active segment holds nothing, so there was nothing to seal."""
+    outcome: Literal["sealed", "sealing", "empty", "elsewhere"]
+    """`empty`: the active segment holds nothing, so there was nothing to seal. `elsewhere`: another node leads the
+    shard, and has to be asked."""
+    leader: int | None = None
 
 
 class VerifyRequest(_Request):
@@ -291,6 +314,10 @@ class VerifyDone(_Answer):
     cold_bytes: int
     errors: int
     warnings: int
+    node_id: int = -1
+    """Who checked: its own copies, and what is in the object store."""
+    other_holders: list[int] = []
+    """Other nodes that have copies of what was to be checked: those were not."""
 
 
 VerifyLine: TypeAlias = Annotated[VerifyStart | VerifySegment | VerifyDone, Field(discriminator="kind")]

@@ -31,7 +31,7 @@ A key that nobody knows is refused, with the nearest names. So is a value outsid
 Addresses and places are options of the command line: `--listen` (`STRATALOG_LISTEN`), `--data` (`STRATALOG_DATA`),
 `--bucket` (`STRATALOG_BUCKET`), `--config` (`STRATALOG_CONFIG`), and in a cluster
 `--meta` (`STRATALOG_META`) and `--store` (`STRATALOG_STORE`). The other commands find a node with `--admin`
-(`STRATALOG_ADMIN`) and print as `--output` (`STRATALOG_OUTPUT`) says.
+(`STRATALOG_ADMIN`), or several, `--admin HOST:PORT,HOST:PORT`, and print as `--output` (`STRATALOG_OUTPUT`) says.
 
 `--bucket` takes a directory (a path or `file:///DIR`) or `s3://BUCKET/PREFIX?endpoint=URL&region=REGION`. Of S3 the
 query may also set `access_key_id`, `secret_access_key`, `session_token`, and `skip_signature` and

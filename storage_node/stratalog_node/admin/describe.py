@@ -37,17 +37,24 @@ def local_bytes(view: ShardView, segment: Segment) -> int:
     return view.size_below_high_watermark(segment.key, segment.base_offset)
 
 
-def tier_of(view: ShardView, segment: Segment) -> Tier:
+def holders_of(segment: Segment) -> tuple[int, ...]:
+    """Nodes that have a copy: that proved it, once it is sealed; before that, all its replicas."""
+    return segment.local_nodes if segment.seal is not None else segment.replicas
+
+
+def tier_of(services: AdminServices, view: ShardView, segment: Segment) -> Tier:
     """A partial remote copy counts only for what is in it: the segment is then `local` or `both`."""
     is_local, is_cold = view.has_local(segment.key), segment.remote.state is not RemoteState.NONE
     if is_local:
         return Tier.BOTH if is_cold else Tier.LOCAL
-    return Tier.COLD if is_cold else Tier.NONE
+    if is_cold:
+        return Tier.COLD
+    return Tier.ELSEWHERE if any(node != services.node_id for node in holders_of(segment)) else Tier.NONE
 
 
 def is_out_of_reach(services: AdminServices, view: ShardView, segment: Segment) -> bool:
     """Its data is only in an object store, and this node was started without one."""
-    return services.store is None and tier_of(view, segment) is Tier.COLD and cold_bytes(segment) > 0
+    return services.store is None and tier_of(services, view, segment) is Tier.COLD and cold_bytes(segment) > 0
 
 
 @dataclass(slots=True)
@@ -138,7 +145,7 @@ def segment_info(services: AdminServices, view: ShardView, segment: Segment) -> 
         size_bytes=seal.size_bytes if seal else local_bytes(view, segment),
         first_timestamp_ms=seal.first_timestamp_ms if seal else -1,
         max_timestamp_ms=seal.max_timestamp_ms if seal else -1,
-        tier=tier_of(view, segment),
+        tier=tier_of(services, view, segment),
         remote_state=segment.remote.state.value,
         commit_offset=segment.remote.commit_offset,
         leader=segment.leader,
@@ -148,6 +155,7 @@ def segment_info(services: AdminServices, view: ShardView, segment: Segment) -> 
         digest=seal.digest.hex() if seal else None,
         places=places,
         more_places=max(0, len(segment.remote.parts) - MAX_PLACES) if services.store is not None else 0,
+        node_id=services.node_id,
     )
 
 

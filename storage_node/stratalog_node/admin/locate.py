@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 from stratalog.admin_api.models import Location, Tier
@@ -13,12 +14,13 @@ from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header, decode
 from stratalog.formats.record_batch import parse_header, walk
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.missing_copies import judge_missing
+from stratalog.machines.read_sources import ReadSource, provers, sources
 from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.segment import RemotePart, RemoteState, Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.choices import ReadPolicy
-from stratalog_node.admin.describe import end_of, places_of
+from stratalog_node.admin.describe import end_of, holders_of, places_of
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.disk.inspection import inspect_file, read_small_file
 from stratalog_node.shards.shard_view import ShardView
@@ -35,12 +37,25 @@ async def locate(services: AdminServices, topic_name: str, shard: int, offset: i
     """Raises: NotFound for an unknown topic or shard. An offset that cannot be read is an answer, with the reason."""
     topic = services.topic(topic_name)
     view = services.shard(topic, shard)
-    answer = Location(topic=topic.name, shard=shard, offset=offset, is_readable=False, tier=Tier.NONE, why=[])
+    led = services.catalog.leader_of(view.key)
+    leader = led[0] if led is not None else None
+    answer = Location(
+        topic=topic.name,
+        shard=shard,
+        offset=offset,
+        is_readable=False,
+        tier=Tier.NONE,
+        why=[],
+        node_id=services.node_id,
+        leader=leader,
+    )
     if offset < view.log_start_offset:
         return _unreadable(
             answer, f"below the log start offset {view.log_start_offset}: retention or DeleteRecords took it"
         )
     if offset >= view.high_watermark:
+        if leader is not None and leader != services.node_id:
+            return _unreadable(answer, f"node {leader} leads the shard and knows where it ends: ask it with --admin")
         return _unreadable(
             answer, f"at or above the high watermark {view.high_watermark}: not written, or not committed yet"
         )
@@ -49,7 +64,12 @@ async def locate(services: AdminServices, topic_name: str, shard: int, offset: i
         return _unreadable(answer, "no segment holds it: metadata is being changed, ask again")
     policy = services.catalog.topic_settings(topic.topic_id).remote_read_policy
     answer = answer.model_copy(
-        update={"state": segment.state.value, "epoch": segment.epoch, "segment_base_offset": segment.base_offset}
+        update={
+            "state": segment.state.value,
+            "epoch": segment.epoch,
+            "segment_base_offset": segment.base_offset,
+            "holders": list(holders_of(segment)),
+        }
     )
     is_cold = offset < segment.remote.commit_offset or segment.remote.state is RemoteState.COMPLETE
     is_local = view.has_local(segment.key) and await _has_file(services, view, segment)
@@ -69,9 +89,31 @@ async def locate(services: AdminServices, topic_name: str, shard: int, offset: i
     wants_cold = policy is ReadPolicy.FORCE or (policy is ReadPolicy.NOT_IN_MEMORY and segment.seal is not None)
     if is_local and not (is_cold and wants_cold):
         return await _local(services, view, segment, answer, why)
-    if is_cold and services.store is not None and policy is not ReadPolicy.DISABLE:
-        return await _cold(services.store, services, view, segment, answer, why)
-    return _unreadable(answer, *why)
+    order = _elsewhere(services, segment, policy, is_in_store=is_cold)
+    if not order:
+        return _unreadable(answer, *why)
+    if order[0] is not ReadSource.STORE or services.store is None:
+        why.append(f"a read here goes to {order[0].value}")
+        return answer.model_copy(update={"is_readable": True, "tier": Tier.ELSEWHERE, "why": why})
+    return await _cold(services.store, services, view, segment, answer, why)
+
+
+def _elsewhere(
+    services: AdminServices, segment: Segment, policy: ReadPolicy, *, is_in_store: bool
+) -> Sequence[ReadSource]:
+    """Whom this node would ask for what it has no copy of."""
+
+    def rack_of(node_id: int) -> str | None:
+        node = services.catalog.node(node_id)
+        return node.rack if node is not None else None
+
+    near, far = provers(segment, services.node_id, rack_of(services.node_id), rack_of)
+    return sources(
+        policy.value,
+        has_near=any(map(services.catalog.is_alive, near)),
+        has_far=any(map(services.catalog.is_alive, far)),
+        is_in_store=is_in_store and services.store is not None,
+    )
 
 
 async def _has_file(services: AdminServices, view: ShardView, segment: Segment) -> bool:

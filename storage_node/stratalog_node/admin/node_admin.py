@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from stratalog.admin_api.models import (
     AlterTopic,
     CreateTopic,
+    KnownNode,
     Location,
     NodeStatus,
     SealedShard,
@@ -120,6 +121,15 @@ class NodeAdmin:
             disk_reserve_bytes=services.settings.disk_reserve_bytes,
             resident_bytes=resident_bytes(),
             loop_blocks=services.loop_blocks(),
+            nodes=[
+                KnownNode(
+                    node_id=node.node_id,
+                    kafka_address=f"{node.host}:{node.port}",
+                    rack=node.rack,
+                    is_alive=node.is_alive or node.node_id == services.node_id,
+                )
+                for node in sorted(services.catalog.nodes(), key=lambda node: node.node_id)
+            ],
         )
 
     def _bucket_trouble(self, out_of_reach: int) -> str | None:
@@ -210,7 +220,7 @@ class NodeAdmin:
         return await locate(self._services, topic, shard, offset)
 
     async def seal(self, request: SealRequest) -> list[SealedShard]:
-        """End the active segments and wait a while for their seal records."""
+        """End the active segments that this node leads, and wait a while for their seal records."""
         services = self._services
         topic = services.topic(request.topic)
         views = services.views(topic) if request.shard is None else [services.shard(topic, request.shard)]
@@ -242,8 +252,10 @@ class NodeAdmin:
 
     def _sealed(self, view: ShardView, asked: Segment, was_asked: bool) -> SealedShard:
         segment = self._services.catalog.segment(asked.key) or asked
-        end = segment.end_offset if segment.end_offset is not None else view.high_watermark
+        end = segment.end_offset if segment.end_offset is not None else max(view.high_watermark, segment.base_offset)
         outcome = "empty" if not was_asked else "sealed" if segment.seal is not None else "sealing"
+        if asked.leader != self._services.node_id:
+            outcome = "elsewhere"
         return SealedShard.model_validate(
             {
                 "shard": view.key.shard,
@@ -251,6 +263,7 @@ class NodeAdmin:
                 "base_offset": segment.base_offset,
                 "end_offset": end,
                 "outcome": outcome,
+                "leader": asked.leader,
             }
         )
 

@@ -17,7 +17,7 @@ from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, StratalogError
 from stratalog.model.segment import RemoteState, Segment, SegmentIdentity
 from stratalog.telemetry.fair_turns import FairTurns
-from stratalog_node.admin.describe import cold_bytes, end_of, local_bytes
+from stratalog_node.admin.describe import cold_bytes, end_of, holders_of, local_bytes
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.check.batch_stream import BatchStream
 from stratalog_node.check.local_segment import check_index_file, check_segment_file
@@ -44,10 +44,12 @@ async def verify(
         await slices.did()
     yield VerifyStart(segments=len(chosen), bytes=total)
     local = cold = errors = warnings = 0
+    others: set[int] = set()
     stops = {view.key: stop for view, stop in services.shards.stopped()}
     for view, segment in chosen:
         async with checks:
             line = await _check(services, view, segment)
+        others.update(holders_of(services.catalog.segment(segment.key) or segment))
         if segment.seal is None and (stop := stops.get(view.key)) is not None and stop.hides_end:
             line.findings.append(_unopened(services, segment, stop))
         local += line.local_bytes
@@ -55,7 +57,15 @@ async def verify(
         errors += sum(finding.severity == "error" for finding in line.findings)
         warnings += sum(finding.severity == "warning" for finding in line.findings)
         yield line
-    yield VerifyDone(segments=len(chosen), local_bytes=local, cold_bytes=cold, errors=errors, warnings=warnings)
+    yield VerifyDone(
+        segments=len(chosen),
+        local_bytes=local,
+        cold_bytes=cold,
+        errors=errors,
+        warnings=warnings,
+        node_id=services.node_id,
+        other_holders=sorted(others - {services.node_id}),
+    )
 
 
 def _chosen(services: AdminServices, request: VerifyRequest) -> list[ShardView]:
