@@ -95,6 +95,7 @@ class NodeCluster:
         """Its machine starts anew. Of `key` what lies below `end_offset` was on the disk."""
         await self.kill(node_id)
         self._boots[node_id] = self._boots.get(node_id, 0) + 1
+        shutil.rmtree(self.layout(node_id).checkpoints)
         path = None if key is None else self.layout(node_id).segment(key)
         if key is not None and path is not None and path.exists():
             data = path.read_bytes()
@@ -104,6 +105,11 @@ class NodeCluster:
                     break
                 size = SEGMENT_HEADER_BYTES + at + header.size_bytes
             path.write_bytes(data[:size])
+
+    async def reboot(self, node_id: int) -> None:
+        """Stopped in order, and its machine starts anew."""
+        await self.stop(node_id)
+        self._boots[node_id] = self._boots.get(node_id, 0) + 1
 
     async def wipe(self, node_id: int) -> None:
         if node_id in self.nodes:

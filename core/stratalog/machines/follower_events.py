@@ -189,7 +189,7 @@ FollowerEvent: TypeAlias = (
 
 
 # Effects: what the shell must do, in this order -----------------------------------------------------------------------
-@dataclass(slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Ask:
     """From now on ask this node, at this offset: which says that everything below is here (contract, section 3)."""
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.model.commands import BeginRecovery, ReportReplica, SealUnclean
-from stratalog.model.errors import Conflict
+from stratalog.machines.shard_troubles import TroubleKind, troubles
+from stratalog.model.commands import BeginRecovery, CreateTopic, PromiseFence, ReportReplica, SealUnclean
+from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
+from stratalog.model.ids import ShardKey
 from stratalog.model.segment import GapReason, GivenUp
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
@@ -129,3 +131,121 @@ async def test_a_seal_that_a_follower_tells_of_holds_no_more_producers_than_a_sh
     segment = await cluster.is_sealed(key, 1)
     assert segment.seal is not None and segment.is_fenced
     assert len(segment.seal.producers) == 10
+
+
+async def acknowledged(cluster: NodeCluster, nodes: int, **settings: str) -> ShardKey:
+    """A shard with a copy on each node, and three records that all of them have."""
+    await cluster.start(*range(1, nodes + 1))
+    key = await cluster.shard(nodes, **settings)
+    for value in (b"0", b"1", b"2"):
+        await cluster.append(key, value)
+    return key
+
+
+async def test_when_all_have_lost_their_tails_the_longest_wins_and_the_gap_is_told(cluster: NodeCluster) -> None:
+    key = await acknowledged(cluster, 2)
+    segment = cluster.segments(key)[0].key
+    await cluster.power_cut(1, segment, 1)
+    await cluster.power_cut(2, segment, 2)
+    await cluster.start(1)
+    await eventually(lambda: len(cluster.segments(key)[0].handed.votes) == 1)
+    assert cluster.led(key) is None and cluster.segments(key)[0].end_offset is None, "2 may have kept more"
+    (trouble,) = [one for one in troubles(await cluster.meta.service.snapshot()) if one.segment == segment]
+    assert trouble.kind is TroubleKind.NO_LEADER and trouble.nodes == (2,)
+    await cluster.start(2)
+    sealed = await cluster.is_sealed(key, copies=2)
+    assert sealed.end_offset == 2
+    assert [(gap.base_offset, gap.reason) for gap in sealed.handed.given_up] == [(2, GapReason.RESTARTED)]
+    assert await cluster.append(key, b"later") == 2
+    assert await cluster.values(key) == [b"0", b"1", b"later"]
+
+
+async def test_one_whose_tail_may_be_cut_leaves_the_isr_and_does_not_decide_alone(cluster: NodeCluster) -> None:
+    key = await acknowledged(cluster, 2)
+    leader = cluster.leader(key)
+    (other,) = (number for number in (1, 2) if number != leader)
+    await cluster.power_cut(other, cluster.segments(key)[0].key, 1)
+    with cluster.full_disk(other):  # so that it does not catch up before its leader dies
+        await cluster.start(other)
+        await eventually(lambda: cluster.segments(key, leader)[0].isr == (leader,))
+        await cluster.kill(leader)
+        await cluster.lose(leader)
+        await eventually(lambda: len(cluster.segments(key)[0].handed.votes) == 1)
+        assert cluster.segments(key)[0].end_offset is None, "it lacks what was acknowledged"
+        await cluster.start(leader)
+        await eventually(lambda: cluster.segments(key)[0].end_offset == 3)
+    sealed = await cluster.is_sealed(key, copies=2)
+    assert not sealed.handed.given_up
+    await cluster.append(key, b"later")
+    assert await cluster.values(key) == [b"0", b"1", b"2", b"later"]
+
+
+@pytest.mark.parametrize("how", ["stop", "fsync"])
+async def test_a_tail_that_is_provably_whole_stays_in_the_isr_and_decides(cluster: NodeCluster, how: str) -> None:
+    """After a stop in order, or with what was flushed before it was confirmed, though the machine starts anew."""
+    key = await acknowledged(cluster, 2, **({"flush_policy": "fsync"} if how == "fsync" else {}))
+    leader = cluster.leader(key)
+    (other,) = (number for number in (1, 2) if number != leader)
+    await (cluster.reboot(other) if how == "stop" else cluster.power_cut(other))
+    await cluster.start(other)
+    assert set(cluster.segments(key, leader)[0].isr) == {1, 2}
+    await cluster.kill(leader)
+    await cluster.lose(leader)
+    sealed = await cluster.is_sealed(key)
+    assert sealed.end_offset == 3 and not sealed.handed.given_up
+    assert await cluster.append(key, b"later") == 3
+
+
+async def test_with_leave_of_the_topic_what_only_lost_disks_had_is_given_up_and_told(cluster: NodeCluster) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(2, uncleanSeal="allow")
+    leader = cluster.leader(key)
+    (other,) = (number for number in (1, 2) if number != leader)
+    await cluster.append(key, b"both have it")
+    with cluster.full_disk(other):
+        for value in (b"1", b"2"):
+            await cluster.offer(key, value, acks=1)
+        await cluster.lose(other)
+        await eventually(lambda: cluster.segments(key)[0].isr == (leader,))
+        await eventually(lambda: (shard := cluster.led(key)) is not None and shard.high_watermark == 3)
+        await cluster.hear(other)
+        await eventually(lambda: (copy := cluster.replica(other, key)) is not None and copy.end_offset == 1)
+        await cluster.wipe(leader)
+        await cluster.lose(leader)
+        sealed = await cluster.is_sealed(key)
+    assert sealed.end_offset == 1
+    assert [(gap.base_offset, gap.reason) for gap in sealed.handed.given_up] == [(1, GapReason.UNCLEAN)]
+    assert await cluster.append(key, b"later") == 1
+
+
+async def test_what_is_told_is_told_again_until_the_service_has_it(cluster: NodeCluster) -> None:
+    """Promises and reports: refused, and their answers lost."""
+    key = await acknowledged(cluster, 2)
+    leader = cluster.leader(key)
+    away = Unavailable("the meta service is away")
+    cluster.meta.fail(PromiseFence, away, away)
+    cluster.meta.fail(ReportReplica, away, away)
+    cluster.meta.lose_answer(PromiseFence, 2)
+    cluster.meta.lose_answer(ReportReplica, 2)
+    await cluster.lose(leader)
+    await cluster.hear(leader)
+    sealed = await cluster.is_sealed(key, copies=2)
+    assert sealed.end_offset == 3
+    assert await cluster.append(key, b"later") == 3
+
+
+async def test_a_roll_with_fewer_nodes_than_replicas_opens_degraded_and_says_so(cluster: NodeCluster) -> None:
+    key = await acknowledged(cluster, 2)
+    leader = cluster.leader(key)
+    (other,) = (number for number in (1, 2) if number != leader)
+    with pytest.raises(InvalidRequest):
+        await cluster.meta.service.perform(CreateTopic("too-many", 1, 3))
+    await cluster.kill(other)
+    await cluster.lose(other)
+    shard = await cluster.leads_again(key)
+    shard.ask_roll(0)
+    await eventually(lambda: len(cluster.segments(key)) == 2)
+    assert cluster.segments(key)[1].replicas == (leader,)
+    told = [one.kind for one in troubles(await cluster.meta.service.snapshot()) if one.segment.epoch == 1]
+    assert TroubleKind.TOO_FEW_REPLICAS in told
+    assert await cluster.append(key, b"alone") == 3
