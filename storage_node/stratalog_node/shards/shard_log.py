@@ -10,6 +10,7 @@ Memory: an idle shard without data is this object and an empty chain, under 1 KB
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -65,6 +66,7 @@ from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.handing_over import hand_over
 from stratalog_node.shards.internal_append import append_internally
 from stratalog_node.shards.local_copy import LocalCopy
+from stratalog_node.shards.lost_nodes import hear_who_is_lost
 from stratalog_node.shards.new_segment import InheritedProducers, name_active, open_new
 from stratalog_node.shards.openings import take_out_of_buffers
 from stratalog_node.shards.ranges import Ranged
@@ -341,6 +343,8 @@ class ShardLog(Ranged):
             if len(effect.leader.producers):  # a checkpoint: the segments before may be deleted before it is written to
                 self.workers.flusher.note_written(self, new)
         self.wake_waiters()
+        if effect.leader.followers is not None:
+            asyncio.get_running_loop().call_soon(hear_who_is_lost, self)
         return SegmentOpened()
 
     def _write_failed(self, error: StratalogError) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -249,3 +251,63 @@ async def test_a_roll_with_fewer_nodes_than_replicas_opens_degraded_and_says_so(
     told = [one.kind for one in troubles(await cluster.meta.service.snapshot()) if one.segment.epoch == 1]
     assert TroubleKind.TOO_FEW_REPLICAS in told
     assert await cluster.append(key, b"alone") == 3
+
+
+async def test_a_shard_that_is_written_to_for_the_first_time_waits_for_no_replica_that_is_gone(
+    cluster: NodeCluster,
+) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(2)
+    (other,) = (number for number in (1, 2) if number != cluster.leader(key))
+    await cluster.kill(other)
+    await cluster.lose(other)
+    await eventually(lambda: not next(iter(cluster.nodes.values())).catalog.is_alive(other))
+    async with asyncio.timeout(5):  # and not for `replica.lag.time.max.ms`
+        assert await cluster.append(key, b"alone") == 0
+    assert other not in cluster.segments(key)[0].isr
+
+
+async def test_leaders_that_are_lost_one_after_the_other_with_tails_that_nobody_has_leave_prefixes(
+    cluster: NodeCluster,
+) -> None:
+    key = await acknowledged(cluster, 3)
+    lost = []
+    for number in range(2):
+        leader = cluster.leader(key)
+        others = [one for one in cluster.nodes if one != leader]
+        with cluster.full_disk(others[0]), cluster.full_disk(others[-1]):
+            await eventually(lambda: (shard := cluster.led(key)) is not None and shard.stop is None)
+            with contextlib.suppress(Unavailable):
+                await cluster.offer(key, b"tail %d" % number, acks=1)
+            await cluster.kill(leader)
+            await cluster.lose(leader)
+            lost.append(leader)
+        await cluster.append(key, b"next %d" % number)
+    await cluster.start(*lost)
+    (await cluster.leads_again(key)).ask_roll(0)
+    await cluster.append(key, b"last")
+    for segment in cluster.segments(key)[:-1]:
+        sealed = await cluster.is_sealed(key, segment.epoch, copies=len(segment.replicas))
+        assert not sealed.handed.reports and not sealed.handed.given_up
+    assert await cluster.values(key) == [b"0", b"1", b"2", b"next 0", b"next 1", b"last"]
+
+
+async def test_recoveries_with_no_writes_between_end_and_lose_nothing(cluster: NodeCluster) -> None:
+    key = await acknowledged(cluster, 2)
+    for _ in range(4):
+        shard = await cluster.leads_again(key)
+        await cluster.meta.service.perform(BeginRecovery(cluster.segments(key)[-1].key))
+        await eventually(lambda shard=shard: cluster.led(key) is not None and shard.epoch > 0)
+    await cluster.append(key, b"later")
+    assert await cluster.values(key) == [b"0", b"1", b"2", b"later"]
+
+
+async def test_with_fsync_a_power_cut_of_all_nodes_at_once_loses_nothing(cluster: NodeCluster) -> None:
+    key = await acknowledged(cluster, 2, flush_policy="fsync")
+    await cluster.power_cut(1)
+    await cluster.power_cut(2)
+    await cluster.start(1, 2)
+    sealed = await cluster.is_sealed(key, copies=2)
+    assert sealed.end_offset == 3 and not sealed.handed.given_up
+    await cluster.append(key, b"later")
+    assert await cluster.values(key) == [b"0", b"1", b"2", b"later"]

@@ -174,3 +174,22 @@ async def test_a_roll_of_a_single_replica_that_is_answered_with_another_leader(c
     assert await cluster.append(key, b"1", **PRODUCER, base_sequence=1) == 2
     segment = await cluster.is_sealed(key)
     assert segment.local_nodes == (old,)
+
+
+async def test_many_rolls_under_parallel_writes_lose_and_repeat_nothing(cluster: NodeCluster) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(2)
+    given: dict[int, bytes] = {}
+
+    async def write(writer: int) -> None:
+        for number in range(25):
+            value = b"%d of %d" % (number, writer)
+            given[await cluster.append(key, value)] = value
+
+    writers = [asyncio.create_task(write(writer)) for writer in range(4)]
+    while not all(writer.done() for writer in writers):
+        (await cluster.leads_again(key)).ask_roll(0)
+        await asyncio.sleep(0.02)
+    await asyncio.gather(*writers)
+    assert len(cluster.segments(key)) > 5
+    assert await cluster.values(key) == [given[offset] for offset in range(100)]
