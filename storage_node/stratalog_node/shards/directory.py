@@ -110,11 +110,11 @@ class ShardDirectory:
                 if shard is not None:
                     if segment.state is SegmentState.DELETED:
                         shard.missing.discard(segment.key)
-                    else:
-                        shard.heard(segment)
-                        if must_resign(shard, segment):
-                            resign(shard)
-                        learn_end(shard, segment)
+                    shard.heard(segment)  # of a deleted one, too: it may be led here, by what was known up to now
+                    if must_resign(shard, segment):
+                        resign(shard)
+                    for newest in shard.segments[-1:]:
+                        learn_end(shard, newest)
                     shard.see_who_leads()
                     self._context.events.segment_changed(shard, segment)
             case NodeChanged(node) if node.node_id != self._context.node_id:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stratalog.machines.shard_chain import ShardChain
 from stratalog.machines.shard_life import StopCause
-from stratalog.model.segment import Segment
+from stratalog.model.segment import Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.handing_over import leave
 from stratalog_node.shards.shard_log import ShardLog
@@ -19,7 +19,7 @@ log = logger(__name__)
 def must_resign(shard: ShardLog, segment: Segment) -> bool:
     """Whether others seal this segment, which the shard has led up to now. Of a segment without other replicas nobody
     else has anything: such a shard stays stopped."""
-    is_led_here = segment.leader == shard.context.node_id
+    is_led_here = segment.leader == shard.context.node_id and segment.state is not SegmentState.DELETED
     is_deposed = shard.stop is not None and shard.stop.cause is StopCause.DEPOSED
     return is_deposed and not is_led_here and len(segment.replicas) > 1
 

@@ -351,7 +351,7 @@ class ShardLog(Ranged):
         self.context.gate.write_failed(self.topic.name, self.key.shard, error)
 
     def heard(self, segment: Segment) -> None:
-        """What the meta service's watch tells of a segment that is not deleted."""
+        """What the meta service's watch tells of a segment."""
         self.tell(SegmentHeard(segment.epoch, RecordHeard(SegmentRecord.of(segment))))
 
     # What it hears --------------------------------------------------------------------------------------------------

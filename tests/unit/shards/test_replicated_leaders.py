@@ -3,6 +3,7 @@ followers that a test speaks for."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from stratalog.formats.index_block import decode_index_block
@@ -20,7 +21,7 @@ from stratalog.model.commands import (
     RollSegment,
 )
 from stratalog.model.errors import Conflict, Unavailable
-from stratalog.model.ids import ShardKey
+from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.segment import SealRecord
 from stratalog_node.shards.sealed import SealedCopy
@@ -281,3 +282,24 @@ async def test_a_leader_of_several_replicas_that_was_restarted_does_not_go_on(tm
         assert not shard.is_leader and shard.active is None, "what it led is followed"
         assert shard.high_watermark == 0, "the others need not have it"
         assert rig.append(shard, b"more").error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_leader_that_missed_that_others_led_and_what_it_led_was_deleted_gives_it_up(tmp_path: Path) -> None:
+    """Its watch was lost for so long that it reads all metadata anew: there its segment is gone, and it leads again."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig)
+        waiting = rig.append(shard, b"1", b"2")
+        assert not waiting.is_answered
+        snapshot = await rig.meta.service.snapshot()
+        (known,) = [one for one in snapshot.shards if one.key == shard.key]
+        key = SegmentKey(shard.key.topic_id, 0, 2, 9)
+        segment = replace(known.segments[-1], key=key)
+        told = replace(
+            snapshot, version=snapshot.version + 10, shards=(replace(known, log_start_offset=9, segments=(segment,)),)
+        )
+        rig.catalog.reload(told)
+        assert waiting.is_answered and not waiting.is_acknowledged
+        assert shard.is_leader and shard.stop is None and shard.active is None
+        assert shard.high_watermark == 9
+        rig.append(shard, b"later")
+        assert shard.active is not None and shard.active.key == key
