@@ -38,6 +38,7 @@ WEIGHTS: Final = {
     "deliver": 14,
     "deliver all": 8,
     "lose": 2,
+    "move": 8,
     "settle": 1,
 }
 
@@ -94,6 +95,11 @@ class ClusterLife:
                 else:
                     is_kept, is_answered = chance.random() < 0.2, chance.random() < 0.8
                     self._step(deed, cluster.deliver, at, is_kept=is_kept, is_answered=is_answered)
+            case "move":
+                dead = [node for node in cluster.nodes if not cluster.table.state.is_alive(node)]
+                away = {node for node in dead if chance.random() < 0.5}
+                steady = {node for node in cluster.nodes if node not in dead and chance.random() < 0.7}
+                self._step(deed, cluster.move, away, steady)
             case "deliver all":
                 while cluster.wire:
                     self._step(deed, cluster.deliver, 0)

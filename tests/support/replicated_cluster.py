@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+from stratalog.machines.copy_repair import plan_moves
 from stratalog.machines.recovery_rule import Waiting, decide, majority
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import TableHeader
 from stratalog.model.commands import (
     Command,
     CreateTopic,
+    MoveReplicas,
     NoteLives,
     PrepareSegment,
     PromiseFence,
@@ -45,6 +47,7 @@ class Leading:
 
     isr: tuple[int, ...]
     version: int
+    replicas: tuple[int, ...]
     pending: tuple[tuple[int, ...], int] | None = None
     """A proposed ISR of unknown outcome, and the version that it named."""
     credit: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -86,7 +89,9 @@ class ReplicatedCluster:
         """What its only leader appended to each segment."""
         self.acked: dict[SegmentKey, int] = {}
         self.alone: set[SegmentKey] = set()
-        """Segments that one node has alone: what it loses nobody else can know."""
+        """Segments that one node has alone."""
+        self.excused: set[SegmentKey] = set()
+        """Of them those that it may have lost something of: nobody else can know that."""
         self._next = 0
         for number in self.nodes:
             self.start(number)
@@ -138,6 +143,8 @@ class ReplicatedCluster:
         if how == "in order" and life is not None:
             node.stopped_epoch = life.epoch
             node.flushed = {key: len(log) for key, log in node.logs.items()}
+        if how in ("power cut", "wiped"):
+            self.excused |= self.alone & node.logs.keys()
         if how == "power cut":
             node.boot += 1
             for key, log in node.logs.items():
@@ -170,17 +177,30 @@ class ReplicatedCluster:
             leading = node.leads.get(key)
             if node.life is None or node.life != self.table.state.nodes[number].life:
                 continue
+            if segment.seal is not None and number not in (*segment.replicas, *segment.local_nodes):
+                node.logs.pop(key, None)  # it is let go of: nobody may need what is here
+            elif segment.state is SegmentState.ACTIVE and number not in segment.replicas:
+                node.logs.pop(key, None)
             if segment.leader != number or segment.is_fenced or segment.state is SegmentState.SEALED:
                 node.leads.pop(key, None)
             elif leading is None and segment.state is SegmentState.ACTIVE and key not in node.promised:
-                node.leads[key] = Leading(segment.isr, segment.isr_version, high_watermark=node.end(key))
+                own = segment.isr, segment.isr_version, segment.replicas
+                node.leads[key] = Leading(*own, high_watermark=node.end(key))
                 if len(segment.replicas) > 1:
                     assert not node.logs.get(key), "a leader of several replicas begins with nothing"
                 else:
                     self.alone.add(key)
                     self.truth[key] = list(node.logs.get(key, ()))
-            elif leading is not None and segment.isr_version > (leading.pending or (None, leading.version))[1]:
-                leading.isr, leading.version, leading.pending = segment.isr, segment.isr_version, None
+            elif leading is not None:
+                leading.replicas = segment.replicas
+                if segment.isr_version > (leading.pending or (None, leading.version))[1]:
+                    leading.isr, leading.version, leading.pending = segment.isr, segment.isr_version, None
+                if key in self.alone and len(leading.isr) > 1:
+                    # From now on others have what it has.
+                    self.alone.discard(key)
+                    self.excused.discard(key)
+                    self.acked[key] = leading.high_watermark
+                    self.truth[key] = list(node.logs.get(key, ()))
 
     def append(self, number: int, count: int) -> None:
         node = self.nodes[number]
@@ -213,9 +233,8 @@ class ReplicatedCluster:
     def _acknowledge(self, leader: SmallNode, key: SegmentKey, leading: Leading) -> None:
         ends = {number: credit for number, (_, credit) in leading.credit.items()} | {leader.node_id: leader.end(key)}
         if self.by_quorum:
-            segment = self.table.segment(key)
-            held = sorted((ends.get(number, 0) for number in segment.replicas), reverse=True)
-            mark = held[majority(segment) - 1]
+            held = sorted((ends.get(number, 0) for number in leading.replicas), reverse=True)
+            mark = held[majority(replace(self.table.segment(key), replicas=leading.replicas)) - 1]
         else:
             mark = min(ends.get(number, 0) for number in leading.union)
         leading.high_watermark = max(leading.high_watermark, mark)
@@ -301,14 +320,24 @@ class ReplicatedCluster:
                 del log[segment.end_offset - segment.base_offset :]
             if node.end(key) == segment.end_offset:
                 node.flushed[key] = len(log)
-                self.ask(ReportReplica(key, proof_of(segment, log), caller=node.life))
+                self.ask(ReportReplica(key, proof_of(segment, log), segment.isr_version, caller=node.life))
+
+    def move(self, away: set[int], steady: set[int]) -> None:
+        """The service fills what has too few replicas, and lets go of what is too many."""
+        steps = plan_moves(self.table.snapshot(), away, steady)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                self.apply(MoveReplicas(tuple(done.value.moves)))
+                return
 
     # What must hold ---------------------------------------------------------------------------------------------
     def check(self) -> None:
         self.table.check_invariants()
         for segment in self.records():
             acked = self.acked.get(segment.key, 0)
-            may_lose = segment.key in self.alone or any(
+            may_lose = segment.key in self.excused or any(
                 gap.reason is not GapReason.UNCONFIRMED for gap in segment.handed.given_up
             )
             if segment.end_offset is None or may_lose:
