@@ -30,6 +30,8 @@ _AWAY_MS = 60_000
 _BACK_MS = 5_000
 _REMEMBERED = 1_000
 """Partitions of a connection: of more the oldest are forgotten, and may be sent anew."""
+_ALL_REMEMBERED = 200_000
+"""Of all connections, some 20 MB: beyond that all are forgotten."""
 _FROM_DISK = (ReadPolicy.DISABLE, ReadPolicy.NOT_IN_DISK)
 """Policies under which a copy on a disk is what is read."""
 
@@ -46,10 +48,11 @@ class ReadReplicas:
         self._steady_ms = steady_ms
         self._sent: dict[Connection, dict[ShardKey, int]] = {}
         """When a partition was last sent from here, or looked at to be."""
+        self._remembered = 0
 
     def forget(self, connection: Connection) -> None:
         """It is closed."""
-        self._sent.pop(connection, None)
+        self._remembered -= len(self._sent.pop(connection, ()))
 
     def serves(self, shard: ShardLog, offset: int) -> bool:
         """Whether this node, which does not lead the shard, may serve a consumer there."""
@@ -108,12 +111,19 @@ class ReadReplicas:
     def _may_send(self, connection: Connection, key: ShardKey, pause_ms: int) -> bool:
         """Notes that it was asked: the next time is a pause away."""
         now_ms = self._steady_ms()
+        if self._remembered >= _ALL_REMEMBERED:
+            self._sent.clear()
+            self._remembered = 0
         sent = self._sent.setdefault(connection, {})
         before = sent.pop(key, None)
+        self._remembered -= before is not None
         if before is not None and now_ms - before < pause_ms:
-            sent[key] = before
-            return False
+            now_ms, is_due = before, False
+        else:
+            is_due = True
         if len(sent) >= _REMEMBERED:
             del sent[next(iter(sent))]
+            self._remembered -= 1
         sent[key] = now_ms
-        return True
+        self._remembered += 1
+        return is_due

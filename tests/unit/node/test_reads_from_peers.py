@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -12,9 +13,13 @@ from confluent_kafka import Consumer, TopicPartition
 from stratalog.formats.record_batch import walk
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
+from stratalog.model.segment import RemoteState
+from stratalog.objects.opening import open_store
 from stratalog_node.node import StorageNode
+from stratalog_node.replication.peer_reads import NodePeerReads
 from support.several_nodes import TOPIC, SeveralNodes, several_nodes
 from support.shard_rig import START_MS
+from support.waiting import eventually
 
 
 @pytest.fixture
@@ -127,3 +132,50 @@ async def test_many_readers_of_one_range_are_one_read(three: SeveralNodes) -> No
     assert len({b"".join(pieces) for pieces in found}) == 1
     assert (stats.reads, stats.joined) == (1, 19)
     assert stats.in_flight == 0
+
+
+async def test_no_more_are_asked_for_at_a_time_than_cold_reads_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way: list[int] = [0, 0]
+    real = NodePeerReads._from
+
+    async def counted(reads: NodePeerReads, *asked: Any) -> Any:
+        under_way[0] += 1
+        under_way[1] = max(under_way)
+        await asyncio.sleep(0)
+        try:
+            return await real(reads, *asked)
+        finally:
+            under_way[0] -= 1
+
+    monkeypatch.setattr(NodePeerReads, "_from", counted)
+    async with several_nodes(tmp_path, 2, remote_read_max_concurrency=2) as two:
+        key, end = await two.filled(segments=1, batches=10)
+        leader = two.leader(key)
+        lose_copies(two, leader.context.node_id, key)
+        await asyncio.gather(*(leader.read(offset, 1) for offset in range(0, end - 2, 2)))
+    assert under_way == [0, 2]
+
+
+async def test_a_store_comes_before_a_node_in_another_rack_and_the_node_when_the_store_has_it_not(
+    tmp_path: Path,
+) -> None:
+    bucket = tmp_path / "bucket"
+    store = open_store(str(bucket))
+    async with several_nodes(tmp_path, 2, store, remote_upload_interval_ms=20) as two:
+        key, end = await two.filled(segments=2)
+        leader = leading(two, key)
+        of_both = leader.catalog.segments(key)[:2]
+        await eventually(
+            lambda: all(
+                one.remote.state is RemoteState.COMPLETE for one in leader.catalog.segments(key)[: len(of_both)]
+            )
+        )
+        lose_copies(two, leader.settings.node_id, key)
+        for path in bucket.rglob(f"{of_both[0].base_offset:020}-{of_both[0].epoch}/*"):
+            path.unlink()
+        await read_all(two, key, end)
+        assert two.leader(key).context.stats.cold_reads > 1, "it is asked first"
+        assert leader.peer_reads.stats.reads == 1, "for the segment that it lacks"
+    await store.close()

@@ -13,6 +13,8 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import RegisterNode
 from stratalog.model.metadata import ChangeSet, NodeInfo, SegmentChanged
 from stratalog.model.segment import Segment
+from stratalog.settings.choices import ReadPolicy
+from stratalog_node.serve import read_replicas
 from stratalog_node.shards.shard_log import ShardLog
 from support import kafka_oracle
 from support.sealed_shards import sealed_shard
@@ -175,3 +177,24 @@ async def test_where_nobody_leads_a_reader_is_told_to_look_for_one(rig: ServeRig
 async def test_a_replica_serves_nobody_without_a_rack(rig: ServeRig) -> None:
     await led_by_the_other(rig)
     assert (await fetch(rig.connect(), 0, rack="")).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_who_reads_sealed_data_in_the_object_store_is_sent_nowhere(rig: ServeRig) -> None:
+    shard = await held_by_both(rig)
+    shard.rules.read_policy = ReadPolicy.NOT_IN_MEMORY
+    assert told(await fetch(rig.connect(), 0)) == SERVED
+    change(rig, replace(shard.segments[-1], leader=OTHER))
+    assert told(await fetch(rig.connect(), 0)) == (0, OTHER, False)
+
+
+async def test_what_is_remembered_of_readers_is_bounded(rig: ServeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_replicas, "_ALL_REMEMBERED", 3)
+    await held_by_both(rig)
+    readers = rig.server._readers
+    clients = [rig.connect() for _ in range(5)]
+    for client in clients:
+        assert told(await fetch(client, 0)) == (0, OTHER, False)
+        assert readers._remembered == sum(map(len, readers._sent.values())) <= 3
+    for client in clients:
+        client.connection.close("the test ends it")
+    assert readers._remembered == 0 and not readers._sent
