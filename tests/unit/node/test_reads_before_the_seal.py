@@ -15,6 +15,7 @@ from stratalog.model.commands import NoteLives, ReportReplica
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import SegmentState
 from stratalog_node.shards.shard_log import ShardLog
+from support import kafka_oracle
 from support.raw_client import RawClient
 from support.several_nodes import TOPIC, SeveralNodes, several_nodes
 from support.shard_rig import START_MS
@@ -51,15 +52,23 @@ async def test_the_next_leader_knows_where_the_log_ends_before_anybody_writes(th
     _, shard = await next_leader(three)
     node = three.nodes[shard.context.node_id]
 
-    def ask() -> tuple[list[int], tuple[int, int]]:
+    def ask() -> tuple[list[int], list[int], tuple[int, int]]:
+        ends_of = kafka_oracle.request_class(23).OffsetForLeaderTopic
         with RawClient(f"{node.address[0]}:{node.address[1]}") as client:
             codes = [client.fetch(TOPIC, offset, max_wait_ms=0)[0].error_code for offset in (0, 5, RECORDS)]
+            epochs = []
+            for epoch in (0, 1):
+                asked = ends_of.OffsetForLeaderPartition(
+                    version=2, partition=0, current_leader_epoch=-1, leader_epoch=epoch
+                )
+                answer = client.call(23, 2, topics=[ends_of(version=2, topic=TOPIC, partitions=[asked])])
+                epochs.append(answer.topics[0].partitions[0].end_offset)
         consumer = Consumer({"bootstrap.servers": three.bootstrap, "group.id": "any"})
         ends = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=20)
         consumer.close()
-        return codes, ends
+        return codes, epochs, ends
 
-    assert await asyncio.to_thread(ask) == ([0, 0, 0], (0, RECORDS))
+    assert await asyncio.to_thread(ask) == ([0, 0, 0], [RECORDS, RECORDS], (0, RECORDS))
 
 
 async def test_the_next_leader_serves_what_is_committed_and_not_sealed(three: SeveralNodes) -> None:
