@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from stratalog.model.ids import SegmentKey
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class CheckedRange:
     """Whole batches that a peer sent, back to back from `base_offset` on, all of one epoch, each CRC checked. `payload`
     belongs to the shell and is never looked at."""
@@ -67,7 +67,7 @@ class SegmentGone:
     """Deleted, with its topic or by retention."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class RangeArrived:
     """A peer answered. `found` is None when it has nothing more at present."""
 
@@ -204,7 +204,7 @@ class AskNobody:
     """For now. What is asked already may still be answered."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class AppendRange:
     """Write it at the end of the file. Answer at once: `RangeAppended` or `AppendFailed`."""
 
