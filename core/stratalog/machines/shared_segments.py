@@ -20,3 +20,13 @@ def is_shared(segments: Sequence[Segment], epoch: int) -> bool:
             break
         found = segment
     return found is not None and found.seal is None and len(found.replicas) > 1
+
+
+def shared_before_own(segments: Sequence[Segment], node_id: int) -> Segment | None:
+    """The oldest segment that several nodes have a say in and behind which this node goes on alone, in one that is not
+    sealed either: what producers had written up to there is known once that one is sealed. None: there is none."""
+    shared = next((one for one in segments if one.seal is None and len(one.replicas) > 1), None)
+    if shared is None:
+        return None
+    later = [one for one in segments if one.epoch > shared.epoch and one.seal is None]
+    return shared if any(one.replicas == (node_id,) for one in later) else None

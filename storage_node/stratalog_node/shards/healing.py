@@ -36,6 +36,7 @@ from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model.commands import AdvanceLogStart, RollSegment
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import Change, SegmentChanged
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.disk.files import FlushLost
@@ -72,9 +73,42 @@ class Healing:
         self._tasks = TaskSet()
 
     def start(self) -> None:
-        """Begin with every shard that recovery left unhealed."""
+        """Begin with every shard that recovery left unhealed. What waits for other nodes is looked at with each change
+        of its segments."""
         for key in list(self._recovery.unhealed):
             self._tasks.start(self._heal(key), name="shard-healing")
+        if self._recovery.waiting:
+            self._context.catalog.on_change(self._look_at_waiting)
+            for key in list(self._recovery.waiting):
+                self._look_again(key)
+
+    def _look_at_waiting(self, change: Change) -> None:
+        if isinstance(change, SegmentChanged):
+            self._look_again(change.segment.key.shard_key)
+
+    def _look_again(self, key: ShardKey) -> None:
+        awaited = self._recovery.waiting.get(key)
+        if awaited is None:
+            return
+        segment = self._context.catalog.segment(awaited)
+        if segment is None or segment.seal is not None:
+            del self._recovery.waiting[key]
+            self._tasks.start(self._open_waiting(key), name="shard-healing")
+
+    async def _open_waiting(self, key: ShardKey) -> None:
+        backoff = Backoff()
+        while (shard := self._directory.get(key)) is not None:
+            try:
+                async with self._slots:
+                    await self._open_again(shard)
+                break
+            except (StratalogError, OSError) as error:
+                log.warning("shard not opened yet", topic=shard.topic.name, shard=key.shard, error=str(error))
+                await backoff.pause()
+        if key in self._recovery.unhealed:
+            await self._heal(key)
+        else:
+            self._look_again(key)  # perhaps it waits for the next one, which was sealed meanwhile
 
     async def close(self) -> None:
         """What is not healed yet is healed by the next start."""

@@ -37,10 +37,11 @@ from stratalog.machines.restart_events import (
     TakeSealed,
 )
 from stratalog.machines.shard_life import Stop, StopCause
-from stratalog.machines.shard_restart import ShardRestart
-from stratalog.machines.shared_segments import is_shared
+from stratalog.machines.shard_restart import ShardRestart, judge_sealed
+from stratalog.machines.shared_segments import is_shared, shared_before_own
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.shards.context import ShardContext
@@ -84,6 +85,8 @@ class Recovery:
         self._restarts: dict[ShardKey, ShardRestart] = {}
         """Of the shards that are not healed yet."""
         self.unhealed: dict[ShardKey, Heal] = {}
+        self.waiting: dict[ShardKey, SegmentKey] = {}
+        """Shards that are not opened before a segment is sealed that other nodes have a say in."""
 
     def replay_journal(self) -> int:
         """Blocking. Returns how many entries the journals of the last life had."""
@@ -108,7 +111,7 @@ class Recovery:
         for shard, epochs in owed.items():
             if self._directory.get(shard.key) is shard:
                 shard.begin_service(epochs)
-        for key in [key for key in self._checkpoints if key not in self.unhealed]:
+        for key in [key for key in self._checkpoints if key not in self.unhealed and key not in self.waiting]:
             del self._checkpoints[key]  # of 10,000 large segments they hold gigabytes
 
     def revoke_stale(self) -> None:
@@ -163,6 +166,10 @@ class Recovery:
     async def _recover(self, shard: ShardLog, files: Iterable[SegmentKey], *, is_first: bool) -> None:
         catalog, key = self._context.catalog, shard.key
         listed = catalog.segments(key)
+        if (shared := shared_before_own(listed, self._context.node_id)) is not None:
+            self._wait_for(shard, shared)
+            return
+        self.waiting.pop(key, None)
         # What is shared with other nodes is followed, whoever led it (`replication/`).
         own = tuple(segment for segment in listed if not is_shared(listed, segment.epoch))
         own_files = frozenset(file for file in files if not is_shared(listed, file.epoch))
@@ -177,6 +184,26 @@ class Recovery:
             opened.close()
         if key not in self.unhealed:
             del self._restarts[key]
+
+    def _wait_for(self, shard: ShardLog, shared: Segment) -> None:
+        """Its files are not touched meanwhile: scanned now, the log would begin without its producers."""
+        if self._directory.get(shard.key) is not shard:
+            return  # its topic was deleted meanwhile
+        self.waiting[shard.key] = shared.key
+        reason = (
+            f"{shard.topic.name}-{shard.key.shard}: segment {shared.base_offset}-{shared.epoch} is not sealed yet, and "
+            f"other nodes {shared.replicas} have a say in it: what producers wrote up to its end is known then"
+        )
+        log.warning("shard not opened yet", reason=reason)
+        for segment in self._context.catalog.segments(shard.key):
+            has_file = self._context.layout.segment(segment.key).exists()
+            if segment.seal is not None and isinstance(
+                judge_sealed(segment, self._context.node_id, has_file=has_file), TakeSealed
+            ):
+                take_sealed(shard, segment)
+        shard.recovered(
+            [], None, high_watermark=0, inherited=None, doubted_epoch=-1, stop=Stop(reason, StopCause.HEALING)
+        )
 
     async def _perform(
         self, shard: ShardLog, steps: list[RestartStep], opened: OpenedFiles, *, is_first: bool

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.machines.shard_life import StopCause
 from stratalog.machines.shard_troubles import TroubleKind, troubles
 from stratalog.model.commands import BeginRecovery, CreateTopic, PromiseFence, ReportReplica, SealUnclean
 from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
@@ -311,3 +312,31 @@ async def test_with_fsync_a_power_cut_of_all_nodes_at_once_loses_nothing(cluster
     assert sealed.end_offset == 3 and not sealed.handed.given_up
     await cluster.append(key, b"later")
     assert await cluster.values(key) == [b"0", b"1", b"2", b"later"]
+
+
+async def test_a_node_that_goes_on_alone_behind_what_others_have_too_knows_its_producers_after_a_crash(
+    cluster: NodeCluster,
+) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(2)
+    leader = cluster.leader(key)
+    (other,) = (number for number in (1, 2) if number != leader)
+    producer = {"producer_id": 7, "producer_epoch": 0}
+    await cluster.append(key, b"0", **producer, base_sequence=0)
+    await cluster.kill(other)
+    await cluster.lose(other)
+    await eventually(lambda: cluster.segments(key)[0].isr == (leader,))
+    cluster.meta.hold(ReportReplica)
+    (await cluster.leads_again(key)).ask_roll(0)
+    await eventually(lambda: len(cluster.segments(key)) == 2)
+    assert await cluster.append(key, b"1", **producer, base_sequence=1) == 1
+    await cluster.power_cut(leader)  # of what it wrote all is there, and no checkpoint
+    await cluster.start(leader)
+    shard = cluster.nodes[leader].shards.get(key)
+    assert shard is not None and shard.stop is not None and shard.stop.cause is StopCause.HEALING
+    cluster.meta.release(ReportReplica)
+    await eventually(lambda: shard.stop is None)
+    assert await cluster.append(key, b"0", **producer, base_sequence=0) == 0, "a repetition is known as one"
+    assert await cluster.append(key, b"1", **producer, base_sequence=1) == 1
+    assert await cluster.append(key, b"2", **producer, base_sequence=2) == 2
+    assert await cluster.values(key) == [b"0", b"1", b"2"]
