@@ -179,8 +179,9 @@ class FetchRounds:
             self._tell_anew(name)
         for name in answer.refused:
             self._tell_anew(name)
-        if not answer.told:
-            # Who is out of the ISR and has everything is let in by its next fetch: rest, and it stays outside.
+        if not answer.told and not self.in_flight:
+            # Who is out of the ISR and has everything is let in by its next fetch: rest, and it stays outside. With
+            # another round under way this one was ended by that, and saying it would end that one, and so on.
             self._changed.update(dict.fromkeys(self._throttled))
 
     def _tell_anew(self, name: SegmentName) -> None:

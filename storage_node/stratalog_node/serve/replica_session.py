@@ -12,7 +12,7 @@ from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAnswer
 from stratalog.machines.chain_events import SegmentHeard
 from stratalog.machines.fetch_rounds import SegmentName, segment_name
 from stratalog.machines.fetch_session import FetchSession, SessionFault
-from stratalog.machines.leader_events import FollowerFetched
+from stratalog.machines.leader_events import BatchesReceived, FollowerFetched
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Life
 from stratalog.model.segment import SegmentState
@@ -60,11 +60,20 @@ class ReplicaSession:
             if shard is not None and grows is not None and self._is_led(shard, grows):
                 self._confirm(shard, grows, offset)
             elif (found := self._shards.get(ShardKey(name.topic_id, name.shard))) is not None:
+                if self._waits_to_be_let_in(found, name) and found.context.openings.may_open([]):
+                    found.tell(BatchesReceived([]))  # only with a file are others let in
                 self._wait_at(found, name)
                 grows = unsealed_of_epoch(found, name.epoch)
                 if grows is not None and not self._why_not(found, name):
                     self._confirm(found, grows, offset)
         return None
+
+    def _waits_to_be_let_in(self, shard: ShardLog, name: SegmentName) -> bool:
+        """Into the ISR of a segment that nobody has written to yet."""
+        segment = segment_of_epoch(shard.segments, name.epoch)
+        if segment is None or not shard.is_unwritten(segment.key) or shard.stop is not None:
+            return False
+        return self.life.node_id in segment.replicas and self.life.node_id not in segment.isr
 
     def _is_led(self, shard: ShardLog, grows: ActiveSegment) -> bool:
         """The common case, which needs no look at the metadata: this node writes it, for this follower too."""

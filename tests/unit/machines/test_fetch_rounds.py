@@ -226,6 +226,19 @@ def test_who_is_out_of_the_isr_says_again_where_it_is_though_nothing_moves() -> 
     assert pair.line[-1].asks == ((name_of(1), 0),)
 
 
+def test_who_is_out_of_the_isr_does_not_end_its_own_rounds_by_saying_so() -> None:
+    """A round that is ended is answered in vain at once: said again each time, rounds would chase each other."""
+    pair = Pair()
+    pair.follow(name_of(1), is_throttled=True)
+    pair.answer()
+    pair.follow(name_of(2))  # news, which end the round that is held
+    assert len(pair.line) == 2
+    pair.answer()
+    assert len(pair.line) == 1, "the newer one is held now, and nothing ends it"
+    pair.answer()
+    assert pair.line[-1].asks == ((name_of(1), 0),), "once it has been held to its end"
+
+
 def test_what_found_no_room_in_an_answer_comes_first_in_the_next() -> None:
     session = FetchSession(9)
     session.take(0, 0, [(name_of(shard), 0) for shard in range(4)], ())

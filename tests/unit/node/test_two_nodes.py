@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.model.commands import BeginRecovery, CreateTopic
+from stratalog.model.commands import BeginRecovery, CreateTopic, ProposeIsr
 from stratalog.settings.process import ProcessSettings
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
@@ -124,6 +124,20 @@ async def test_a_follower_knows_that_what_ended_is_committed_and_tells_its_uploa
     shard.ask_roll(wall_ms())
     await eventually(lambda: followed.high_watermark == 2 and not followed.is_leader)
     await eventually(lambda: told == [2])
+
+
+async def test_a_follower_is_let_in_though_nobody_writes(pair: Pair) -> None:
+    """A shard that is quiet since a node died would have one replica less until its next record."""
+    leader, _, shard = await pair.shard()
+    active = leader.catalog.active_segment(shard.key)
+    assert active is not None and shard.active is None, "nobody has written to it"
+    await pair.meta.service.perform(ProposeIsr(active.key, (leader.settings.node_id,), active.isr_version))
+
+    def is_whole() -> bool:
+        active = leader.catalog.active_segment(shard.key)
+        return active is not None and active.isr_version > 1 and set(active.isr) == {1, 2}
+
+    await eventually(is_whole, timeout=20)
 
 
 async def test_a_leader_that_was_restarted_leads_no_more_and_what_it_led_is_sealed_with_all_of_it(pair: Pair) -> None:

@@ -1,0 +1,95 @@
+"""Each kind of part is taken away under idempotent producers and a consumer group: nothing is lost or doubled.
+
+One cluster of real processes for all of them; each has a topic of its own, and leaves everything running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from stratalog_cli.cluster_plan import Role
+from support.cluster_traffic import Traffic
+from support.etcd_server import NO_ETCD, etcd_binary
+from support.real_cluster import RealCluster, real_cluster
+
+pytestmark = [pytest.mark.real_etcd, pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)]
+SHARDS = 3
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    with real_cluster(tmp_path_factory.mktemp("parts")) as running:
+        yield running
+
+
+@pytest.fixture
+def traffic(cluster: RealCluster, request: pytest.FixtureRequest) -> Iterator[Traffic]:
+    """Records flow when the test begins; all that they did is judged when it ends."""
+    topic = request.node.name.removeprefix("test_")[:60]
+    cluster.make_topic(topic, SHARDS)
+    traffic = Traffic(cluster.bootstrap, topic, SHARDS)
+    try:
+        traffic.flows()
+        yield traffic
+        traffic.flows()
+        assert traffic.judge() > 0
+    finally:
+        traffic.end()
+        cluster.heal()
+
+
+def test_a_leader_is_killed(cluster: RealCluster, traffic: Traffic) -> None:
+    killed = cluster.leader_of(traffic.topic)
+    cluster.kill(killed)
+    traffic.flows()
+    assert cluster.leader_of(traffic.topic) != killed
+    cluster.start(killed)
+
+
+def test_a_follower_is_killed(cluster: RealCluster, traffic: Traffic) -> None:
+    leader = cluster.leader_of(traffic.topic)
+    follower = next(name for name in cluster.names(Role.NODE) if name != leader)
+    cluster.kill(follower)
+    traffic.flows()
+    assert cluster.leader_of(traffic.topic) == leader
+    cluster.start(follower)
+
+
+def test_the_leader_of_the_meta_service_is_killed(cluster: RealCluster, traffic: Traffic) -> None:
+    killed = cluster.leading(Role.META)
+    cluster.kill(killed)
+    traffic.flows()
+    assert cluster.leading(Role.META) != killed
+    cluster.start(killed)
+
+
+def test_the_leader_of_etcd_is_killed(cluster: RealCluster, traffic: Traffic) -> None:
+    killed = cluster.leading(Role.ETCD)
+    cluster.kill(killed)
+    traffic.flows()
+    assert cluster.leading(Role.ETCD) != killed
+    cluster.start(killed)
+
+
+def test_a_node_comes_back_on_an_empty_disk(cluster: RealCluster, traffic: Traffic) -> None:
+    wiped = cluster.leader_of(traffic.topic)
+    cluster.kill(wiped)
+    cluster.wipe(wiped)
+    traffic.flows()
+    cluster.start(wiped)
+
+
+def test_all_nodes_are_killed_at_once(cluster: RealCluster, traffic: Traffic) -> None:
+    nodes = cluster.names(Role.NODE)
+    cluster.kill(*nodes)
+    cluster.start(*nodes)
+
+
+def test_nodes_are_restarted_one_after_the_other(cluster: RealCluster, traffic: Traffic) -> None:
+    for name in cluster.names(Role.NODE):
+        cluster.stop(name)
+        cluster.start(name)
+        cluster.until_calm()
+        traffic.flows()

@@ -1,0 +1,123 @@
+"""Clients of a cluster whose parts come and go: idempotent producers with acks=all, a group that reads along, a judge.
+
+`flows` waits until every shard has acknowledged more than before; `judge` ends the clients, reads everything through
+all bootstrap servers, and raises what the log shows that clients were not told, or the other way round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import confluent_kafka
+
+from support.group_members import ConfluentMember
+from support.history import Anomaly, Log, Outcome, Place, anomalies, differences
+from support.history import Seen as Read
+from support.ledger import IdempotentSender, Ledger
+from support.waiting import eventually_sync
+
+_FLOWS_S, _READ_S = 45.0, 60.0
+
+
+class Traffic:
+    def __init__(self, bootstrap: str, topic: str, shards: int, *, senders: int = 2, per_s: float = 150.0) -> None:
+        self.bootstrap = bootstrap
+        self.topic = topic
+        self.places: list[Place] = [(topic, shard) for shard in range(shards)]
+        self.ledger = Ledger()
+        self._senders = [
+            IdempotentSender(f"sender-{n}", self.ledger, bootstrap, self.places, n, messages_per_s=per_s)
+            for n in range(senders)
+        ]
+        for sender in self._senders:
+            sender.start()
+        self.member = ConfluentMember(bootstrap, f"group of {topic}", [topic], topic_metadata_refresh_interval_ms=500)
+
+    def acknowledged(self) -> Counter[Place]:
+        return Counter(send.place for send in self.ledger.copy() if send.outcome is Outcome.OK)
+
+    def flows(self, count: int = 5, limit_s: float = _FLOWS_S) -> None:
+        """Each shard acknowledges so many more. Raises AssertionError naming those that do not."""
+        before = self.acknowledged()
+        slow: list[Place] = []
+
+        def all_flow() -> bool:
+            now = self.acknowledged()
+            slow[:] = [place for place in self.places if now[place] < before[place] + count]
+            return not slow
+
+        try:
+            eventually_sync(all_flow, limit_s)
+        except AssertionError:
+            raise AssertionError(f"no {count} records were acknowledged within {limit_s} s in {slow}") from None
+
+    def end(self) -> None:
+        """After a test that did not come to judge."""
+        for worker in self._senders:
+            worker.stop()
+        if self.member.is_alive():
+            self.member.leave()
+
+    def judge(self) -> int:
+        """Returns how many records were acknowledged. Raises AssertionError with every anomaly."""
+        for sender in self._senders:
+            sender.stop()
+        for sender in self._senders:
+            sender.join(90)
+            assert not sender.is_alive() and sender.failure is None, f"{sender.name}: {sender.failure!r}"
+        logs = read_all(self.bootstrap, self.places)
+        found: list[object] = [*self.ledger.wrong_answers, *anomalies(self.ledger.copy(), logs)]
+        found += self._what_the_group_missed(logs)
+        assert not found, "\n".join(map(str, found[:20])) + (f"\nand {len(found) - 20} more" if found[20:] else "")
+        return self.ledger.count(Outcome.OK)
+
+    def _what_the_group_missed(self, logs: dict[Place, Log]) -> list[Anomaly | str]:
+        """Every record came, and what came is what the log has."""
+        wanted = {(place[1], read.offset) for place, log in logs.items() for read in log.records}
+
+        def missing() -> set[tuple[int, int]]:
+            return wanted - {(seen.partition, seen.offset) for seen in list(self.member.seen)}
+
+        try:
+            eventually_sync(lambda: not missing(), _READ_S)
+        except AssertionError:
+            return [f"the group did not get {len(missing())} records, such as shard and offset {min(missing())}"]
+        finally:
+            self.member.leave()
+        found: list[Anomaly | str] = []
+        for place, log in logs.items():
+            seen = [Read(one.offset, one.value) for one in self.member.seen if one.partition == place[1]]
+            found += differences(place, log.records, seen)
+        return found
+
+
+def read_all(bootstrap: str, places: list[Place]) -> dict[Place, Log]:
+    """Each shard from its beginning to its end, by one consumer."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "a reader",
+            "enable.auto.commit": False,
+            "log_level": 0,
+            "reconnect.backoff.max.ms": 200,
+        }
+    )
+    shards = {place: confluent_kafka.TopicPartition(*place, 0) for place in places}
+    ends = {place: consumer.get_watermark_offsets(shard, timeout=30)[1] for place, shard in shards.items()}
+    logs: dict[Place, list[Read]] = {place: [] for place in places}
+    consumer.assign(list(shards.values()))
+    deadline = time.monotonic() + _READ_S
+    try:
+        while any((logs[place][-1].offset + 1 if logs[place] else 0) < end for place, end in ends.items()):
+            assert time.monotonic() < deadline, f"read to {_ends(logs)} of {ends} within {_READ_S} s"
+            for message in consumer.consume(1_000, 0.2):
+                if message.error() is None:
+                    logs[message.topic(), message.partition()].append(Read(message.offset(), message.value()))
+    finally:
+        consumer.close()
+    return {place: Log(0, records) for place, records in logs.items()}
+
+
+def _ends(logs: dict[Place, list[Read]]) -> dict[Place, int]:
+    return {place: records[-1].offset + 1 if records else 0 for place, records in logs.items()}

@@ -1,0 +1,192 @@
+"""A cluster of real processes, run by `stratalog cluster start`: three nodes, meta services, members of etcd.
+
+Parts are called by their names (`node-1`). They are killed, paused, stopped, started again, and a node's disk is wiped.
+What clients were told meanwhile is judged by `support.history`. Blocking; everything has a limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient as KafkaAdmin
+from confluent_kafka.admin import NewTopic
+
+from stratalog.admin_api.client import AdminClient
+from stratalog.model.errors import StratalogError
+from stratalog_cli.cluster_control import ask
+from stratalog_cli.cluster_directory import ClusterDirectory
+from stratalog_cli.cluster_health import all_health, troubles
+from stratalog_cli.cluster_plan import Plan, Role
+from support.cluster_ports import free_block
+from support.waiting import eventually_sync
+
+_AS_INSTALLED = str(Path(__file__).with_name("as_installed"))
+_START_S, _CALM_S = 90, 40
+SETTINGS = {
+    "node.lease.ms": 1_000,
+    "log.segment.bytes": 65_536,
+    "remote.upload.interval.ms": 1_000,
+    "offsets.topic.num.partitions": 2,
+    "group.initial.rebalance.delay.ms": 0,
+}
+
+
+class RealCluster:
+    def __init__(self, folder: Path, settings: dict[str, object] | None = None) -> None:
+        self.directory = ClusterDirectory(folder / "cluster")
+        self._said = folder / "cluster.log"
+        command = [sys.executable, "-m", "stratalog_cli.entry", "cluster", "start", "--data", str(self.directory.path)]
+        command += ["--port-base", str(free_block()), "--bucket", str(folder / "bucket")]
+        for key, value in (SETTINGS | (settings or {})).items():
+            command += ["--set", f"{key}={value}"]
+        with self._said.open("wb") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"PYTHONPATH": _AS_INSTALLED},
+                start_new_session=True,
+            )
+        eventually_sync(lambda: "\nready bootstrap=" in self.said() or self._process.poll() is not None, _START_S)
+        assert self._process.poll() is None, self.said()
+
+    def said(self) -> str:
+        return self._said.read_text(errors="replace")
+
+    def close(self) -> None:
+        """In order; `kill -9` of who runs it takes the rest along."""
+        self._process.terminate()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+
+    # Who is what ------------------------------------------------------------------------------------------------
+    @property
+    def plan(self) -> Plan:
+        return self.directory.read()[0]
+
+    @property
+    def bootstrap(self) -> str:
+        return self.plan.bootstrap
+
+    def names(self, role: Role) -> list[str]:
+        return [part.name for part in self.plan.of(role)]
+
+    def pid(self, name: str) -> int | None:
+        return self.directory.read()[1].get(name)
+
+    def down(self) -> list[str]:
+        plan, pids = self.directory.read()
+        return [part.name for part in plan.parts if part.name not in pids]
+
+    def admin(self, name: str) -> AdminClient:
+        return AdminClient(self.plan.part(name).addresses["admin"], timeout_s=5)
+
+    def shards(self, topic: str) -> dict[int, tuple[str | None, set[str]]]:
+        """Leader and who is in sync, by shard, as a node that lives knows them."""
+        for name in self.names(Role.NODE):
+            if self.pid(name) is not None:
+                with suppress(StratalogError):
+                    return {
+                        one.shard: (
+                            None if one.leader is None else f"node-{one.leader}",
+                            {f"node-{number}" for number in one.isr},
+                        )
+                        for one in self.admin(name).topic(topic).shards
+                    }
+        raise AssertionError("no node answers")
+
+    def leader_of(self, topic: str, shard: int = 0) -> str:
+        found = self.shards(topic)[shard][0]
+        assert found is not None
+        return found
+
+    def leading(self, role: Role) -> str:
+        """Who leads the meta service, or etcd."""
+        found: list[str] = []
+
+        def is_one() -> bool:
+            plan, pids = self.directory.read()
+            health = all_health([part for part in plan.of(role) if part.name in pids])
+            found[:] = [name for name, one in health.items() if one.leads]
+            return len(found) == 1
+
+        eventually_sync(is_one, 30)
+        return found[0]
+
+    # What befalls them ------------------------------------------------------------------------------------------
+    def kill(self, *names: str) -> None:
+        """SIGKILL to all of them before any is waited for."""
+        for name in names:
+            self.signal(name, signal.SIGKILL)
+        eventually_sync(lambda: all(self.pid(name) is None for name in names), 20)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        pid = self.pid(name)
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def stop(self, name: str) -> None:
+        self._ask({"do": "stop-part", "part": name})
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            self._ask({"do": "start-part", "part": name})
+
+    def wipe(self, name: str) -> None:
+        """A new disk for a node that is down."""
+        assert self.pid(name) is None
+        shutil.rmtree(self.directory.path / name)
+
+    def _ask(self, request: dict[str, Any]) -> None:
+        ask(self.directory.path, request, lambda _: None, timeout_s=_START_S)
+
+    # Calm -------------------------------------------------------------------------------------------------------
+    def heal(self) -> None:
+        """Everything runs, and nothing needs an eye but what was given up."""
+        for part in self.plan.parts:
+            self.signal(part.name, signal.SIGCONT)
+        self.start(*self.down())
+        self.until_calm()
+
+    def until_calm(self) -> None:
+
+        def is_calm() -> bool:
+            plan, pids = self.directory.read()
+            told = troubles([part for part in plan.of(Role.META) if part.name in pids])
+            left[:] = ["nobody answers"] if told is None else list(told)
+            return not left
+
+        left: list[object] = []
+        try:
+            eventually_sync(is_calm, _CALM_S)
+        except AssertionError:
+            raise AssertionError(f"not calm after {_CALM_S} s: {json.dumps(left[:5])}, down: {self.down()}") from None
+
+    def make_topic(self, name: str, shards: int, settings: dict[str, str] | None = None) -> None:
+        config = {"min.insync.replicas": "2"} | (settings or {})
+        admin = KafkaAdmin({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic(name, shards, 3, config=config)])[name].result(30)
+        eventually_sync(lambda: all(len(isr) == 3 for _, isr in self.shards(name).values()), 20)
+
+
+@contextmanager
+def real_cluster(folder: Path, settings: dict[str, object] | None = None) -> Iterator[RealCluster]:
+    cluster = RealCluster(folder, settings)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
