@@ -254,14 +254,16 @@ class Following:
         try:
             topic = context.catalog.topic_by_id(key.topic_id)
             if topic is None:
+                self._line.drop(key)
+                self._copy_next()
                 return
+            settings = context.catalog.topic_settings(key.topic_id)  # the topic may be deleted while the file is read
             copy = ReplicaCopy(context, key, topic.name)
             is_kept = True
             if copy.file.path.exists():
                 is_kept = await self.on_disk(lambda: copy.open_found(self._checkpoints.load(key)))
                 if not is_kept:
                     log.error("a copy has less than was flushed of it", segment=str(name), end_offset=copy.end_offset)
-            settings = context.catalog.topic_settings(key.topic_id)
             follower = SegmentFollower(
                 key,
                 self._asker.node_id,
@@ -283,6 +285,8 @@ class Following:
         if segment is None:
             self._line.drop(key)
             self._copy_next()
+            copy.file.retire()
+            self.start(self._remove(copy))
         else:
             self.replicas[name] = replica = Replica(self, follower, copy)
             context.followed.put(key, replica)

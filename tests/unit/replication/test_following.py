@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -199,3 +200,29 @@ async def test_a_deleted_topic_takes_its_copies_along(tmp_path: Path) -> None:
         path = (await follower.replica_of(shard)).copy.file.path
         await rig.meta.service.perform(DeleteTopic(shard.key.topic_id))
         await eventually(lambda: not follower.following.replicas and not path.exists())
+
+
+async def test_a_topic_that_is_deleted_while_its_copies_are_opened_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        await rig.acknowledged(shard, b"one")
+        copy = (await follower.replica_of(shard)).copy
+        await follower.stop()
+        is_opening, gate = threading.Event(), threading.Event()
+        real = ReplicaCopy.open_found
+
+        def slow(opened: ReplicaCopy, checkpoint: Any) -> bool:
+            is_opening.set()
+            assert gate.wait(30)
+            return real(opened, checkpoint)
+
+        monkeypatch.setattr(ReplicaCopy, "open_found", slow)
+        await follower.start()
+        await eventually(is_opening.is_set)
+        await rig.meta.service.perform(DeleteTopic(shard.key.topic_id))
+        await eventually(lambda: follower.catalog.topic_by_id(shard.key.topic_id) is None)
+        gate.set()
+        await eventually(lambda: not copy.file.path.exists())
+        assert not follower.following.replicas and not follower.following.faulty()
