@@ -42,7 +42,7 @@ from stratalog.model import commands
 from stratalog.model.commands import AdvanceLogStart, RollSegment
 from stratalog.model.errors import Conflict, Corrupt, Fenced, NotFound, Rejected, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.segment import SealRecord, Segment
+from stratalog.model.segment import SealRecord, Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.disk.files import FlushLost, NamesLost, sync_names_of, write_durably
@@ -324,6 +324,9 @@ class Sealing:
         listed = self._context.catalog.segment(old.key)
         version = listed.isr_version if listed is not None else -1
         segment = await self._meta.perform(commands.ReportReplica(old.key, block.seal, version))
+        if segment.state is SegmentState.DELETED:
+            is_known = self._context.catalog.segment(old.key) is None
+            raise (Conflict if is_known else Unavailable)(f"{old.key} was deleted meanwhile")
         if segment.seal is None:
             raise Unavailable("other replicas have not reported their copies yet")
         if self._context.node_id in segment.replicas and self._context.node_id not in segment.local_nodes:
