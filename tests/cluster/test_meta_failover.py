@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
@@ -19,6 +22,7 @@ from support.node_process import NodeProcess
 from support.waiting import eventually
 
 pytestmark = pytest.mark.real_etcd
+LEADS = "stratalog_meta_leader_is_leading"
 NODE = NodeInfo(1, "disk-1", "host", 9092)
 PATIENT = RetryPolicy(attempts=400, attempt_s=2.0, first_pause_s=0.01, longest_pause_s=0.2, silence_s=4.0)
 
@@ -35,9 +39,7 @@ async def leader_of(metas: list[MetaProcess]) -> MetaProcess:
     leading: list[MetaProcess] = []
 
     def is_one() -> bool:
-        leading[:] = [
-            meta for meta in metas if meta.is_running and meta.metric("stratalog_meta_leader_is_leading") == 1
-        ]
+        leading[:] = [meta for meta in metas if meta.is_running and meta.metric(LEADS) == 1]
         return len(leading) == 1
 
     await eventually(is_one, timeout=30)
@@ -93,6 +95,43 @@ class Writer:
     async def stop(self) -> None:
         self._is_stopping = True
         await self._task
+
+
+class Producing:
+    """A client that writes to a topic with two copies, acks=all, until it is stopped."""
+
+    def __init__(self, bootstrap: str) -> None:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        for made in admin.create_topics([NewTopic("flights", 2, 2)]).values():
+            made.result(30)
+        self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
+        self._acknowledged = 0
+        self._failed: list[object] = []
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            self._producer.produce("flights", b"x" * 100, on_delivery=self._told)
+            self._producer.poll(0.005)
+
+    def _told(self, error: object, _: object) -> None:
+        if error is None:
+            self._acknowledged += 1
+        else:
+            self._failed.append(error)
+
+    async def acknowledged_more(self) -> None:
+        before = self._acknowledged
+        await eventually(lambda: self._acknowledged > before + 20, timeout=30)
+
+    def stop(self) -> list[object]:
+        """What failed."""
+        self._is_stopping = True
+        self._thread.join()
+        assert self._producer.flush(30) == 0
+        return self._failed
 
 
 async def check(client: HttpMetaClient, writer: Writer, follower: Follower) -> None:
@@ -207,14 +246,18 @@ async def test_nodes_live_through_a_failover_and_read_no_metadata_twice(
     ]
     try:
         await asyncio.gather(*(asyncio.to_thread(node.start) for node in nodes))
-        writer = Writer(client)
+        writer, producing = Writer(client), Producing(",".join(node.bootstrap for node in nodes))
         for _ in range(2):
             await writer.wrote_more()
+            await producing.acknowledged_more()
             killed = await leader_of(three_metas)
             killed.kill()
+            await producing.acknowledged_more()
+            assert not [meta for meta in three_metas if meta.is_running and meta.metric(LEADS)], "nobody leads yet"
             await writer.wrote_more()
             await asyncio.to_thread(killed.start)
         await writer.stop()
+        assert await asyncio.to_thread(producing.stop) == [], "producers notice nothing of it"
         version = await client.read_version()
         followed = "stratalog_catalog_change_sets_total"
         first = [node.metrics() for node in nodes]

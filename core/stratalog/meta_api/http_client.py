@@ -28,6 +28,8 @@ from stratalog.model.topic import Shard, Topic
 R = TypeVar("R")
 _HEARTBEAT: Final = RetryPolicy(attempts=2, attempt_s=1.0)
 """The next one comes anyway, and must not wait long behind an instance that hangs."""
+_WATCH_DOUBLINGS: Final = 3
+"""The pause before a watch is taken up grows no further: what a node does not hear it does not do."""
 
 
 class HttpMetaClient:
@@ -138,5 +140,5 @@ class HttpMetaClient:
                 trouble = error
             if loop.time() - heard_at > policy.watch_gap_s:
                 raise Unavailable(f"the watch broke off and could not be taken up again: {trouble}") from trouble
-            await self._transport.pause(attempt)
+            await self._transport.pause(min(attempt, _WATCH_DOUBLINGS))
             attempt += 1

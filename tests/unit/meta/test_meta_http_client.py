@@ -12,6 +12,7 @@ import pytest
 
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.meta_api.transport import Transport
 from stratalog.model.commands import (
     AddShards,
     AlterTopic,
@@ -240,3 +241,22 @@ async def test_a_crowd_of_requests_waits_its_turn_without_running_out_of_time(tm
         await asyncio.gather(*(make_topic(client, f"topic-{number}") for number in range(150)))
         assert len((await world.service.snapshot()).topics) == 150
         assert proxy.seen.faults["Latency"] == 150
+
+
+async def test_a_watch_that_broke_off_is_taken_up_again_at_short_intervals_however_long_nobody_leads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a node does not hear it does not do."""
+    attempts: list[int] = []
+
+    async def pause(_: Transport, attempt: int) -> None:
+        attempts.append(attempt)
+        if len(attempts) == 30:
+            raise Unavailable("enough")
+
+    monkeypatch.setattr(Transport, "pause", pause)
+    client = HttpMetaClient("http://127.0.0.1:1", RetryPolicy())
+    with pytest.raises(Unavailable, match="enough"):
+        await anext(client.watch(0))
+    await client.close()
+    assert max(RetryPolicy().pause_s(attempt, lambda: 1.0) for attempt in attempts) < 0.5
