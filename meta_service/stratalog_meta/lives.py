@@ -38,6 +38,8 @@ class LifeKeeper:
         self._stats = stats
         self._registering = asyncio.Lock()
         self._must_read = False
+        self._is_connected: dict[int, Callable[[], bool]] = {}
+        """Of each node: whether the connection of its last heartbeat is open."""
         self._task: asyncio.Task[Any] | None = None
 
     def start(self) -> None:
@@ -48,10 +50,12 @@ class LifeKeeper:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def heard(self, heartbeat: Heartbeat) -> None:
+    def heard(self, heartbeat: Heartbeat, is_connected: Callable[[], bool] | None) -> None:
         """Raises Fenced for a life that is not the present one."""
         now_ms = self._monotonic_ms()
         self._leases.heard(heartbeat.life, now_ms, is_last=heartbeat.is_last, has_room=heartbeat.has_room)
+        if is_connected is not None:
+            self._is_connected[heartbeat.life.node_id] = is_connected
         self._stats.heartbeats += 1
 
     @contextlib.asynccontextmanager
@@ -87,7 +91,8 @@ class LifeKeeper:
             self._must_read = False
             for node in (await self._writer.read(ShardTable.snapshot)).nodes:
                 self._leases.node_changed(node, self._monotonic_ms())
-        due = self._leases.due(self._monotonic_ms())
+        cut = [node_id for node_id, is_connected in self._is_connected.items() if not is_connected()]
+        due = self._leases.due(self._monotonic_ms(), cut)
         if due is None:
             return
         await self._writer.submit(due)

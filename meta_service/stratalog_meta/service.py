@@ -177,12 +177,13 @@ class MetaService:
                 return await writer.submit(command, validate_only=validate_only)
         return await writer.submit(command, validate_only=validate_only)
 
-    async def heartbeat(self, heartbeat: Heartbeat) -> Heard:
-        """A node lives. Raises Fenced for a life that is not the present one."""
+    async def heartbeat(self, heartbeat: Heartbeat, is_connected: Callable[[], bool] | None = None) -> Heard:
+        """A node lives. `is_connected`: whether what it came over is still open, where there is such a thing. Raises
+        Fenced for a life that is not the present one."""
         history = self._parts()[1]
         if self._lives is None:
             return Heard(0, history.version)
-        self._lives.heard(heartbeat)
+        self._lives.heard(heartbeat, is_connected)
         return Heard(self._lives.lease_ms, history.version)
 
     # Reading ----------------------------------------------------------------------------------------------------

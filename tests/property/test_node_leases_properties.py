@@ -64,6 +64,19 @@ class LeaseMachine(RuleBasedStateMachine):
         else:
             self.heard_ms[number] = self.now_ms
 
+    @rule(number=NODES)
+    def a_connection_is_closed(self, number: int) -> None:
+        """Whoever was heard within half a lease keeps the other half."""
+        due = self.leases.due(self.now_ms, [number]) or NoteLives()
+        heard_ms = self.heard_ms.get(number)
+        if heard_ms is not None and self.now_ms - heard_ms >= LEASE_MS // 2:
+            self.heard_ms[number] = min(heard_ms, self.now_ms - LEASE_MS)
+        assert all(
+            life.node_id not in self.heard_ms or self.now_ms - self.heard_ms[life.node_id] >= LEASE_MS
+            for life in due.lost
+        )
+        self.look()
+
     @rule(looks=st.integers(1, 12))
     def time_passes(self, looks: int) -> None:
         for _ in range(looks):

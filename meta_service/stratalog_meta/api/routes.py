@@ -38,6 +38,8 @@ class Call:
     params: Mapping[str, str]
     query: Mapping[str, str]
     raw: bytes
+    is_connected: Callable[[], bool]
+    """Whether who asks is still there."""
 
     def number(self, name: str) -> int:
         return read_number(self.params[name], f"{name} in the path")
@@ -114,7 +116,7 @@ async def _heartbeat(call: Call) -> Answer:
         heartbeat = wire.HEARTBEAT.read(call.raw)
     except NotOfShape as error:
         raise InvalidRequest(f"Heartbeat: {error}: see /openapi.json for what is expected") from error
-    return wire.HEARD.write(await call.service.heartbeat(heartbeat))
+    return wire.HEARD.write(await call.service.heartbeat(heartbeat, call.is_connected))
 
 
 # Reading --------------------------------------------------------------------------------------------------------

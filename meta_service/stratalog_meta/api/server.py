@@ -111,7 +111,8 @@ class MetaServer:
     def _adapt(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             service = self._leading(request)
-            answer = await route.handler(Call(service, request.match_info, request.query, body_of(request)))
+            connected = _is_connected(request)
+            answer = await route.handler(Call(service, request.match_info, request.query, body_of(request), connected))
             if request.method == "GET":
                 self._service.leading()  # deposed meanwhile, it may have read what is not the newest any more
             if isinstance(answer, LongAnswer):
@@ -215,6 +216,12 @@ class MetaServer:
         finally:
             closing.cancel()
             following.cancel()
+
+
+def _is_connected(request: web.Request) -> Callable[[], bool]:
+    """Whether the connection that a request came over is open; it outlives the request."""
+    transport = request.transport
+    return lambda: transport is not None and not transport.is_closing()
 
 
 @web.middleware

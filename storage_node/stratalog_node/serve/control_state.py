@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import AllocateProducerIds
 from stratalog_node.serve.advertised import AdvertisedApi
+from stratalog_node.serve.departed import Departed
 from stratalog_node.serve.metadata_pieces import MetadataPieces
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.catalog_lag import CatalogLag
@@ -40,8 +41,14 @@ class ControlState:
     producer_ids: ProducerIds = field(default_factory=ProducerIds)
     metadata: MetadataPieces = field(default_factory=MetadataPieces)
     _lag: CatalogLag | None = None
+    _departed: Departed | None = None
 
     def lag(self, catalog: Catalog, meta: MetaClient) -> CatalogLag:
         """One for all requests, so that they share the questions."""
         self._lag = self._lag or CatalogLag(catalog, meta)
         return self._lag
+
+    def departed(self, catalog: Catalog) -> Departed:
+        """From the first question on it hears who leaves."""
+        self._departed = self._departed or Departed(catalog)
+        return self._departed

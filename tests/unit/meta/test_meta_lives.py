@@ -158,3 +158,21 @@ async def test_heartbeats_go_over_http_and_only_the_service_itself_says_who_is_l
             async with http.post(path, json=body) as response:
                 assert response.status in (400, 404), await response.text()
     await server.close()
+
+
+async def test_a_node_whose_connection_is_closed_is_lost_after_half_a_lease(lives: Lives) -> None:
+    """A process that is killed closes its connections; one that lives is heard on another."""
+    server = MetaServer(lives.service)
+    url = await server.start("127.0.0.1", 0)
+    first, second = HttpMetaClient(url, IMPATIENT), HttpMetaClient(url, IMPATIENT)
+    silent, moved, killed = [await lives.register(NodeInfo(n, f"disk-{n}", "host", 9_000 + n)) for n in (1, 2, 3)]
+    await second.heartbeat(Heartbeat(silent))
+    await first.heartbeat(Heartbeat(moved))
+    await first.heartbeat(Heartbeat(killed))
+    await second.heartbeat(Heartbeat(moved))
+    await first.close()
+    assert await lives.until_lost(3) >= LEASE_MS // 2
+    assert await lives.alive() == {1: True, 2: True, 3: False}
+    await lives.until_lost(1)
+    await second.close()
+    await server.close()

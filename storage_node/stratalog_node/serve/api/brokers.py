@@ -1,9 +1,12 @@
 """The storage nodes as a client is told of them: this one under the address its own listener advertises.
 
-Nodes whose lease is over are left out, as in Kafka: clients that ask every node would wait for them.
+Nodes whose lease is over are left out, as in Kafka: clients that ask every node would wait for them. Metadata list them
+for a moment longer (`serve/departed.py`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from stratalog.kafka.metadata import BrokerAddress
 from stratalog.model.metadata import Node
@@ -26,10 +29,19 @@ def broker_of(context: RequestContext, node: Node) -> BrokerAddress:
 
 def living_nodes(context: RequestContext) -> list[BrokerAddress]:
     """Every node that is alive, by id. This one is among them even before its registration has come back."""
+    return _nodes(context, lambda node: node.is_alive)
+
+
+def living_and_just_departed(context: RequestContext) -> list[BrokerAddress]:
+    departed = context.services.control.departed(context.services.catalog)
+    return _nodes(context, lambda node: node.is_alive or departed.just_left(node.node_id))
+
+
+def _nodes(context: RequestContext, is_listed: Callable[[Node], bool]) -> list[BrokerAddress]:
     services = context.services
     others = [
         broker_of(context, node)
         for node in services.catalog.nodes()
-        if node.is_alive and node.node_id != services.node_id
+        if is_listed(node) and node.node_id != services.node_id
     ]
     return sorted([*others, this_node(context)])

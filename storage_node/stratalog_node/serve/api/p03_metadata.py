@@ -17,7 +17,7 @@ from stratalog.kafka.metadata import encode_metadata, encode_topic
 from stratalog.model.commands import CreateTopic
 from stratalog.model.errors import AlreadyExists, InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.topic import Topic
-from stratalog_node.serve.api.brokers import living_nodes
+from stratalog_node.serve.api.brokers import living_and_just_departed
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.placement import is_topic_name
 from stratalog_node.serve.context import NodeServices, RequestContext
@@ -49,7 +49,7 @@ async def handle(context: RequestContext, request: Any) -> messages.EncodedBody:
         for asked in distinct.values():
             topics.append(await _one(services, version, asked, may_create))
             await slices.did()
-    body = encode_metadata(version, living_nodes(context), services.cluster_id, services.node_id, topics)
+    body = encode_metadata(version, living_and_just_departed(context), services.cluster_id, services.node_id, topics)
     return messages.EncodedBody(body)
 
 

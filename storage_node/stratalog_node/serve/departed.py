@@ -1,0 +1,36 @@
+"""Nodes whose lease ended a moment ago: clients are told of them for a little longer.
+
+librdkafka takes a broker away when metadata do not list it any more, and a shard that it moves to its new leader by the
+same answer falls back to no leader: it asks again only a second later. So the answer that names the new leader still
+lists the old one. Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from stratalog.model.metadata import Change, NodeChanged
+from stratalog_node.shards.catalog import Catalog
+
+LINGER_S: Final = 3.0
+"""A few of the looks that a client takes a second apart."""
+
+
+class Departed:
+    def __init__(self, catalog: Catalog) -> None:
+        self.linger_s = LINGER_S
+        self._since: dict[int, float] = {}
+        self._loop = asyncio.get_running_loop()
+        catalog.on_change(self._on_change)
+
+    def _on_change(self, change: Change) -> None:
+        if isinstance(change, NodeChanged):
+            if change.node.is_alive:
+                self._since.pop(change.node.node_id, None)
+            else:
+                self._since.setdefault(change.node.node_id, self._loop.time())
+
+    def just_left(self, node_id: int) -> bool:
+        since = self._since.get(node_id)
+        return since is not None and self._loop.time() - since < self.linger_s
