@@ -16,6 +16,7 @@ SEEDS ?= 1000
 STATES ?= 500000
 # The demo's: three nodes, of which a leader is killed; or one.
 NODES ?= 3
+SECONDS ?= 60
 
 .PHONY: help
 help:  ## This list
@@ -80,6 +81,10 @@ sim-bugs: $(READY)  ## SEEDS=2000: plants each deliberate bug, and says which se
 .PHONY: crash
 crash: $(READY) s3  ## 200 rounds of kill -9 at random moments (20 of them are in make test)
 	@$(PY) -m pytest -m '' tests/crash --crash-rounds 200 --timeout 3600 $(ARGS)
+
+.PHONY: chaos
+chaos: $(READY)  ## SECONDS=60: parts of a real cluster killed, paused and wiped at random under clients; prints its seed
+	@$(PY) -m pytest -q -m slow tests/cluster/test_chaos.py --chaos-seconds $(SECONDS) $(ARGS)
 
 .PHONY: soak
 soak: $(READY) kcat s3  ## The slow tests

@@ -38,6 +38,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="repeats the random moments of a crash test; each one prints its seed",
     )
 
+    parser.addoption("--chaos-seconds", type=int, default=60, help="how long `make chaos` strikes at a cluster")
+    parser.addoption(
+        "--chaos-seed", type=int, default=random.SystemRandom().randrange(1 << 30), help="repeats the blows of a run"
+    )
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -62,6 +67,16 @@ def pytest_collection_finish() -> None:
 def crash_rounds(request: pytest.FixtureRequest) -> int:
     """How many times a crash test kills its process."""
     return int(request.config.getoption("--crash-rounds"))
+
+
+@pytest.fixture(scope="session")
+def chaos_seconds(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--chaos-seconds"))
+
+
+@pytest.fixture(scope="session")
+def chaos_seed(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--chaos-seed"))
 
 
 @pytest.fixture(scope="session")
