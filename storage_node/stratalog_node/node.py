@@ -22,7 +22,7 @@ from stratalog.meta_api.node_client import NodeMetaClient
 from stratalog.model.addresses import parse_address
 from stratalog.model.commands import RegisterNode
 from stratalog.model.errors import NotFound, StratalogError, Unavailable
-from stratalog.model.ids import ShardKey
+from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, NodeInfo
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
@@ -317,6 +317,7 @@ class StorageNode:
             remote=self.remote_reads.committed,
             sealed=self._take_sealed,
             let_go_of=self._free_surplus,
+            clear=self._clear_damaged,
             doubt_stop=self.local.flusher.doubt_stop,
         )
         self._taken.push_async_callback(self.following.close)
@@ -337,6 +338,13 @@ class StorageNode:
         copy = shard.copies.get(segment.epoch) if shard is not None else None
         if shard is not None and copy is not None and copy.key == segment.key:
             self._tasks.start(self.local.copies.free_local(shard, segment.key))
+
+    async def _clear_damaged(self, key: SegmentKey) -> None:
+        """Of a copy that others have whole nothing is kept once the service lists it here no more."""
+        shard = self.shards.get(key.shard_key)
+        copy = shard.copies.get(key.epoch) if shard is not None else None
+        if shard is not None and copy is not None and copy.key == key and copy.damage is not None:
+            await self.local.copies.free_local(shard, key)
 
     def _led_shard(self, key: ShardKey) -> ShardLog | None:
         shard = self.shards.get(key)

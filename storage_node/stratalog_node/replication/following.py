@@ -67,13 +67,15 @@ class Following:
         remote: RemoteBatches | None = None,
         sealed: Callable[[Segment], None] = lambda segment: None,
         let_go_of: Callable[[Segment], None] = lambda segment: None,
+        clear: Callable[[SegmentKey], Coroutine[None, None, None]] | None = None,
         doubt_stop: Callable[[], None] = lambda: None,
     ) -> None:
         """Blocking. `is_tail_whole`: the life before lost nothing that it confirmed, as far as this node can tell: the
         meta service knows more. `is_led`: this node writes it, or wrote it in this life; `ended`: what of a shard it
         wrote to the end, and is not sealed. `remote`: None on a node without an object store. `sealed` hears of a copy
-        that is sealed and no longer followed, `let_go_of` of a sealed segment of which this node need have none;
-        `doubt_stop` when a stop leaves something on no disk. Raises: Corrupt, Unavailable."""
+        that is sealed and no longer followed, `let_go_of` of a sealed segment of which this node need have none, and
+        `doubt_stop` of a stop that leaves something on no disk; `clear` takes away a damaged copy of what is copied
+        anew. Raises: Corrupt, Unavailable."""
         self._context = context
         self._asker = asker
         self._is_tail_whole = is_tail_whole
@@ -86,6 +88,7 @@ class Following:
         self._remote = remote
         self._sealed = sealed
         self._let_go_of = let_go_of
+        self._clear = clear
         self._doubt_stop = doubt_stop
         self._checkpoints = checkpoints
         self._line = CopyLine()
@@ -258,6 +261,8 @@ class Following:
                 self._copy_next()
                 return
             settings = context.catalog.topic_settings(key.topic_id)  # the topic may be deleted while the file is read
+            if self._clear is not None:
+                await self._clear(key)
             copy = ReplicaCopy(context, key, topic.name)
             is_kept = True
             if copy.file.path.exists():

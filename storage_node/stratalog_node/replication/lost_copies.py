@@ -1,21 +1,21 @@
-"""Tells the meta service of sealed copies that it says are here, and that are not: another uploads and serves these
-segments then, and this node copies them again (`following.py`).
+"""Tells the meta service of sealed copies that it says are here, and that are gone or were found damaged: another
+uploads and serves these segments then, and this node copies them again (`following.py`).
 
-The only holder of what is not whole in the object store stays one: nobody else has it, and somebody may bring the file
-back. So what is told is looked at again, until it is there or the service does not name this node any more.
-Lives on the event loop. Cost: a look at each shard every few seconds.
+The only holder says nothing: nobody else has a copy, and somebody may bring the file back. So what is told is looked at
+again, until it is there or the service does not name this node any more.
+Lives on the event loop. Cost: a look at each sealed copy every few seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import ReportLostCopies
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import RemoteState, Segment
+from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.replication.stats import ReplicationStats
 from stratalog_node.shards.catalog import Catalog
@@ -25,7 +25,7 @@ log = logger(__name__)
 
 LOOK_S = 5.0
 _MOST_AT_ONCE = 1_000
-_SHARDS_PER_STEP = 1_024
+_SHARDS_PER_STEP = 64
 
 
 class LostCopies:
@@ -55,18 +55,18 @@ class LostCopies:
         for number, shard in enumerate(list(self._shards.all()), 1):
             if shard.missing:
                 lost += self._told_of(shard.missing)
+            if shard.copies:
+                lost += self._told_of(copy.key for copy in list(shard.copies.values()) if copy.damage is not None)
             if number % _SHARDS_PER_STEP == 0:
                 await asyncio.sleep(0)
         for start in range(0, len(lost), _MOST_AT_ONCE):
             keys = tuple(segment.key for segment in lost[start : start + _MOST_AT_ONCE])
             await self._meta.perform(ReportLostCopies(keys))
             self._stats.lost_copies += len(keys)
-            log.warning("the meta service was told of copies that are gone", segments=len(keys))
+            log.warning("the meta service was told of copies that are gone or damaged", segments=len(keys))
 
-    def _told_of(self, missing: set[SegmentKey]) -> Iterator[Segment]:
-        for key in missing:
+    def _told_of(self, keys: Iterable[SegmentKey]) -> Iterator[Segment]:
+        for key in keys:
             segment = self._catalog.segment(key)
-            if segment is None or self._node_id not in segment.local_nodes:
-                continue
-            if len(segment.local_nodes) > 1 or segment.remote.state is RemoteState.COMPLETE:
+            if segment is not None and self._node_id in segment.local_nodes and len(segment.local_nodes) > 1:
                 yield segment

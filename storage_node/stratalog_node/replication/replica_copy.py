@@ -254,6 +254,8 @@ class ReplicaCopy:
             return  # freed meanwhile, or deleted
         write_durably(path, [encode_index_block(self._identity, seal, self.scan.index.freeze())])
         sync_names_of([path])
+        if not self.file.path.exists():
+            path.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Blocking: nobody is served from it any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from stratalog.machines.copy_repair import plan_moves
 from stratalog.machines.follower_events import FollowerLife
 from stratalog.model.commands import MoveReplicas
+from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.node import wall_ms
@@ -119,6 +121,28 @@ async def test_a_node_whose_file_is_gone_says_so_and_copies_it_again(cluster: No
     assert cluster.nodes[2].following.stats.lost_copies == 1
     await eventually(lambda: is_copy_of_shard(cluster, 2, segment) and holders(cluster, key, at=2) == (1, 2))
     assert cluster.layout(2).segment(segment).exists()
+
+
+async def test_a_copy_that_a_reader_found_damaged_is_copied_again(cluster: NodeCluster) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(replicas=2)
+    await rolled(cluster, key, b"one")
+    segment = cluster.segments(key)[0].key
+    other = 3 - cluster.leader(key)
+    await cluster.stop(other)
+    path = cluster.layout(other).segment(segment)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    await cluster.start(other)
+    shard = cluster.nodes[other].shards.get(key)
+    assert shard is not None
+    damaged = shard.copies[0]
+    with contextlib.suppress(StratalogError):
+        await shard.workers.reader.read_to_keep(shard, 0, 1 << 20)
+    assert damaged.damage is not None
+    await cluster.nodes[other].lost_copies.look()
+    await eventually(lambda: holders(cluster, key, at=other) == (1, 2) and shard.copies.get(0) not in (None, damaged))
+    assert path.read_bytes()[-20:] == whole[-20:]
 
 
 async def test_a_copy_that_goes_bad_while_it_is_made_is_begun_anew(

@@ -1,0 +1,99 @@
+"""A node is lost for good: what it held is copied by another process, which then serves it when all others are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from stratalog.admin_api.client import AdminClient as StatusClient
+from stratalog.admin_api.models import SealRequest
+from stratalog.machines.shard_troubles import TroubleKind, troubles
+from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.model.segment import Segment
+from support.meta_process import MetaProcess
+from support.node_process import NodeProcess
+from support.waiting import eventually, eventually_sync
+
+COUNT = 200
+SETTINGS = ("node.lease.ms=600", "replica.replace.after.ms=600")
+
+
+@pytest.fixture
+def meta(tmp_path: Path) -> Iterator[MetaProcess]:
+    process = MetaProcess(tmp_path, "meta", "--data", str(tmp_path / "meta"), settings=SETTINGS).start()
+    yield process
+    process.kill()
+
+
+def node(tmp_path: Path, meta: MetaProcess, number: int) -> NodeProcess:
+    arguments = ("--meta", meta.url, "--id", str(number))
+    return NodeProcess(tmp_path / f"node-{number}", verb=("node", "start"), arguments=arguments).start()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, meta: MetaProcess) -> Iterator[dict[int, NodeProcess]]:
+    started = {number: node(tmp_path, meta, number) for number in (1, 2)}
+    yield started
+    for one in started.values():
+        one.kill()
+
+
+def produce(bootstrap: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "message.timeout.ms": 60_000})
+    for number in range(COUNT):
+        producer.produce("flights", b"flight-%d" % number, partition=0)
+    assert producer.flush(60) == 0
+
+
+def consume(bootstrap: str) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("flights", 0, 0)])
+    found: list[bytes] = []
+
+    def has_all() -> bool:
+        found.extend(bytes(one.value() or b"") for one in consumer.consume(500, timeout=0.5) if one.error() is None)
+        return len(found) >= COUNT
+
+    eventually_sync(has_all, timeout=60)
+    consumer.close()
+    return found
+
+
+async def test_what_a_lost_node_held_is_served_by_the_one_that_took_its_place(
+    tmp_path: Path, meta: MetaProcess, nodes: dict[int, NodeProcess]
+) -> None:
+    admin = AdminClient({"bootstrap.servers": nodes[1].bootstrap})
+    for made in admin.create_topics([NewTopic("flights", 1, 2)]).values():
+        await asyncio.to_thread(made.result, 30)
+    await asyncio.to_thread(produce, nodes[1].bootstrap)
+    nodes[3] = await asyncio.to_thread(node, tmp_path, meta, 3)
+    client = HttpMetaClient(meta.url)
+    lost = nodes.pop(2)
+    lost.kill()
+
+    async def first_segment() -> Segment:
+        snapshot = await client.snapshot()
+        (topic,) = [topic for topic in snapshot.topics if topic.name == "flights"]
+        (shard,) = [shard for shard in snapshot.shards if shard.key.topic_id == topic.topic_id]
+        return shard.segments[0]
+
+    async def is_made_whole() -> bool:
+        """Led by the lost node, a recovery ends it; led by the other, a person does."""
+        segment = await first_segment()
+        if segment.seal is None and segment.leader == 1:
+            request = SealRequest(topic="flights", shard=0)
+            await asyncio.to_thread(StatusClient(nodes[1].admin, timeout_s=60.0).seal, request)
+        return {1, 3} <= {*segment.local_nodes}
+
+    await eventually(is_made_whole, timeout=60)
+    kinds = {one.kind for one in troubles(await client.snapshot()) if one.topic == "flights"}
+    assert TroubleKind.NO_COPY not in kinds and TroubleKind.TOO_FEW_COPIES not in kinds
+    await client.close()
+    nodes.pop(1).kill()
+    found = await asyncio.to_thread(consume, nodes[3].bootstrap)
+    assert found == [b"flight-%d" % number for number in range(COUNT)]
