@@ -49,6 +49,10 @@ _FOLLOWING = "tests/unit/replication/test_following.py"
 _SEALED_READS = "tests/unit/serve/test_sealed_reads.py"
 _READ_REPLICAS = "tests/unit/node/test_reads_from_replicas.py"
 _PEER_READS = "tests/unit/node/test_reads_from_peers.py"
+_COPIES = "tests/unit/node/test_copies_made_again.py"
+_IN_TROUBLE = "tests/unit/node/test_followers_in_trouble.py"
+_PEERS = "tests/unit/replication/test_peers.py"
+_REPLICA_FETCHES = "tests/unit/serve/test_replica_fetches.py"
 _HTTP_DOOR = "tests/unit/telemetry/test_http_door.py"
 
 # What cannot be had on demand from outside: metric -> (the test that moves it, through which field of a stat object).
@@ -61,6 +65,18 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_replication_connections_lost_total": (_FOLLOWING, "stats.connections_lost >= 5"),
     "stratalog_replication_promised_fences_total": (_FOLLOWING, "stats.promised_fences == 1"),
     "stratalog_replication_proven_copies_total": (_FOLLOWING, "stats.proven_copies > 0"),
+    "stratalog_replication_catch_up_bytes_total": (_COPIES, "stats.catch_up_bytes"),
+    "stratalog_replication_checkpoints_total": (_COPIES, "stats.checkpoints"),
+    "stratalog_replication_lost_copies_total": (_COPIES, "stats.lost_copies"),
+    "stratalog_replication_faulty_copies": (_IN_TROUBLE, "stats.faulty_copies == 1"),
+    "stratalog_replication_refused_appends_total": (_IN_TROUBLE, "stats.refused_appends"),
+    "stratalog_replication_lag_offsets": (_IN_TROUBLE, "lag_offsets"),
+    "stratalog_replication_lag_bytes": (_IN_TROUBLE, "lag_bytes"),
+    "stratalog_replication_filled_copies_total": ("tests/unit/node/test_recoveries.py", "stats.filled_copies"),
+    "stratalog_replication_unreached_peers": (_PEERS, "stats.unreached_peers"),
+    "stratalog_replication_vain_rounds_total": (_PEERS, "stats.vain_rounds"),
+    "stratalog_kafka_replica_cold_reads_total": (_REPLICA_FETCHES, "stats.replica_cold_reads == 1"),
+    "stratalog_kafka_replica_cold_bytes_total": (_REPLICA_FETCHES, "stats.replica_cold_bytes"),
     "stratalog_kafka_sealed_reads_total": (_SEALED_READS, "stats.sealed_reads == 1"),
     "stratalog_kafka_sent_away_total": (_READ_REPLICAS, "stats.sent_away"),
     "stratalog_kafka_sent_back_total": (_READ_REPLICAS, "stats.sent_back"),

@@ -204,7 +204,9 @@ async def test_a_start_reads_of_a_followed_copy_what_came_after_its_checkpoint(
     other = 3 - cluster.leader(key)
     for _ in range(20):
         await cluster.append(key, bytes(200_000))
+    following = cluster.nodes[other].following
     await cluster.stop(other)
+    assert following.stats.checkpoints > 0
     read = SegmentFile.read
     sizes: list[int] = []
 
