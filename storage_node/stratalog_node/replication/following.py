@@ -221,7 +221,9 @@ class Following:
             self.start(self._copy_anew(replica.copy))
 
     async def _copy_anew(self, copy: ReplicaCopy) -> None:
-        await self._remove(copy)
+        segment = self._context.catalog.segment(copy.key)
+        is_wanted = segment is not None and bool(segment.handed.given_up)
+        await self.on_disk(copy.set_aside if is_wanted else copy.remove)
         await asyncio.sleep(_ANEW_S)
         segment = self._context.catalog.segment(copy.key)
         if segment is not None:

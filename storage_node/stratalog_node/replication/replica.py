@@ -55,7 +55,7 @@ from stratalog.machines.follower_events import (
 )
 from stratalog.machines.segment_follower import SegmentFollower
 from stratalog.model.commands import NodeCommand, PromiseFence, ReportReplica
-from stratalog.model.errors import Corrupt, StratalogError
+from stratalog.model.errors import Conflict, Corrupt, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import SealRecord, Segment, SegmentState
@@ -356,6 +356,14 @@ class Replica:
     async def _tell(self, command: NodeCommand[Segment]) -> None:
         try:
             await self._around.tell(command)
+        except Conflict as error:
+            record = self.follower.record
+            if isinstance(command, ReportReplica) and record is not None and record.is_sealed:
+                # The seal record is the truth: this copy is to be made anew, whoever was right before.
+                self.hear(CopyDamaged(str(error)))
+                return
+            log.warning("the meta service refused a word", segment=str(self.name), error=str(error))
+            self.hear(ServiceNotTold())
         except StratalogError as error:
             log.warning("the meta service did not take a word", segment=str(self.name), error=str(error))
             self.hear(ServiceNotTold())

@@ -25,6 +25,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SealRecord, SegmentIdentity
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.files import SegmentFile, read_front, sync_names_of, write_durably
+from stratalog_node.disk.layout import GIVEN_UP_SUFFIX
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.flusher import CHECKPOINT_BYTES, CHECKPOINT_MS
@@ -256,6 +257,14 @@ class ReplicaCopy:
         sync_names_of([path])
         if not self.file.path.exists():
             path.unlink(missing_ok=True)
+
+    def set_aside(self) -> None:
+        """Blocking. Nobody is served from it any more, and a person may want what is in it."""
+        kept = self.file.path.with_suffix(GIVEN_UP_SUFFIX)
+        if self.file.path.exists() and not kept.exists():
+            log.warning("a copy of what was given up is set aside", file=str(self.file.path), kept_as=str(kept))
+            self.file.path.rename(kept)
+        self.remove()
 
     def remove(self) -> None:
         """Blocking: nobody is served from it any more."""

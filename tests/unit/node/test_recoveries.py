@@ -16,6 +16,7 @@ from stratalog.model.commands import BeginRecovery, CreateTopic, PromiseFence, R
 from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import GapReason, GivenUp
+from stratalog_node.replication import following
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 
@@ -340,3 +341,33 @@ async def test_a_node_that_goes_on_alone_behind_what_others_have_too_knows_its_p
     assert await cluster.append(key, b"1", **producer, base_sequence=1) == 1
     assert await cluster.append(key, b"2", **producer, base_sequence=2) == 2
     assert await cluster.values(key) == [b"0", b"1", b"2"]
+
+
+async def test_who_comes_back_with_what_was_given_up_gets_the_sealed_copy_instead(cluster: NodeCluster) -> None:
+    cluster.patch.setattr(following, "_ANEW_S", 0.01)
+    await cluster.start(1, 2)
+    key = await cluster.shard(2)
+    leader = cluster.leader(key)
+    (short,) = (number for number in (1, 2) if number != leader)
+    await cluster.append(key, b"both have it")
+    with cluster.full_disk(short):
+        await cluster.offer(key, b"given up", acks=1)
+        await cluster.lose(short)
+        await eventually(lambda: (shard := cluster.led(key)) is not None and shard.high_watermark == 2)
+        await cluster.hear(short)
+        cluster.meta.hold(ReportReplica)
+        (await cluster.leads_again(key)).ask_roll(0)
+        await eventually(lambda: cluster.segments(key)[0].end_offset == 2)
+        await cluster.kill(leader)
+        await cluster.lose(leader)
+    cluster.meta.release(ReportReplica)
+    await eventually(lambda: len(cluster.segments(key)[0].handed.votes) == 1)
+    await cluster.meta.service.perform(SealUnclean(cluster.segments(key)[0].key))
+    await cluster.is_sealed(key)
+    await cluster.start(leader)
+    sealed = await cluster.is_sealed(key, copies=2)
+    assert sealed.handed.given_up == (GivenUp(1, 2, GapReason.UNCLEAN),)
+    await cluster.append(key, b"later")
+    assert await cluster.values(key) == [b"both have it", None, b"later"]
+    (kept,) = cluster.layout(leader).shard(key).glob("*.given-up")
+    assert b"given up" in kept.read_bytes(), "a person may want it"
