@@ -121,11 +121,10 @@ def start_both(bench: Bench) -> dict[str, Cluster]:
 
 def _warm_up(bench: Bench, cluster: Cluster) -> None:
     topic = make_topic(bench, cluster, 6, "warm-up")
-    seconds = 15 * bench.scale
     common = {"b": cluster.address, "topic": topic}
-    bench.load.run("raw-produce", size=1024, secs=seconds, warm=0.1, spread=True, acks=-1, **common)
-    bench.load.run("produce", acks="all", rate=15_000, secs=seconds, warm=0.1, **common)
-    bench.load.run("produce", acks="all", batch=65536, linger="20ms", rate=15_000, secs=seconds, warm=0.1, **common)
+    for size, seconds in ((1024, 20.0), (16384, 8.0)):
+        bench.load.run("raw-produce", size=size, secs=seconds * bench.scale, warm=0.1, spread=True, acks=-1, **common)
+    bench.load.run("produce", acks="all", n=int(60_000 * bench.scale), **common)
     delete_topic(bench, cluster, topic)
 
 
