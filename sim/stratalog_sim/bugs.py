@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stratalog.machines import recovery_rule, retention, table_lives, table_nodes, table_segments
+from stratalog.machines import recovery_rule, retention, table_lives, table_nodes, table_remote, table_segments
 from stratalog.machines.chain_events import SegmentFlushed, SegmentHeard
-from stratalog.machines.follower_events import PromiseWritten
+from stratalog.machines.follower_events import CopyProven, PromiseWritten
 from stratalog.machines.followers import Followers
+from stratalog.machines.group_events import GroupPersisted
 from stratalog.machines.in_sync import InSync
 from stratalog.machines.leader_events import IsrCommitted, LeaderEffect, ProposalReadBack
 from stratalog.machines.segment_leader import SegmentLeader
@@ -26,14 +27,20 @@ from stratalog.model.group import CommittedOffset, GroupError
 from stratalog.model.segment import RemoteState
 from stratalog_sim import retaining, shard
 from stratalog_sim.coordinator import Coordinators, GroupShard
+from stratalog_sim.disk import digest_of
+from stratalog_sim.meta import MetaStore
+from stratalog_sim.node import NodeLife
 from stratalog_sim.process import Sleep, Task
 from stratalog_sim.replica import ReplicaShell
+from stratalog_sim.serving import Fetch, Fetched, Serving
 from stratalog_sim.shard import ShardShell
+from stratalog_sim.store import Store
 from stratalog_sim.world import Shape, SimulatedWorld
 
 ONE_NODE = Shape()
 THREE_NODES = Shape(nodes=3, replicas=3)
 QUORUM = Shape(nodes=3, replicas=3, is_quorum=True)
+IN_SYNC = Shape(nodes=3, replicas=3, is_quorum=False)
 Patch = tuple[Any, str, Any]
 """Whose attribute, its name, and what it is while the bug is there."""
 
@@ -297,6 +304,95 @@ def _producers_forgotten_at_the_successor() -> list[Patch]:
     return [(shard, "producers_before", producers_before)]
 
 
+def _anybody_uploads() -> list[Patch]:
+    """Whoever holds a copy may commit what it put."""
+
+    def check_uploader(tx: Any, segment: Any, caller: Any) -> None:
+        return None
+
+    def uploads_segment(self: NodeLife, segment: Any) -> bool:
+        return segment.key in self.disk.files
+
+    return [(table_remote, "_check_uploader", check_uploader), (NodeLife, "uploads_segment", uploads_segment)]
+
+
+def _commit_of_what_was_not_put() -> list[Patch]:
+    """A put that was refused is taken for one whose answer was lost."""
+
+    def put(self: Store, key: str, body: Any) -> None:
+        if self.scheduler.rng.random() < 0.9:
+            self.objects[key] = body
+
+    return [(Store, "put", put)]
+
+
+def _copy_proven_from_memory() -> list[Patch]:
+    """A follower tells the digest of what it wrote, and flushes it when it has the time."""
+
+    def _prove(self: ReplicaShell, end_offset: int) -> None:
+        file = self.node.disk.files.get(self.key)
+        if file is None:
+            prove(self, end_offset)
+            return
+        batches = file.whole(self.key)
+        self.step(CopyProven(sum(batch.size_bytes for batch in batches), digest_of(batches)))
+
+    prove = ReplicaShell._prove
+    return [(ReplicaShell, "_prove", _prove)]
+
+
+def _who_follows_tells_the_end() -> list[Patch]:
+    """A replica that has not got so far tells readers that they are beyond the end."""
+
+    def _read_copy(self: Serving, sender: str, request: Any, fetch: Fetch, start: int) -> None:
+        self._node.reply(sender, request, Fetched((), 0, start, "out of range"))
+
+    return [(Serving, "_read_copy", _read_copy)]
+
+
+def _metadata_acknowledged_before_they_are_kept() -> list[Patch]:
+    """The meta service answers, and forgets some of what it said last when it dies."""
+    load = MetaStore.load
+
+    def load_some(self: MetaStore) -> Any:
+        del self.unfolded[len(self.unfolded) // 2 :]
+        return load(self)
+
+    return [(MetaStore, "load", load_some)]
+
+
+def _committed_offset_shown_before_it_is_durable() -> list[Patch]:
+    """A coordinator remembers a commit before its log has it."""
+    commit = GroupShard._commit
+
+    def _commit(self: GroupShard, sender: str, request: Any, hosted: Any, ask: Any) -> None:
+        commit(self, sender, request, hosted, ask)
+        hosted.offsets[ask.shard] = CommittedOffset(ask.offset, -1, str(ask.number), 0)
+
+    return [(GroupShard, "_commit", _commit)]
+
+
+def _assignment_told_before_it_is_durable() -> list[Patch]:
+    """Members hear what is theirs before the log has it, so a successor gives the same generation out again."""
+
+    def _persist(self: GroupShard, hosted: Any, ticket: int, entry: Any) -> None:
+        self._node.scheduler.after(0, self._node, self.step, hosted, GroupPersisted(ticket))
+        self.submit(entry, lambda _: None)
+
+    return [(GroupShard, "_persist", _persist)]
+
+
+def _batch_between_is_passed_over() -> list[Patch]:
+    """A reader of a copy begins one batch too late now and then."""
+    committed = ShardShell.committed_batches
+
+    def committed_batches(self: ShardShell, key: Any, from_offset: int) -> Any:
+        found = committed(self, key, from_offset)
+        return found[1:] if len(found) > 3 else found
+
+    return [(ShardShell, "committed_batches", committed_batches)]
+
+
 BUGS = {
     bug.name: bug
     for bug in (
@@ -307,13 +403,13 @@ BUGS = {
         Bug("acknowledged before the roll", "counts in a segment that nobody knows", _acknowledged_before_the_roll),
         Bug("end told before it is flushed", "a power cut takes back a known end", _end_told_before_it_is_flushed),
         Bug("tail not doubted", "an offset is given twice in an epoch", _tail_is_not_doubted),
-        Bug("HW past a member", "acknowledged before all in sync have it", _high_watermark_past_a_member, THREE_NODES),
-        Bug("stale ISR accepted", "an older ISR takes the place of a newer", _stale_isr_accepted, THREE_NODES),
+        Bug("HW past a member", "acknowledged before all in sync have it", _high_watermark_past_a_member, IN_SYNC),
+        Bug("stale ISR accepted", "an older ISR takes the place of a newer", _stale_isr_accepted, IN_SYNC),
         Bug(
             "unknown proposal taken as refused",
             "an ISR that the service took is forgotten",
             _unknown_proposal_taken_as_refused,
-            THREE_NODES,
+            IN_SYNC,
         ),
         Bug("quorum of one", "acknowledged before most have it", _quorum_of_one, QUORUM),
         Bug("quorum recovered from one", "one voice names the end", _quorum_recovered_from_one, QUORUM),
@@ -331,6 +427,24 @@ BUGS = {
             _producers_forgotten_at_the_successor,
             THREE_NODES,
         ),
+        Bug("anybody uploads", "two nodes commit the same", _anybody_uploads, THREE_NODES),
+        Bug("commit of what was not put", "metadata name what is not there", _commit_of_what_was_not_put),
+        Bug("copy proven from memory", "a listed copy is not on its disk", _copy_proven_from_memory, THREE_NODES),
+        Bug("who follows tells the end", "readers are sent back", _who_follows_tells_the_end, THREE_NODES),
+        Bug("metadata not kept", "the service forgets what it said", _metadata_acknowledged_before_they_are_kept),
+        Bug(
+            "commit shown before durable",
+            "an offset that goes back",
+            _committed_offset_shown_before_it_is_durable,
+            THREE_NODES,
+        ),
+        Bug(
+            "assignment told before durable",
+            "a generation is given out twice",
+            _assignment_told_before_it_is_durable,
+            THREE_NODES,
+        ),
+        Bug("a batch is passed over", "readers miss records", _batch_between_is_passed_over),
         Bug("shortened member votes", "who lost its tail names the end", _shortened_member_votes, THREE_NODES),
         Bug("fence not persisted", "a promise does not outlive its process", _fence_not_persisted, THREE_NODES),
     )

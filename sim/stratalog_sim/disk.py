@@ -107,8 +107,8 @@ class DiskFile:
         return sum(cell.size_bytes for cell in self.cells)
 
     _read: tuple[list[Batch | Hole], int, Batch | Hole, list[Batch]] | None = None
-    """What was read last: of which cells, how many, the last one of them, and what was found. Whoever changes one in
-    their midst makes new cells."""
+    """What was read last: of which cells, how many, the last one of them, and what was found. Whoever changes what
+    is there, or takes some away, makes new cells."""
 
     def whole(self, key: SegmentKey) -> list[Batch]:
         """The whole batches from its start on. Not to be changed."""
@@ -210,7 +210,7 @@ class Disk:
     def truncate(self, key: SegmentKey, cells: int) -> None:
         self.touch()
         file = self.files[key]
-        del file.cells[cells:]
+        file.cells = file.cells[:cells]
         file.flushed = min(file.flushed, cells)
 
     def remove(self, key: SegmentKey) -> None:

@@ -103,7 +103,9 @@ class Faults:
     def _partition(self, lasting_ms: int) -> None:
         """One way or both, between two places."""
         world, rng = self._world, self._world.rng
-        places = [*(f"node-{node_id}" for node_id in world.node_ids), "meta", "store", *world.client_names]
+        places = [*(f"node-{node_id}" for node_id in world.node_ids), "meta", "store"]
+        if rng.random() < 0.3:
+            places += world.client_names
         one, other = rng.sample(places, 2)
         links = [(one, other)] if rng.random() < 0.5 else [(one, other), (other, one)]
         world.network.cut.update(dict.fromkeys(links))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.upload_duty import uploader_of
 from stratalog.model.commands import (
     Command,
     CommitParts,
@@ -21,6 +22,7 @@ from stratalog.model.commands import (
     ReplaceParts,
 )
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import Life
 from stratalog.model.segment import GapReason, RemoteState, Segment, SegmentState
 from stratalog_sim.broken import Broken
 from stratalog_sim.disk import Batch, Disk, digest_of
@@ -205,8 +207,10 @@ class Judge:
         if isinstance(command, CommitParts | ReplaceParts):
             for outcome in result:
                 if isinstance(outcome, Segment):
+                    self._check_uploader(outcome, command.caller)
                     self._check_parts(outcome, command.lock.epoch if isinstance(command, CommitParts) else -1)
         elif isinstance(command, CompleteRemote):
+            self._check_uploader(result, command.caller)
             self._check_complete(result)
 
     def _adopt(self) -> None:
@@ -280,6 +284,12 @@ class Judge:
             found.append(given[offset])
             offset = found[-1].end_offset
         return found
+
+    def _check_uploader(self, segment: Segment, caller: Life | None) -> None:
+        """Whose duty it is follows from the record and from who is alive."""
+        named = uploader_of(segment, self.table.state.is_alive)
+        if caller is not None and caller.node_id != named:
+            raise Broken("one uploader per commit", f"node {caller.node_id} commits {segment.key}, not node {named}")
 
     def _check_parts(self, segment: Segment, lock_epoch: int) -> None:
         """Each part is there, and holds just these offsets as they were given; only what is decided goes up."""

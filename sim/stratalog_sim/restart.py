@@ -3,56 +3,32 @@ a simulated disk. Files are read at once; what the object store is asked for tak
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from stratalog.machines.chain_events import ServiceBegun, ShardRecovered
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.restart_events import (
-    CheckpointTraced,
-    ConfirmRoll,
-    CutTail,
     FileOpened,
     FileScanned,
     FilesListed,
-    FlushFile,
-    FreeLeftover,
     Heal,
-    MakeAnew,
-    NoteMissing,
-    OpenFile,
     Producers,
     RecoveredLog,
     RecoveredSegment,
-    RestartEvent,
     RestartStep,
-    RevokeCheckpoints,
-    RevokeStale,
-    ScanFile,
-    SealEnded,
     Serve,
-    SetAside,
     ShardMetadata,
     StepFailed,
     StopShard,
-    TakeSealed,
-    TraceCheckpoint,
 )
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shard_healing import (
-    AskStore,
     AttemptBegun,
     AttemptFailed,
-    DropSegment,
-    EndSegment,
     FileRefilled,
-    GiveUp,
-    HealingEvent,
     HealingStep,
-    ListFiles,
     Obstacle,
     OffsetRange,
-    Pause,
-    Refill,
     ShardHealing,
     StopHealing,
     StoreAsked,
@@ -67,6 +43,7 @@ from stratalog.model.segment import Segment
 from stratalog_sim.disk import Batch, Disk, DiskFailed, DiskFile, Hole, header_of
 from stratalog_sim.process import Ask, Sleep, Task
 from stratalog_sim.proofs import producers_before
+from stratalog_sim.restart_steps import RestartSteps, Work
 from stratalog_sim.store import Get
 
 if TYPE_CHECKING:
@@ -75,94 +52,90 @@ if TYPE_CHECKING:
 _RETRY_MS = 200
 
 
-class ShardStart:
+class ShardStart(RestartSteps):
     """From `begin` until the shard serves, or stops for this life."""
 
     def __init__(self, shard: ShardShell, doubted_epoch: int | None) -> None:
         self._shard = shard
         self._restart = ShardRestart(shard.node.node_id, doubted_epoch)
         self._owed: list[int] = []
+        self._missing: Heal | None = None
+        self._is_healing_over = False
 
     @property
     def _disk(self) -> Disk:
         return self._shard.disk
 
     def begin(self) -> None:
-        missing = self._list_files()
-        if missing is not None:
-            self._shard.node.spawn(self._heal(missing))
+        self.list_files()
+        if self._missing is not None:
+            self._shard.node.spawn(self._heal_all())
 
     # A pass -----------------------------------------------------------------------------------------------------------
-    def _list_files(self) -> Heal | None:
-        """Returns what is missing, if the shard does not serve yet."""
+    def list_files(self) -> None:
         shard = self._shard
         view, key = shard.node.view, shard.key
         own = [one for one in view.segments(key) if not shard.node.is_shared(one.key) or one.seal is not None]
         metadata = ShardMetadata(tuple(own), view.log_start(key), shard.is_fsync)
-        # What is shared with others is followed, or was never acknowledged: see `NodeLife.follow`.
+        # What is shared with others is followed, or was never acknowledged: see `Following`.
         files = frozenset(one for one in self._disk.files if one.shard_key == key and not shard.node.is_shared(one))
         claims = {one: said[-1] for one, said in self._disk.checkpoints.items() if one.shard_key == key}
-        event: RestartEvent | None = FilesListed(metadata if shard.key in view.shards else None, files, claims)
-        self._owed = []
-        missing: Heal | None = None
-        while event is not None:
-            steps, event = self._restart.step(event), None
-            self._restart.check_invariants()
-            for step in steps:
-                if isinstance(step, Heal):
-                    missing = step
-                try:
-                    event = self._do(step)
-                except DiskFailed as error:
-                    event = StepFailed(None, str(error))
-                if event is not None:
-                    break
-        if missing is None:
+        self._owed, self._missing = [], None
+        self.do_pass(self._restart, FilesListed(metadata if key in view.shards else None, files, claims))
+        if self._missing is None:
             shard.step(ServiceBegun(tuple(self._owed)))
-        return missing
 
-    def _do(self, step: RestartStep) -> RestartEvent | None:
-        disk = self._disk
-        match step:
-            case TakeSealed() | NoteMissing() | ConfirmRoll():
-                pass
-            case FreeLeftover(key):
-                self._shard.node.judge.freed(self._shard.node.node_id, key)
-                disk.remove(key)
-            case OpenFile(key):
-                return FileOpened(key, disk.files[key].size_bytes, has_header=True)
-            case SetAside(key):
-                disk.touch()
-                del disk.files[key]
-                disk.set_aside += 1
-            case MakeAnew(key):
-                disk.make(key)
-            case ScanFile(key, from_position, producers):
-                return self._scan(key, from_position, producers)
-            case TraceCheckpoint(key):
-                return CheckpointTraced(key, is_led_to=self._is_led_to(key))
-            case CutTail(key, position):
-                disk.truncate(key, _cell_at(disk.files[key], position))
-            case FlushFile(key):
-                if not disk.flush(key):
-                    return StepFailed(key, "the disk lost a page")
-            case RevokeCheckpoints(keys) | RevokeStale(keys):
-                disk.revoke(keys)
+    def ended(self, how: Serve | Heal | StopShard) -> None:
+        tell = self._shard.node.tell
+        match how:
             case Serve(log):
                 self._take(log, None)
             case Heal(segment, local_end, known_end, log):
-                self._shard.node.tell(f"misses [{local_end}, {known_end}) of epoch {segment.epoch}")
+                tell(f"misses [{local_end}, {known_end}) of epoch {segment.epoch}")
+                self._missing = how
                 self._take(log, Stop("it heals", StopCause.HEALING))
             case StopShard(why, log):
-                self._shard.node.tell(f"cannot open shard {self._shard.key.shard}: {why}")
+                tell(f"cannot open shard {self._shard.key.shard}: {why}")
                 self._take(log, Stop(why, StopCause.UNREADABLE))
-            case SealEnded(key):
-                self._owed.append(key.epoch)
-            case _:
-                assert_never(step)
+
+    def begins(self, step: RestartStep) -> None:
+        pass
+
+    def begins_healing(self, step: HealingStep) -> None:
+        pass
+
+    def owes_seal(self, key: SegmentKey) -> None:
+        self._owed.append(key.epoch)
+
+    def free(self, key: SegmentKey) -> None:
+        self._shard.node.judge.freed(self._shard.node.node_id, key)
+        self._disk.remove(key)
+
+    def open_file(self, key: SegmentKey) -> FileOpened:
+        return FileOpened(key, self._disk.files[key].size_bytes, has_header=True)
+
+    def set_aside(self, key: SegmentKey) -> None:
+        self._disk.touch()
+        del self._disk.files[key]
+        self._disk.set_aside += 1
+
+    def make_anew(self, key: SegmentKey) -> StepFailed | None:
+        try:
+            self._disk.make(key)
+        except DiskFailed as error:
+            return StepFailed(None, str(error))
         return None
 
-    def _scan(self, key: SegmentKey, from_position: int, producers: Producers) -> FileScanned:
+    def cut(self, key: SegmentKey, position: int) -> None:
+        self._disk.truncate(key, _cell_at(self._disk.files[key], position))
+
+    def flush(self, key: SegmentKey) -> StepFailed | None:
+        return None if self._disk.flush(key) else StepFailed(key, "the disk lost a page")
+
+    def revoke(self, keys: tuple[SegmentKey, ...]) -> None:
+        self._disk.revoke(keys)
+
+    def scan(self, key: SegmentKey, from_position: int, producers: Producers) -> FileScanned:
         cells = self._disk.files[key].cells
         listed = self._shard.node.view.segment(key)
         before = producers_before(self._shard.node, listed) if listed is not None and not from_position else None
@@ -178,7 +151,7 @@ class ShardStart:
             offset, position = cell.end_offset, position + cell.size_bytes
         return FileScanned(key, position, offset, table.snapshot())
 
-    def _is_led_to(self, key: SegmentKey) -> bool:
+    def is_led_to(self, key: SegmentKey) -> bool:
         claim, offset, position = self._disk.checkpoints[key][-1], key.base_offset, 0
         for cell in self._disk.files[key].cells:
             if position >= claim.position:
@@ -227,64 +200,54 @@ class ShardStart:
         )
 
     # Healing ----------------------------------------------------------------------------------------------------------
-    def _heal(self, missing: Heal) -> Task:
-        healing = ShardHealing(missing)
-        key = missing.segment.key
-        while True:
-            view = self._shard.node.view
-            event: HealingEvent | None = AttemptBegun(
-                view.segment(key), view.log_start(self._shard.key), key in self._disk.files, may_give_up=False
-            )
-            while event is not None:
-                steps, event = healing.step(event), None
-                for step in steps:
-                    if isinstance(step, ListFiles):
-                        again = self._list_files()
-                        if again is not None:
-                            yield Sleep(_RETRY_MS)
-                            self._shard.node.spawn(self._heal(again))
-                        return
-                    if isinstance(step, StopHealing):
-                        self._shard.node.tell(f"cannot heal epoch {key.epoch}: {step.why} {step.lost}")
-                        return
-                    if isinstance(step, TryAgain | Pause):
-                        yield Sleep(_RETRY_MS)
-                        continue
-                    event = yield from self._do_healing(step)
-                    if event is not None:
-                        break
+    def _heal_all(self) -> Task:
+        """Attempts, until the shard serves or cannot: each pass may find that something else is missing."""
+        while self._missing is not None and not self._is_healing_over:
+            missing, healing = self._missing, ShardHealing(self._missing)
+            key = missing.segment.key
+            while self._missing is missing and not self._is_healing_over:
+                view = self._shard.node.view
+                begun = AttemptBegun(
+                    view.segment(key), view.log_start(self._shard.key), key in self._disk.files, may_give_up=False
+                )
+                yield from self.do_attempt(healing, begun)
+                if self._missing is not None:
+                    yield Sleep(_RETRY_MS)
 
-    def _do_healing(self, step: HealingStep):  # type: ignore[no-untyped-def]  # a task with a result
-        match step:
-            case MakeAnew(key):
-                self._disk.make(key)
-            case Refill(segment, end_offset):
-                return (yield from self._refill(segment, end_offset))
-            case AskStore(segment, ranges):
-                try:
-                    missed = yield from self._missed(segment, ranges)
-                except StratalogError as error:
-                    return AttemptFailed(str(error), is_final=False)
-                return StoreAsked(tuple(missed), self._shard.node.view.segment(segment.key), may_give_up=False)
-            case RevokeCheckpoints(keys):
-                self._disk.revoke(keys)
-            case EndSegment(key, end_offset):
-                try:
-                    yield self._shard.node.ask_meta(commands.RollSegment(key, end_offset))
-                except StratalogError as error:
-                    return AttemptFailed(str(error), is_final=False)
-            case DropSegment(key, log_start):
-                try:
-                    yield self._shard.node.ask_meta(commands.AdvanceLogStart(key.shard_key, log_start))
-                except StratalogError as error:
-                    return AttemptFailed(str(error), is_final=False)
-            case GiveUp() | Pause() | ListFiles() | TryAgain() | StopHealing():
-                raise AssertionError(f"{step} is not asked for here")
-            case _:
-                assert_never(step)
+    def pause(self) -> Work:
+        yield Sleep(_RETRY_MS)
         return None
 
-    def _refill(self, segment: Segment, end_offset: int):  # type: ignore[no-untyped-def]
+    def healing_ended(self, how: TryAgain | StopHealing) -> None:
+        if isinstance(how, StopHealing):
+            self._is_healing_over = True
+            self._shard.node.tell(f"cannot heal: {how.why} {how.lost}")
+
+    def give_up(self, key: SegmentKey, holes: tuple[OffsetRange, ...], end_offset: int) -> None:
+        raise AssertionError(f"nothing is given up here, not {holes} of {key} either")
+
+    def ask_store(self, segment: Segment, ranges: tuple[OffsetRange, ...]) -> Work:
+        try:
+            missed = yield from self._missed(segment, ranges)
+        except StratalogError as error:
+            return AttemptFailed(str(error), is_final=False)
+        return StoreAsked(tuple(missed), self._shard.node.view.segment(segment.key), may_give_up=False)
+
+    def end_segment(self, key: SegmentKey, end_offset: int) -> Work:
+        try:
+            yield self._shard.node.ask_meta(commands.RollSegment(key, end_offset))
+        except StratalogError as error:
+            return AttemptFailed(str(error), is_final=False)
+        return None
+
+    def drop_segment(self, key: SegmentKey, log_start: int) -> Work:
+        try:
+            yield self._shard.node.ask_meta(commands.AdvanceLogStart(key.shard_key, log_start))
+        except StratalogError as error:
+            return AttemptFailed(str(error), is_final=False)
+        return None
+
+    def refill(self, segment: Segment, end_offset: int) -> Work:
         """What the file lacks, from the parts of the object store, in place."""
         key = segment.key
         while True:

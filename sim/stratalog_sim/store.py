@@ -69,6 +69,9 @@ class Store(Process):
     def __post_init__(self) -> None:
         self.objects: dict[str, Stored] = {}
 
+    def put(self, key: str, body: Stored) -> None:
+        self.objects[key] = body
+
     def asked(self, sender: str, request: Request) -> None:
         if self.refuses and self.scheduler.rng.random() < self.refuses:
             self.reply(sender, request, Unavailable("slow down"))
@@ -78,7 +81,7 @@ class Store(Process):
                 if key in self.objects:
                     self.reply(sender, request, AlreadyExists(f"{key} is there already"))
                     return
-                self.objects[key] = body
+                self.put(key, body)
                 self.tell(f"store has {key}")
                 self.reply(sender, request, None)
             case Get(key):

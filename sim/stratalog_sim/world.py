@@ -206,7 +206,10 @@ class SimulatedWorld:
 
     def _meta_again(self) -> None:
         before = self.meta.table
-        self.meta = self._new_meta()
+        try:
+            self.meta = self._new_meta()
+        except StratalogError as error:
+            raise Broken("metadata survive a restart", str(error)) from error
         self.meta.clock_offset_ms = self.clock_offsets[0]
         was, loaded = _content(before), _content(self.meta.table)
         if was != loaded:

@@ -27,7 +27,6 @@ from stratalog.machines.restart_events import (
 )
 from stratalog.machines.shard_healing import (
     GiveUp,
-    HealingEvent,
     HealingStep,
     StopHealing,
     TryAgain,
@@ -35,6 +34,7 @@ from stratalog.machines.shard_healing import (
 from stratalog.machines.shard_life import StopCause
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog_sim.restart_steps import Work
 from support.restart_words import BATCH_BYTES
 from support.simulated_disk import (
     NODE,
@@ -82,7 +82,7 @@ class WatchedWorld(World):
             if segment.state in (SegmentState.ACTIVE, SegmentState.SEALING)
         }
 
-    def _do(self, step: RestartStep) -> RestartEvent | None:
+    def do_step(self, step: RestartStep) -> RestartEvent | None:
         listed = {segment.key: segment for segment in self.segments}
         unsealed = self.unsealed()
         match step:
@@ -111,7 +111,7 @@ class WatchedWorld(World):
                 assert step.log.active is None
             case _:
                 pass
-        return super()._do(step)
+        return super().do_step(step)
 
     def _check_served(self, step: Serve, unsealed: dict[SegmentKey, Segment]) -> None:
         log = step.log
@@ -129,7 +129,7 @@ class WatchedWorld(World):
             assert not one.is_confirmed or one.end_offset <= log.high_watermark
             assert one.is_confirmed or one.key.base_offset >= log.high_watermark, "shown before it is confirmed"
 
-    def _do_healing(self, step: HealingStep) -> HealingEvent | None:
+    def heal_step(self, step: HealingStep) -> Work:
         match step:
             case MakeAnew(key):
                 assert key not in self.files
@@ -146,7 +146,7 @@ class WatchedWorld(World):
                         assert is_asked_for or offset >= segment.remote.commit_offset
             case _:
                 pass
-        return super()._do_healing(step)
+        return (yield from super().heal_step(step))
 
     def live(self, doubted_epoch: int | None) -> None:
         """A start, and healing until it ends."""

@@ -14,53 +14,30 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import assert_never
 
 from stratalog.machines.restart_events import (
     CheckpointClaim,
-    CheckpointTraced,
-    ConfirmRoll,
-    CutTail,
     FileDamaged,
     FileOpened,
     FileScanned,
     FilesListed,
-    FlushFile,
-    FreeLeftover,
     Heal,
-    MakeAnew,
-    NoteMissing,
-    OpenFile,
     Producers,
     RestartEvent,
     RestartStep,
-    RevokeCheckpoints,
-    RevokeStale,
-    ScanFile,
-    SealEnded,
     Serve,
-    SetAside,
     ShardMetadata,
     StepFailed,
     StopShard,
-    TakeSealed,
-    TraceCheckpoint,
 )
 from stratalog.machines.shard_healing import (
-    AskStore,
     AttemptBegun,
     AttemptFailed,
-    DropSegment,
-    EndSegment,
     FileRefilled,
-    GiveUp,
     HealingEvent,
     HealingStep,
-    ListFiles,
     Obstacle,
     OffsetRange,
-    Pause,
-    Refill,
     ShardHealing,
     StopHealing,
     StoreAsked,
@@ -70,6 +47,7 @@ from stratalog.machines.shard_restart import ShardRestart
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import RemoteCopy, RemoteState, SealRecord, Segment, SegmentState
+from stratalog_sim.restart_steps import RestartSteps, Work
 from support.restart_words import BATCH_BYTES, healing_in_words, in_words
 
 NODE = 1
@@ -133,7 +111,7 @@ class DrawnFile:
 
 
 @dataclass(repr=False)
-class World:
+class World(RestartSteps):
     """What survives a life, and what happens in one. `said` takes what each step did, in words."""
 
     segments: list[Segment] = field(default_factory=list)
@@ -187,7 +165,7 @@ class World:
     def start(self, doubted_epoch: int | None = -1) -> None:
         self.restart = ShardRestart(NODE, doubted_epoch)
         self.healing = self.missing = None
-        self._list_files()
+        self.list_files()
 
     def attempt(self) -> None:
         """One of healing, and all that follows from it."""
@@ -196,44 +174,31 @@ class World:
             self.healing = ShardHealing(self.missing)
         key = self.missing.segment.key
         segment = next((segment for segment in self.segments if segment.key == key), None)
-        self._heal(AttemptBegun(segment, self.log_start, key in self.files, self.may_give_up))
+        self.outcome = None
+        for _ in self.do_attempt(
+            self.healing, AttemptBegun(segment, self.log_start, key in self.files, self.may_give_up)
+        ):
+            raise AssertionError("nothing is waited for here")
 
-    def _list_files(self) -> None:
+    def list_files(self) -> None:
         metadata = ShardMetadata(tuple(self.segments), self.log_start, self.is_fsync)
         listed = FilesListed(None if self.is_topic_deleted else metadata, frozenset(self.files), dict(self.checkpoints))
-        event: RestartEvent | None = listed
         self.outcome = None
-        while event is not None:
-            steps = self.restart.step(event)
-            self.restart.check_invariants()
-            event = self._perform(steps)
+        self.do_pass(self.restart, listed)
 
-    def _perform(self, steps: list[RestartStep]) -> RestartEvent | None:
-        for number, step in enumerate(steps, 1):
-            self._count()
-            self.said.append(in_words(step))
-            answer = self._do(step)
-            if isinstance(answer, StepFailed):
-                return answer
-            if answer is not None:
-                assert number == len(steps), f"{steps[number]} comes behind {step}, which is answered"
-                return answer
-        return None
+    def begins(self, step: RestartStep) -> None:
+        self._count()
+        self.said.append(in_words(step))
 
-    def _heal(self, event: HealingEvent) -> None:
-        healing = self.healing
-        assert healing is not None
-        following: HealingEvent | None = event
-        self.outcome = None
-        while following is not None:
-            steps, following = healing.step(following), None
-            for number, step in enumerate(steps, 1):
-                self._count()
-                self._say(healing_in_words(step))
-                following = self._do_healing(step)
-                if following is not None:
-                    assert number == len(steps) or isinstance(following, AttemptFailed)
-                    break
+    def begins_healing(self, step: HealingStep) -> None:
+        self._count()
+        self._say(healing_in_words(step))
+
+    def _count(self) -> None:
+        self.steps_done += 1
+        if self.steps_left == 0:
+            raise PowerCut
+        self.steps_left -= 1
 
     def _say(self, words: str) -> None:
         """What is done again after a pause is one line."""
@@ -243,52 +208,43 @@ class World:
         elif words != "pause":
             self.said.append(words)
 
-    def _count(self) -> None:
-        self.steps_done += 1
-        if self.steps_left == 0:
-            raise PowerCut
-        self.steps_left -= 1
-
     # Steps of a pass --------------------------------------------------------------------------------------------------
-    def _do(self, step: RestartStep) -> RestartEvent | None:
-        match step:
-            case TakeSealed() | NoteMissing() | SealEnded() | ConfirmRoll():
-                pass
-            case FlushFile(key):
-                if key in self.failing:
-                    return StepFailed(key, "input/output error")
-            case FreeLeftover(key):
-                del self.files[key]
-            case OpenFile(key):
-                return self._open(key)
-            case SetAside(key):
-                self.kept.setdefault(key, []).append(self.files.pop(key).cells)
-            case MakeAnew(key):
-                self.files[key] = DrawnFile("")
-            case ScanFile(key, from_position, producers):
-                return self._scan(key, from_position, producers)
-            case TraceCheckpoint(key):
-                file, claim = self.files[key], self.checkpoints[key]
-                cells = claim.position // BATCH_BYTES
-                is_led_to = cells == claim.end_offset - key.base_offset and not set(file.cells[:cells]) & set("0/")
-                return CheckpointTraced(key, is_led_to)
-            case CutTail(key, position):
-                if key in self.failing:
-                    return StepFailed(key, "input/output error")
-                self.files[key].cells = self.files[key].cells[: position // BATCH_BYTES]
-            case RevokeCheckpoints(keys) | RevokeStale(keys):
-                for key in keys:
-                    self.checkpoints.pop(key, None)
-            case Serve() | StopShard():
-                self.outcome = step
-            case Heal():
-                self.outcome = self.missing = step
-                self.healing = None
-            case _:
-                assert_never(step)
+    def owes_seal(self, key: SegmentKey) -> None:
+        pass
+
+    def flush(self, key: SegmentKey) -> StepFailed | None:
+        return StepFailed(key, "input/output error") if key in self.failing else None
+
+    def free(self, key: SegmentKey) -> None:
+        del self.files[key]
+
+    def set_aside(self, key: SegmentKey) -> None:
+        self.kept.setdefault(key, []).append(self.files.pop(key).cells)
+
+    def make_anew(self, key: SegmentKey) -> None:
+        self.files[key] = DrawnFile("")
+
+    def is_led_to(self, key: SegmentKey) -> bool:
+        file, claim = self.files[key], self.checkpoints[key]
+        cells = claim.position // BATCH_BYTES
+        return cells == claim.end_offset - key.base_offset and not set(file.cells[:cells]) & set("0/")
+
+    def cut(self, key: SegmentKey, position: int) -> StepFailed | None:
+        if key in self.failing:
+            return StepFailed(key, "input/output error")
+        self.files[key].cells = self.files[key].cells[: position // BATCH_BYTES]
         return None
 
-    def _open(self, key: SegmentKey) -> RestartEvent:
+    def revoke(self, keys: tuple[SegmentKey, ...]) -> None:
+        for key in keys:
+            self.checkpoints.pop(key, None)
+
+    def ended(self, how: Serve | Heal | StopShard) -> None:
+        self.outcome = how
+        if isinstance(how, Heal):
+            self.missing, self.healing = how, None
+
+    def open_file(self, key: SegmentKey) -> RestartEvent:
         file = self.files[key]
         if file.is_unreadable:
             return StepFailed(key, "permission denied")
@@ -296,7 +252,7 @@ class World:
             return FileDamaged(key, "wrong identity")
         return FileOpened(key, file.size_bytes, has_header=not file.is_headless)
 
-    def _scan(self, key: SegmentKey, from_position: int, producers: Producers) -> FileScanned:
+    def scan(self, key: SegmentKey, from_position: int, producers: Producers) -> FileScanned:
         file, claim = self.files[key], self.checkpoints.get(key)
         first = from_position // BATCH_BYTES
         # A checkpoint at a wrong place: its offset does not follow there, so no batch does.
@@ -310,37 +266,31 @@ class World:
         return FileScanned(key, last * BATCH_BYTES, end_offset, at_end)
 
     # Steps of healing -------------------------------------------------------------------------------------------------
-    def _do_healing(self, step: HealingStep) -> HealingEvent | None:
-        match step:
-            case MakeAnew(key):
-                self.files[key] = DrawnFile("")
-            case Refill(segment, end_offset):
-                return self._refill(segment, end_offset)
-            case AskStore(segment, ranges):
-                if self.is_store_away and self.has_store and ranges:
-                    return AttemptFailed("connection refused", is_final=False)
-                now = next((one for one in self.segments if one.key == segment.key), None)
-                return StoreAsked(tuple(self._missed(ranges)), now, self.may_give_up)
-            case Pause():
-                pass
-            case GiveUp(segment, holes, end_offset):
-                self._give_up(segment.key, holes, end_offset)
-            case RevokeCheckpoints(keys):
-                for key in keys:
-                    self.checkpoints.pop(key, None)
-            case EndSegment(key, end_offset):
-                self._end_segment(key, end_offset)
-            case DropSegment(_, log_start):
-                self.segments = [
-                    segment for segment in self.segments if segment.end_offset is None or segment.end_offset > log_start
-                ]
-            case ListFiles():
-                self._list_files()
-            case TryAgain() | StopHealing():
-                self.outcome = step
-            case _:
-                assert_never(step)
-        return None
+    def refill(self, segment: Segment, end_offset: int) -> Work:
+        return at_once(self._refill(segment, end_offset))
+
+    def ask_store(self, segment: Segment, ranges: tuple[OffsetRange, ...]) -> Work:
+        if self.is_store_away and self.has_store and ranges:
+            return at_once(AttemptFailed("connection refused", is_final=False))
+        now = next((one for one in self.segments if one.key == segment.key), None)
+        return at_once(StoreAsked(tuple(self._missed(ranges)), now, self.may_give_up))
+
+    def pause(self) -> Work:
+        return at_once(None)
+
+    def end_segment(self, key: SegmentKey, end_offset: int) -> Work:
+        old = self.segments[-1]
+        assert old.key == key
+        self.segments[-1] = replace(old, state=SegmentState.SEALING, end_offset=end_offset)
+        self.segments.append(segment_of(key_of(key.epoch + 1, end_offset), SegmentState.ACTIVE))
+        return at_once(None)
+
+    def drop_segment(self, key: SegmentKey, log_start: int) -> Work:
+        self.segments = [one for one in self.segments if one.end_offset is None or one.end_offset > log_start]
+        return at_once(None)
+
+    def healing_ended(self, how: TryAgain | StopHealing) -> None:
+        self.outcome = how
 
     def _refill(self, segment: Segment, end_offset: int) -> HealingEvent:
         key = segment.key
@@ -367,15 +317,15 @@ class World:
                 if offset in self.store_lacks or not self.has_store:
                     yield (offset, offset + 1)
 
-    def _give_up(self, key: SegmentKey, holes: tuple[OffsetRange, ...], end_offset: int) -> None:
+    def give_up(self, key: SegmentKey, holes: tuple[OffsetRange, ...], end_offset: int) -> None:
         file, first = self.files[key], holes[0][0] - key.base_offset
         self.kept.setdefault(key, []).append(file.cells[first:])
         given_up = {offset for begin, end in holes for offset in range(begin, end)}
         cells = ("~" if offset in given_up else "." for offset in range(holes[0][0], end_offset))
         file.cells = file.cells[:first] + "".join(cells)
 
-    def _end_segment(self, key: SegmentKey, end_offset: int) -> None:
-        old = self.segments[-1]
-        assert old.key == key
-        self.segments[-1] = replace(old, state=SegmentState.SEALING, end_offset=end_offset)
-        self.segments.append(segment_of(key_of(key.epoch + 1, end_offset), SegmentState.ACTIVE))
+
+def at_once(answer: HealingEvent | None) -> Work:
+    """Nothing is waited for here."""
+    return answer
+    yield
