@@ -371,6 +371,12 @@ class Judge:
                     raise Broken("what was flushed survives a power cut", f"{batch} of epoch {batch.epoch}")
                 self._excuse(truth, batch)
 
+    def leads(self, node: str, shard: ShardKey) -> bool:
+        """Whether the meta service says so now. One that was replaced, and does not know, may take what was sent to its
+        successor for missing."""
+        entry = self.table.state.shards.get(shard)
+        return entry is not None and node == f"node-{entry.last.leader}"
+
     def lost_up_to(self, shard: ShardKey, offset: int) -> int:
         """Where the sealed segment with this offset ends, when it went with its last disk; else the offset. Nobody is
         owed that, and nothing tells readers to go on behind it: who asks for it is refused."""

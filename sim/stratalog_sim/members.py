@@ -140,6 +140,20 @@ class GroupMember(GroupClient):
         return error
 
 
+class GroupWatcher(GroupClient):
+    """Asks any node what is committed, all the time: whoever answers has to know."""
+
+    def begin(self) -> None:
+        self.spawn(self._go())
+
+    def _go(self) -> Task:
+        rng = self.scheduler.rng
+        while not self.is_over:
+            yield Sleep(100 + rng.randrange(200))
+            self._leader = rng.randrange(len(self._nodes))
+            yield from self._committed(rng.choice(self.shards))
+
+
 class GroupReader(GroupClient):
     """When all is well again: asks for what is committed of every shard, until it is told."""
 

@@ -67,9 +67,31 @@ class ShardStart(RestartSteps):
         return self._shard.disk
 
     def begin(self) -> None:
+        if self._lies_behind_what_others_seal():
+            stop = Stop("what other nodes seal lies before it", StopCause.HEALING)
+            self._shard.step(ShardRecovered((), None, 0, -1, stop))
+            self._shard.node.spawn(self._begin_later())
+            return
         self.list_files()
         if self._missing is not None:
             self._shard.node.spawn(self._heal_all())
+
+    def _lies_behind_what_others_seal(self) -> bool:
+        """Who wrote there nobody knows before it is sealed, and what is behind it goes on from that."""
+        node = self._shard.node
+        is_open = False
+        for segment in node.view.segments(self._shard.key):
+            is_own = not node.is_shared(segment.key) and segment.key in node.disk.files
+            if is_open and is_own and segment.seal is None:
+                return True
+            is_open = is_open or (segment.seal is None and node.is_shared(segment.key))
+        return False
+
+    def _begin_later(self) -> Task:
+        while self._lies_behind_what_others_seal():
+            yield Sleep(_RETRY_MS)
+        if self._shard.node.shards.get(self._shard.key) is self._shard:
+            self.begin()
 
     # A pass -----------------------------------------------------------------------------------------------------------
     def list_files(self) -> None:

@@ -11,6 +11,7 @@ from stratalog.model.metadata import ChangeSet, Lock, Registration, Snapshot
 from stratalog.model.segment import RemotePart, Segment
 from stratalog_sim.meta import Perform
 from stratalog_sim.process import Answer, Request
+from stratalog_sim.store import StoredManifest, StoredPart
 
 
 def in_words(what: Any) -> str:
@@ -51,6 +52,10 @@ def in_words(what: Any) -> str:
             return f"lock {what.name} of {what.holder}, epoch {what.epoch}"
         case RemotePart():
             return f"[{what.base_offset}, {what.end_offset}) in {what.object_key}"
+        case StoredPart():
+            return f"part of {in_words(what.key)} from {what.batches[0].base_offset} to {what.batches[-1].end_offset}"
+        case StoredManifest():
+            return f"manifest of {in_words(what.key)}: {', '.join(what.parts)}"
         case Registration():
             return f"life {what.node_epoch}"
         case Snapshot():

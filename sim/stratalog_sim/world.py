@@ -23,7 +23,7 @@ from stratalog_sim.clients import Consumer, Producer
 from stratalog_sim.disk import Died, Disk
 from stratalog_sim.faults import Faults
 from stratalog_sim.judge import Judge, ShardTruth
-from stratalog_sim.members import GroupClient, GroupMember, GroupReader
+from stratalog_sim.members import GroupClient, GroupMember, GroupReader, GroupWatcher
 from stratalog_sim.meta import Meta, MetaStore, Perform
 from stratalog_sim.network import Network
 from stratalog_sim.node import NodeLife
@@ -289,6 +289,8 @@ class SimulatedWorld:
             self.consumers.append(Consumer(key, name=f"c{number}", **place))
         for name in ("ga", "gb") if self.has_groups else ():
             self.group_clients.append(GroupMember(shards=tuple(keys), name=name, **place))
+        if self.has_groups:
+            self.group_clients.append(GroupWatcher(shards=tuple(keys), name="gw", **place))
         for client in [*self.producers, *self.consumers, *self.group_clients]:
             self.client_names.append(client.name)
             self.network.join(client.name, client)

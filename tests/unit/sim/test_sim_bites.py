@@ -10,7 +10,7 @@ from stratalog_sim.bugs import BUGS, find, planted
 # Those that few seeds find; the others take longer than a test should.
 QUICK = {
     "seal without digest": "seal records are true",
-    "upload above HW": "readers see what is decided",
+    "upload above HW": "decided",
     "delete before commit": "the last copy is never deleted",
     "unknown taken as refused": "had been refused",
     "acknowledged before the roll": "nothing counts before its roll is confirmed",
@@ -21,6 +21,11 @@ QUICK = {
     "commit told before durable": "a commit is told once it is durable",
     "coordinates before it has read": "no committed offset is lost",
     "producers forgotten at the successor": "the log is what clients were told",
+    "anybody uploads": "one uploader per commit",
+    "commit of what was not put": "nothing referenced is missing",
+    "copy proven from memory": "who is listed has it on its disk",
+    "metadata not kept": "metadata survive a restart",
+    "who follows tells the end": "a consumer never goes back",
     "fence not persisted": "a promise is on the disk before it is told",
 }
 
