@@ -240,6 +240,7 @@ async def control_bench(**settings: Any) -> AsyncIterator[ControlBench]:
     try:
         yield bench
     finally:
+        await bench.services.control.producer_ids.close()
         task.cancel()
         with suppress(asyncio.CancelledError, Unavailable):
             await task

@@ -49,6 +49,13 @@ class ControlDesk:
         self._next = asyncio.Lock()
         """Held by the one that waits for room: the others wait behind it, and are not woken in vain."""
 
+    def begin(self) -> None:
+        """Have at hand what requests will need."""
+        self.services.control.producer_ids.fill(self.services.meta)
+
+    async def end(self) -> None:
+        await self.services.control.producer_ids.close()
+
     async def begin_large(self, is_answered_here: bool) -> None:
         """Takes a place of `large`, to be released by the caller; for an answer from memory once there is room for it,
         in the order in which they came."""

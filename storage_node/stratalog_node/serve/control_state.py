@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.commands import AllocateProducerIds
 from stratalog_node.serve.advertised import AdvertisedApi
 from stratalog_node.serve.departed import Departed
 from stratalog_node.serve.metadata_pieces import MetadataPieces
+from stratalog_node.serve.producer_ids import ProducerIds
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.catalog_lag import CatalogLag
-
-PRODUCER_ID_BLOCK = 1_000
-
-
-class ProducerIds:
-    """Producer ids never given before, taken from the meta service in blocks; a block's rest is lost at a restart."""
-
-    def __init__(self) -> None:
-        self._block = iter(range(0))
-        self._lock = asyncio.Lock()
-
-    async def next(self, meta: MetaClient) -> int:
-        """Raises: Unavailable, OutcomeUnknown (the block is lost then, which harms nobody)."""
-        async with self._lock:
-            producer_id = next(self._block, None)
-            if producer_id is None:
-                block = await meta.perform(AllocateProducerIds(PRODUCER_ID_BLOCK))
-                self._block = iter(range(block.first, block.end))
-                producer_id = next(self._block)
-            return producer_id
 
 
 @dataclass(slots=True)

@@ -102,6 +102,7 @@ class KafkaServer:
         self.loop.add_reader(sock.fileno(), self._accept, sock, *advertised)
         if self._reaper is None:
             self._reap()
+            self._control.begin()
 
     def _accept(self, listener: socket.socket, host: str, port: int) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
@@ -198,6 +199,7 @@ class KafkaServer:
         self.turn.run()
         for connection in list(self._connections):
             connection.close("the node is stopping")
+        await self._control.end()
         await asyncio.sleep(0)
 
     # Dispatch -------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.groups.placement import OFFSETS_TOPIC, coordinator_of
 from stratalog_node.groups.requests import TopicShard
 from stratalog_node.node import StorageNode
-from stratalog_node.serve.control_state import ProducerIds
+from stratalog_node.serve.producer_ids import ProducerIds
 from support.group_node import committing, joining, syncing
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
@@ -182,6 +182,7 @@ async def test_producer_ids_are_given_once_over_nodes_and_their_lives(cluster: N
         for node in cluster.nodes.values():
             ids = ProducerIds()  # as each life of a node has its own
             given += [await ids.next(node.meta) for _ in range(3)]
+            await ids.close()
         if life == 1:
             cluster.meta.lose_answer(AllocateProducerIds)  # it costs a block, which nobody gets
             with pytest.raises(OutcomeUnknown):

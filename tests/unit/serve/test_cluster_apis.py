@@ -14,7 +14,7 @@ from stratalog.model.metadata import NodeInfo
 from stratalog_node.groups.placement import shard_of
 from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.api.p18_api_versions import fallback_response
-from stratalog_node.serve.control_state import PRODUCER_ID_BLOCK
+from stratalog_node.serve.producer_ids import PRODUCER_ID_BLOCK
 from stratalog_node.serve.registry import Api, Registry
 from support.control_bench import ControlBench, control_bench
 from support.kafka_oracle import SERVED, decode_response
@@ -171,6 +171,28 @@ async def test_producer_ids_are_taken_in_blocks_and_survive_many_askers() -> Non
         taken = await asyncio.gather(*(ids.next(bench.meta) for _ in range(2 * PRODUCER_ID_BLOCK + 1)))
         assert len(set(taken)) == 2 * PRODUCER_ID_BLOCK + 1
         assert min(taken) > 0
+
+
+async def test_producers_begin_while_the_meta_service_is_away() -> None:
+    async with control_bench() as bench:
+        ids = bench.services.control.producer_ids
+        ids.fill(bench.meta)
+        filling = ids._filling
+        assert filling is not None
+        await filling
+        perform = bench.meta.perform
+
+        async def away(_: object) -> NoReturn:
+            raise Unavailable("the meta service is away")
+
+        bench.meta.perform = away  # type: ignore[method-assign, assignment]
+        given = [await ids.next(bench.meta) for _ in range(PRODUCER_ID_BLOCK)]
+        with pytest.raises(Unavailable):
+            await ids.next(bench.meta)
+        bench.meta.perform = perform  # type: ignore[method-assign]
+        given += [await ids.next(bench.meta) for _ in range(PRODUCER_ID_BLOCK + 1)]
+        assert len(set(given)) == len(given)
+        await ids.close()
 
 
 async def test_no_producer_id_to_be_had_is_a_retriable_error() -> None:
