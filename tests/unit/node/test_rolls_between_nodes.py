@@ -181,15 +181,16 @@ async def test_many_rolls_under_parallel_writes_lose_and_repeat_nothing(cluster:
     key = await cluster.shard(2)
     given: dict[int, bytes] = {}
 
-    async def write(writer: int) -> None:
-        for number in range(25):
-            value = b"%d of %d" % (number, writer)
+    async def write(row: int, writer: int) -> None:
+        for number in range(3):
+            value = b"%d of %d in %d" % (number, writer, row)
             given[await cluster.append(key, value)] = value
 
-    writers = [asyncio.create_task(write(writer)) for writer in range(4)]
-    while not all(writer.done() for writer in writers):
-        (await cluster.leads_again(key)).ask_roll(0)
-        await asyncio.sleep(0.02)
-    await asyncio.gather(*writers)
-    assert len(cluster.segments(key)) > 5
-    assert await cluster.values(key) == [given[offset] for offset in range(100)]
+    async def roll(count: int) -> None:
+        while len(cluster.segments(key)) <= count:
+            (await cluster.leads_again(key)).ask_roll(0)
+            await asyncio.sleep(0.005)
+
+    for row in range(8):
+        await asyncio.gather(roll(row + 1), *(write(row, writer) for writer in range(4)))
+    assert await cluster.values(key) == [given[offset] for offset in range(96)]
