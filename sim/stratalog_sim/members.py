@@ -82,12 +82,14 @@ class GroupMember(GroupClient):
         for number, shard in enumerate(self.shards if names else ()):
             given[names[number % len(names)]].append(shard.shard)
         plan = tuple((name, bytes(shards)) for name, shards in given.items())
+        losses = self.judge.groups.losses
         told = yield from self._ask(Sync(GROUP, self._member_id, self._generation, plan), _JOIN_MS)
         if not isinstance(told, SyncAnswer) or told.error is not GroupError.NONE:
             self._heard(told.error if isinstance(told, SyncAnswer) else told)
             return None
         shards = tuple(told.assignment)
-        self.judge.groups.assigned(GROUP, self._generation, self._member_id, shards)
+        if losses == self.judge.groups.losses:  # else the log may have lost what was on its way here
+            self.judge.groups.assigned(GROUP, self._generation, self._member_id, shards)
         return [shard for shard in self.shards if shard.shard in shards]
 
     def _heard(self, error: GroupError) -> None:
