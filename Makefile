@@ -17,6 +17,8 @@ STATES ?= 500000
 # The demo's: three nodes, of which a leader is killed; or one.
 NODES ?= 3
 SECONDS ?= 60
+# Test processes: one more than cores, for a quarter of their time they wait for the processes that they started.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .PHONY: help
 help:  ## This list
@@ -47,7 +49,7 @@ demo: $(READY)  ## 336,776 real flights through topics, seals, the cold tier and
 
 .PHONY: test
 test: $(READY) kcat s3  ## Every test that fits in minutes, with real clients, crashes and a real S3 server
-	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
+	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: lint
 lint: $(READY)  ## ruff, import contracts and circles, mypy
