@@ -225,6 +225,7 @@ async def test_a_killed_coordinator_costs_its_groups_a_rediscovery_and_no_commit
     consuming.cancel()
     assert committed.came_again == [], "what was told as committed was read again"
     admin = AdminClient({"bootstrap.servers": nodes[1].bootstrap})
+    await eventually(lambda: set(admin.list_topics(timeout=10).brokers) == {2}, PATIENCE_S)  # it lingers for a moment
     listed = admin.list_consumer_groups().result(PATIENCE_S)
     assert listed.errors == [], "who asks every node does not ask the one that is gone"
     assert {confluent, python, aio, static} <= {group.group_id for group in listed.valid}
