@@ -278,14 +278,14 @@ class Replica:
         is_asked = record is not None and fills_it(record, follower.node_id) and record.end_offset == end_offset
         return is_asked and follower.life is FollowerLife.COPYING
 
-    async def _change_file(self, work: Callable[[], object]) -> None:
+    async def _change_file(self, work: Callable[[], Any]) -> Any:
         """Threads find its descriptor open, and leave it as it is."""
         file = self.copy.file
         file.pin()
         try:
             if file.path.exists():
                 file.fd()
-            await self._around.on_disk(work)
+            return await self._around.on_disk(work)
         finally:
             file.unpin()
 
@@ -332,7 +332,7 @@ class Replica:
 
     async def _prove(self) -> None:
         try:
-            self._proof = await self._around.on_disk(self.copy.prove)
+            self._proof = await self._change_file(self.copy.prove)
         except (Corrupt, files.FlushLost) as error:
             self.hear(CopyDamaged(str(error)))
         except StratalogError as error:

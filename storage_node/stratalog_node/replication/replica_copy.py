@@ -216,11 +216,13 @@ class ReplicaCopy:
         )
 
     def prove(self) -> SealRecord:
-        """Blocking: flush, read all of it once more, and write its index block. Returns: the seal record as this copy
-        alone would have it, with producers of its own batches. Raises: FlushLost, Corrupt, Unavailable, DiskFull."""
+        """Blocking: cut the room ahead, flush, read all of it once more, and write its index block. Requires: nothing
+        is appended any more, and the file is pinned. Returns: the seal record as this copy alone would have it, with
+        producers of its own batches. Raises: FlushLost, Corrupt, Unavailable, DiskFull."""
         if not self._is_made:
             self.file.create(encode_segment_header(self._identity))
             self._is_made = True
+        self.file.cut_room()
         self.flush()
         scan = self._new_scan()
         size = self.file.size_bytes - SEGMENT_HEADER_BYTES

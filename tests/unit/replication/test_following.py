@@ -14,6 +14,7 @@ from stratalog.kafka.replica_fetch import SegmentAnswer
 from stratalog.machines.follower_events import FollowerLife
 from stratalog.model.commands import BeginRecovery, DeleteTopic, PromiseFence
 from stratalog.model.errors import Unavailable
+from stratalog_node.check.local_segment import check_segment_file
 from stratalog_node.replication.replica import Replica
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from stratalog_node.shards.shard_log import ShardLog
@@ -186,6 +187,19 @@ async def test_a_copy_at_its_end_is_proven_and_told(tmp_path: Path) -> None:
         await eventually(lambda: replica.follower.life in (FollowerLife.PROVEN, FollowerLife.SEALED))
         await eventually(lambda: has_reported(rig, replica) or replica.follower.life is FollowerLife.SEALED)
         await eventually(lambda: follower.following.stats.proven_copies > 0)
+
+
+async def test_a_proven_copy_has_no_room_ahead_and_verify_finds_nothing_in_it(tmp_path: Path) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        await rig.acknowledged(shard, bytes(5_000))
+        replica = await follower.replica_of(shard)
+        copy = replica.copy
+        assert copy.file.path.stat().st_size > copy.file.size_bytes, "there is room to cut"
+        shard.ask_roll(rig.clock.now_ms)
+        await eventually(lambda: replica.follower.life in (FollowerLife.PROVEN, FollowerLife.SEALED))
+        assert copy.file.path.stat().st_size == copy.file.size_bytes
+        assert check_segment_file(copy.file.path, seal=copy.prove()).findings == []
 
 
 def has_reported(rig: LeadingRig, replica: Replica) -> bool:
