@@ -124,7 +124,7 @@ class MetaInstance:
             await leadership.campaign()
             service = self._make_service(candidacy.store)
             try:
-                await service.start()
+                await service.start(is_asked=lambda: leadership.is_leading)
             except BaseException:
                 self.stats.failed += 1
                 raise

@@ -29,13 +29,16 @@ class LifeKeeper:
         monotonic_ms: Callable[[], int],
         writer: TableWriter,
         stats: LifeStats,
+        is_asked: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`nodes` are what is durable now; what changes from here on is told by `follow`."""
+        """`nodes` are what is durable now; what changes from here on is told by `follow`. `is_asked`: whether
+        heartbeats reach this service, which one that cannot tell whether it leads sends away."""
         self.lease_ms = lease_ms
         self._monotonic_ms = monotonic_ms
         self._leases = NodeLeases(lease_ms, nodes, monotonic_ms())
         self._writer = writer
         self._stats = stats
+        self._is_asked = is_asked
         self._registering = asyncio.Lock()
         self._must_read = False
         self._is_connected: dict[int, Callable[[], bool]] = {}
@@ -91,6 +94,9 @@ class LifeKeeper:
             self._must_read = False
             for node in (await self._writer.read(ShardTable.snapshot)).nodes:
                 self._leases.node_changed(node, self._monotonic_ms())
+        if not self._is_asked():
+            self._leases.heard_nobody(self._monotonic_ms())
+            return
         cut = [node_id for node_id, is_connected in self._is_connected.items() if not is_connected()]
         due = self._leases.due(self._monotonic_ms(), cut)
         if due is None:

@@ -70,8 +70,9 @@ class MetaService:
         self.repair_stats = repair_stats or RepairStats()
         self._news = RecoveryNews(self.stats)
 
-    async def start(self) -> None:
-        """Load the store (a new one gets its cluster id) and begin to serve.
+    async def start(self, is_asked: Callable[[], bool] = lambda: True) -> None:
+        """Load the store (a new one gets its cluster id) and begin to serve. `is_asked`: whether requests reach it now;
+        while they do not, nobody is lost for not being heard.
 
         Raises: Unavailable while another process has the store open, Corrupt for damaged metadata.
         """
@@ -103,7 +104,7 @@ class MetaService:
         self._running = (writer, history, table.cluster_id)
         if self._lease_ms is not None:
             nodes = table.snapshot().nodes
-            self._lives = LifeKeeper(self._lease_ms, nodes, self._monotonic_ms, writer, self.life_stats)
+            self._lives = LifeKeeper(self._lease_ms, nodes, self._monotonic_ms, writer, self.life_stats, is_asked)
             self._lives.start()
             self._repairs = CopyRepairs(self._replace_after_ms, nodes, self._monotonic_ms, writer, self.repair_stats)
             self._repairs.start()

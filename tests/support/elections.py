@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -23,6 +23,8 @@ class Election:
         self.elected: str | None = None
         self.seen_leader: str | None = None
         """What instances that do not lead have seen."""
+        self.is_in_doubt = False
+        """The one elected cannot tell now whether it leads: it does not, and is not deposed."""
         self._moved = asyncio.Event()
 
     def elect(self, address: str | None) -> None:
@@ -53,7 +55,8 @@ class TestLeadership:
 
     @property
     def is_leading(self) -> bool:
-        return self._leads and not self._lost.is_set() and self._election.elected == self._address
+        is_elected = self._election.elected == self._address and not self._election.is_in_doubt
+        return self._leads and not self._lost.is_set() and is_elected
 
     async def campaign(self) -> None:
         while self._election.elected != self._address:
@@ -118,12 +121,14 @@ class Instances:
 
 
 @asynccontextmanager
-async def instances(count: int) -> AsyncIterator[Instances]:
+async def instances(
+    count: int, make_service: Callable[[MetaStore], MetaService] = lambda led: MetaService(led, HandClock())
+) -> AsyncIterator[Instances]:
     """They compete for one store; none leads before a test elects it."""
     store, running = MemoryStore(), Instances(Election())
     try:
         for _ in range(count):
-            await _add(running, store)
+            await _add(running, store, make_service)
         yield running
     finally:
         for server in running.servers:
@@ -132,16 +137,13 @@ async def instances(count: int) -> AsyncIterator[Instances]:
             await instance.close()
 
 
-async def _add(running: Instances, store: MemoryStore) -> None:
+async def _add(running: Instances, store: MemoryStore, make_service: Callable[[MetaStore], MetaService]) -> None:
     address = ""
 
     def candidacy() -> Candidacy:
         return Candidacy(TestLeadership(running.election, address), SharedStore(store))
 
-    def service(led: MetaStore) -> MetaService:
-        return MetaService(led, HandClock())
-
-    instance = MetaInstance(candidacy, service, pause_s=0.001)
+    instance = MetaInstance(candidacy, make_service, pause_s=0.001)
     server = MetaServer(instance, heartbeat_s=0.2)
     address = (await server.start("127.0.0.1", 0)).removeprefix("http://")
     running.instances.append(instance)

@@ -7,9 +7,10 @@ The caller feeds it with each durable change of a node, with heartbeats as they 
 every `LOOKS_PER_LEASE`th of a lease; `now_ms` is a monotonic clock of one process. It asks the shard table to note what
 `due` says, and the change that follows tells that it was noted.
 Invariant: a life that was heard, or that began, is not due as lost before one whole lease has passed in which the
-caller looked; half of one, where the connection of its last heartbeat was closed since: a process that is killed closes
-it, one that lives makes another and is heard on that. One that is lost again and again is due as heard after ever
-longer times of being heard without a gap, so that a node whose heartbeats come now and then costs few records.
+caller looked and could be told; half of one, where the connection of its last heartbeat was closed since: a process
+that is killed closes it, one that lives makes another and is heard on that. One that is lost again and again is due as
+heard after ever longer times of being heard without a gap, so that a node whose heartbeats come now and then costs few
+records.
 Source: docs/replication.md section 2.
 """
 
@@ -114,15 +115,23 @@ class NodeLeases:
             "is not, choose another node.id"
         )
 
+    def heard_nobody(self, now_ms: int) -> None:
+        """Heartbeats could not arrive since the last look: nobody is to blame for that time."""
+        looked_ms, self._looked_ms = self._looked_ms, now_ms
+        self._renew_all(looked_ms, now_ms)
+
+    def _renew_all(self, looked_ms: int, now_ms: int) -> None:
+        """Those that were not over when it looked."""
+        for lease in self._leases.values():
+            if lease.ends_ms > looked_ms:
+                lease.ends_ms = max(lease.ends_ms, now_ms + self.lease_ms)
+
     def due(self, now_ms: int, cut: Collection[int] = ()) -> NoteLives | None:
         """Look at the time: what the metadata should say otherwise than they do; None when they are right. `cut`: nodes
         whose last heartbeat came over a connection that is closed now."""
         looked_ms, self._looked_ms = self._looked_ms, now_ms
         if now_ms - looked_ms > self.lease_ms // 2:
-            # This process did not run, and heard nobody meanwhile: nobody is to blame for that time.
-            for lease in self._leases.values():
-                if lease.ends_ms > looked_ms:
-                    lease.ends_ms = max(lease.ends_ms, now_ms + self.lease_ms)
+            self._renew_all(looked_ms, now_ms)  # this process did not run, and heard nobody meanwhile
         for node_id in cut:
             known = self._leases.get(node_id)
             if known is not None and now_ms < known.ends_ms <= now_ms + self.lease_ms // 2:

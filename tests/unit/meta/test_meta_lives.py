@@ -11,11 +11,13 @@ import pytest
 
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands import AllocateProducerIds, RegisterNode
-from stratalog.model.errors import Conflict, Fenced, OutcomeUnknown
+from stratalog.model.errors import Conflict, Fenced, NotLeader, OutcomeUnknown
 from stratalog.model.metadata import Heard, Heartbeat, Life, NodeInfo
 from stratalog_meta import MetaService
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.stores.memory import MemoryStore
+from stratalog_meta.stores.meta_store import MetaStore
+from support.elections import instances
 from support.failing_meta_store import FailingStore
 from support.meta_worlds import IMPATIENT, HandClock
 from support.waiting import eventually
@@ -176,3 +178,34 @@ async def test_a_node_whose_connection_is_closed_is_lost_after_half_a_lease(live
     await lives.until_lost(1)
     await second.close()
     await server.close()
+
+
+async def test_while_an_instance_cannot_tell_whether_it_leads_nobody_is_lost_for_not_being_heard() -> None:
+    """It sends heartbeats away then: a pause of etcd would take every shard from its leader."""
+    clock = Monotonic()
+
+    def service(led: MetaStore) -> MetaService:
+        return MetaService(led, HandClock(), lease_ms=LEASE_MS, monotonic_ms=clock)
+
+    async with instances(1, service) as running:
+        running.elect(0)
+        await eventually(lambda: running.leads(0))
+        instance = running.instances[0]
+        led = instance.leading()
+        life = Life(1, (await led.perform(RegisterNode(NODE))).node_epoch)
+        running.election.is_in_doubt = True
+        for _ in range(3 * LEASE_MS):
+            clock.now_ms += 1
+            await asyncio.sleep(0.001)
+        with pytest.raises(NotLeader):
+            instance.leading()
+        running.election.is_in_doubt = False
+        await instance.leading().heartbeat(Heartbeat(life))
+        assert led.life_stats.lost == 0 and (await led.snapshot()).nodes[0].is_alive
+
+        async def is_lost_a_moment_later() -> bool:
+            clock.now_ms += 1
+            return not (await led.snapshot()).nodes[0].is_alive
+
+        await eventually(is_lost_a_moment_later)
+        assert led.life_stats.lost == 1, "a silent one is lost again"
