@@ -86,7 +86,7 @@ class ReplicaShell:
             is_fsync=is_fsync,
             end_offset=end,
             durable_offset=end if is_flushed else key.base_offset,
-            is_tail_whole=is_tail_whole,
+            is_tail_whole=is_tail_whole or is_fsync,
             promised_fence=node.disk.fences.get(key, 0),
         )
         self._wake_ms: int | None = None

@@ -320,7 +320,7 @@ class Replication(RuleBasedStateMachine):
             node,
             is_fsync=self.is_fsync,
             end_offset=end,
-            is_tail_whole=is_whole,
+            is_tail_whole=is_whole or self.is_fsync,
             promised_fence=replica.promise_on_disk,
         )
         replica.durable_end = end  # a start flushes what it finds

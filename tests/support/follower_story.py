@@ -97,7 +97,7 @@ class FollowerStory:
                     is_fsync="fsync" in found,
                     end_offset=_number_after(found, "up"),
                     durable_offset=_number_after(found, "durable"),
-                    is_tail_whole="unclean" not in found,
+                    is_tail_whole="unclean" not in found or "fsync" in found,
                     promised_fence=_number_after(found, "promised") or 0,
                 )
             case ["append" | "cut", "fails"]:

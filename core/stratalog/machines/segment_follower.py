@@ -110,8 +110,9 @@ class SegmentFollower:
         is_tail_whole: bool = True,
         promised_fence: int = 0,
     ) -> None:
-        """As a start found it. `is_tail_whole`: nothing that a former life confirmed can be missing. `promised_fence`:
-        what a former life wrote down."""
+        """As a start found it. `is_tail_whole`: nothing that a former life confirmed can be missing: it stopped in
+        order, or confirmed what was flushed alone, and nothing that was flushed is gone. `promised_fence`: what a
+        former life wrote down."""
         self.key = key
         self.node_id = node_id
         self.is_fsync = is_fsync
@@ -124,7 +125,7 @@ class SegmentFollower:
         self.record: SegmentNamed | None = None
         self.life = FollowerLife.PROMISED if promised_fence else FollowerLife.FOLLOWING
         self.fault: str | None = None
-        self._is_tail_whole = is_tail_whole or is_fsync
+        self._is_tail_whole = is_tail_whole
         self._was_out_of_isr = False
         self._appending: CheckedRange | None = None
         self._asks: Ask | None = None

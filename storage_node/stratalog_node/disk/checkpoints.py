@@ -73,6 +73,11 @@ class Checkpoints:
                 f"{path}: cannot open the checkpoint store: {error}; is another node using it?"
             ) from error
         self._path = path
+        self._names_at_start = frozenset(self._db.keys())
+
+    def had(self, key: SegmentKey) -> bool:
+        """Whether there was one of this segment when the store was opened. Reads nothing."""
+        return _name(key) in self._names_at_start
 
     def load_all(self) -> dict[SegmentKey, Checkpoint]:
         """Every readable checkpoint. A damaged one is dropped: its segment is scanned from the start."""

@@ -19,7 +19,7 @@ from stratalog.machines.producer_table import continued
 from stratalog.machines.segment_follower import SegmentFollower
 from stratalog.machines.token_bucket import TokenBucket
 from stratalog.model.commands import NodeCommand, ReportReplica
-from stratalog.model.errors import Corrupt, StratalogError
+from stratalog.model.errors import Corrupt, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, TopicDeleted
 from stratalog.model.producers import ProducerSnapshot
@@ -267,23 +267,24 @@ class Following:
                 await self._clear(key)
             copy = ReplicaCopy(context, key, topic.name)
             is_kept = True
-            if copy.file.path.exists():
+            if self._checkpoints.had(key) or copy.file.path.exists():
                 is_kept = await self.on_disk(lambda: copy.open_found(self._checkpoints.load(key)))
                 if not is_kept:
                     log.error("a copy has less than was flushed of it", segment=str(name), end_offset=copy.end_offset)
+            is_fsync = settings.flush_policy.value == "fsync"
             follower = SegmentFollower(
                 key,
                 self._asker.node_id,
-                is_fsync=settings.flush_policy.value == "fsync",
+                is_fsync=is_fsync,
                 end_offset=copy.end_offset,
-                is_tail_whole=self._is_tail_whole and is_kept,
+                is_tail_whole=is_kept and (self._is_tail_whole or is_fsync),
                 promised_fence=self._fences.promised(key),
             )
-        except (Corrupt, StratalogError) as error:
+        except (StratalogError, OSError) as error:
             log.error("a replica cannot be opened", segment=str(name), error=str(error))
             self._line.drop(key)
             self._copy_next()
-            self._cannot_open(key, error)
+            self._cannot_open(key, error if isinstance(error, StratalogError) else Unavailable(str(error)))
             return
         finally:
             self._opening.discard(name)
@@ -316,10 +317,12 @@ class Following:
         """The service counts on this copy no more: what cannot be read is set aside, and all is fetched again."""
         path = self._context.layout.segment(key)
         try:
-            await self.on_disk(lambda: set_aside(path))
-        except StratalogError as error:
+            await self.on_disk(lambda: set_aside(path) if path.exists() else None)
+        except (StratalogError, OSError) as error:
             log.error("a copy that cannot be read stays in the way", segment=str(name), error=str(error))
             self._opening.discard(name)
+            self._line.drop(key)
+            self.start(self._open_again(key))
             return
         log.warning("a copy that cannot be read was set aside and is made anew", segment=str(name))
         await self._open(name, key)

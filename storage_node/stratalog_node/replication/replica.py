@@ -258,7 +258,7 @@ class Replica:
     async def _fill(self, end_offset: int) -> None:
         copy = self.copy
         try:
-            await self._around.on_disk(copy.flush)
+            await self._use_file(copy.flush)
             await self._around.revoke_checkpoint(copy.key)
             await self._around.fill(copy, end_offset, lambda: self._fills(end_offset))
             if self.follower.life is not FollowerLife.COPYING:
@@ -289,9 +289,19 @@ class Replica:
         finally:
             file.unpin()
 
+    async def _use_file(self, work: Callable[[], Any]) -> Any:
+        """Its descriptor is not closed under the thread, whoever is let go of or swept meanwhile: its number may be
+        another file's by then, and a flush of nothing counts as one that failed."""
+        file = self.copy.file
+        file.pin()
+        try:
+            return await self._around.on_disk(work)
+        finally:
+            file.unpin()
+
     async def _flush(self) -> None:
         try:
-            end_offset, self.copy.flushed_bytes = await self._around.on_disk(self.copy.flush)
+            end_offset, self.copy.flushed_bytes = await self._use_file(self.copy.flush)
         except StratalogError as error:
             self.hear(FlushLost(str(error)))
         else:

@@ -1,0 +1,108 @@
+"""A follower that finds less on its disk than was there says so, and no turn of events keeps a copy from being used."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.model.commands import BeginRecovery, DeleteTopic, PromiseFence, ReportFaultyCopies
+from stratalog.model.ids import SegmentKey
+from stratalog_node.replication import following
+from support.follower_rig import FollowerRig, LeadingRig, led_shards
+from support.waiting import eventually
+
+
+async def promise_after_start(
+    rig: LeadingRig, follower: FollowerRig, key: SegmentKey, *, is_tail_whole: bool
+) -> PromiseFence:
+    """What its next life says of a segment that was fenced meanwhile, before it could fetch anything."""
+    await rig.meta.service.perform(BeginRecovery(key))
+    await follower.start(is_tail_whole=is_tail_whole)
+    told: list[PromiseFence] = []
+
+    async def note(command: Any) -> None:
+        if isinstance(command, PromiseFence) and command.segment == key:
+            told.append(command)
+
+    follower.following.tell = note  # type: ignore[method-assign]  # the service is not to go on by it
+    await eventually(lambda: bool(told))
+    return told[0]
+
+
+async def test_a_copy_whose_file_is_gone_is_no_whole_one(tmp_path: Path) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        await rig.acknowledged(shard, b"one")
+        copy = (await follower.replica_of(shard)).copy
+        await follower.stop()
+        copy.file.path.unlink()
+        assert not (await promise_after_start(rig, follower, copy.key, is_tail_whole=True)).is_tail_whole
+
+
+async def test_with_fsync_too_a_copy_that_lost_what_was_flushed_is_no_whole_one(tmp_path: Path) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig, flush_policy="fsync")
+        await rig.acknowledged(shard, b"one")
+        copy = (await follower.replica_of(shard)).copy
+        one_bytes = copy.scan.position
+        await rig.acknowledged(shard, b"two")
+        await follower.stop()
+        os.truncate(copy.file.path, SEGMENT_HEADER_BYTES + one_bytes)
+        assert not (await promise_after_start(rig, follower, copy.key, is_tail_whole=False)).is_tail_whole
+
+
+async def test_with_fsync_a_copy_that_has_all_that_was_flushed_is_whole_after_a_power_cut(tmp_path: Path) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig, flush_policy="fsync")
+        await rig.acknowledged(shard, b"one")
+        key = (await follower.replica_of(shard)).copy.key
+        await follower.stop()
+        assert (await promise_after_start(rig, follower, key, is_tail_whole=False)).is_tail_whole
+
+
+async def test_a_copy_in_the_way_that_went_by_itself_is_fetched_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_OPEN_AGAIN_S", 0.02)
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        await rig.acknowledged(shard, b"one")
+        copy = (await follower.replica_of(shard)).copy
+        await follower.stop()
+        copy.file.path.write_bytes(b"\xff" * 8192)
+        await follower.start()
+        await eventually(lambda: copy.key in follower.following.faulty())
+        copy.file.path.unlink()
+        await follower.meta.perform(ReportFaultyCopies((copy.key,)))
+        replica = await follower.replica_of(shard)
+        await eventually(lambda: replica.copy.end_offset == 1)
+
+
+async def test_a_copy_is_let_go_of_only_once_its_flush_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        await rig.acknowledged(shard, b"one")
+        replica = await follower.replica_of(shard)
+        is_flushing, gate = threading.Event(), threading.Event()
+        real = os.fdatasync
+
+        def slow(fd: int) -> None:
+            if threading.current_thread() is not threading.main_thread() and not gate.is_set():
+                is_flushing.set()
+                assert gate.wait(30)
+            real(fd)
+
+        monkeypatch.setattr(os, "fdatasync", slow)
+        flushing = asyncio.create_task(replica.flush_behind(force=True))
+        await eventually(is_flushing.is_set)
+        await rig.meta.service.perform(DeleteTopic(shard.key.topic_id))
+        await eventually(lambda: not follower.following.replicas)
+        gate.set()
+        await flushing
+        assert replica.copy.file.path not in follower.context.descriptors.lost, "the flush went wrong"
