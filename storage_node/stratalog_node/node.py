@@ -324,7 +324,14 @@ class StorageNode:
         self.following.begin()
         self.lost_copies = LostCopies(asker.node_id, self.catalog, self.shards, self.meta, self.following.stats)
         self._tasks.start(self.lost_copies.run())
-        self.faulty_copies = FaultyCopies(asker.node_id, self.catalog, self.shards, self.meta, self.following.faulty)
+        self.faulty_copies = FaultyCopies(
+            asker.node_id,
+            self.catalog,
+            self.shards,
+            self.meta,
+            self.following.faulty,
+            unsealable=lambda: self.local.sealing.damaged,
+        )
         self._tasks.start(self.faulty_copies.run())
 
     def _take_sealed(self, segment: Segment) -> None:

@@ -1,6 +1,6 @@
 """Tells the meta service of segments, not sealed yet, whose copy here is not to be relied on: a flush failed, a fault
-stopped the shard, the file cannot be read. The others of the ISR go on without it, and what this node led passes to one
-of them: its lease lasts, so nobody else would notice.
+stopped the shard, the file cannot be read, what ended cannot be sealed. The others of the ISR go on without it, and
+what this node led passes to one of them: its lease lasts, so nobody else would notice.
 
 What is told is looked at again until the service has it in the record. Where nobody else is in the ISR it stays as it
 is, for this copy is the only one. Lives on the event loop. Cost: a look at each shard every second.
@@ -21,6 +21,7 @@ from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.directory import ShardDirectory
+from stratalog_node.shards.shard_log import ShardLog
 
 log = logger(__name__)
 
@@ -37,13 +38,16 @@ class FaultyCopies:
         shards: ShardDirectory,
         meta: MetaClient,
         followed: Callable[[], Iterable[SegmentKey]],
+        unsealable: Callable[[], Iterable[SegmentKey]],
     ) -> None:
-        """`followed`: segments that others lead and that this node cannot follow."""
+        """`followed`: segments that others lead and that this node cannot follow. `unsealable`: those that it led to
+        their end and cannot seal."""
         self._node_id = node_id
         self._catalog = catalog
         self._shards = shards
         self._meta = meta
         self._followed = followed
+        self._unsealable = unsealable
 
     async def run(self) -> None:
         """Without an end."""
@@ -69,21 +73,36 @@ class FaultyCopies:
 
     def _faulty(self) -> Iterator[Segment]:
         found = (self._catalog.segment(key) for key in self._followed())
-        return chain(self._stopped(), (segment for segment in found if segment is not None))
+        return chain(self._stopped(), self._gone_bad(), (segment for segment in found if segment is not None))
 
     def _stopped(self) -> Iterator[Segment]:
         """What shards that stopped led, and has not been sealed."""
         for shard, stop in self._shards.stopped():
             if stop.cause in _ENDS_SERVICE:
-                for segment in reversed(shard.segments):
-                    if segment.seal is not None:
-                        break
-                    if segment.leader == self._node_id:
-                        yield segment
+                yield from self._led(shard)
+
+    def _gone_bad(self) -> Iterator[Segment]:
+        """Who gives up one segment of a shard leads it no more: then others must be able to go on with all of it."""
+        for key in {key.shard_key for key in self._unsealable()}:
+            shard = self._shards.get(key)
+            led = list(self._led(shard)) if shard is not None else []
+            if all(self._has_others(segment) for segment in led):
+                yield from led
+
+    def _led(self, shard: ShardLog) -> Iterator[Segment]:
+        """What is not sealed of what this node leads."""
+        for segment in reversed(shard.segments):
+            if segment.seal is not None:
+                break
+            if segment.leader == self._node_id:
+                yield segment
+
+    def _has_others(self, segment: Segment) -> bool:
+        return any(node != self._node_id for node in segment.isr)
 
     def _is_untold(self, segment: Segment) -> bool:
         if segment.seal is not None or self._node_id not in segment.replicas:
             return False
         if any(doubt.node_id == self._node_id and doubt.is_faulty for doubt in segment.handed.doubts):
             return False
-        return any(node != self._node_id for node in segment.isr)
+        return self._has_others(segment)

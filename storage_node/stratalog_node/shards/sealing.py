@@ -88,6 +88,8 @@ class Sealing:
         self._unsealed: set[ActiveSegment] = set()
         self._unnamed: dict[ActiveSegment, ActiveSegment] = {}
         """Ended segments to those that follow them, whose files were spares and have not got their names yet."""
+        self._damaged: set[ActiveSegment] = set()
+        """Ended segments that cannot be sealed from what is here."""
         self._slots = asyncio.Semaphore(_PARALLEL_SEALS)
         self._tasks = TaskSet()
         self._is_closing = False
@@ -96,6 +98,11 @@ class Sealing:
     def unsealed_count(self) -> int:
         """Segments that ended and are neither sealed nor gone."""
         return len(self._unsealed)
+
+    @property
+    def damaged(self) -> list[SegmentKey]:
+        """Segments that ended here and that this node will never seal: their copy went bad."""
+        return [active.key for active in self._damaged]
 
     async def close(self) -> None:
         """Stop; what is not sealed yet is sealed by the next start."""
@@ -298,6 +305,8 @@ class Sealing:
                     return
                 self._context.stats.seal_failures += 1
                 log.error("segment cannot be sealed; it stays readable where it is whole", error=str(error))
+                if isinstance(error, Corrupt) and old in self._unsealed:
+                    self._damaged.add(old)
                 return
             except StratalogError as error:
                 log.warning("seal not written yet", segment=str(old.key), retry_s=backoff.next_s, error=str(error))
@@ -365,6 +374,7 @@ class Sealing:
 
     def _drop(self, old: ActiveSegment) -> None:
         self._unsealed.discard(old)
+        self._damaged.discard(old)
         self._unnamed.pop(old, None)
         self._flusher.forget(old)
 

@@ -97,3 +97,26 @@ async def test_a_copy_that_cannot_be_read_is_set_aside_and_fetched_anew(pair: Pa
     await eventually(lambda: set(segment_at(leader, key).isr) == {1, 2})
     aside = [entry for entry in path.parent.iterdir() if entry.name.startswith(path.stem) and entry != path]
     assert any(entry.read_bytes() != whole for entry in aside), "a person may still look at what was there"
+
+
+async def test_a_leader_whose_copy_went_bad_before_its_seal_passes_the_shard_on(pair: Pair) -> None:
+    """Else it is never sealed, and nobody else may serve it, until the node is restarted."""
+    leader, follower, shard = await pair.shard()
+    for number in range(5):
+        await append(shard, b"%d" % number)
+    await eventually(lambda: is_copied(follower, shard))
+    key = active_key(shard)
+    path = leader.local.context.layout.segment(key)
+    whole = path.read_bytes()
+    at = whole.rindex(b"4")
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"?")
+    shard.ask_roll(wall_ms())
+    await eventually(lambda: segment_at(follower, key).seal is not None)
+    of_shard = key.shard_key
+    await eventually(lambda: all(segment.seal for segment in follower.catalog.segments(of_shard)[:-1]))
+    goes_on = led(follower, shard)
+    assert goes_on is not None and await append(goes_on, b"later") == 5, "all that was acknowledged is there"
+    await eventually(lambda: segment_at(follower, key).local_nodes == (1, 2))
+    await eventually(lambda: path.read_bytes()[: len(whole)].rstrip(b"\0") == whole.rstrip(b"\0"))
