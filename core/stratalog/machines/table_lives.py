@@ -66,7 +66,8 @@ def resume_life(tx: TableTransaction, node_id: int) -> Steps[None]:
 
 
 def report_faulty_copies(tx: TableTransaction, command: ReportFaultyCopies) -> Steps[None]:
-    """A node says of copies that are not sealed that it cannot vouch for them. What others have goes on without it."""
+    """A node says of copies that are not sealed that it cannot vouch for them. What others have goes on without it: the
+    rest of the ISR, or who has proven all of what has ended."""
     check_segments_named(command.segments)
     if command.caller is None:
         raise InvalidRequest("faulty copies must name the life of the node that has them")
@@ -77,7 +78,8 @@ def report_faulty_copies(tx: TableTransaction, command: ReportFaultyCopies) -> S
         segment = tx.state.find_segment(key)
         if segment is None or segment.state not in (SegmentState.ACTIVE, SegmentState.SEALING):
             continue
-        if node_id not in segment.replicas or not any(node != node_id for node in segment.isr):
+        others = {*segment.isr, *_provers(segment)} - {node_id}
+        if node_id not in segment.replicas or not others:
             continue
         _put(tx, segment, _without_faulty(tx, segment, node_id))
 
@@ -86,10 +88,23 @@ def _without_faulty(tx: TableTransaction, segment: Segment, node_id: int) -> Seg
     if any(doubt.node_id == node_id and doubt.is_faulty for doubt in segment.handed.doubts):
         return segment
     by_quorum = is_quorum(tx.state.topic(segment.key.topic_id).settings)
+    handed = segment.handed
+    reports = tuple(report for report in handed.reports if report.node_id != node_id)  # it may have said so before
+    if reports != handed.reports:
+        segment = replace(segment, handover=kept(replace(handed, reports=reports)))
+    if segment.isr == (node_id,):
+        provers = _provers(segment)
+        doubts = tuple(doubt for doubt in segment.handed.doubts if doubt.node_id not in provers)
+        segment = replace(segment, isr=(*provers, node_id), handover=replace(segment.handed, doubts=doubts))
     changed = _doubted(segment, node_id, is_faulty=True, by_quorum=by_quorum)
     if changed.handed.source == node_id:
         changed = replace(changed, handover=kept(replace(changed.handed, source=None)))
     return taken_from_leader(changed) if changed.leader == node_id else changed
+
+
+def _provers(segment: Segment) -> tuple[int, ...]:
+    """Who has told of a whole copy of what is not sealed yet; one that differed is no replica any more."""
+    return tuple(report.node_id for report in segment.handed.reports if report.node_id in segment.replicas)
 
 
 def _put(tx: TableTransaction, segment: Segment, changed: Segment) -> None:

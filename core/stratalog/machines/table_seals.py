@@ -69,6 +69,9 @@ def report_replica(tx: TableTransaction, command: ReportReplica) -> Steps[Segmen
             "or was never asked for; serve nothing of it"
         )
     _check_seal(segment, proof)
+    is_faulty = any(doubt.is_faulty and doubt.node_id == caller.node_id for doubt in segment.handed.doubts)
+    if is_faulty and 0 <= command.isr_version < segment.isr_version:
+        return segment  # said before it was known to be faulty
     report = ReplicaReport(caller.node_id, proof.size_bytes, proof.digest)
     if report not in segment.handed.reports:
         others = tuple(known for known in segment.handed.reports if known.node_id != caller.node_id)

@@ -98,7 +98,8 @@ class FaultyCopies:
                 yield segment
 
     def _has_others(self, segment: Segment) -> bool:
-        return any(node != self._node_id for node in segment.isr)
+        proven = (report.node_id for report in segment.handed.reports if report.node_id in segment.replicas)
+        return any(node != self._node_id for node in chain(segment.isr, proven))
 
     def _is_untold(self, segment: Segment) -> bool:
         if segment.seal is not None or self._node_id not in segment.replicas:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from tests.support.table_stories import TableStory, state_of
+from tests.support.table_stories import TableStory, record_of, state_of
 
-from stratalog.model.commands import ProposeIsr, ReportFaultyCopies
+from stratalog.model.commands import ProposeIsr, ReportFaultyCopies, ReportReplica
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Doubt, Segment, SegmentState
@@ -100,6 +100,29 @@ def test_a_seal_does_not_wait_for_a_copy_that_cannot_be_proven(settings: Mapping
     sealed = story.report(key, 2)
     assert (sealed.state, sealed.local_nodes) == (SegmentState.SEALED, (1, 2))
     assert story.report(key, 3).local_nodes == (1, 2, 3), "mended, it is a copy like any other"
+
+
+def test_what_a_copy_was_said_to_hold_before_it_failed_counts_no_more() -> None:
+    story, key = active_on()
+    story.roll(key, 10)
+    word = ReportReplica(key, record_of(key, 10, (3,)), 0, caller=story.life(3))
+    story.do(word)
+    faulty(story, key, 3)
+    story.do(word)  # late, and twice
+    story.report(key, 1)
+    assert story.report(key, 2).local_nodes == (1, 2), "the third has to be made anew"
+
+
+def test_the_last_of_an_isr_gives_way_to_one_that_has_proven_all_of_it() -> None:
+    """It came back, and reached the end: that the leader's own copy cannot be proven must not keep it from a seal."""
+    story, key = active_on(2)
+    story.do(ProposeIsr(key, (1,), 0))
+    story.roll(key, 10)
+    story.report(key, 2)
+    segment = faulty(story, key, 1)
+    assert (segment.isr, segment.leader, segment.handed.source) == ((2,), None, 2)
+    sealed = story.report(key, 2)
+    assert (sealed.state, sealed.local_nodes) == (SegmentState.SEALED, (2,))
 
 
 def test_a_source_that_fails_gives_way_to_one_that_has_as_much() -> None:
