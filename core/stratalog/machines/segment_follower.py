@@ -463,6 +463,11 @@ class SegmentFollower:
         return self._paused_until_ms if self.life not in _OVER else None
 
     @property
+    def lacks_data(self) -> bool:
+        """Of a segment that has ended: it can do nothing but ask others for more."""
+        return self.life is FollowerLife.COPYING and not self._changes_file
+
+    @property
     def asks(self) -> Ask | None:
         """What is asked for now."""
         return self._asks

@@ -23,7 +23,7 @@ from stratalog.model.errors import Corrupt, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, TopicDeleted
 from stratalog.model.producers import ProducerSnapshot
-from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog.model.segment import Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.fences import FenceBook
@@ -34,6 +34,7 @@ from stratalog_node.replication.peer import Asker, Peer
 from stratalog_node.replication.replica import Replica, record_of
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from stratalog_node.replication.stats import ReplicationStats
+from stratalog_node.replication.wanted import is_told_faulty, is_wanted
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.cold_reads import RemoteBatches
 from stratalog_node.shards.context import ShardContext
@@ -112,7 +113,7 @@ class Following:
         catalog.on_change(self._on_change)
         for key in list(catalog.shard_keys()):
             for segment in catalog.segments(key):
-                if self._is_wanted(segment):
+                if is_wanted(segment, self._asker.node_id):
                     self._look(segment)
         self._tasks.start(self._flush_behind())
         self._tasks.start(self._watch_room())
@@ -168,19 +169,20 @@ class Following:
                 self.start(self._write_seal(replica.copy, segment))
             self.look_at_fault(replica)
             return
-        is_wanted = self._is_wanted(segment) and not self._is_led(key)
+        is_due = is_wanted(segment, self._asker.node_id) and not self._is_led(key)
         if segment.seal is not None:
-            self._look_at_sealed(segment, is_wanted=is_wanted)
-        elif is_wanted and name not in self._opening:
-            is_lost = isinstance(self._unopened.get(key), FlushLost)
-            if not is_lost and (not self._is_damaged(key) or self._is_told_faulty(segment)):
+            self._look_at_sealed(segment, is_due=is_due)
+        elif is_due and name not in self._opening:
+            trouble = self._unopened.get(key)
+            may_read = not isinstance(trouble, Corrupt) or is_told_faulty(segment, self._asker.node_id)
+            if may_read and not isinstance(trouble, FlushLost):
                 self._begin_opening(name, key)
-        elif not is_wanted:
+        elif not is_due:
             self._unopened.pop(key, None)
 
-    def _look_at_sealed(self, segment: Segment, *, is_wanted: bool) -> None:
+    def _look_at_sealed(self, segment: Segment, *, is_due: bool) -> None:
         node_id = self._asker.node_id
-        if is_wanted:
+        if is_due:
             self._line.add(segment.key)
         else:
             self._line.drop(segment.key)
@@ -189,15 +191,34 @@ class Following:
         self._copy_next()
 
     def _copy_next(self) -> None:
-        for key in self._line.take():
+        for key in self._line.take(self._is_there):
             self._begin_opening(SegmentName(key.topic_id, key.shard, key.epoch), key)
         self.stats.copies_due = len(self._line)
+
+    def _is_there(self, key: SegmentKey) -> bool:
+        segment, is_alive = self._context.catalog.segment(key), self._context.catalog.is_alive
+        return segment is not None and any(is_alive(node) for node in segment.local_nodes)
+
+    def look_at_line(self) -> None:
+        """Copies that come no further make way for those that wait."""
+        now_ms = self.steady_ms()
+        if self._held is not None or self._catch_up.level(now_ms) <= 0:
+            self._line.excuse()
+        else:
+            for key in self._line.stuck(self._fetched_end, now_ms):
+                self._let_go(self.replicas[SegmentName(key.topic_id, key.shard, key.epoch)])
+                self._line.add(key)
+        self._copy_next()
+
+    def _fetched_end(self, key: SegmentKey) -> int | None:
+        replica = self.replicas.get(SegmentName(key.topic_id, key.shard, key.epoch))
+        return replica.end_offset if replica is not None and replica.follower.lacks_data else None
 
     def _is_needless(self, segment: Segment, replica: Replica) -> bool:
         """What was told of it may still be on its way, and is then true."""
         is_done = replica.follower.life in (FollowerLife.PROVING, FollowerLife.PROVEN, FollowerLife.SEALED)
         is_over = segment.seal is not None and self._asker.node_id not in segment.local_nodes
-        is_kept = is_done or not is_over or self._is_wanted(segment)
+        is_kept = is_done or not is_over or is_wanted(segment, self._asker.node_id)
         return segment.state is SegmentState.DELETED or not is_kept
 
     async def _write_seal(self, copy: ReplicaCopy, segment: Segment) -> None:
@@ -222,37 +243,17 @@ class Following:
 
     async def _copy_anew(self, copy: ReplicaCopy) -> None:
         segment = self._context.catalog.segment(copy.key)
-        is_wanted = segment is not None and bool(segment.handed.given_up)
-        await self.on_disk(copy.set_aside if is_wanted else copy.remove)
+        is_given_up = segment is not None and bool(segment.handed.given_up)
+        await self.on_disk(copy.set_aside if is_given_up else copy.remove)
         await asyncio.sleep(_ANEW_S)
         segment = self._context.catalog.segment(copy.key)
         if segment is not None:
             self._look(segment)
 
-    def _is_wanted(self, segment: Segment) -> bool:
-        """What this node is a replica of, and does not lead; of what it led to an end and does not seal any more, too.
-        A sealed one where it has not proven a copy, and might need one."""
-        node_id = self._asker.node_id
-        if node_id not in segment.replicas:
-            return False
-        if segment.state is SegmentState.ACTIVE:
-            return segment.leader != node_id
-        if segment.state is SegmentState.SEALING:
-            return segment.leader != node_id or len(segment.replicas) > 1
-        is_missed = segment.seal is not None and node_id not in segment.local_nodes
-        return is_missed and segment.remote.state is not RemoteState.COMPLETE
-
     def _begin_opening(self, name: SegmentName, key: SegmentKey) -> None:
         self._opening.add(name)
-        self.start(self._begin_anew(name, key) if self._is_damaged(key) else self._open(name, key))
-
-    def _is_damaged(self, key: SegmentKey) -> bool:
-        return isinstance(self._unopened.get(key), Corrupt)
-
-    def _is_told_faulty(self, segment: Segment) -> bool:
-        """Whether the service counts on what is here no more."""
-        node_id = self._asker.node_id
-        return any(doubt.node_id == node_id and doubt.is_faulty for doubt in segment.handed.doubts)
+        is_damaged = isinstance(self._unopened.get(key), Corrupt)
+        self.start(self._begin_anew(name, key) if is_damaged else self._open(name, key))
 
     async def _open(self, name: SegmentName, key: SegmentKey) -> None:
         context = self._context
@@ -299,7 +300,7 @@ class Following:
             self.replicas[name] = replica = Replica(self, follower, copy)
             context.followed.put(key, replica)
             self.stats.followed_segments = len(self.replicas)
-            replica.hear(record_of(segment))
+            self._look(segment)  # it may be sealed meanwhile, by what a former life told
 
     def _cannot_open(self, key: SegmentKey, error: StratalogError) -> None:
         """What a flush lost is lost as long as this process lives; other trouble may pass, and damage is set aside."""
@@ -474,6 +475,7 @@ class Following:
         while True:
             await asyncio.sleep(_ROOM_POLL_S)
             self.look_at_room()
+            self.look_at_line()
 
     def look_at_room(self) -> None:
         is_full = self._context.gate.no_room is not None

@@ -55,7 +55,7 @@ from stratalog.machines.follower_events import (
 )
 from stratalog.machines.segment_follower import SegmentFollower
 from stratalog.model.commands import NodeCommand, PromiseFence, ReportReplica
-from stratalog.model.errors import Conflict, Corrupt, StratalogError
+from stratalog.model.errors import Conflict, Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import SealRecord, Segment, SegmentState
@@ -67,6 +67,7 @@ from stratalog_node.shards.local_copy import LocalCopy
 
 log = logger(__name__)
 
+_PROVE_AGAIN_S = 1.0
 _REFUSALS = {
     ErrorCode.OFFSET_OUT_OF_RANGE: Refusal.ENDS_BEFORE,
     ErrorCode.FENCED_LEADER_EPOCH: Refusal.NEWER_EPOCH,
@@ -136,7 +137,17 @@ def record_of(segment: Segment) -> SegmentNamed:
 
 
 class Replica:
-    __slots__ = ("_around", "_is_flushing_ahead", "_proof", "_timer", "copy", "follower", "name", "seen_offset")
+    __slots__ = (
+        "_around",
+        "_is_closed",
+        "_is_flushing_ahead",
+        "_proof",
+        "_timer",
+        "copy",
+        "follower",
+        "name",
+        "seen_offset",
+    )
 
     def __init__(self, around: Surroundings, follower: SegmentFollower, copy: ReplicaCopy) -> None:
         key = copy.key
@@ -147,13 +158,14 @@ class Replica:
         self._proof: SealRecord | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_flushing_ahead = False
+        self._is_closed = False
         self.seen_offset = copy.end_offset
         """The highest end that came; what lies below may not be here."""
 
     # What it hears --------------------------------------------------------------------------------------------------
     def hear(self, event: FollowerEvent) -> None:
         answer: FollowerEvent | None = event
-        while answer is not None:
+        while answer is not None and not self._is_closed:
             effects, answer = self.follower.step(answer, self._around.steady_ms()), None
             for effect in effects:
                 answer = self._perform(effect)
@@ -191,7 +203,7 @@ class Replica:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if wakes_at_ms is not None:
+        if wakes_at_ms is not None and not self._is_closed:
             delay_s = max(0, wakes_at_ms - self._around.steady_ms()) / 1000
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.hear, TimePassed())
 
@@ -341,16 +353,17 @@ class Replica:
             self.hear(PromiseWritten(fence))
 
     async def _prove(self) -> None:
-        try:
-            self._proof = await self._change_file(self.copy.prove)
-        except (Corrupt, files.FlushLost) as error:
-            self.hear(CopyDamaged(str(error)))
-        except StratalogError as error:
-            # Nothing is known against the copy: it is proven by the next start, or by a person's look at the disk.
-            log.error("a copy cannot be read back now", segment=str(self.name), error=str(error))
-            self.hear(CopyDamaged(str(error)))
-        else:
-            self.hear(CopyProven(self._proof.size_bytes, self._proof.digest))
+        while not self._is_closed and self.follower.life is FollowerLife.PROVING:
+            try:
+                self._proof = await self._change_file(self.copy.prove)
+            except (Corrupt, NotFound, files.FlushLost) as error:
+                self.hear(CopyDamaged(str(error)))
+            except StratalogError as error:
+                # Nothing is known against the copy, and without it the segment may never be sealed.
+                log.error("a copy cannot be proven now", segment=str(self.name), error=str(error))
+                await asyncio.sleep(_PROVE_AGAIN_S)
+            else:
+                self.hear(CopyProven(self._proof.size_bytes, self._proof.digest))
 
     async def _report(self) -> None:
         assert self._proof is not None, "nothing was proven"
@@ -392,6 +405,8 @@ class Replica:
         return None if self.follower.life is FollowerLife.FAULTY else self.copy.local()
 
     def close(self) -> None:
+        """It hears nothing any more: of what is under way the rest comes to nothing, for another may follow now."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

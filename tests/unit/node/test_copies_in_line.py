@@ -1,0 +1,113 @@
+"""Copies of sealed segments that cannot be made now, or are finished by others: they keep nobody else waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.model.commands import ReportLostCopies, ReportReplica
+from stratalog.model.errors import DiskFull, Unavailable
+from stratalog_node.node import wall_ms
+from stratalog_node.replication import following, replica
+from stratalog_node.replication.copy_line import CopyLine
+from stratalog_node.replication.replica_copy import ReplicaCopy
+from support.node_cluster import NodeCluster
+from support.waiting import eventually
+from unit.node.test_copies_made_again import holders, is_copy_of_shard, rolled
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        yield cluster
+
+
+async def test_a_copy_that_is_sealed_while_a_start_reads_it_is_served_and_uploaded_as_any_other(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(replicas=2)
+    await cluster.append(key, b"one")
+    leader = cluster.leader(key)
+    other = 3 - leader
+    meta: Any = cluster.nodes[leader].meta
+    perform = meta.perform
+
+    async def mute(command: Any, **options: Any) -> Any:
+        if isinstance(command, ReportReplica):
+            raise Unavailable("not now")
+        return await perform(command, **options)
+
+    meta.perform = mute
+    (await cluster.leads_again(key)).ask_roll(wall_ms())
+    segment = cluster.segments(key)[0].key
+    await eventually(lambda: any(one.node_id == other for one in cluster.segments(key, leader)[0].handed.reports))
+    await cluster.kill(other)
+    is_opening, gate = threading.Event(), threading.Event()
+    real = ReplicaCopy.open_found
+
+    def slow(copy: ReplicaCopy, checkpoint: Any = None) -> bool:
+        if copy.key == segment:
+            is_opening.set()
+            assert gate.wait(30)
+        return real(copy, checkpoint)
+
+    monkeypatch.setattr(ReplicaCopy, "open_found", slow)
+    await cluster.start(other)
+    await eventually(is_opening.is_set)
+    meta.perform = perform
+    await eventually(lambda: holders(cluster, key, at=other) == (1, 2))
+    gate.set()
+    await eventually(lambda: is_copy_of_shard(cluster, other, segment))
+    assert not any(one.copy.key == segment for one in cluster.nodes[other].following.replicas.values())
+
+
+async def test_copies_of_what_nobody_has_now_keep_no_other_copy_waiting(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "CopyLine", lambda: CopyLine(1, patience_ms=20))
+    await cluster.start(1, 2)
+    first = await cluster.shard(replicas=2)
+    await rolled(cluster, first, b"one")
+    await cluster.start(3)
+    await cluster.lose(1)
+    second = await cluster.shard(2, "others")
+    await rolled(cluster, second, b"two")
+    assert holders(cluster, second, at=2) == (2, 3)
+    await cluster.kill(1)
+    lost = tuple(cluster.segments(key, 2)[0].key for key in (first, second))
+    await cluster.stop(2)
+    for segment in lost:
+        cluster.layout(2).segment(segment).unlink()
+    await cluster.start(2)
+    due = cluster.nodes[2].following.stats
+    await cluster.nodes[2].meta.perform(ReportLostCopies(lost[:1]))
+    await eventually(lambda: due.copies_due == 1)
+    await cluster.nodes[2].meta.perform(ReportLostCopies(lost[1:]))
+    await eventually(lambda: is_copy_of_shard(cluster, 2, lost[1]))
+
+
+async def test_a_copy_whose_proof_finds_no_room_is_proven_once_there_is_some(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica, "_PROVE_AGAIN_S", 0.02)
+    await cluster.start(1, 2)
+    key = await cluster.shard(replicas=2)
+    await cluster.append(key, b"one")
+    real = ReplicaCopy.prove
+    refused: list[object] = []
+
+    def full(copy: ReplicaCopy) -> object:
+        if len(refused) < 3:
+            refused.append(copy)
+            raise DiskFull("no room for an index block")
+        return real(copy)
+
+    monkeypatch.setattr(ReplicaCopy, "prove", full)
+    (await cluster.leads_again(key)).ask_roll(wall_ms())
+    await cluster.is_sealed(key, copies=2)
+    assert refused and not any(node.following.faulty() for node in cluster.nodes.values())
