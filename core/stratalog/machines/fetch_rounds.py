@@ -19,6 +19,7 @@ from uuid import UUID
 from stratalog.machines.token_bucket import TokenBucket
 
 NO_SESSION = 0
+_SAY_AGAIN_MS = 500
 _HELD_AND_NEXT = 2
 """Rounds under way at most: the one that is held, and the one that ends it."""
 
@@ -104,6 +105,7 @@ class FetchRounds:
         "_changed",
         "_gone",
         "_most_asks",
+        "_say_again_at_ms",
         "_throttled",
         "_told",
         "_wanted",
@@ -125,6 +127,7 @@ class FetchRounds:
         self._changed: dict[SegmentName, None] = {}
         """To be told, in this order."""
         self._gone: dict[SegmentName, None] = {}
+        self._say_again_at_ms = 0.0
         self.session_id = NO_SESSION
         self.session_epoch = 0
         self.in_flight = 0
@@ -179,10 +182,11 @@ class FetchRounds:
             self._tell_anew(name)
         for name in answer.refused:
             self._tell_anew(name)
-        if not answer.told and not self.in_flight:
-            # Who is out of the ISR and has everything is let in by its next fetch: rest, and it stays outside. With
-            # another round under way this one was ended by that, and saying it would end that one, and so on.
+        if self._throttled and now_ms >= self._say_again_at_ms:
+            # Who is out of the ISR and has everything is let in by its next fetch: rest, and it stays outside. Other
+            # segments may keep the rounds busy for ever, so this goes by time; and each time ends a round that is held.
             self._changed.update(dict.fromkeys(self._throttled))
+            self._say_again_at_ms = now_ms + _SAY_AGAIN_MS
 
     def _tell_anew(self, name: SegmentName) -> None:
         """The peer sends no more of it until it is told where this node is."""

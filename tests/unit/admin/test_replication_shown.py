@@ -84,5 +84,5 @@ def test_a_list_of_segments_shows_replicas_and_who_has_each_whole() -> None:
             places=[],
         )
 
-    assert _row(info([1, 2], []))[-3:] == ("1,2,3", "1,2", "-")
-    assert _row(info([], [3]))[-3:] == ("1,2,3", "3", "-")
+    assert _row(info([1, 2], []))[-3:] == ("1*,2,3", "1,2", "-")
+    assert _row(info([], [3]))[-3:] == ("1*,2,3", "3", "-")

@@ -226,6 +226,20 @@ def test_who_is_out_of_the_isr_says_again_where_it_is_though_nothing_moves() -> 
     assert pair.line[-1].asks == ((name_of(1), 0),)
 
 
+def test_who_is_out_of_the_isr_is_heard_beside_one_that_is_never_at_rest() -> None:
+    pair = Pair()
+    quiet, busy = name_of(1), name_of(2)
+    pair.follow(busy)
+    pair.follow(quiet, is_throttled=True)
+    said = 0
+    for _ in range(40):
+        pair.append(busy)
+        pair.now_ms += 50
+        pair.answer()
+        said += any((quiet, 0) in sent.asks for sent in pair.line[-1:])
+    assert 3 <= said <= 5, "every half second, though each round brings something of the other"
+
+
 def test_who_is_out_of_the_isr_does_not_end_its_own_rounds_by_saying_so() -> None:
     """A round that is ended is answered in vain at once: said again each time, rounds would chase each other."""
     pair = Pair()
@@ -235,6 +249,7 @@ def test_who_is_out_of_the_isr_does_not_end_its_own_rounds_by_saying_so() -> Non
     assert len(pair.line) == 2
     pair.answer()
     assert len(pair.line) == 1, "the newer one is held now, and nothing ends it"
+    pair.now_ms += 500
     pair.answer()
     assert pair.line[-1].asks == ((name_of(1), 0),), "once it has been held to its end"
 
