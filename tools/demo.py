@@ -122,7 +122,8 @@ def wait_until_cold(stage: Stage, progress: Progress) -> list[SegmentInfo]:
             (segment.shard, segment.epoch): segment
             for known in by_node
             for segment in known
-            if segment.tier is not Tier.COLD
+            # Freed, and known to be by this node: until then it would read from who had a copy.
+            if segment.tier is not Tier.COLD or segment.local_nodes
         }
         states = {
             sealed: sum(segment.state == "sealed" for segment in segments),
