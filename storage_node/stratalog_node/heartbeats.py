@@ -69,10 +69,11 @@ class Heartbeats:
         """Up to when it is sure that the service had heard of this life: it has just registered."""
 
     @property
-    def lease_ms(self) -> int:
-        """From when the service has heard this node, nobody takes for so long what it leads; 0: ever. What it is, the
-        service says with its first answer: until then it is taken for short."""
-        return self._lease_ms if self._lease_ms is not None else _UNTOLD_LEASE_MS
+    def untaken_ms(self) -> int:
+        """From when the service has heard this node, nobody takes for so long what it leads; 0: ever. Half a lease:
+        no more is left to one whose connection was cut, and who was cut off does not know whether it closed there. What
+        a lease is, the service says with its first answer: until then it is taken for short."""
+        return (_UNTOLD_LEASE_MS if self._lease_ms is None else self._lease_ms) // 2
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="heartbeats")

@@ -296,7 +296,7 @@ class StorageNode:
             age_ms=age_clock,
             monotonic_ms=monotonic_ms,
             heard_ms=lambda: self._heartbeats.heard_ms,
-            lease_ms=lambda: self._heartbeats.lease_ms,
+            lease_ms=lambda: self._heartbeats.untaken_ms,
             new_member_id=lambda client: f"{client}-{secrets.token_hex(16)}",
             subscribed_topics=subscribed_topics,
         )

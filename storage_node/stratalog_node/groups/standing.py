@@ -1,10 +1,10 @@
 """Whether this node may still answer for a shard of the group log out of its memory.
 
-A coordinator that the meta service does not hear may have been replaced, and not know it. Until the lease of its node
-is over nobody replaces it. From then on it answers only what its replicas have borne out: an append of nothing that
-they acknowledge shows that no fence had been raised when they took it, and so what is in memory was the truth then.
-That holds for the length of one lease again. So with the meta service away groups go on, and a node that is cut off
-from its replicas too stops answering.
+A coordinator that the meta service does not hear may have been replaced, and not know it. Until half the lease of its
+node is over nobody replaces it. From then on it answers only what its replicas have borne out: an append of nothing
+that they acknowledge shows that no fence had been raised when they took it, and so what is in memory was the truth
+then. That holds for as long again. So with the meta service away groups go on, and a node that is cut off from its
+replicas too stops answering.
 
 What changes anything is in the log before it is answered, and needs none of this.
 Thread: the event loop. Cost: two comparisons for a node that is heard; else an append per shard and lease, when asked.

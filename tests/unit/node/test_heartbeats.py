@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.machines.node_leases import NodeLeases
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands import AllocateProducerIds, RegisterNode
 from stratalog.model.errors import Conflict, Fenced, Unavailable
-from stratalog.model.metadata import Life, NodeInfo
+from stratalog.model.metadata import Life, Node, NodeInfo
 from stratalog.settings.process import ProcessSettings
 from stratalog_meta import MetaService
 from stratalog_meta.api.server import MetaServer
@@ -122,3 +123,14 @@ async def test_a_storage_node_keeps_its_lease_over_http_and_stops_being_ready_wh
         await node.close()
         await client.close()
         await server.close()
+
+
+async def test_a_node_counts_on_no_more_of_its_lease_than_is_left_to_one_whose_connection_was_cut() -> None:
+    lease_ms = AN_HOUR_MS
+    leases = NodeLeases(lease_ms, [], 0)
+    leases.node_changed(Node(1, "disk-a", "host", 9092, None, 1), 0)
+    lost_ms = next(now_ms for now_ms in range(0, 2 * lease_ms, lease_ms // 16) if leases.due(now_ms, cut=[1]))
+    async with service(lease_ms) as meta, beating(meta, await begin(meta)) as (beats, _):
+        await eventually(lambda: meta.life_stats.heartbeats == 1)
+        await eventually(lambda: beats.untaken_ms > 500)
+        assert beats.untaken_ms <= lost_ms
