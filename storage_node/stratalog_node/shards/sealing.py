@@ -59,6 +59,12 @@ log = logger(__name__)
 _PARALLEL_SEALS = 2
 _PIN_POLL_S = 0.01
 _PIN_POLLS = 200
+_USUAL_S = 1.0
+"""Other replicas take so long at each seal: a pause below it is not worth a line in the log."""
+
+
+class _OthersOwe(Unavailable):
+    """Nothing failed here: other replicas have still to do their part."""
 
 
 class SealedShard(FlushedShard, Protocol):
@@ -309,7 +315,9 @@ class Sealing:
                     self._damaged.add(old)
                 return
             except StratalogError as error:
-                log.warning("seal not written yet", segment=str(old.key), retry_s=backoff.next_s, error=str(error))
+                is_usual = isinstance(error, _OthersOwe) and backoff.next_s < _USUAL_S
+                tell = log.debug if is_usual else log.warning
+                tell("seal not written yet", segment=str(old.key), retry_s=backoff.next_s, error=str(error))
                 await backoff.pause()
         self._context.stats.sealed += 1
         index_path = self._context.layout.index(old.key)
@@ -337,9 +345,9 @@ class Sealing:
             is_known = self._context.catalog.segment(old.key) is None
             raise (Conflict if is_known else Unavailable)(f"{old.key} was deleted meanwhile")
         if segment.seal is None:
-            raise Unavailable("other replicas have not reported their copies yet")
+            raise _OthersOwe("other replicas have not reported their copies yet")
         if self._context.node_id in segment.replicas and self._context.node_id not in segment.local_nodes:
-            raise Unavailable("this node does not know of all that was said of the copies yet")
+            raise _OthersOwe("this node does not know of all that was said of the copies yet")
         sealed = IndexBlock(block.identity, segment.seal, block.points)
         await self._context.threads.background(lambda: self._write_index(sealed))
         return sealed
