@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import BaseModel
 
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.wording import human_duration, stopped_lines
+from stratalog.machines.shard_troubles import TroubleKind
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import without_secrets
 from stratalog_cli.cluster_control import NobodyRuns, ask
@@ -19,6 +21,9 @@ from stratalog_cli.output import print_fields, print_table
 from stratalog_cli.say import say
 
 _LOOK_S = 5.0
+_SHOWN_SHARDS = 8
+_NAMES_HOLDERS = frozenset({TroubleKind.TOO_FEW_REPLICAS, TroubleKind.TOO_FEW_COPIES})
+"""Their `nodes` are those that are there, and nobody is to start them."""
 
 
 class PartStatus(BaseModel):
@@ -133,17 +138,40 @@ def print_status(told: ClusterStatus) -> None:
             say(f"  next: stratalog cluster start --data {told.data} --part {part.name}\n")
     for line in told.stopped_shards:
         say(line)
-    for trouble in told.troubles or ():
-        say(trouble_line(trouble))
+    for line in trouble_lines(told.troubles or ()):
+        say(line)
+    if next_line := _how_to_start(told):
+        say(next_line)
     if told.troubles == [] and not told.stopped_shards:
         say("All shards are led, and have the replicas they ask for.")
     elif told.troubles is None and told.is_running:
         say("No meta service answers: what the shards lack is not known.")
 
 
-def trouble_line(trouble: dict[str, Any]) -> str:
-    segment = trouble.get("segment") or {}
-    return (
-        f"{trouble.get('topic')}-{segment.get('shard')} (segment {segment.get('epoch')}): {trouble.get('kind')}: "
-        f"{trouble.get('words')}"
-    )
+def _how_to_start(told: ClusterStatus) -> str | None:
+    """What was ended by command stays down until somebody starts it: the same words for one part, some, or all."""
+    if not told.is_running:
+        return f"next: stratalog cluster start --data {told.data}"
+    stopped = [part.name for part in told.parts if part.state == "stopped"]
+    if not stopped:
+        return None
+    others = f", and so {', '.join(stopped[1:])}" if stopped[1:] else ""
+    return f"next: stratalog cluster start --data {told.data} --part {stopped[0]}{others}"
+
+
+def trouble_lines(troubles: Iterable[dict[str, Any]]) -> list[str]:
+    """A line for all shards that have the same trouble for the same nodes: a node that is gone is one of thousands."""
+    alike: dict[tuple[str, str, tuple[int, ...]], list[str]] = {}
+    for trouble in troubles:
+        shard = f"{trouble.get('topic')}-{(trouble.get('segment') or {}).get('shard')}"
+        kind = str(trouble.get("kind"))
+        nodes = () if kind in _NAMES_HOLDERS else tuple(sorted(trouble.get("nodes") or ()))
+        alike.setdefault((kind, str(trouble.get("words")), nodes), []).append(shard)
+    return [_trouble_line(kind, words, nodes, shards) for (kind, words, nodes), shards in alike.items()]
+
+
+def _trouble_line(kind: str, words: str, nodes: tuple[int, ...], shards: list[str]) -> str:
+    named = list(dict.fromkeys(shards))
+    more = f" and {len(named) - _SHOWN_SHARDS} more shards" if len(named) > _SHOWN_SHARDS else ""
+    whose = f" ({'node' if len(nodes) == 1 else 'nodes'} {', '.join(map(str, nodes))})" if nodes else ""
+    return f"{kind}{whose}: {words}: {', '.join(named[:_SHOWN_SHARDS])}{more}"
