@@ -111,6 +111,13 @@ class CopyFilled:
 
 
 @dataclass(frozen=True, slots=True)
+class FlushPolicyChanged:
+    """The topic's settings changed: from now on what is confirmed is durable, or need not be."""
+
+    is_fsync: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DataFlushed:
     """Everything below `end_offset` is on the disk."""
 
@@ -176,6 +183,7 @@ FollowerEvent: TypeAlias = (
     | TailCut
     | CutFailed
     | CopyFilled
+    | FlushPolicyChanged
     | DataFlushed
     | FlushLost
     | PromiseWritten

@@ -29,6 +29,7 @@ from stratalog.machines.follower_events import (
     FillCopy,
     FlushData,
     FlushLost,
+    FlushPolicyChanged,
     FollowerEffect,
     FollowerEvent,
     FollowerLife,
@@ -174,6 +175,9 @@ class SegmentFollower:
                 return []
             case CopyFilled(end_offset):
                 return self._filled(end_offset, now_ms)
+            case FlushPolicyChanged(is_fsync):
+                self.is_fsync = is_fsync
+                return self._flushed(self.durable_offset)
             case DataFlushed(end_offset):
                 return self._flushed(end_offset)
             case FlushLost(reason) | CopyDamaged(reason):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
+from uuid import UUID
 
 from stratalog.formats.checkpoint import Checkpoint
 from stratalog.kafka.replica_fetch import SegmentAnswer
@@ -21,9 +22,10 @@ from stratalog.machines.token_bucket import TokenBucket
 from stratalog.model.commands import NodeCommand, ReportReplica
 from stratalog.model.errors import Corrupt, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, TopicDeleted
+from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
 from stratalog.model.producers import ProducerSnapshot
-from stratalog.model.segment import Segment, SegmentState
+from stratalog.model.segment import Segment
+from stratalog.settings.choices import FlushPolicy
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.fences import FenceBook
@@ -31,10 +33,10 @@ from stratalog_node.disk.files import FlushLost
 from stratalog_node.replication.copy_line import CopyLine
 from stratalog_node.replication.filling import CopyFilling
 from stratalog_node.replication.peer import Asker, Peer
-from stratalog_node.replication.replica import Replica, record_of
+from stratalog_node.replication.replica import Replica, flush_at_stop, record_of
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from stratalog_node.replication.stats import ReplicationStats
-from stratalog_node.replication.wanted import is_told_faulty, is_wanted
+from stratalog_node.replication.wanted import is_needless, is_told_faulty, is_wanted
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.cold_reads import RemoteBatches
 from stratalog_node.shards.context import ShardContext
@@ -44,8 +46,6 @@ from stratalog_node.task_set import TaskSet
 
 log = logger(__name__)
 
-_FLUSHES_AT_STOP = 64
-"""Side by side when the node stops, so that the file system's journal commits them together."""
 _ANEW_S = 10.0
 """Between a copy of a sealed segment that cannot be used and the next one."""
 _ROOM_POLL_S = 0.5
@@ -125,11 +125,8 @@ class Following:
         self._is_closing = True
         await self._tasks.cancel()
         replicas = list(self.replicas.values())
-        for start in range(0, len(replicas), _FLUSHES_AT_STOP):
-            group = replicas[start : start + _FLUSHES_AT_STOP]
-            flushed = await asyncio.gather(*(replica.flush_at_stop() for replica in group))
-            if not all(flushed):
-                self._doubt_stop()
+        if not await flush_at_stop(replicas):
+            self._doubt_stop()
         for replica in replicas:
             replica.close()
             replica.copy.file.retire()
@@ -144,10 +141,16 @@ class Following:
                 for segment in shard.segments:
                     self._look(segment)
             case TopicDeleted(topic):
-                for name in [name for name in self.replicas if name.topic_id == topic.topic_id]:
-                    self.replicas[name].hear(SegmentGone())
+                for replica in self._of_topic(topic.topic_id):
+                    replica.hear(SegmentGone())
+            case TopicChanged(topic):
+                for replica in self._of_topic(topic.topic_id):
+                    replica.heed(self._context.catalog.topic_settings(topic.topic_id))
             case _:
                 pass
+
+    def _of_topic(self, topic_id: UUID) -> list[Replica]:
+        return [replica for name, replica in self.replicas.items() if name.topic_id == topic_id]
 
     def _look_behind(self, changed: Segment) -> None:
         """Who leads the shard no more seals nothing of it: what it led before this one is a follower's from now on."""
@@ -162,7 +165,11 @@ class Following:
         name = SegmentName(key.topic_id, key.shard, key.epoch)
         replica = self.replicas.get(name)
         if replica is not None:
-            replica.hear(SegmentGone() if self._is_needless(segment, replica) else record_of(segment))
+            replica.hear(
+                SegmentGone()
+                if is_needless(segment, self._asker.node_id, replica.follower.life)
+                else record_of(segment)
+            )
             if replica.follower.life is FollowerLife.SEALED:
                 self._let_go(replica)
                 self._sealed(segment)
@@ -213,13 +220,6 @@ class Following:
     def _fetched_end(self, key: SegmentKey) -> int | None:
         replica = self.replicas.get(SegmentName(key.topic_id, key.shard, key.epoch))
         return replica.end_offset if replica is not None and replica.follower.lacks_data else None
-
-    def _is_needless(self, segment: Segment, replica: Replica) -> bool:
-        """What was told of it may still be on its way, and is then true."""
-        is_done = replica.follower.life in (FollowerLife.PROVING, FollowerLife.PROVEN, FollowerLife.SEALED)
-        is_over = segment.seal is not None and self._asker.node_id not in segment.local_nodes
-        is_kept = is_done or not is_over or is_wanted(segment, self._asker.node_id)
-        return segment.state is SegmentState.DELETED or not is_kept
 
     async def _write_seal(self, copy: ReplicaCopy, segment: Segment) -> None:
         """Into the index block, in which stands what this copy alone knew."""
@@ -272,7 +272,7 @@ class Following:
                 is_kept = await self.on_disk(lambda: copy.open_found(self._checkpoints.load(key)))
                 if not is_kept:
                     log.error("a copy has less than was flushed of it", segment=str(name), end_offset=copy.end_offset)
-            is_fsync = settings.flush_policy.value == "fsync"
+            is_fsync = settings.flush_policy is FlushPolicy.FSYNC
             follower = SegmentFollower(
                 key,
                 self._asker.node_id,
@@ -300,6 +300,7 @@ class Following:
             self.replicas[name] = replica = Replica(self, follower, copy)
             context.followed.put(key, replica)
             self.stats.followed_segments = len(self.replicas)
+            replica.heed(context.catalog.topic_settings(key.topic_id))
             self._look(segment)  # it may be sealed meanwhile, by what a former life told
 
     def _cannot_open(self, key: SegmentKey, error: StratalogError) -> None:

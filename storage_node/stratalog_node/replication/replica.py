@@ -5,7 +5,7 @@ nothing. Lives on the event loop; disk and meta service are asked beside it, one
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
@@ -32,6 +32,7 @@ from stratalog.machines.follower_events import (
     FillCopy,
     FlushData,
     FlushLost,
+    FlushPolicyChanged,
     FollowerEffect,
     FollowerEvent,
     FollowerLife,
@@ -59,6 +60,8 @@ from stratalog.model.errors import Conflict, Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import SealRecord, Segment, SegmentState
+from stratalog.settings.choices import FlushPolicy
+from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk import files
 from stratalog_node.replication.replica_copy import CheckedBatches, ReplicaCopy
@@ -136,6 +139,19 @@ def record_of(segment: Segment) -> SegmentNamed:
     )
 
 
+_FLUSHES_AT_STOP = 64
+"""Side by side when the node stops, so that the file system's journal commits them together."""
+
+
+async def flush_at_stop(replicas: Sequence[Replica]) -> bool:
+    """Whether all of them are on the disk."""
+    is_whole = True
+    for start in range(0, len(replicas), _FLUSHES_AT_STOP):
+        group = replicas[start : start + _FLUSHES_AT_STOP]
+        is_whole &= all(await asyncio.gather(*(replica.flush_at_stop() for replica in group)))
+    return is_whole
+
+
 class Replica:
     __slots__ = (
         "_around",
@@ -170,6 +186,12 @@ class Replica:
             for effect in effects:
                 answer = self._perform(effect)
         self._set_alarm()
+
+    def heed(self, settings: TopicSettings) -> None:
+        """The topic's present ones."""
+        is_fsync = settings.flush_policy is FlushPolicy.FSYNC
+        if self.follower.is_fsync != is_fsync:
+            self.hear(FlushPolicyChanged(is_fsync))
 
     def take(self, node_id: int, answer: SegmentAnswer[memoryview]) -> None:
         """What a peer answered. Checked before the machine hears of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stratalog.machines.follower_events import FollowerLife
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 
 
@@ -21,3 +22,10 @@ def is_wanted(segment: Segment, node_id: int) -> bool:
 def is_told_faulty(segment: Segment, node_id: int) -> bool:
     """Whether the service counts on what is here no more."""
     return any(doubt.node_id == node_id and doubt.is_faulty for doubt in segment.handed.doubts)
+
+
+def is_needless(segment: Segment, node_id: int, life: FollowerLife) -> bool:
+    """Whether a copy may go. What was told of it may still be on its way, and is then true."""
+    is_done = life in (FollowerLife.PROVING, FollowerLife.PROVEN, FollowerLife.SEALED)
+    is_over = segment.seal is not None and node_id not in segment.local_nodes
+    return segment.state is SegmentState.DELETED or not (is_done or not is_over or is_wanted(segment, node_id))

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.model.commands import BeginRecovery, DeleteTopic, PromiseFence, ReportFaultyCopies
+from stratalog.model.commands import AlterTopic, BeginRecovery, DeleteTopic, PromiseFence, ReportFaultyCopies
 from stratalog.model.ids import SegmentKey
 from stratalog_node.replication import following
+from stratalog_node.replication.replica_copy import ReplicaCopy
 from support.follower_rig import FollowerRig, LeadingRig, led_shards
 from support.waiting import eventually
 
@@ -106,3 +107,28 @@ async def test_a_copy_is_let_go_of_only_once_its_flush_is_done(tmp_path: Path, m
         gate.set()
         await flushing
         assert replica.copy.file.path not in follower.context.descriptors.lost, "the flush went wrong"
+
+
+async def test_a_topic_that_is_set_to_fsync_confirms_what_is_flushed_alone_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        await rig.acknowledged(shard, b"one")
+        replica = await follower.replica_of(shard)
+        await rig.meta.service.perform(AlterTopic(shard.key.topic_id, {"flush.policy": "fsync"}))
+        await eventually(lambda: replica.copy.is_flushed)
+        gate = threading.Event()
+        real = ReplicaCopy.flush
+
+        def slow(copy: ReplicaCopy) -> tuple[int, int]:
+            assert gate.wait(30)
+            return real(copy)
+
+        monkeypatch.setattr(ReplicaCopy, "flush", slow)
+        asked = rig.append(shard, b"two")
+        await eventually(lambda: replica.copy.end_offset == 2)
+        await eventually(lambda: shard.active is not None and shard.active.leader.durable_offset == 2)
+        assert not asked.is_answered
+        gate.set()
+        await eventually(lambda: asked.is_acknowledged)
