@@ -20,6 +20,9 @@ from stratalog_node.shards.catalog import Catalog
 from stratalog_node.tier.lock import tier_lock_name
 
 SWEEPER: Final = "orphan-sweep"
+_EVERY_LIFE: Final = tuple("0123456789abcdef")
+"""How names of lives end (`claims.name_ending`): claims of theirs may stand in the bucket, so all stay remembered until
+the node takes its lock again and says which do."""
 _TTL_MS: Final = 1
 """It is over at once: the epoch is what counts."""
 
@@ -42,7 +45,7 @@ class LeftBehind:
         refused. None while the lease of its lock lasts. Raises what the meta service raises while it is away."""
         try:
             async with asyncio.timeout(self._call_timeout_s):
-                lock = await self._meta.perform(AcquireLock(tier_lock_name(node_id), SWEEPER, _TTL_MS))
+                lock = await self._meta.perform(AcquireLock(tier_lock_name(node_id), SWEEPER, _TTL_MS, _EVERY_LIFE))
         except Conflict:
             return None
         return lock.epoch - 1

@@ -1,0 +1,32 @@
+"""What a node left in the bucket is swept under its write lock, which must not cost it its claims."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from stratalog.machines.claims import holder_name, is_known, name_ending
+from stratalog.model.commands import AcquireLock
+from stratalog_meta import MetaService
+from stratalog_meta.stores.memory import MemoryStore
+from stratalog_node.tier.left_behind import LeftBehind
+from support.meta_worlds import HandClock
+
+
+async def test_a_sweep_makes_nobody_forget_a_life_of_which_a_claim_stands() -> None:
+    """The node would take its own claim for a stranger's, and neither upload nor sweep any more."""
+    clock = HandClock()
+    meta = MetaService(MemoryStore(), clock)
+    await meta.start()
+    first = UUID(int=1)
+    standing = (name_ending(first),)  # it could not be deleted
+    for number in range(20):
+        clock.now_ms += 10
+        await meta.perform(AcquireLock("tier/1", holder_name(f"node-1/{number}", UUID(int=number + 1)), 1, standing))
+    clock.now_ms += 10
+    catalog: Any = None
+    await LeftBehind(2, meta, catalog, 1_000).last_epoch(1)
+    clock.now_ms += 10
+    back = await meta.perform(AcquireLock("tier/1", holder_name("node-1/20", UUID(int=99)), 1, standing))
+    assert is_known(first, back.earlier)
+    await meta.close()
