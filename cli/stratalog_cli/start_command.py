@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from stratalog.model.errors import InvalidRequest
 from stratalog.settings.load import load_process_settings
 from stratalog.settings.one_node import require_one_node
 from stratalog.telemetry.http import split_address
@@ -52,6 +53,7 @@ def start(
     )
     require_one_node(loaded)
     split_address(listen)
+    _require_no_cluster(data)
     if bucket is not None:
         from stratalog.objects.urls import parse_url
 
@@ -60,3 +62,15 @@ def start(
 
     # Absolute, because the commands that show places run in other directories.
     run_node(loaded, data.absolute(), listen, bucket)
+
+
+def _require_no_cluster(data: Path) -> None:
+    """A node of its own in a cluster's directory would look as if the cluster had lost all it has. Raises:
+    InvalidRequest."""
+    from stratalog_cli.cluster_directory import ClusterDirectory
+
+    if ClusterDirectory(data).exists:
+        raise InvalidRequest(
+            f"--data {data} is the directory of a cluster: `stratalog cluster start --data {data}` starts it; "
+            "a node of its own needs another one"
+        )

@@ -12,6 +12,7 @@ import pytest
 
 from stratalog.model.errors import Unavailable
 from stratalog.settings.process import ProcessSettings
+from stratalog_cli.cluster_record import CLUSTER_FILE
 from stratalog_cli.process_services import ProcessServices
 from stratalog_meta.service import MetaService, open_service
 from stratalog_meta.stores.memory import MemoryStore
@@ -55,6 +56,15 @@ def test_a_data_directory_whose_metadata_are_gone_is_refused_until_they_are_back
     (tmp_path / "backup").rename(meta)
     with node:
         assert json.loads(node.get("/v1/status"))["cluster_id"] == cluster_id
+
+
+def test_a_node_of_its_own_does_not_start_in_the_directory_of_a_cluster(tmp_path: Path) -> None:
+    (tmp_path / CLUSTER_FILE).write_text("{}")
+    node = NodeProcess(tmp_path)
+    with pytest.raises(NodeFailed, match="ended with code 2") as failure:
+        node.start()
+    assert f"`stratalog cluster start --data {tmp_path}`" in str(failure.value)
+    assert [file.name for file in tmp_path.iterdir() if file.is_dir()] == []
 
 
 async def test_a_first_start_that_ended_between_the_metadata_and_node_json_goes_on(tmp_path: Path) -> None:
