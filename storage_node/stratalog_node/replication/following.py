@@ -245,10 +245,7 @@ class Following:
         segment = self._context.catalog.segment(copy.key)
         is_given_up = segment is not None and bool(segment.handed.given_up)
         await self.on_disk(copy.set_aside if is_given_up else copy.remove)
-        await asyncio.sleep(_ANEW_S)
-        segment = self._context.catalog.segment(copy.key)
-        if segment is not None:
-            self._look(segment)
+        await self._look_again(copy.key, _ANEW_S)
 
     def _begin_opening(self, name: SegmentName, key: SegmentKey) -> None:
         self._opening.add(name)
@@ -295,7 +292,7 @@ class Following:
             self._line.drop(key)
             self._copy_next()
             copy.file.retire()
-            self.start(self._remove(copy))
+            self.start(self.on_disk(copy.remove))
         else:
             self.replicas[name] = replica = Replica(self, follower, copy)
             context.followed.put(key, replica)
@@ -307,10 +304,10 @@ class Following:
         """What a flush lost is lost as long as this process lives; other trouble may pass, and damage is set aside."""
         self._unopened[key] = error
         if not isinstance(error, FlushLost):
-            self.start(self._open_again(key))
+            self.start(self._look_again(key, _OPEN_AGAIN_S))
 
-    async def _open_again(self, key: SegmentKey) -> None:
-        await asyncio.sleep(_OPEN_AGAIN_S)
+    async def _look_again(self, key: SegmentKey, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
         segment = self._context.catalog.segment(key)
         if segment is not None:
             self._look(segment)
@@ -324,7 +321,7 @@ class Following:
             log.error("a copy that cannot be read stays in the way", segment=str(name), error=str(error))
             self._opening.discard(name)
             self._line.drop(key)
-            self.start(self._open_again(key))
+            self.start(self._look_again(key, _OPEN_AGAIN_S))
             return
         log.warning("a copy that cannot be read was set aside and is made anew", segment=str(name))
         await self._open(name, key)
@@ -358,10 +355,7 @@ class Following:
 
     def dropped(self, replica: Replica) -> None:
         self._let_go(replica)
-        self.start(self._remove(replica.copy))
-
-    async def _remove(self, copy: ReplicaCopy) -> None:
-        await self.on_disk(copy.remove)
+        self.start(self.on_disk(replica.copy.remove))
 
     async def _forget(self, key: SegmentKey) -> None:
         """Its fence, and its checkpoint."""
@@ -475,8 +469,11 @@ class Following:
         """A node without room asks for nothing: what it is sent it could not write. Its leaders go on without it."""
         while True:
             await asyncio.sleep(_ROOM_POLL_S)
-            self.look_at_room()
-            self.look_at_line()
+            try:
+                self.look_at_room()
+                self.look_at_line()
+            except Exception:  # copies would wait for ever (F48)
+                log.error("room and copies in line cannot be looked at", exc_info=True)
 
     def look_at_room(self) -> None:
         is_full = self._context.gate.no_room is not None
@@ -497,4 +494,7 @@ class Following:
         while True:
             await asyncio.sleep(self._context.settings.flush_interval_ms / 1000)
             for replica in list(self.replicas.values()):
-                await replica.flush_behind()
+                try:
+                    await replica.flush_behind()
+                except Exception:  # one copy's fault must not keep the others from the disk (F48)
+                    log.error("a copy cannot be flushed", segment=str(replica.name), exc_info=True)

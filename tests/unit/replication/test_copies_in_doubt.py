@@ -132,3 +132,23 @@ async def test_a_topic_that_is_set_to_fsync_confirms_what_is_flushed_alone_from_
         assert not asked.is_answered
         gate.set()
         await eventually(lambda: asked.is_acknowledged)
+
+
+async def test_a_fault_at_the_flush_of_one_copy_keeps_none_from_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, faults = ReplicaCopy.due_checkpoint, 3
+
+    def faulty(copy: ReplicaCopy, *, force: bool = False) -> Any:
+        nonlocal faults
+        faults -= 1
+        if faults >= 0:
+            raise ValueError("a fault in the node")
+        return real(copy, force=force)
+
+    monkeypatch.setattr(ReplicaCopy, "due_checkpoint", faulty)
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2", flush_interval_ms=10) as follower:
+        (shard,) = await led_shards(rig)
+        await rig.acknowledged(shard, b"one")
+        copy = (await follower.replica_of(shard)).copy
+        await eventually(lambda: faults < 0 and copy.is_flushed)
