@@ -42,7 +42,7 @@ from stratalog.model import commands
 from stratalog.model.commands import AdvanceLogStart, RollSegment
 from stratalog.model.errors import Conflict, Corrupt, Fenced, NotFound, Rejected, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.segment import SealRecord, Segment, SegmentState
+from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.disk.files import FlushLost, NamesLost, sync_names_of, write_durably
@@ -293,6 +293,8 @@ class Sealing:
         backoff = Backoff()
         block: IndexBlock | None = None
         while True:
+            if self._is_freed(old):
+                return
             try:
                 if block is None:
                     # A slot for the work, not for the waiting: two segments in trouble must not keep all others out.
@@ -351,6 +353,15 @@ class Sealing:
         sealed = IndexBlock(block.identity, segment.seal, block.points)
         await self._context.threads.background(lambda: self._write_index(sealed))
         return sealed
+
+    def _is_freed(self, old: ActiveSegment) -> bool:
+        """Others sealed it, this node's copy among those that were proven, and meanwhile it was freed: told of again it
+        would be listed for good, and nobody has it."""
+        segment, node_id = self._context.catalog.segment(old.key), self._context.node_id
+        if segment is None or segment.seal is None or segment.remote.state is not RemoteState.COMPLETE:
+            return False
+        is_given_up = node_id in segment.seal.replicas or old not in self._unsealed
+        return is_given_up and node_id not in segment.local_nodes
 
     def _write_index(self, block: IndexBlock) -> None:
         """Blocking."""

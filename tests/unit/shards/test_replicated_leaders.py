@@ -11,8 +11,12 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.chain_events import SegmentHeard
 from stratalog.machines.leader_events import FollowerFetched, NodeHeard
 from stratalog.model.commands import (
+    AcquireLock,
     BeginRecovery,
+    CommitParts,
+    CompleteRemote,
     CreateTopic,
+    ForgetLocal,
     PrepareSegment,
     PromiseFence,
     ProposeIsr,
@@ -22,8 +26,8 @@ from stratalog.model.commands import (
 )
 from stratalog.model.errors import Conflict, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import NodeInfo
-from stratalog.model.segment import SealRecord
+from stratalog.model.metadata import NodeInfo, PartCommit
+from stratalog.model.segment import RemotePart, SealRecord
 from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.shard_log import ShardLog
 from support.shard_rig import START_MS, ShardRig
@@ -195,6 +199,42 @@ async def test_a_segment_is_sealed_once_its_followers_have_the_same(tmp_path: Pa
         assert isinstance(copy, SealedCopy) and copy.seal == seal
         assert decode_index_block(copy.index_path.read_bytes(), source="index").seal == seal
         assert await rig.read_values(shard) == [b"1", b"2"]
+
+
+async def test_a_copy_that_was_freed_before_its_leader_heard_of_the_seal_is_told_of_no_more(tmp_path: Path) -> None:
+    """The others reported between two of its reports, and the object store had all of it before the next."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig)
+        rig.append(shard, b"1", b"2")
+        for node_id in (2, 3):
+            fetched(rig, shard, node_id, 2)
+        shard.ask_roll(rig.clock())
+        await eventually(lambda: len(shard.segments[0].handed.reports) == 1)
+        rig.meta.hold(ReportReplica)
+        reports_before = rig.meta.calls[ReportReplica]
+        await eventually(lambda: rig.meta.calls[ReportReplica] > reports_before)
+        key, service = shard.segments[0].key, rig.meta.service
+        (report,) = shard.segments[0].handed.reports
+        proof = SealRecord(0, 0, 2, START_MS, START_MS + 1, report.size_bytes, report.digest, (), (), 0)
+        for node_id in (2, 3):
+            node = rig.catalog.node(node_id)
+            assert node is not None
+            await service.perform(ReportReplica(key, proof, caller=node.life))
+        lock = await service.perform(AcquireLock("tier/1", "node-1", 60_000))
+        await service.perform(CommitParts(lock, (PartCommit(key, -1, RemotePart("part", 0, 100, 0, 2)),)))
+        await service.perform(CompleteRemote(lock, key, "manifest", b"digest", 10))
+        await service.perform(ForgetLocal((key,), 1))
+        await eventually(lambda: shard.segments[0].local_nodes == (2, 3))
+        await rig.copies.free_local(shard, key)
+        rig.meta.fail(ReportReplica, Unavailable("the one that was under way"))
+        rig.append(shard, b"3")
+        for node_id in (2, 3):
+            fetched(rig, shard, node_id, 3, epoch=1)
+        shard.ask_roll(rig.clock())
+        rig.meta.release(ReportReplica)
+        await eventually(lambda: len(shard.segments[1].handed.reports) == 1)  # the seals behind it go on
+        assert shard.segments[0].local_nodes == (2, 3)
+        assert not rig.context.layout.index(key).exists()
 
 
 async def test_while_the_service_is_away_a_full_segment_goes_on_up_to_twice_its_size(tmp_path: Path) -> None:
