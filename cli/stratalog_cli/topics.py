@@ -23,7 +23,7 @@ from stratalog_cli.output import (
     print_table,
 )
 from stratalog_cli.say import say
-from stratalog_cli.several_nodes import Nodes
+from stratalog_cli.several_nodes import Nodes, tell_not_asked
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")]
 
@@ -87,11 +87,22 @@ def create(
 
 def describe(name: NameArgument, admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show a topic: its shards, where their data is, and the settings in force."""
-    detail = Nodes(admin).first(lambda node: node.topic(name))
+    details = Nodes(admin).each(lambda node: node.topic(name))
+    detail, silent = told_by_leaders(details)
     if output is OutputFormat.JSON:
         print_json(detail)
     else:
-        _print_detail(detail)
+        _print_detail(detail, silent)
+    tell_not_asked((one.node_id for one in details), silent, "which lead shards and know where those end")
+
+
+def told_by_leaders(details: list[TopicDetail]) -> tuple[TopicDetail, set[int]]:
+    """Each shard as its leader tells it, where that was asked; and leaders that were not."""
+    asked = {one.node_id: {shard.shard: shard for shard in one.shards} for one in details}
+    first = details[0]
+    shards = [asked.get(shard.leader or 0, {}).get(shard.shard, shard) for shard in first.shards]
+    silent = {shard.leader for shard in shards if shard.leader is not None} - asked.keys()
+    return first.model_copy(update={"shards": shards}), silent
 
 
 def alter(
@@ -141,7 +152,7 @@ def _row(topic: TopicInfo) -> tuple[str, ...]:
     return (topic.name, *(f"{number}" for number in numbers), *tiers, _settings(topic))
 
 
-def _print_detail(detail: TopicDetail) -> None:
+def _print_detail(detail: TopicDetail, silent: set[int]) -> None:
     topic = detail.topic
     print_fields(
         [
@@ -166,7 +177,8 @@ def _print_detail(detail: TopicDetail) -> None:
     )
     rows = []
     for shard in detail.shards:
-        offsets = (shard.log_start_offset, shard.high_watermark, shard.commit_offset, shard.epoch)
+        end = "-" if shard.leader in silent else shard.high_watermark
+        offsets = (shard.log_start_offset, end, shard.commit_offset, shard.epoch)
         leader = "-" if shard.leader is None else str(shard.leader)
         isr = ",".join(str(node) for node in shard.isr) or "-"
         tiers = (human_bytes(shard.bytes.local), human_bytes(shard.bytes.cold))

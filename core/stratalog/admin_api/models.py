@@ -180,7 +180,9 @@ class ShardInfo(_Answer):
 class TopicDetail(_Answer):
     topic: TopicInfo
     shards: list[ShardInfo]
+    """As `node_id` knows them: where one ends, its leader knows."""
     settings: list[SettingInForce]
+    node_id: int
 
 
 class CreateTopic(_Request):

@@ -162,6 +162,7 @@ class NodeAdmin:
             topic=await topic_info(services, topic, slices),
             shards=[await shard_info(view, slices) for view in services.views(topic)],
             settings=settings_in_force(services.settings, topic),
+            node_id=services.node_id,
         )
 
     async def create_topic(self, request: CreateTopic) -> TopicInfo:
