@@ -55,6 +55,7 @@ from stratalog.machines.follower_events import (
     WritePromise,
 )
 from stratalog.machines.segment_follower import SegmentFollower
+from stratalog.model.batch import BATCH_HEADER_BYTES
 from stratalog.model.commands import NodeCommand, PromiseFence, ReportReplica
 from stratalog.model.errors import Conflict, Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
@@ -204,6 +205,10 @@ class Replica:
             return
         (data,) = answer.records
         base_offset = self.follower.end_offset
+        if len(data) < BATCH_HEADER_BYTES:
+            log.warning("what another node sent is no batch", node=node_id, segment=str(self.name), size=len(data))
+            self.hear(RangeRefused(node_id, Refusal.DAMAGED))
+            return
         if offset_and_epoch(data) != (base_offset, self.name.epoch):
             first = parse_header(data)
             stray = CheckedRange(first.epoch, first.base_offset, first.end_offset, len(data), None)

@@ -117,6 +117,26 @@ async def test_with_fsync_nothing_is_confirmed_before_it_is_on_the_disk(
         await eventually(lambda: asked.is_acknowledged)
 
 
+async def test_an_answer_too_short_for_a_batch_costs_its_segment_a_pause_and_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut: list[int] = []
+    real = Replica.take
+
+    def take(replica: Replica, node_id: int, answer: SegmentAnswer[memoryview]) -> None:
+        if answer.records_bytes and not cut:
+            cut.append(answer.records_bytes)
+            answer = answer._replace(records=[answer.records[0][:10]], records_bytes=10)
+        real(replica, node_id, answer)
+
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        monkeypatch.setattr(Replica, "take", take)
+        await rig.acknowledged(shard, b"one")
+        assert cut and follower.following.stats.connections_lost == 0
+        assert is_copied(await follower.replica_of(shard), rig, shard)
+
+
 async def test_what_does_not_check_is_not_taken_and_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
