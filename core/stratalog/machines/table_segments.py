@@ -22,9 +22,10 @@ def propose_isr(tx: TableTransaction, command: ProposeIsr) -> Segment:
     segment = tx.state.segment(command.segment)
     check_leader(segment, command.caller, "change the ISR of")
     if segment.leader is None:
-        raise Fenced(
-            f"cannot change the ISR of {describe_segment(segment.key)}: it is {segment.state.name} and has no leader "
-            "any more"
+        # No fence: it may well have been sealed by its leader, which goes on with what follows.
+        raise Conflict(
+            f"cannot change the ISR of {describe_segment(segment.key)}: it is {segment.state.name} and needs none "
+            "any more; read it again"
         )
     if command.expected_version != segment.isr_version:
         raise Conflict(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from stratalog.formats.index_points import IndexBuilder
-from stratalog.formats.segment_file import encode_segment_header
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, encode_segment_header
 from stratalog.machines.chain_events import ActiveNamed, ActiveUnknown
 from stratalog.machines.leader_events import SegmentRecord
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shared_segments import is_shared
+from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import SegmentIdentity
@@ -40,10 +42,13 @@ def open_new(
     """The file of a segment whose opening is to be confirmed may be a spare: `SegmentFile.take_name` before anything in
     it is acknowledged. `behind`: the one that it follows in this life.
 
-    Raises: DiskFull, Unavailable; then there is no file.
+    Raises: DiskFull, Unavailable; then no file was made.
     """
     identity = identity_of(context, leader.key, topic)
-    file = SegmentFile(context.layout.segment(leader.key), context.descriptors, 0)
+    path = context.layout.segment(leader.key)
+    if leader.is_confirmed:
+        _refuse_to_write_over(path)
+    file = SegmentFile(path, context.descriptors, 0)
     header = encode_segment_header(identity)
     if leader.is_confirmed:
         file.create(header)
@@ -53,6 +58,16 @@ def open_new(
     else:
         file.create(header, context.spares.take)
     return ActiveSegment(identity, file, leader, IndexBuilder(leader.key.base_offset))
+
+
+def _refuse_to_write_over(path: Path) -> None:
+    """Whatever went wrong: data that lies there may have been acknowledged. What an unconfirmed roll left there has
+    been looked at by the start."""
+    if path.exists() and path.stat().st_size > SEGMENT_HEADER_BYTES:
+        raise Unavailable(
+            f"{path} holds batches where a segment without any is to begin: nothing is written over them; restart the "
+            "node, so that it looks at them, and report this with its log"
+        )
 
 
 def name_active(

@@ -7,11 +7,19 @@ from dataclasses import replace
 import pytest
 
 from stratalog.machines.placement import place_next
-from stratalog.model.commands import BeginRecovery, NoteLives, PrepareSegment, ProposeIsr, RegisterNode, RollSegment
-from stratalog.model.errors import Fenced, Unavailable
+from stratalog.model.commands import (
+    BeginRecovery,
+    NoteLives,
+    PrepareSegment,
+    ProposeIsr,
+    RegisterNode,
+    ReportReplica,
+    RollSegment,
+)
+from stratalog.model.errors import Conflict, Fenced, Unavailable
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.segment import NextReplicas, Segment, SegmentState
-from support.table_stories import TableStory, state_of
+from support.table_stories import TableStory, record_of, state_of
 
 
 def test_what_is_prepared_stays_and_asked_again_it_is_the_same() -> None:
@@ -90,6 +98,18 @@ def test_only_its_leader_ends_a_segment_or_changes_its_isr() -> None:
         with pytest.raises(Fenced, match="node 1 leads it"):
             story.do(replace(command, caller=story.life(2)))
         story.do(replace(command, caller=story.life(1)))
+
+
+def test_who_asks_for_the_isr_of_a_sealed_segment_is_not_fenced() -> None:
+    """It may have been its leader, and lead what follows: to hear of a fence would take that from it."""
+    story = TableStory(nodes=2)
+    key = story.active(story.topic(replicas=2)).key
+    story.roll(key, 5)
+    for node in (1, 2):
+        story.do(ReportReplica(key, record_of(key, 5), caller=story.life(node)))
+    assert story.segment(key).seal is not None
+    with pytest.raises(Conflict, match="needs none any more"):
+        story.do(replace(ProposeIsr(key, (1,), 0), caller=story.life(1)))
 
 
 def test_after_the_end_nothing_is_prepared() -> None:
