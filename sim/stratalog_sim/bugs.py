@@ -11,7 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stratalog.machines import recovery_rule, retention, table_lives, table_nodes, table_remote, table_segments
+from stratalog.machines import (
+    recovery_rule,
+    resigning,
+    retention,
+    table_lives,
+    table_nodes,
+    table_remote,
+    table_segments,
+)
 from stratalog.machines.chain_events import SegmentFlushed, SegmentHeard
 from stratalog.machines.follower_events import CopyProven, PromiseWritten
 from stratalog.machines.followers import Followers
@@ -22,12 +30,12 @@ from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shard_restart import ShardRestart
 from stratalog.model import commands
 from stratalog.model.append import AppendFailure
-from stratalog.model.errors import StratalogError
+from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.group import CommittedOffset, GroupError
 from stratalog.model.segment import RemoteState
-from stratalog_sim import retaining, shard
+from stratalog_sim import node, retaining, shard
 from stratalog_sim.coordinator import Coordinators, GroupShard
-from stratalog_sim.disk import digest_of
+from stratalog_sim.disk import Disk, DiskFailed, DiskFile, digest_of
 from stratalog_sim.meta import MetaStore
 from stratalog_sim.node import NodeLife
 from stratalog_sim.process import Sleep, Task
@@ -393,6 +401,28 @@ def _batch_between_is_passed_over() -> list[Patch]:
     return [(ShardShell, "committed_batches", committed_batches)]
 
 
+def _seal_taken_for_a_fence() -> list[Patch]:
+    """Who asks for the ISR of a segment that was sealed meanwhile hears of a fence; it gives up all that it led as soon
+    as it hears of any of it, though the metadata name it still; and begins what they name anew."""
+
+    def propose_isr(tx: Any, command: Any) -> Any:
+        if tx.state.segment(command.segment).leader is None:
+            raise Fenced("it has no leader any more")
+        return propose(tx, command)
+
+    def must_resign(chain: Any, segment: Any, listed: Any) -> bool:
+        return resigning.must_resign(chain, segment, None)
+
+    def make(self: Disk, key: Any, *, is_ahead: bool = False) -> None:
+        self.touch()
+        if self.is_full:
+            raise DiskFailed("no space left")
+        self.files[key] = DiskFile(is_ahead=is_ahead)
+
+    propose = table_segments.propose_isr
+    return [(table_segments, "propose_isr", propose_isr), (node, "must_resign", must_resign), (Disk, "make", make)]
+
+
 BUGS = {
     bug.name: bug
     for bug in (
@@ -446,6 +476,7 @@ BUGS = {
         ),
         Bug("a batch is passed over", "readers miss records", _batch_between_is_passed_over),
         Bug("shortened member votes", "who lost its tail names the end", _shortened_member_votes, THREE_NODES),
+        Bug("seal taken for a fence", "a leader begins its segment anew", _seal_taken_for_a_fence, THREE_NODES),
         Bug("fence not persisted", "a promise does not outlive its process", _fence_not_persisted, THREE_NODES),
     )
 }

@@ -171,10 +171,13 @@ class Disk:
 
     # Files ------------------------------------------------------------------------------------------------------------
     def make(self, key: SegmentKey, *, is_ahead: bool = False) -> None:
-        """A file with nothing but its header."""
+        """A file with nothing but its header; what was made ahead makes way."""
         self.touch()
         if self.is_full:
             raise DiskFailed("no space left")
+        before = self.files.get(key)
+        if before is not None and before.cells and not before.is_ahead:
+            raise DiskFailed("it holds batches: nothing is written over them")
         self.files[key] = DiskFile(is_ahead=is_ahead)
 
     def append(self, key: SegmentKey, batches: list[Batch], *, as_leader: bool = False) -> None:

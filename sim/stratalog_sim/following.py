@@ -115,13 +115,15 @@ class Following:
     def forget_begun(self, key: ShardKey, epoch: int) -> None:
         """Another node goes on behind that epoch: what was begun behind it here nobody knows."""
         node = self._node
-        for one in [one for one in node.led if one.shard_key == key and one.epoch > epoch]:
-            del node.led[one]
-            if one in node.disk.files and node.disk.files[one].is_ahead:
+        for one in [one for one, file in node.disk.files.items() if one.shard_key == key and file.is_ahead]:
+            if one.epoch > epoch:
                 node.disk.remove(one)
-            self.look_at(one)
+                self.look_at(one)
+        for segment in node.view.segments(key):
+            if segment.epoch > epoch:
+                self.look_at(segment.key)
 
-    def deposed(self, key: ShardKey) -> None:
+    def resign(self, key: ShardKey) -> None:
         """What the shard's chain led others seal: this node is one of the replicas now; what it opened and nobody knows
         goes."""
         node = self._node
@@ -130,10 +132,9 @@ class Following:
             listed = node.view.segment(one.key)
             if (not one.is_confirmed or listed is None) and node.is_shared(one.key) and one.key in node.disk.files:
                 node.disk.remove(one.key)
+        node.tell(f"leads shard {key.shard} no more")
+        shard.begin_anew()
         node.coordinators.look()
-        if node.view.topics[key.topic_id].replication_factor == 1:
-            return
-        node.shards[key] = ShardShell(node, key, shard.policy, is_fsync=shard.is_fsync)
         for segment in node.view.segments(key):
             self.look_at(segment.key)
             self.sessions.moved(segment.key)

@@ -13,6 +13,7 @@ from uuid import UUID
 from stratalog.machines.chain_events import SegmentHeard
 from stratalog.machines.leader_events import NodeHeard, RecordHeard, RollPolicy, SegmentRecord
 from stratalog.machines.recovery_rule import is_quorum
+from stratalog.machines.resigning import must_resign
 from stratalog.machines.retention import RetentionLimits
 from stratalog.machines.shard_life import Life as ShardLife
 from stratalog.machines.upload_duty import uploader_of
@@ -78,8 +79,6 @@ class NodeLife(Process):
         self._clock_ms = clock_ms
         self._restart = restart
         self._dirty: dict[SegmentKey, ShardShell] = {}
-        self.led: dict[SegmentKey, None] = {}
-        """In this life: it never begins to lead one of them anew."""
         self.following = Following(self)
         self._serving = Serving(self)
         self.coordinators = Coordinators(self)
@@ -199,6 +198,8 @@ class NodeLife(Process):
         shard, segment = self.shards.get(key.shard_key), self.view.segment(key)
         if shard is not None and segment is not None:
             shard.step(SegmentHeard(key.epoch, RecordHeard(SegmentRecord.of(segment))))
+            if must_resign(shard.chain, segment, self.view.active(key.shard_key)):
+                self.following.resign(key.shard_key)
         self.following.look_at(key)
         self.following.sessions.moved(key)
         if segment is None and key in self.disk.files and self.is_shared(key):

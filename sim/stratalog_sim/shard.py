@@ -121,6 +121,18 @@ class ShardShell:
     def disk(self) -> Disk:
         return self.node.disk
 
+    def begin_anew(self) -> None:
+        """As who resigned: it may lead again what a later record names."""
+        active = self.node.view.active(self.key)
+        self.chain = ShardChain(
+            self.key,
+            self.node.node_id,
+            self.policy,
+            high_watermark=self.chain.high_watermark,
+            led_since_epoch=active.epoch + 1 if active is not None else 0,
+        )
+        self.inherited = None
+
     # Turns ----------------------------------------------------------------------------------------------------------
     def offer(self, batches: list[OfferedBatch]) -> None:
         if not self.pending:
@@ -165,8 +177,6 @@ class ShardShell:
                 self.node.tell(f"doubts its copy of epoch {epoch}: {reason}")
             case TellReaders():
                 stop = self.chain.stop
-                if stop is not None and stop.cause is StopCause.DEPOSED:
-                    self.node.scheduler.after(0, self.node, self.node.following.deposed, self.key)
                 self.node.tell(f"stops shard {self.key.shard}: {stop.cause.value if stop else ''}")
             case FlushSegment(epoch):
                 self.node.spawn(self._flush_ended(self._key_of(epoch)))
@@ -251,7 +261,7 @@ class ShardShell:
     # Segments -------------------------------------------------------------------------------------------------------
     def _name_active(self) -> ChainEvent:
         segment = self.node.view.active(self.key)
-        if segment is None or (segment.key in self.node.led and self.node.is_shared(segment.key)):
+        if segment is None:
             return ActiveUnknown()
         inherited = self.inherited
         if inherited is None:
@@ -304,7 +314,6 @@ class ShardShell:
         except DiskFailed as error:
             return OpeningFailed(AppendFailure.NO_ROOM, str(error))
         self.inherited = None
-        self.node.led[key] = None
         self.node.tell(f"opens epoch {key.epoch} of shard {key.shard} at {key.base_offset}")
         if effect.is_roll and len(effect.leader.producers):
             self.node.note_dirty(self, key)

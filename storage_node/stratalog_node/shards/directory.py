@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from stratalog.machines.leader_events import NodeHeard
+from stratalog.machines.resigning import must_resign
 from stratalog.machines.shard_life import Stop
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Change, NodeChanged, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
@@ -13,7 +14,7 @@ from stratalog.model.segment import SegmentState
 from stratalog.model.topic import Topic
 from stratalog_node.shards.committed_ends import learn_end
 from stratalog_node.shards.context import ShardContext
-from stratalog_node.shards.resigning import must_resign, resign
+from stratalog_node.shards.resigning import resign
 from stratalog_node.shards.rules import ShardRules
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.workers import ShardWorkers
@@ -111,7 +112,7 @@ class ShardDirectory:
                     if segment.state is SegmentState.DELETED:
                         shard.missing.discard(segment.key)
                     shard.heard(segment)  # of a deleted one, too: it may be led here, by what was known up to now
-                    if must_resign(shard, segment):
+                    if must_resign(shard.chain, segment, self._context.catalog.active_segment(shard.key)):
                         resign(shard)
                     for newest in shard.segments[-1:]:
                         learn_end(shard, newest)

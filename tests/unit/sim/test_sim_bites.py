@@ -26,6 +26,7 @@ QUICK = {
     "copy proven from memory": "who is listed has it on its disk",
     "metadata not kept": "metadata survive a restart",
     "who follows tells the end": "a consumer never goes back",
+    "seal taken for a fence": "an offset is given once",
     "fence not persisted": "a promise is on the disk before it is told",
 }
 
