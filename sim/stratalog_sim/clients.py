@@ -126,7 +126,7 @@ class Producer(Client):
                         sent.outcome = Outcome.FAIL
             else:
                 is_refused = True
-                if isinstance(answer, str) and self.judge.leads(self.leader, self.shard):
+                if isinstance(answer, str):
                     # What the log forgot for good: only where records were lost that nobody promised to keep.
                     if not self.judge.shards[self.shard].losses:
                         raise Broken("a producer goes on where it was", f"{one.value} is refused: {answer}")

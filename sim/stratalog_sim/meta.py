@@ -55,6 +55,11 @@ class ReadSegment:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadVersion:
+    """Of the table, as it is now."""
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     life: Life
 
@@ -109,6 +114,8 @@ class Meta(Process):
                     self._tell_changes(sender, request, version)
             case ReadSegment(key):
                 self.reply(sender, request, self.table.state.find_segment(key))
+            case ReadVersion():
+                self.reply(sender, request, self.table.version)
             case Heartbeat(life):
                 try:
                     self._leases.heard(life, self.scheduler.now_ms)

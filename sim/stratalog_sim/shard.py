@@ -17,6 +17,7 @@ from stratalog.machines.chain_events import (
     ActiveNamed,
     ActiveUnknown,
     AppendFailed,
+    AskWhoLeads,
     ChainEffect,
     ChainEvent,
     ConfirmRoll,
@@ -25,6 +26,7 @@ from stratalog.machines.chain_events import (
     EmptySegmentKept,
     FlushSegment,
     HandOver,
+    LeadRead,
     NameActive,
     NameSuccessor,
     OpeningFailed,
@@ -72,7 +74,7 @@ from stratalog.model.errors import Fenced, Rejected, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SealRecord
 from stratalog_sim.disk import Batch, Disk, DiskFailed, digest_of
-from stratalog_sim.meta import ReadSegment
+from stratalog_sim.meta import ReadSegment, ReadVersion
 from stratalog_sim.process import Ask, Sleep, Task
 from stratalog_sim.proofs import producers_before
 
@@ -81,6 +83,8 @@ if TYPE_CHECKING:
 
 _RETRY_MS = 150
 _FLUSH_MS = 8
+_READS = 5
+"""Looks at the own copy of the metadata, before nobody can say what they are."""
 
 
 @dataclass(slots=True)
@@ -193,6 +197,8 @@ class ShardShell:
             case HandOver(epoch):
                 self.node.tell(f"hands shard {self.key.shard} over behind epoch {epoch}")
                 self.node.following.forget_begun(self.key, epoch)
+            case AskWhoLeads(question):
+                self.node.spawn(self._read_lead(self.chain, question))
             case ProposeIsrOf(epoch, proposal):
                 self.node.spawn(self._propose(self._key_of(epoch), proposal))
             case _:
@@ -306,6 +312,17 @@ class ShardShell:
         if read is not None:
             event = ProposalReadBack(proposal, read.isr, read.isr_version, was_refused)
             self.step(SegmentHeard(key.epoch, event))
+
+    def _read_lead(self, chain: ShardChain, question: int) -> Task:
+        is_known = False
+        with suppress(StratalogError):
+            version = yield Ask("meta", ReadVersion())
+            for _ in range(_READS):
+                if is_known := self.node.view.version >= version:
+                    break
+                yield Sleep(_RETRY_MS)
+        if self.chain is chain:  # else it stopped, and who waited was told
+            self.step(LeadRead(question, is_known))
 
     def _open(self, effect: OpenSegment) -> ChainEvent:
         key = effect.leader.key

@@ -357,10 +357,11 @@ class SimulatedWorld:
             for node_id, node in self.nodes.items():
                 if node is None or reader.shard not in node.shards:
                     continue
-                chain = node.shards[reader.shard].chain
+                shell = node.shards[reader.shard]
+                chain = shell.chain
                 self.say(f"  node {node_id}: {chain.life.name} {chain.stop or ''} hw {chain.high_watermark}")
-                for status in chain.describe().segments:
-                    self.say(f"    leads {status}")
+                for leader in shell.leaders():
+                    self.say(f"    leads {leader.describe()}")
                 for key, replica in node.following.replicas.items():
                     if key.shard_key == reader.shard:
                         self.say(f"    follows {replica.machine.describe()} {replica.machine.fault or ''}")

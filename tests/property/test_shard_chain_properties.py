@@ -16,6 +16,7 @@ from stratalog.machines.chain_events import (
     AcknowledgeBatches,
     ActiveNamed,
     AppendFailed,
+    AskWhoLeads,
     ChainEffect,
     ChainEvent,
     ConfirmRoll,
@@ -24,6 +25,7 @@ from stratalog.machines.chain_events import (
     EmptySegmentKept,
     FlushSegment,
     HandOver,
+    LeadRead,
     NameActive,
     NameSuccessor,
     OpeningFailed,
@@ -152,6 +154,8 @@ class ChainLife(RuleBasedStateMachine):
             case FlushSegment() | ConfirmRoll() | SealSegment() | DropEmptySegment():
                 known = [leader.key.epoch for leader in self.chain.ended]
                 assert effect.epoch in known, f"{effect} is about a segment that is gone"
+                self.due.append(effect)
+            case AskWhoLeads():
                 self.due.append(effect)
             case ProposeIsrOf() | PrepareSuccessorOf() | DoubtCopy() | TellReaders():
                 pass
@@ -300,6 +304,8 @@ class ChainLife(RuleBasedStateMachine):
             case DropEmptySegment(epoch):
                 assert self.begun[epoch] == self.durable_by_meta[epoch], "it has records"
                 self.step(SegmentLeft(epoch) if goes_well else EmptySegmentKept(epoch))
+            case AskWhoLeads(question):
+                self.step(LeadRead(question, is_known=goes_well))
             case _:
                 raise AssertionError("nothing else is done later")
 

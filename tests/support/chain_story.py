@@ -26,6 +26,7 @@ what must follow. The node is number 1, the shard's first segment has epoch 0, a
     > drops held|fail          deletions of empty segments are held / those that are held fail
     > deleted / > fault        the topic is gone / something unforeseen
     > restart [unclean]        everything but what is written is forgotten; unclean: no stop in order came before
+    > leads N still|unknown    question N: all that the metadata said then was heard / nobody can say
     > log start OFFSET         records below it were deleted
     > compare EPOCH            what a client with this epoch is told
 """
@@ -41,6 +42,7 @@ from stratalog.machines.chain_events import (
     AcknowledgeBatches,
     ActiveNamed,
     AppendFailed,
+    AskWhoLeads,
     BatchesTurnedAway,
     ChainEffect,
     ChainEvent,
@@ -50,6 +52,7 @@ from stratalog.machines.chain_events import (
     EmptySegmentKept,
     FlushSegment,
     HandOver,
+    LeadRead,
     NameActive,
     NameSuccessor,
     OpeningFailed,
@@ -224,6 +227,8 @@ class ChainStory:
                 self.step(ShardStopped(Stop("the topic was deleted", StopCause.DELETED)))
             case ["fault"]:
                 self.step(ShardStopped(Stop("a fault in the node", StopCause.FAULT)))
+            case ["leads", question, answer]:
+                self.step(LeadRead(int(question), is_known=answer == "still"))
             case ["log", "start", offset]:
                 self.log_start = int(offset)
             case ["compare", epoch]:
@@ -333,6 +338,8 @@ class ChainStory:
                 say(f"  segment {epoch}: proposes ISR {' '.join(map(str, proposal.isr))}")
             case DoubtCopy(epoch):
                 say(f"  segment {epoch}: its file is in doubt")
+            case AskWhoLeads(question):
+                say(f"  asks meta who leads, {question}")
             case TellReaders():
                 say("  readers are told")
         return None

@@ -14,7 +14,6 @@ from stratalog.machines.leader_events import (
     FollowerFetched,
     IsrCommitted,
     LagChecked,
-    LeaderStatus,
     NodeHeard,
     OfferedBatch,
     PersistBatches,
@@ -29,7 +28,7 @@ from stratalog.machines.leader_events import (
 )
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.segment_leader import SegmentLeader
-from stratalog.machines.shard_life import Life, Stop
+from stratalog.machines.shard_life import Stop
 from stratalog.model.append import AppendFailure
 from stratalog.model.ids import SegmentKey
 
@@ -172,6 +171,15 @@ class ShardStopped:
     stop: Stop
 
 
+@dataclass(frozen=True, slots=True)
+class LeadRead:
+    """The answer to `AskWhoLeads`. `is_known`: all that the metadata said when it was asked has been heard here; False:
+    nobody can say that now."""
+
+    question: int
+    is_known: bool
+
+
 ChainEvent: TypeAlias = (
     BatchesReceived
     | BatchesTurnedAway
@@ -197,6 +205,7 @@ ChainEvent: TypeAlias = (
     | ShardRecovered
     | ServiceBegun
     | ShardStopped
+    | LeadRead
 )
 
 
@@ -305,6 +314,13 @@ class DoubtCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class AskWhoLeads:
+    """Read the metadata, from now on, and hear what they say. Answer: `LeadRead`."""
+
+    question: int
+
+
+@dataclass(frozen=True, slots=True)
 class TellReaders:
     """The shard stopped: whoever waits for more must hear of it."""
 
@@ -321,17 +337,8 @@ RareEffect: TypeAlias = (
     | HandOver
     | DoubtCopy
     | TellReaders
+    | AskWhoLeads
     | RollEffect
 )
 
 ChainEffect: TypeAlias = PersistBatches | AcknowledgeBatches | RareEffect
-
-
-@dataclass(frozen=True, slots=True)
-class ChainStatus:
-    life: Life
-    stop: Stop | None
-    high_watermark: int
-    waiting: int
-    segments: tuple[LeaderStatus, ...]
-    """Those that are not sealed yet, oldest first; the last one is active unless the shard has none."""

@@ -21,10 +21,10 @@ from stratalog.machines.chain_events import (
     BatchesTurnedAway,
     ChainEffect,
     ChainEvent,
-    ChainStatus,
     DoubtCopy,
     EmptySegmentKept,
     HandOver,
+    LeadRead,
     NameActive,
     NameSuccessor,
     OpeningFailed,
@@ -77,8 +77,7 @@ from stratalog.machines.leader_events import (
     TimePassed,
 )
 from stratalog.machines.next_segment import NotYet, begin_listed, begin_prepared, is_elsewhere
-from stratalog.machines.owed_batches import OwedBatches
-from stratalog.machines.producer_table import SequenceFault
+from stratalog.machines.refusals import Refusals
 from stratalog.machines.roll_order import RollOrder
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shard_life import Life, Stop, StopCause
@@ -102,7 +101,7 @@ class ShardChain:
         "_in_flight",
         "_opening",
         "_order",
-        "_owed",
+        "_refusals",
         "_rest",
         "_roll",
         "_waiting",
@@ -136,7 +135,7 @@ class ShardChain:
         self.doubted_epoch = -1
         """The epoch that was active before an unclean start, and takes no batches."""
         self._order: RollOrder | None = None
-        self._owed: OwedBatches | None = None
+        self._refusals: Refusals | None = None
         self._waiting: WaitingLines | None = None
         self._in_flight: list[OfferedBatch] | None = None
         self._roll: RollSegment | None = None
@@ -155,8 +154,8 @@ class ShardChain:
                 active = self.active
                 if active is None or self.life is not Life.SERVING:
                     return self._receive_closed(event.batches, now_ms)
-                if self._owed:
-                    return self._receive_behind_refused(self._owed, event.batches, now_ms)
+                if (refusals := self._refusals) is not None and refusals.owed:
+                    return self._receive_behind_refused(refusals, event.batches, now_ms)
                 effects = active.step(event, now_ms)
                 if len(effects) == 1 and type(only := effects[0]) is PersistBatches:
                     self._in_flight = only.batches
@@ -200,6 +199,8 @@ class ShardChain:
                 return []
             case ShardRecovered():
                 return self._recovered(event)
+            case LeadRead():
+                return self._refusals.heard(event) if self._refusals else []
             case ServiceBegun(owed_seals):
                 return [*(SealSegment(epoch) for epoch in owed_seals), *self._go_on()]
             case _:
@@ -212,24 +213,24 @@ class ShardChain:
         self._rest = batches
         return [NameActive()]
 
-    def _receive_behind_refused(self, owed: OwedBatches, offered: list[OfferedBatch], now_ms: int) -> _Effects:
+    def _receive_behind_refused(self, refusals: Refusals, offered: list[OfferedBatch], now_ms: int) -> _Effects:
         assert self.active is not None
-        batches, early = owed.sort_out(offered, self.active.producers, now_ms)
-        refused: _Effects = [RefuseBatch(batch, SequenceFault.OUT_OF_ORDER) for batch in early]
+        batches, refused = refusals.sort_out(offered, self.active, now_ms)
         due = self.active.step(BatchesReceived(batches), now_ms) if batches else []
         return [*refused, *self._sort_out(due, now_ms)]
 
     def _refuse(self, batches: Sequence[OfferedBatch], why: AppendFailure, message: str, now_ms: int) -> _Effects:
-        """They may be repeated, and those sent behind them must not get in before."""
-        if idempotent := [batch for batch in batches if batch.producer_id >= 0]:
-            (owed := self._owed or OwedBatches()).refused(idempotent, now_ms)
-            self._owed = owed
-        return [RefuseBatches(list(batches), why, message)] if batches else []
+        return self._begin_refusals().refuse(batches, why, message, now_ms) if batches else []
+
+    def _begin_refusals(self) -> Refusals:
+        self._refusals = self._refusals or Refusals()
+        return self._refusals
 
     def _sort_out(self, effects: list[LeaderEffect], now_ms: int) -> _Effects:
         """What the active leader asked for, one thing that is answered at once at a time."""
         found: _Effects = []
         repeated: list[OfferedBatch] = []
+        faults: list[RefuseBatch] = []
         persist: PersistBatches | None = None
         for effect in effects:
             match effect:
@@ -239,7 +240,7 @@ class ShardChain:
                     if isinstance(why, AppendFailure):
                         found += self._refuse([batch], why, why.value, now_ms)
                     else:
-                        found.append(effect)
+                        faults.append(effect)
                 case AnswerDuplicate(batch, duplicate):
                     batch.base_offset = duplicate.base_offset
                     repeated.append(batch)
@@ -254,6 +255,8 @@ class ShardChain:
         if repeated:
             self._waiting = self._waiting or WaitingLines()
             self._waiting.repeat(repeated)
+        if faults and self.active is not None:
+            found += self._begin_refusals().faults(faults, self.active)
         if persist is not None:
             self._in_flight = persist.batches
             return [*found, persist]
@@ -300,8 +303,7 @@ class ShardChain:
             if not batches:
                 return []
             waiting = self._waiting = WaitingLines()
-        at_once = waiting.queue(batches, self.high_watermark)
-        if not at_once:
+        if not (at_once := waiting.queue(batches, self.high_watermark)):
             return []
         assert self.active is not None
         return [AcknowledgeBatches(self.active.key.epoch, self.high_watermark, at_once)]
@@ -388,7 +390,8 @@ class ShardChain:
 
     def _leave_to_another(self, epoch: int, batches: list[OfferedBatch], why: AppendFailure, now_ms: int) -> _Effects:
         self.life, self.active = Life.MOVED, None
-        return [HandOver(epoch), *self._refuse(batches, why, why.value, now_ms)]
+        doubted = self._refusals.end(AppendFailure.MOVING, why.value) if self._refusals else []
+        return [HandOver(epoch), *doubted, *self._refuse(batches, why, why.value, now_ms)]
 
     def _opened(self, now_ms: int) -> _Effects:
         old, self.active, self._opening = self.active, self._opening, None
@@ -469,6 +472,7 @@ class ShardChain:
         self._in_flight = self._opening = self._roll = self._rest = None
         waiting = self._waiting.take_all() if self._waiting else ()
         found = self._refuse(waiting, AppendFailure.OUTCOME_UNKNOWN, stop.reason, now_ms)
+        found += self._refusals.end(stop.failure, stop.reason) if self._refusals else []
         if before is None or before.cause is not stop.cause:
             found.append(TellReaders())
         if stop.cause is StopCause.DELETED:
@@ -478,7 +482,7 @@ class ShardChain:
     # What others ask ----------------------------------------------------------------------------------------------
     @property
     def waiting_count(self) -> int:
-        return len(self._waiting or ())
+        return len(self._waiting or ()) + (self._refusals.waiting_count if self._refusals else 0)
 
     @property
     def is_end_known(self) -> bool:
@@ -494,7 +498,3 @@ class ShardChain:
         that of the listed active segment; every roll raises the epoch, so one that this node led too is good enough."""
         newest = self.active.key.epoch if self.active is not None else listed_epoch
         return 1 if epoch > newest else 0 if epoch >= self.led_since_epoch else -1
-
-    def describe(self) -> ChainStatus:
-        led = tuple(leader.describe() for leader in self._led)
-        return ChainStatus(self.life, self.stop, self.high_watermark, self.waiting_count, led)

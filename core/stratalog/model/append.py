@@ -19,6 +19,8 @@ class AppendFailure(Enum):
     HEALING = "what the disk lost of the log is being brought back"
     STOPPED = "the shard takes no writes until the node is started again"
     NOT_LEADER = "another node leads the shard"
+    LEAD_UNKNOWN = "whether this node still leads the shard cannot be said now"
+    BEHIND_REFUSED = "a batch that its producer sent before it was refused, and has to come again first"
     TOPIC_DELETED = "the topic was deleted"
     NO_SUCCESSOR = "the segment is full, and the meta service has not prepared the next one"
     MOVING = "another node takes the shard over in a moment"

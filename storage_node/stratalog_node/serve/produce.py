@@ -59,6 +59,8 @@ CODES: dict[BatchFault | SequenceFault | AppendFailure, ErrorCode] = {
     AppendFailure.HEALING: ErrorCode.KAFKA_STORAGE_ERROR,
     AppendFailure.STOPPED: ErrorCode.KAFKA_STORAGE_ERROR,
     AppendFailure.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    AppendFailure.LEAD_UNKNOWN: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    AppendFailure.BEHIND_REFUSED: ErrorCode.KAFKA_STORAGE_ERROR,
     AppendFailure.TOPIC_DELETED: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     AppendFailure.NO_SUCCESSOR: ErrorCode.KAFKA_STORAGE_ERROR,
     AppendFailure.MOVING: ErrorCode.NOT_LEADER_OR_FOLLOWER,

@@ -47,6 +47,7 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.disk.files import FlushLost, NamesLost, sync_names_of, write_durably
 from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.bearing_out import BearingOut
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.flusher import FlushedShard, Flusher
 from stratalog_node.shards.local_copy import LocalCopy
@@ -90,6 +91,7 @@ class Sealing:
         self._meta = context.meta
         self._flusher = flusher
         self.successors = Successors(context, service_heard_ms)
+        self.bearing_out = BearingOut(context)
         self._seal_lines: dict[ShardKey, deque[ActiveSegment]] = {}
         self._unsealed: set[ActiveSegment] = set()
         self._unnamed: dict[ActiveSegment, ActiveSegment] = {}
@@ -114,6 +116,7 @@ class Sealing:
         """Stop; what is not sealed yet is sealed by the next start."""
         self._is_closing = True
         await self.successors.close()
+        await self.bearing_out.close()
         await self._tasks.cancel()
 
     # Rolls --------------------------------------------------------------------------------------------------------

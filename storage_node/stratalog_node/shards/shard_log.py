@@ -17,6 +17,7 @@ from typing import Protocol
 from stratalog.machines.chain_events import (
     AcknowledgeBatches,
     AppendFailed,
+    AskWhoLeads,
     BatchesTurnedAway,
     ChainEvent,
     DoubtCopy,
@@ -274,6 +275,8 @@ class ShardLog(Ranged):
                 hand_over(self, epoch)
             case DoubtCopy(epoch, reason):
                 self._doubt(epoch, reason)
+            case AskWhoLeads(question):
+                self.workers.sealing.bearing_out.ask(self, question)
             case TellReaders():
                 self.see_who_leads()
                 self.wake_waiters()
@@ -481,8 +484,7 @@ class ShardLog(Ranged):
         await self.workers.flusher.make_all_durable(self)
 
     async def read(self, offset: int, max_bytes: int) -> list[bytes | memoryview]:
-        is_there = offset < self.high_watermark
-        return await self.workers.reader.read_to_keep(self, offset, max_bytes) if is_there else []
+        return await self.workers.reader.read_to_keep(self, offset, max_bytes) if offset < self.high_watermark else []
 
     async def offset_for_time(self, timestamp_ms: int) -> FoundOffset | None:
         return await self.workers.times.offset_for_time(self, timestamp_ms)

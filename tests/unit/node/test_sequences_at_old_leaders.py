@@ -1,0 +1,100 @@
+"""What an idempotent producer is told by a leader that may have been replaced: nothing that is final for it
+(docs/replication.md section 5, "Sequences")."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.leader_events import OfferedBatch
+from stratalog.model.errors import Unavailable
+from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import ChangeSet
+from stratalog_node.shards.shard_log import ShardLog
+from support.node_cluster import NodeCluster
+from support.shard_rig import START_MS, Asked, make_batch
+from support.waiting import eventually
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        yield cluster
+
+
+def offer(shard: ShardLog, sequence: int) -> Asked:
+    """By the producer of this test, whose record this is."""
+    data = make_batch([b"%d" % sequence], producer_id=7, producer_epoch=0, base_sequence=sequence)
+    asked: Any = Asked()
+    shard.offer(OfferedBatch(memoryview(bytearray(data)), len(data), 1, START_MS, 7, 0, sequence, -1, asked, 0))
+    return asked  # type: ignore[no-any-return]
+
+
+async def answered(shard: ShardLog, sequence: int) -> Asked:
+    asked = offer(shard, sequence)
+    await eventually(lambda: asked.is_answered)
+    return asked
+
+
+@contextmanager
+def deaf(cluster: NodeCluster, node_id: int) -> Iterator[None]:
+    """What the watch tells it meanwhile comes to it at the end."""
+    catalog, missed = cluster.nodes[node_id].catalog, list[ChangeSet]()
+    hear = catalog.apply_in_steps
+    with cluster.patch.context() as patch:
+        patch.setattr(catalog, "apply_in_steps", lambda change_set: iter(missed.append(change_set) or ()))
+        yield
+    for change_set in missed:
+        for _ in hear(change_set):
+            pass
+
+
+async def shard_of_three(cluster: NodeCluster) -> tuple[ShardKey, ShardLog]:
+    await cluster.start(1, 2, 3)
+    key = await cluster.shard(3)
+    shard = await cluster.leads_again(key)
+    assert (await answered(shard, 0)).is_acknowledged
+    return key, shard
+
+
+async def test_who_was_replaced_and_does_not_know_it_finds_no_fault_with_what_follows(cluster: NodeCluster) -> None:
+    key, old = await shard_of_three(cluster)
+    with deaf(cluster, old.context.node_id):
+        await cluster.lose(old.context.node_id)
+        others = [node.shards.get(key) for number, node in cluster.nodes.items() if number != old.context.node_id]
+        await eventually(lambda: any(shard is not None and shard.is_leader for shard in others))
+        new = next(shard for shard in others if shard is not None and shard.is_leader)
+
+        async def takes(sequence: int) -> bool:
+            return (await answered(new, sequence)).is_acknowledged
+
+        while not await takes(1):  # until what was recovered is sealed
+            await eventually(lambda: True)
+        assert await takes(2)
+        assert old.is_leader and old.stop is None, "it has heard of nothing"
+        early = offer(old, 3)
+        await eventually(lambda: cluster.meta.calls["read_version"])
+        assert not early.is_answered
+    await eventually(lambda: early.is_answered)
+    assert early.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await takes(3), "the producer goes on where it was"
+
+
+async def test_a_gap_is_told_by_who_leads_still(cluster: NodeCluster) -> None:
+    _, shard = await shard_of_three(cluster)
+    assert (await answered(shard, 2)).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert cluster.meta.calls["read_version"] == 1
+    assert (await answered(shard, 1)).is_acknowledged
+
+
+async def test_what_cannot_be_asked_is_asked_again_by_the_producer(cluster: NodeCluster) -> None:
+    _, shard = await shard_of_three(cluster)
+    cluster.meta.fail("read_version", Unavailable("away"))
+    early = await answered(shard, 2)
+    assert early.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await answered(shard, 1)).is_acknowledged and (await answered(shard, 2)).is_acknowledged
