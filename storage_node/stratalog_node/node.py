@@ -39,6 +39,8 @@ from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.heartbeats import Heartbeats, register
 from stratalog_node.identity_file import load_or_create, lock_directory
+from stratalog_node.mounts.holding import MountHolding
+from stratalog_node.mounts.probe import DataSetProbe
 from stratalog_node.open_files import OpenFiles
 from stratalog_node.replication.faulty_copies import FaultyCopies
 from stratalog_node.replication.following import Following
@@ -127,6 +129,7 @@ class StorageNode:
         self.following: Following
         self.lost_copies: LostCopies
         self.faulty_copies: FaultyCopies
+        self.mounts: MountHolding
 
     # Start ----------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -206,11 +209,15 @@ class StorageNode:
         taken.push_async_callback(self.groups.stop)
         await self.tier.start()
         self.local.healing.start()
-        self._tasks.start(self._follow_meta())
-        self._tasks.start(self._look_at_ages(age_clock))
+        self._begin_tasks(age_clock)
         await self.groups.start()
         self._add_metrics()
         self.server.open(listener, advertised)
+
+    def _begin_tasks(self, age_ms: Callable[[], int]) -> None:
+        self._hold_mounts()
+        self._tasks.start(self._follow_meta())
+        self._tasks.start(self._look_at_ages(age_ms))
 
     async def _register(self, info: NodeInfo) -> Life:
         """From now on every command names this life."""
@@ -334,6 +341,12 @@ class StorageNode:
         )
         self._tasks.start(self.faulty_copies.run())
 
+    def _hold_mounts(self) -> None:
+        """What the meta service gives to this node of those that were retired."""
+        probe = DataSetProbe(self.catalog, self.store, self.remote_reads.cold, self.cluster_id)
+        self.mounts = MountHolding(self.meta, self.catalog, probe, self.settings.remote_upload_timeout_ms)
+        self._tasks.start(self.mounts.run())
+
     def _take_sealed(self, segment: Segment) -> None:
         shard = self.shards.get(segment.key.shard_key)
         if shard is not None:
@@ -437,6 +450,7 @@ class StorageNode:
         metrics.add("stratalog_replication", self.following.stats)
         add_lag_metrics(metrics, self.following, self.catalog)
         metrics.add("stratalog_peer_read", self.peer_reads.stats)
+        metrics.add("stratalog_mounts", self.mounts.stats)
         self.tier.add_metrics(metrics)
         if self.remote_reads.cold is not None:
             metrics.add("stratalog_cold_read", self.remote_reads.cold.stats)

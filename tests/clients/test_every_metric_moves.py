@@ -50,6 +50,7 @@ _SEALED_READS = "tests/unit/serve/test_sealed_reads.py"
 _READ_REPLICAS = "tests/unit/node/test_reads_from_replicas.py"
 _PEER_READS = "tests/unit/node/test_reads_from_peers.py"
 _COPIES = "tests/unit/node/test_copies_made_again.py"
+_MOUNTS = "tests/unit/node/test_mounted_data_sets.py"
 _IN_TROUBLE = "tests/unit/node/test_followers_in_trouble.py"
 _PEERS = "tests/unit/replication/test_peers.py"
 _REPLICA_FETCHES = "tests/unit/serve/test_replica_fetches.py"
@@ -87,6 +88,10 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_peer_read_failures_total": (_PEER_READS, "stats.failures == 1"),
     "stratalog_peer_read_refusals_total": (_PEER_READS, "stats.refusals"),
     "stratalog_peer_read_in_flight": (_PEER_READS, "stats.in_flight"),
+    "stratalog_mounts_held": (_MOUNTS, "stats.held == 1"),
+    "stratalog_mounts_waiting": (_MOUNTS, "stats.waiting == 1"),
+    "stratalog_mounts_taken_total": (_MOUNTS, "stats.taken == 1"),
+    "stratalog_mounts_given_up_total": (_MOUNTS, "stats.given_up == 1"),
     "stratalog_cold_read_corrupt_ranges_total": (_COLD_READER, "corrupt_ranges"),
     "stratalog_cold_read_expired_unread_blocks_total": (_COLD_READER, "expired_unread_blocks"),
     "stratalog_cold_read_hits_total": (_COLD_READER, "hits"),

@@ -18,6 +18,7 @@ from rocksdict import Options, Rdict
 
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import (
+    DropMount,
     DropPart,
     DropPurgedTopic,
     DropSegment,
@@ -27,6 +28,7 @@ from stratalog.machines.table_records import (
     PurgedTopic,
     PutHeader,
     PutLock,
+    PutMount,
     PutNode,
     PutPart,
     PutPurgedTopic,
@@ -41,6 +43,7 @@ from stratalog.machines.table_records import (
 from stratalog.model.errors import Corrupt, InvalidRequest, Unavailable
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
 from stratalog.model.metadata import Lock, NodeInfo
+from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.parts import PartList
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
@@ -98,6 +101,9 @@ COMPLETE = replace(
 ACTIVE = Segment(SegmentKey(TOPIC_ID, 0, 0, 0), SegmentState.ACTIVE, 1, (1,), (1,), 0, 1)
 
 
+MOUNT = Mount("tier/7", MountMode.VOLUME, 7, "disk-7", MountState.TAKING, 3, 88, "rack-ü", 1, 5)
+
+
 def writes_of(segment: Segment) -> list[TableWrite]:
     writes: list[TableWrite] = [PutSegmentHead(segment)]
     if segment.seal is not None:
@@ -114,6 +120,9 @@ EVERYTHING: list[TableWrite] = [
     *writes_of(ACTIVE),
     PutNode(NODE),
     PutLock(LOCK),
+    PutMount(MOUNT),
+    PutMount(replace(MOUNT, name="gone")),
+    DropMount("gone"),
     PutPurgedTopic(PURGED),
     PutPurgedTopic(PurgedTopic(UUID(int=98), 1)),
     DropPurgedTopic(UUID(int=98)),
@@ -144,7 +153,7 @@ async def test_what_was_written_is_loaded_and_the_header_comes_first(store: Meta
     await store.write([EVERYTHING])
     records = await reloaded(store)
     assert records[0] == HEADER
-    expected = [HEADER, NODE, LOCK, PURGED, TOPIC, ShardRow(SHARD, MAX_OFFSET), SEALED, COMPLETE, ACTIVE]
+    expected = [HEADER, NODE, LOCK, MOUNT, PURGED, TOPIC, ShardRow(SHARD, MAX_OFFSET), SEALED, COMPLETE, ACTIVE]
     assert sorted(map(repr, records)) == sorted(map(repr, expected))
 
 
@@ -162,6 +171,7 @@ async def test_what_was_dropped_is_gone(store: MetaStore) -> None:
         DropTopic(TOPIC_ID),
         DropPurgedTopic(PURGED.topic_id),
         DropShard(SHARD),
+        DropMount(MOUNT.name),
         DropSegment(ACTIVE.key),
         DropSegment(COMPLETE.key),
     ]

@@ -21,6 +21,7 @@ from uuid import UUID
 from stratalog.machines import (
     table_lives,
     table_locks,
+    table_mounts,
     table_moves,
     table_nodes,
     table_recovery,
@@ -35,7 +36,7 @@ from stratalog.machines.table_load import load_state
 from stratalog.machines.table_records import StoredRecord, TableHeader, TableWrite
 from stratalog.machines.table_state import Steps, TableState, TableTransaction
 from stratalog.model import commands
-from stratalog.model.commands import Command, TableCommand, TableResult
+from stratalog.model.commands import Command, MountCommand, TableCommand, TableResult
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Snapshot
 from stratalog.model.segment import Segment
@@ -133,6 +134,7 @@ class ShardTable:
                 tuple(state.topics.values()),
                 tuple([state.view(key) for key in state.shards]),
                 tuple(entry.node for entry in state.nodes.values()),
+                tuple(state.mounts.values()),
             )
         return self._snapshot
 
@@ -225,5 +227,23 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
             return None
         case commands.AllocateProducerIds():
             return table_locks.allocate_producer_ids(tx, command)
+        case _:
+            return (yield from _dispatch_mounts(tx, command))
+
+
+def _dispatch_mounts(tx: TableTransaction, command: MountCommand) -> Steps[TableResult]:
+    match command:
+        case commands.BeginMount():
+            return table_mounts.begin_mount(tx, command)
+        case commands.TakeMount():
+            return table_mounts.take_mount(tx, command)
+        case commands.ReleaseMount():
+            table_mounts.release_mount(tx, command)
+            return None
+        case commands.MoveMount():
+            return table_mounts.move_mount(tx, command)
+        case commands.EndMount():
+            yield from table_mounts.end_mount(tx, command)
+            return None
         case _:
             assert_never(command)

@@ -6,9 +6,12 @@ from typing import assert_never
 
 from stratalog.machines.internal_topics import is_reserved
 from stratalog.machines.placement import LEADER_WEIGHT, weights_of
+from stratalog.machines.table_locks import NOBODY
 from stratalog.machines.table_remote import NO_COMMIT
 from stratalog.machines.table_state import ShardEntry, TableState, describe_segment, is_unsettled
 from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import life_name
+from stratalog.model.mounts import Mount, MountState
 from stratalog.model.segment import NO_HANDOVER, RemoteState, Segment, SegmentState
 
 
@@ -31,9 +34,23 @@ def check_invariants(state: TableState) -> None:
     assert all(state.led.get(node_id, 0) == led.get(node_id, 0) for node_id in state.led | led), "and leaders"
     unsettled = {one.key for entry in state.shards.values() for one in entry.segments.values() if is_unsettled(one)}
     assert set(state.unsettled) == unsettled, "what several nodes have a say in is known as such"
+    for mount in state.mounts.values():
+        _check_mount(state, mount)
     for segment_key, segment in state.deleted.items():
         assert segment.key == segment_key and segment.state is SegmentState.DELETED and segment.deleted_ms is not None
         _check_segment(segment)
+
+
+def _check_mount(state: TableState, mount: Mount) -> None:
+    where, lock = f"mount {mount.name}", state.locks[mount.name]
+    assert lock.epoch == mount.token, f"{where}: its token is its lock's epoch"
+    assert (mount.holder is None) == (mount.state is MountState.WAITING) == (lock.holder == NOBODY), (
+        f"{where}: it waits while nobody holds it, and then alone"
+    )
+    if mount.holder is not None:
+        entry = state.nodes[mount.holder]
+        assert entry.is_alive and entry.node_epoch == mount.holder_epoch, f"{where}: its holder lives"
+        assert lock.holder.startswith(f"{life_name(mount.holder, mount.holder_epoch)}/"), f"{where}: as its lock says"
 
 
 def _check_shard(key: ShardKey, entry: ShardEntry) -> None:

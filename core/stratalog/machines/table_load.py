@@ -17,6 +17,7 @@ from stratalog.machines.table_state import ShardEntry, TableState, is_unsettled
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Lock
+from stratalog.model.mounts import Mount
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Topic
 
@@ -50,6 +51,8 @@ def load_state(records: Iterable[StoredRecord], source: str) -> TableState | Non
                 state.purged_topics[record.topic_id] = record
             case Lock():
                 state.locks[record.name] = record
+            case Mount():
+                state.mounts[record.name] = record
             case NodeEntry():
                 state.nodes[record.info.node_id] = record
             case _:

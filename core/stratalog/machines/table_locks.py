@@ -44,6 +44,12 @@ def acquire_lock(tx: TableTransaction, command: AcquireLock) -> Lock:
             f"lock {command.name!r}: at most {MAX_LASTING_HOLDERS} endings of 1 to {MAX_NAME_CHARACTERS} characters "
             f"can be asked to last, not {len(command.lasting)}"
         )
+    if (mount := tx.state.mounts.get(command.name)) is not None:
+        raise Conflict(
+            f"lock {command.name!r} is that of a mounted data set, held by "
+            f"{'nobody' if mount.holder is None else f'node {mount.holder}'} until the mount ends: it passes on by "
+            "`stratalog mounts move`"
+        )
     known = tx.state.locks.get(command.name)
     if known is None and len(tx.state.locks) >= MAX_LOCKS:
         raise LimitExceeded(f"lock {command.name!r}: there are {MAX_LOCKS} locks already, and none is ever forgotten")
@@ -66,17 +72,19 @@ def acquire_lock(tx: TableTransaction, command: AcquireLock) -> Lock:
 def release_lock(tx: TableTransaction, command: ReleaseLock) -> None:
     """Give a lock back. One that is gone already, or has passed to another, is left as it is."""
     known = tx.state.locks.get(command.lock.name)
+    if command.lock.name in tx.state.mounts:
+        return
     if known is not None and (known.epoch, known.holder) == (command.lock.epoch, command.lock.holder):
-        tx.put_lock(replace(known, holder=NOBODY, expires_ms=0, earlier=_earlier(known)))
+        tx.put_lock(replace(known, holder=NOBODY, expires_ms=0, earlier=earlier_holders(known)))
 
 
-def _earlier(known: Lock) -> tuple[str, ...]:
+def earlier_holders(known: Lock) -> tuple[str, ...]:
     """Who held a lock before the one who takes it now."""
     return known.earlier if known.holder == NOBODY else (*known.earlier, known.holder)
 
 
 def _remembered(known: Lock, lasting: tuple[str, ...]) -> tuple[str, ...]:
-    holders = _earlier(known)
+    holders = earlier_holders(known)
     last = len(holders) - EARLIER_HOLDERS
     return tuple(holder for at, holder in enumerate(holders) if at >= last or holder.endswith(lasting))
 

@@ -13,6 +13,7 @@ from typing import Final
 from stratalog.machines.table_bounds import check_names
 from stratalog.machines.table_lives import begin_life, end_life, resume_life
 from stratalog.machines.table_locks import end_leases
+from stratalog.machines.table_mounts import lives_changed, refuse_if_mounted
 from stratalog.machines.table_records import NodeEntry
 from stratalog.machines.table_state import Steps, TableTransaction
 from stratalog.model.addresses import LAST_PORT, is_host
@@ -39,6 +40,7 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
     check_names(
         f"node {node.node_id}", (node.storage_id, node.host, node.rack or "", command.start_id, command.boot_id)
     )
+    refuse_if_mounted(tx.state, node.node_id)
     known = tx.state.nodes.get(node.node_id)
     if known is not None and command.start_id and (known.start_id, known.info) == (command.start_id, node):
         return Registration(tx.state.header.cluster_id, known.node_epoch, known.token)
@@ -57,6 +59,7 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
             or (command.boot_id != "" and command.boot_id == known.boot_id),
             is_flushed_by_default=command.is_flushed_by_default,
         )
+    lives_changed(tx)
     return Registration(tx.state.header.cluster_id, entry.node_epoch, token)
 
 
@@ -77,6 +80,8 @@ def note_lives(tx: TableTransaction, command: NoteLives) -> Steps[None]:
                 tx.put_node(replace(known, has_room=has_room))
     for node_id, is_alive in noted:  # once all of them are known: nothing may be placed on another that is lost, too
         yield from (resume_life if is_alive else end_life)(tx, node_id)
+    if noted:
+        lives_changed(tx)
 
 
 def check_life(tx: TableTransaction, caller: Life | None) -> None:

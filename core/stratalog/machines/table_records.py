@@ -15,6 +15,8 @@ from stratalog.model.metadata import (
     Change,
     Life,
     Lock,
+    MountChanged,
+    MountEnded,
     Node,
     NodeChanged,
     NodeInfo,
@@ -23,6 +25,7 @@ from stratalog.model.metadata import (
     TopicChanged,
     TopicDeleted,
 )
+from stratalog.model.mounts import Mount
 from stratalog.model.segment import RemotePart, SealRecord, Segment
 from stratalog.model.topic import Topic
 
@@ -89,7 +92,9 @@ class SegmentNote:
     part_count: int
 
 
-NotedChange: TypeAlias = TopicChanged | TopicDeleted | ShardChanged | SegmentNote | SegmentPurged | NodeChanged
+NotedChange: TypeAlias = (
+    TopicChanged | TopicDeleted | ShardChanged | SegmentNote | SegmentPurged | NodeChanged | MountChanged | MountEnded
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,9 @@ class NotedChanges:
     changes: tuple[NotedChange, ...] | None
 
 
-StoredRecord: TypeAlias = TableHeader | NotedChanges | NodeEntry | Lock | Topic | PurgedTopic | ShardRow | Segment
+StoredRecord: TypeAlias = (
+    TableHeader | NotedChanges | NodeEntry | Lock | Mount | Topic | PurgedTopic | ShardRow | Segment
+)
 """What a store loads, in any order but for the header, which comes first. A segment comes whole: head, seal and
 parts (as a `PartList`)."""
 
@@ -126,6 +133,16 @@ class PutNode:
 @dataclass(frozen=True, slots=True)
 class PutLock:
     lock: Lock
+
+
+@dataclass(frozen=True, slots=True)
+class PutMount:
+    mount: Mount
+
+
+@dataclass(frozen=True, slots=True)
+class DropMount:
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +212,8 @@ TableWrite: TypeAlias = (
     | PutChanges
     | PutNode
     | PutLock
+    | PutMount
+    | DropMount
     | PutTopic
     | DropTopic
     | PutPurgedTopic

@@ -19,6 +19,7 @@ from uuid import UUID
 from stratalog.machines.placement import LEADER_WEIGHT, weights_of
 from stratalog.machines.table_records import (
     MAX_KEPT_CHANGES,
+    DropMount,
     DropPart,
     DropPurgedTopic,
     DropSegment,
@@ -29,6 +30,7 @@ from stratalog.machines.table_records import (
     PutChanges,
     PutHeader,
     PutLock,
+    PutMount,
     PutNode,
     PutPart,
     PutPurgedTopic,
@@ -46,6 +48,8 @@ from stratalog.model.metadata import (
     Change,
     ChangeSet,
     Lock,
+    MountChanged,
+    MountEnded,
     NodeChanged,
     NodeInfo,
     SegmentChanged,
@@ -54,6 +58,7 @@ from stratalog.model.metadata import (
     TopicChanged,
     TopicDeleted,
 )
+from stratalog.model.mounts import Mount, data_set_name
 from stratalog.model.segment import NO_HANDOVER, Handover, RemotePart, Segment, SegmentState
 from stratalog.model.topic import Shard, Topic
 
@@ -86,7 +91,7 @@ class TableState:
     """All maps of the shard table."""
 
     __slots__ = (
-        "change_sets", "deleted", "header", "led", "load", "locks", "nodes",
+        "change_sets", "deleted", "header", "led", "load", "locks", "mounts", "nodes",
         "purged_topics", "shards", "topic_ids", "topics", "unsettled", "views",
     )  # fmt: skip
 
@@ -99,6 +104,7 @@ class TableState:
         self.purged_topics: dict[UUID, PurgedTopic] = {}
         self.nodes: dict[int, NodeEntry] = {}
         self.locks: dict[str, Lock] = {}
+        self.mounts: dict[str, Mount] = {}
         self.change_sets: tuple[ChangeSet, ...] = ()
         """The newest ones, as they were when it was loaded."""
         self.load: dict[int, int] = {}
@@ -141,6 +147,11 @@ class TableState:
     def is_alive(self, node_id: int) -> bool:
         entry = self.nodes.get(node_id)
         return entry is not None and entry.is_alive
+
+    def holder_of(self, node_id: int) -> int | None:
+        """Who holds the mount of this node's data set; None where there is none, or nobody does."""
+        mount = self.mounts.get(data_set_name(node_id))
+        return mount.holder if mount is not None else None
 
     @property
     def living_count(self) -> int:
@@ -234,6 +245,16 @@ class TableTransaction:
     def put_lock(self, lock: Lock) -> None:
         self._put(self.state.locks, lock.name, lock)
         self.writes.append(PutLock(lock))
+
+    def put_mount(self, mount: Mount) -> None:
+        self._put(self.state.mounts, mount.name, mount)
+        self.writes.append(PutMount(mount))
+        self.changes.append(MountChanged(mount))
+
+    def drop_mount(self, name: str) -> None:
+        self._drop(self.state.mounts, name)
+        self.writes.append(DropMount(name))
+        self.changes.append(MountEnded(name))
 
     # Topics and shards ------------------------------------------------------------------------------------------
     def put_topic(self, topic: Topic) -> None:

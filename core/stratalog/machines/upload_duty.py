@@ -28,13 +28,19 @@ def uploader_of(segment: Segment, is_alive: Callable[[int], bool]) -> int | None
     return next((node for node in in_order if is_alive(node)), None)
 
 
-def keeper_of(segment: Segment, is_alive: Callable[[int], bool]) -> int | None:
+def keeper_of(segment: Segment, is_alive: Callable[[int], bool], holder_of: Callable[[int], int | None]) -> int | None:
     """Who takes away what all share of a DELETED segment, its objects and its metadata: the first living replica. Not
-    by who holds a copy still, for each gives its own up. None while no replica lives."""
-    return next((node for node in segment.replicas if is_alive(node)), None)
+    by who holds a copy still, for each gives its own up. Where no replica lives, who holds the mount of the first that
+    is mounted; None while there is none."""
+    living = next((node for node in segment.replicas if is_alive(node)), None)
+    if living is not None:
+        return living
+    return next((holder for holder in map(holder_of, segment.replicas) if holder is not None), None)
 
 
-def sweeper_of(node_id: int, living: Collection[int]) -> int | None:
-    """Who takes away what a node left in the bucket and nothing refers to: itself while it lives, else the first of the
-    living."""
-    return node_id if node_id in living else min(living, default=None)
+def sweeper_of(node_id: int, living: Collection[int], holder: int | None) -> int | None:
+    """Who takes away what a node left in the bucket and nothing refers to: itself while it lives, who holds the mount
+    of its data set, else the first of the living."""
+    if node_id in living or holder is None:
+        return node_id if node_id in living else min(living, default=None)
+    return holder

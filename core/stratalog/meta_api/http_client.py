@@ -22,6 +22,7 @@ from stratalog.model.commands import Command
 from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
+from stratalog.model.mounts import Mount
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -97,6 +98,9 @@ class HttpMetaClient:
 
     async def purged_topics(self) -> frozenset[UUID]:
         return frozenset((await self._read("/v1/purged-topics", wire.TOPIC_IDS)).items)
+
+    async def mounts(self) -> tuple[Mount, ...]:
+        return (await self._read("/v1/mounts", wire.MOUNTS)).items
 
     async def snapshot(self) -> Snapshot:
         attempt = 0

@@ -19,6 +19,7 @@ from stratalog.model.bounds import Count
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Node, Snapshot
+from stratalog.model.mounts import Mount
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -29,12 +30,13 @@ MAX_ENCODED_BYTES: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHead:
-    """The first line of a snapshot: its version, and how many nodes, topics and shards follow."""
+    """The first line of a snapshot: its version, and how many nodes, topics, shards and mounts follow."""
 
     version: Count
     nodes: Count
     topics: Count
     shards: Count
+    mounts: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ _HEAD: Final[JsonShape[SnapshotHead]] = JsonShape(SnapshotHead)
 _NODE: Final[JsonShape[Node]] = JsonShape(Node)
 _TOPIC: Final[JsonShape[Topic]] = JsonShape(Topic)
 _SHARD: Final[JsonShape[ShardLine]] = JsonShape(ShardLine)
+_MOUNT: Final[JsonShape[Mount]] = JsonShape(Mount)
 
 
 class EncodedShards:
@@ -84,7 +87,8 @@ class EncodedShards:
 def snapshot_pieces(snapshot: Snapshot, encoded: EncodedShards | None = None) -> Iterator[bytes]:
     """The lines of a snapshot, some at a time: between two pieces the caller may let others run."""
     encoded = encoded or EncodedShards()
-    head = SnapshotHead(snapshot.version, len(snapshot.nodes), len(snapshot.topics), len(snapshot.shards))
+    counts = len(snapshot.nodes), len(snapshot.topics), len(snapshot.shards), len(snapshot.mounts)
+    head = SnapshotHead(snapshot.version, *counts)
     lines, weight = [_HEAD.write(head)], 0
     for line, line_weight in _lines(snapshot, encoded):
         lines.append(line)
@@ -106,6 +110,8 @@ def _lines(snapshot: Snapshot, encoded: EncodedShards) -> Iterator[tuple[bytes, 
         for start, end in cut(shard.segments, weight_of, RECORDS_PER_PIECE):
             weight = 1 + sum(map(weight_of, shard.segments[start:end]))
             yield encoded.line(shard, start, end), weight
+    for mount in snapshot.mounts:
+        yield _MOUNT.write(mount), 1
 
 
 def weight_of(segment: Segment) -> int:
@@ -134,6 +140,7 @@ class SnapshotReader:
         self._nodes: list[Node] = []
         self._topics: list[Topic] = []
         self._shards: list[Shard] = []
+        self._mounts: list[Mount] = []
         self._begun: list[Segment] = []
         """Segments of a shard whose last line has not come yet."""
 
@@ -146,8 +153,10 @@ class SnapshotReader:
                 self._nodes.append(_NODE.read(line))
             elif len(self._topics) < self._head.topics:
                 self._topics.append(_TOPIC.read(line))
-            else:
+            elif len(self._shards) < self._head.shards:
                 self._add_shard(_SHARD.read(line))
+            else:
+                self._mounts.append(_MOUNT.read(line))
         except NotOfShape as error:
             raise Unavailable(f"a line of the snapshot cannot be read ({error}): ask again") from error
 
@@ -160,6 +169,6 @@ class SnapshotReader:
     def finish(self) -> Snapshot:
         """Raises Unavailable when lines are missing."""
         head = self._head
-        if head is None or len(self._shards) != head.shards:
+        if head is None or (len(self._shards), len(self._mounts)) != (head.shards, head.mounts):
             raise Unavailable("the snapshot of the metadata was cut short: ask again")
-        return Snapshot(head.version, tuple(self._topics), tuple(self._shards), tuple(self._nodes))
+        return Snapshot(head.version, tuple(self._topics), tuple(self._shards), tuple(self._nodes), tuple(self._mounts))

@@ -17,6 +17,7 @@ from stratalog.model.bounds import Count
 from stratalog.model.commands import COMMANDS, Command
 from stratalog.model.errors import OutcomeUnknown, StratalogError
 from stratalog.model.metadata import Heard, Heartbeat, Node
+from stratalog.model.mounts import Mount
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -38,6 +39,11 @@ class ClusterInfo:
 @dataclass(frozen=True, slots=True)
 class NodeList:
     items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MountList:
+    items: tuple[Mount, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,7 @@ CLUSTER: Final[JsonShape[ClusterInfo]] = JsonShape(ClusterInfo)
 NODES: Final[JsonShape[NodeList]] = JsonShape(NodeList)
 HEARTBEAT: Final[JsonShape[Heartbeat]] = JsonShape(Heartbeat, is_asked=True)
 HEARD: Final[JsonShape[Heard]] = JsonShape(Heard)
+MOUNTS: Final[JsonShape[MountList]] = JsonShape(MountList)
 TOPIC: Final[JsonShape[Topic]] = JsonShape(Topic)
 TOPICS: Final[JsonShape[TopicList]] = JsonShape(TopicList)
 TOPIC_IDS: Final[JsonShape[TopicIds]] = JsonShape(TopicIds)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from stratalog.model.bounds import Count, CountOrNone, Int32
 from stratalog.model.ids import SegmentKey
+from stratalog.model.mounts import Mount
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -136,6 +137,7 @@ class Snapshot:
     topics: tuple[Topic, ...]
     shards: tuple[Shard, ...]
     nodes: tuple[Node, ...]
+    mounts: tuple[Mount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,26 @@ class NodeChanged:
     node: Node
 
 
-Change: TypeAlias = TopicChanged | TopicDeleted | ShardChanged | SegmentChanged | SegmentPurged | NodeChanged
+@dataclass(frozen=True, slots=True)
+class MountChanged:
+    mount: Mount
+
+
+@dataclass(frozen=True, slots=True)
+class MountEnded:
+    name: str
+
+
+Change: TypeAlias = (
+    TopicChanged
+    | TopicDeleted
+    | ShardChanged
+    | SegmentChanged
+    | SegmentPurged
+    | NodeChanged
+    | MountChanged
+    | MountEnded
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,16 @@ from uuid import UUID
 from stratalog.machines.shard_troubles import troubles
 from stratalog.meta_api import wire
 from stratalog.meta_api.json_shape import NotOfShape
-from stratalog.meta_api.wire import ClusterInfo, CommandWire, NodeList, SegmentList, TopicIds, TopicList, TroubleList
+from stratalog.meta_api.wire import (
+    ClusterInfo,
+    CommandWire,
+    MountList,
+    NodeList,
+    SegmentList,
+    TopicIds,
+    TopicList,
+    TroubleList,
+)
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Heard, Heartbeat
@@ -132,6 +141,10 @@ async def _nodes(call: Call) -> Answer:
     return wire.NODES.write(NodeList((await call.service.snapshot()).nodes))
 
 
+async def _mounts(call: Call) -> Answer:
+    return wire.MOUNTS.write(MountList((await call.service.snapshot()).mounts))
+
+
 async def _topics(call: Call) -> Answer:
     """All topics, or those of one name; `after` and `limit` go through them by name."""
     topics = sorted((await call.service.snapshot()).topics, key=lambda topic: topic.name)
@@ -176,6 +189,7 @@ _SHARD: Final = "/v1/topics/{topic_id}/shards/{shard}"
 ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/v1/cluster", "The cluster's id and sizes", _cluster, ClusterInfo),
     Route("GET", "/v1/nodes", "Registered nodes", _nodes, NodeList),
+    Route("GET", "/v1/mounts", "Mounts and who holds them", _mounts, MountList),
     Route("GET", "/v1/topics", "Topics by name; query: name, after, limit", _topics, TopicList),
     Route("GET", "/v1/topics/{topic_id}", "One topic", _topic, Topic),
     Route("GET", _SHARD, "A shard and its segments", _shard, Shard),

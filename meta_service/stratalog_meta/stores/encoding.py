@@ -16,6 +16,7 @@ from uuid import UUID
 
 from stratalog.machines.table_records import (
     KEPT_CHANGE_SETS,
+    DropMount,
     DropPart,
     DropPurgedTopic,
     DropSegment,
@@ -28,6 +29,7 @@ from stratalog.machines.table_records import (
     PutChanges,
     PutHeader,
     PutLock,
+    PutMount,
     PutNode,
     PutPart,
     PutPurgedTopic,
@@ -46,6 +48,8 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
     Change,
     Lock,
+    MountChanged,
+    MountEnded,
     NodeChanged,
     NodeInfo,
     SegmentChanged,
@@ -54,6 +58,7 @@ from stratalog.model.metadata import (
     TopicChanged,
     TopicDeleted,
 )
+from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.parts import PartList
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 from stratalog.model.segment import (
@@ -76,7 +81,7 @@ from stratalog.model.topic import Shard, Topic
 FORMAT: Final = 1
 HEADER_KEY: Final = b"a"
 _CHANGES: Final = b"c"
-_NODE, _LOCK, _PURGED, _TOPIC, _SHARD, _SEGMENT = b"n", b"l", b"p", b"t", b"s", b"v"
+_NODE, _LOCK, _MOUNT, _PURGED, _TOPIC, _SHARD, _SEGMENT = b"n", b"l", b"m", b"p", b"t", b"s", b"v"
 _HEAD, _SEAL, _PART = b"\x00", b"\x01", b"\x02"
 _SEGMENT_KEY_BYTES: Final = 1 + 16 + 4 + 8 + 8
 
@@ -111,6 +116,10 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
                 _LOCK + lock.name.encode("utf-8", "surrogatepass"),
                 _value(lock.holder, lock.epoch, lock.expires_ms, lock.earlier),
             )
+        case PutMount(mount):
+            yield _mount_key(mount.name), _mount(mount)
+        case DropMount(name):
+            yield _mount_key(name), None
         case PutTopic(topic):
             yield (
                 _TOPIC + topic.topic_id.bytes,
@@ -173,6 +182,10 @@ def _change(change: Change) -> bytes:
             return _noted(
                 "node", PutNode(NodeEntry(info, node.epoch, node.is_alive, "", node.token, "", node.has_room))
             )
+        case MountChanged(mount):
+            return _noted("mount", PutMount(mount))
+        case MountEnded(name):
+            return _noted("unmounted", DropMount(name))
         case ShardChanged(shard):
             row = PutShard(ShardRow(shard.key, shard.log_start_offset))
             return _noted("shard", row, *map(PutSegmentHead, shard.segments))
@@ -189,6 +202,19 @@ def _noted(kind: str, *writes: TableWrite) -> bytes:
     """`[kind, key, value, key, value, ...]`, keys in hex."""
     items = [f'"{key.hex()}",'.encode() + (value or b"null") for write in writes for key, value in _encode_one(write)]
     return b'["%b",%b]' % (kind.encode(), b",".join(items))
+
+
+def _mount_key(name: str) -> bytes:
+    return _MOUNT + name.encode("utf-8", "surrogatepass")
+
+
+def _mount_name(key: bytes) -> str:
+    return key[1:].decode("utf-8", "surrogatepass")
+
+
+def _mount(mount: Mount) -> bytes:
+    held = (mount.token, mount.holder, mount.holder_epoch)
+    return _value(mount.mode, mount.node_id, mount.storage_id, mount.rack, mount.state, *held, mount.created_ms)
 
 
 def _shard_key(key: ShardKey) -> bytes:
@@ -304,6 +330,10 @@ class _Decoder:
         if kind == _LOCK:
             earlier = tuple(fields[3]) if len(fields) > 3 else ()
             return Lock(key[1:].decode("utf-8", "surrogatepass"), fields[0], fields[1], fields[2], earlier)
+        if kind == _MOUNT:
+            mode, node_id, storage_id, rack, state, token, holder, holder_epoch, created_ms = fields[:9]
+            name, states = _mount_name(key), (MountMode(mode), node_id, storage_id, MountState(state))
+            return Mount(name, *states, token, created_ms, rack, holder, holder_epoch)
         if kind == _TOPIC:
             return Topic(fields[0], UUID(bytes=key[1:17]), fields[1], fields[2], fields[3], fields[4], fields[5])
         if kind == _PURGED:
@@ -320,6 +350,8 @@ class _Decoder:
         kind, keys, values = fields[0], [bytes.fromhex(key) for key in fields[1::2]], fields[2::2]
         if kind == "purged":
             return SegmentPurged(self._segment_key(keys[0]))
+        if kind == "unmounted":
+            return MountEnded(_mount_name(keys[0]))
         if kind in ("segment", "sealed"):
             return SegmentNote(self._segment(keys[0], values[0], None, []), kind == "sealed", part_count)
         record = self._plain(keys[0], values[0])
@@ -329,6 +361,8 @@ class _Decoder:
                 return ShardChanged(Shard(record.key, record.log_start_offset, tuple(heads)))
             case NodeEntry():
                 return NodeChanged(record.node)
+            case Mount():
+                return MountChanged(record)
             case Topic():
                 return TopicDeleted(record) if kind == "deleted" else TopicChanged(record)
             case _:

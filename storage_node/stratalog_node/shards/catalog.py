@@ -17,6 +17,8 @@ from stratalog.model.in_order import find, place_of
 from stratalog.model.metadata import (
     Change,
     ChangeSet,
+    MountChanged,
+    MountEnded,
     Node,
     NodeChanged,
     SegmentChanged,
@@ -26,6 +28,7 @@ from stratalog.model.metadata import (
     TopicChanged,
     TopicDeleted,
 )
+from stratalog.model.mounts import Mount, data_set_name
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.model.topic import Topic
 from stratalog.settings.topic import TopicSettings
@@ -61,6 +64,7 @@ class Catalog:
         self._settings: dict[UUID, TopicSettings] = {}
         self._shards: dict[ShardKey, _ShardEntry] = {}
         self._nodes: dict[int, Node] = {}
+        self._mounts: dict[str, Mount] = {}
         self._listeners: list[Callable[[Change], None]] = []
         self.version = -1
         self.stats = CatalogStats()
@@ -83,6 +87,18 @@ class Catalog:
 
     def node(self, node_id: int) -> Node | None:
         return self._nodes.get(node_id)
+
+    def mounts(self) -> Iterable[Mount]:
+        return self._mounts.values()
+
+    def mount_of(self, node_id: int) -> Mount | None:
+        """Of a retired node's data set."""
+        return self._mounts.get(data_set_name(node_id))
+
+    def holder_of(self, node_id: int) -> int | None:
+        """Who holds the mount of this node's data set; None where there is none, or nobody does."""
+        mount = self.mount_of(node_id)
+        return mount.holder if mount is not None else None
 
     def is_alive(self, node_id: int) -> bool:
         """As the newest change that came here says; of a node that it does not tell of nothing is known against it."""
@@ -138,6 +154,7 @@ class Catalog:
             entry = self._shards[shard.key] = _ShardEntry(shard.log_start_offset)
             entry.segments = [s for s in shard.segments if s.state is not SegmentState.DELETED]
         self._nodes = {node.node_id: node for node in snapshot.nodes}
+        self._mounts = {mount.name: mount for mount in snapshot.mounts}
         self.version = snapshot.version
 
     def reload(self, snapshot: Snapshot) -> None:
@@ -164,6 +181,9 @@ class Catalog:
                 if key not in listed
             ]
         changes += [NodeChanged(node) for node in snapshot.nodes]
+        mounted = {mount.name for mount in snapshot.mounts}
+        changes += [MountEnded(name) for name in self._mounts if name not in mounted]
+        changes += [MountChanged(mount) for mount in snapshot.mounts]
         yield from self.apply_in_steps(ChangeSet(snapshot.version, tuple(changes)))
 
     def apply(self, change_set: ChangeSet) -> None:
@@ -221,6 +241,10 @@ class Catalog:
                 pass
             case NodeChanged(node):
                 self._nodes[node.node_id] = node
+            case MountChanged(mount):
+                self._mounts[mount.name] = mount
+            case MountEnded(name):
+                self._mounts.pop(name, None)
 
     def _put_segment(self, segment: Segment) -> None:
         entry = self._shards.get(segment.key.shard_key)

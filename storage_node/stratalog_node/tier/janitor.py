@@ -209,7 +209,9 @@ class Janitor:
         return len(gone)
 
     def _is_keeper(self, segment: Segment) -> bool:
-        return not segment.replicas or keeper_of(segment, self._catalog.is_alive) == self._node_id
+        return (
+            not segment.replicas or keeper_of(segment, self._catalog.is_alive, self._catalog.holder_of) == self._node_id
+        )
 
     async def _forget_local(self, segments: Sequence[Segment]) -> list[Segment]:
         """Free the local copies. Returns those that metadata still knows."""

@@ -4,6 +4,7 @@ A node that is not heard may run, and have an upload on its way. So its write lo
 it wrote under the epochs before is fenced from then on, however late it asks. Nobody writes under that epoch, and all
 who sweep share one holder's name, so it costs one epoch however often they look. A node that comes back takes the next
 one at once.
+What a retired node left is its mount's holder's to sweep, under the mount's token: nobody else asks for that lock.
 Cost: one command for each such node whose objects are in doubt.
 """
 
@@ -14,8 +15,9 @@ from typing import Final
 
 from stratalog.machines.upload_duty import sweeper_of
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.commands import AcquireLock
-from stratalog.model.errors import Conflict
+from stratalog.model.commands import AcquireLock, TakeMount
+from stratalog.model.errors import Conflict, Fenced
+from stratalog.model.mounts import Mount, MountState
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.tier.lock import tier_lock_name
 
@@ -38,14 +40,28 @@ class LeftBehind:
         """Nodes whose leavings this one sweeps, as far as it has heard; never itself."""
         living = {node.node_id for node in self._catalog.nodes() if node.is_alive}
         lost = [node.node_id for node in self._catalog.nodes() if not node.is_alive]
-        return [node for node in lost if node != self._node_id and sweeper_of(node, living) == self._node_id]
+        return [
+            node
+            for node in lost
+            if node != self._node_id and sweeper_of(node, living, self._catalog.holder_of(node)) == self._node_id
+        ]
 
     async def last_epoch(self, node_id: int) -> int | None:
         """Under which that node may have written last; whatever it asks for under that one, or an earlier one, is
-        refused. None while the lease of its lock lasts. Raises what the meta service raises while it is away."""
+        refused. None while the lease of its lock lasts, or its mount is another's, or is not served yet. Raises what
+        the meta service raises while it is away."""
+        mount = self._catalog.mount_of(node_id)
         try:
             async with asyncio.timeout(self._call_timeout_s):
+                if mount is not None:
+                    return await self._token(mount) - 1
                 lock = await self._meta.perform(AcquireLock(tier_lock_name(node_id), SWEEPER, _TTL_MS, _EVERY_LIFE))
-        except Conflict:
+        except (Conflict, Fenced):
             return None
         return lock.epoch - 1
+
+    async def _token(self, mount: Mount) -> int:
+        """Seen to be ours a moment ago. Raises: Fenced."""
+        if mount.state is not MountState.SERVING:
+            raise Fenced(f"mount {mount.name} is not served yet: wait")
+        return (await self._meta.perform(TakeMount(mount.name, mount.token))).token

@@ -20,19 +20,24 @@ from stratalog.model.commands import (
     AdvanceLogStart,
     AllocateProducerIds,
     AlterTopic,
+    BeginMount,
     BeginRecovery,
     Command,
     CommitParts,
     CompleteRemote,
     CreateTopic,
     DeleteTopic,
+    EndMount,
     ForgetLocal,
+    MoveMount,
+    NoteLives,
     PrepareSegment,
     PromiseFence,
     ProposeIsr,
     PurgeSegments,
     RegisterNode,
     ReleaseLock,
+    ReleaseMount,
     ReplaceParts,
     ReportFaultyCopies,
     ReportLostCopies,
@@ -40,10 +45,12 @@ from stratalog.model.commands import (
     RollSegment,
     SealSegment,
     SealUnclean,
+    TakeMount,
     WidenTopic,
 )
 from stratalog.model.ids import SegmentKey
-from stratalog.model.metadata import NodeInfo, PartCommit, PartReplacement
+from stratalog.model.metadata import Life, NodeInfo, PartCommit, PartReplacement
+from stratalog.model.mounts import MountMode
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 from stratalog.model.segment import RemotePart, SealRecord
 from support.meta_worlds import MetaWorld, part, running, seal_record
@@ -132,9 +139,26 @@ async def commands_with_numbers(world: MetaWorld) -> list[Command[Any]]:
         ReportFaultyCopies((following,)),
         PurgeSegments((following,)),
         DeleteTopic(topic_id),
+        *await mount_commands(world),
     ]
     assert {type(command) for command in commands} == set(COMMANDS)
     return commands
+
+
+async def mount_commands(world: MetaWorld) -> list[Command[Any]]:
+    """Of a node that is gone, whose data set the only living one holds."""
+    life = (await world.client.snapshot()).nodes[0].life
+    for node_id in (8, 9):
+        told = await world.client.perform(RegisterNode(NodeInfo(node_id, f"s{node_id}", "h", 1)))
+        await world.service.perform(NoteLives(lost=(Life(node_id, told.node_epoch),)))
+    mount = await world.client.perform(BeginMount(9, "s9", MountMode.OFFLOAD))
+    return [
+        BeginMount(8, "s8", MountMode.OFFLOAD),
+        TakeMount(mount.name, mount.token, caller=life),
+        ReleaseMount(mount.name, mount.token),
+        MoveMount(mount.name, life.node_id),
+        EndMount(mount.name),
+    ]
 
 
 async def test_a_number_outside_its_bounds_changes_nothing(world: MetaWorld, http: aiohttp.ClientSession) -> None:

@@ -17,9 +17,11 @@ DEAD = NoteLives(lost=(Life(OTHER, 1),))
 
 
 def test_each_nodes_leavings_are_one_living_nodes() -> None:
-    assert sweeper_of(3, {1, 2, 3}) == 3
-    assert sweeper_of(3, {2, 5}) == 2
-    assert sweeper_of(3, set()) is None
+    assert sweeper_of(3, {1, 2, 3}, None) == 3
+    assert sweeper_of(3, {2, 5}, None) == 2
+    assert sweeper_of(3, set(), None) is None
+    assert sweeper_of(3, {2, 5}, 5) == 5, "who holds its mount"
+    assert sweeper_of(3, {2, 3, 5}, 5) == 3
 
 
 async def with_another_node(rig: TierRig) -> tuple[Segment, Lock]:

@@ -1,0 +1,234 @@
+"""Mounts in the shard table: who looks after the data set of a node that is gone, and under which token.
+
+The table chooses the holder itself, in the transaction that tells that there is none any more: the lock goes to a
+living node with its epoch + 1, and that epoch is the mount's token. So there is one holder at most at any time, an
+earlier one is refused whatever it believes, and one that dies is replaced with the change that tells of its death.
+The holder then says that it serves (`TakeMount`); until then the mount is TAKING.
+Pure functions of one transaction. Cost: O(mounts) per change of lives, O(nodes) per choice.
+Source: docs/scaling.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Final
+
+from stratalog.machines.table_bounds import MAX_LOCKS
+from stratalog.machines.table_locks import NOBODY, earlier_holders
+from stratalog.machines.table_records import NodeEntry
+from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableState, TableTransaction
+from stratalog.model.commands import BeginMount, EndMount, MoveMount, ReleaseMount, TakeMount
+from stratalog.model.errors import Conflict, Fenced, LimitExceeded, NotFound
+from stratalog.model.metadata import Life, Lock, life_name
+from stratalog.model.mounts import Mount, MountState, data_set_name
+from stratalog.model.segment import RemoteState, Segment, SegmentState
+
+MAX_MOUNTS: Final = 10_000
+MOUNT_WEIGHT: Final = 1
+"""Of a mount in the load of a node, beside its active segments."""
+
+
+# Commands -----------------------------------------------------------------------------------------------------------
+def begin_mount(tx: TableTransaction, command: BeginMount) -> Mount:
+    """The data set of a node that is over goes to another."""
+    name = data_set_name(command.node_id)
+    known = tx.state.mounts.get(name)
+    if known is not None:
+        if (known.storage_id, known.mode) != (command.storage_id, command.mode):
+            raise Conflict(
+                f"{name} is mounted in {known.mode} mode, of storage {known.storage_id}: end that mount first, or ask "
+                "for it as it is"
+            )
+        return known
+    entry = tx.state.nodes.get(command.node_id)
+    if entry is None:
+        raise NotFound(f"node {command.node_id} was never registered: there is nothing of it to be mounted")
+    if entry.info.storage_id != command.storage_id:
+        raise Conflict(
+            f"node {command.node_id} has storage {entry.info.storage_id}, not {command.storage_id}: read its record "
+            "again"
+        )
+    _check_over(tx, entry)
+    if len(tx.state.mounts) >= MAX_MOUNTS or (name not in tx.state.locks and len(tx.state.locks) >= MAX_LOCKS):
+        raise LimitExceeded(f"{name} cannot be mounted: there are {len(tx.state.mounts)} mounts already, end some")
+    mount = Mount(
+        name,
+        command.mode,
+        command.node_id,
+        command.storage_id,
+        MountState.WAITING,
+        _token(tx.state, name),
+        tx.now_ms,
+        entry.info.rack,
+    )
+    return _give(tx, mount, _choice(tx.state, mount))
+
+
+def take_mount(tx: TableTransaction, command: TakeMount) -> Mount:
+    """The holder serves it, or asks whether it still may."""
+    mount = _mount(tx.state, command.name)
+    if not _is_held_by(mount, command.caller, command.token):
+        raise Fenced(
+            f"mount {mount.name} is held by {_holder_words(mount)} under token {mount.token}, not by "
+            f"{_caller_words(command.caller)} under token {command.token}: leave its data alone"
+        )
+    if mount.state is not MountState.SERVING:
+        mount = replace(mount, state=MountState.SERVING)
+        tx.put_mount(mount)
+    return mount
+
+
+def release_mount(tx: TableTransaction, command: ReleaseMount) -> None:
+    """The holder cannot: another, if there is one, else it shall try again later."""
+    mount = tx.state.mounts.get(command.name)
+    if mount is None or mount.holder is None or not _is_held_by(mount, command.caller, command.token):
+        return
+    others = _choice(tx.state, mount, {mount.holder})
+    _give(tx, mount, others or _choice(tx.state, mount))
+
+
+def move_mount(tx: TableTransaction, command: MoveMount) -> Mount:
+    """Another node, on a person's word."""
+    mount = _mount(tx.state, command.name)
+    if command.node_id is None:
+        chosen = _choice(tx.state, mount, {mount.holder} if mount.holder is not None else ())
+        if chosen is None:
+            raise Conflict(f"mount {mount.name}: no other living node can hold it: start one")
+        return _give(tx, mount, chosen)
+    if command.node_id == mount.holder:
+        return mount
+    chosen = next((life for life in _able(tx.state, mount) if life.node_id == command.node_id), None)
+    if chosen is None:
+        raise Conflict(
+            f"mount {mount.name}: node {command.node_id} is not alive, is on its way out, or is the one whose data it "
+            "is: name another"
+        )
+    return _give(tx, mount, chosen)
+
+
+def end_mount(tx: TableTransaction, command: EndMount) -> Steps[None]:
+    """Its lock is free from now on. One that is gone is passed over."""
+    mount = tx.state.mounts.get(command.name)
+    if mount is None:
+        return
+    count = 0
+    for number, entry in enumerate(tx.state.shards.values(), 1):
+        if number % RECORDS_PER_STEP == 0:
+            yield
+        count += sum(is_only_in(segment, mount.node_id) for segment in entry.segments.values())
+    if count:
+        raise Conflict(
+            f"mount {mount.name}: {count} sealed segments are nowhere but there: they end with their retention, or "
+            "with their topics"
+        )
+    _put_lock(tx, mount.name, NOBODY, mount.token)
+    tx.drop_mount(mount.name)
+
+
+def lives_changed(tx: TableTransaction) -> None:
+    """Whose holder is over, or has begun another life, gets one; so does who waits."""
+    for mount in list(tx.state.mounts.values()):
+        entry = tx.state.nodes.get(mount.holder) if mount.holder is not None else None
+        if entry is None or not entry.is_alive:
+            chosen = _choice(tx.state, mount)
+            if chosen is not None or mount.holder is not None:
+                _give(tx, mount, chosen)
+        elif entry.node_epoch != mount.holder_epoch:
+            _give(tx, mount, entry.life)
+
+
+def refuse_if_mounted(state: TableState, node_id: int) -> None:
+    """The node whose data set another holds must not come back: what it would write is another's to write."""
+    mount = state.mounts.get(data_set_name(node_id))
+    if mount is not None:
+        raise Fenced(
+            f"node {node_id} was retired: its data set is mounted in {mount.mode} mode, held by "
+            f"{_holder_words(mount)}. Do not start it again on storage {mount.storage_id}; give this machine an empty "
+            "data directory and a node.id that was never used"
+        )
+
+
+def is_only_in(segment: Segment, node_id: int) -> bool:
+    """Whether a sealed segment can be read from nowhere but what this node left."""
+    return (
+        segment.state is SegmentState.SEALED
+        and segment.local_nodes == (node_id,)
+        and segment.remote.state is not RemoteState.COMPLETE
+    )
+
+
+# Parts --------------------------------------------------------------------------------------------------------------
+def _check_over(tx: TableTransaction, entry: NodeEntry) -> None:
+    node_id = entry.info.node_id
+    if entry.is_alive:
+        raise Conflict(f"node {node_id} is alive: retire it, its data set is its own until then")
+    lock = tx.state.locks.get(data_set_name(node_id))
+    if lock is not None and lock.holder != NOBODY and lock.expires_ms > tx.now_ms:
+        raise Conflict(
+            f"write lock {lock.name} is held by {lock.holder} for another {lock.expires_ms - tx.now_ms} ms: wait, then "
+            "ask again"
+        )
+
+
+def _choice(state: TableState, mount: Mount, without: Collection[int] = ()) -> Life | None:
+    """The least loaded, those where the retired node stood last."""
+    held = Counter(other.holder for other in state.mounts.values() if other.name != mount.name)
+
+    def rank(life: Life) -> tuple[bool, int, int]:
+        rack = state.nodes[life.node_id].info.rack
+        load = state.load.get(life.node_id, 0) + MOUNT_WEIGHT * held[life.node_id]
+        return rack is not None and rack == mount.rack, load, life.node_id
+
+    return min((life for life in _able(state, mount) if life.node_id not in without), key=rank, default=None)
+
+
+def _able(state: TableState, mount: Mount) -> list[Life]:
+    return [state.nodes[info.node_id].life for info in state.hosts(1) if info.node_id != mount.node_id]
+
+
+def _give(tx: TableTransaction, mount: Mount, life: Life | None) -> Mount:
+    """Under the next token; without a holder under the last one, which nobody has any more."""
+    if life is None:
+        mount = replace(mount, state=MountState.WAITING, holder=None, holder_epoch=0)
+        _put_lock(tx, mount.name, NOBODY, mount.token)
+    else:
+        token = _token(tx.state, mount.name) + 1
+        mount = replace(mount, state=MountState.TAKING, token=token, holder=life.node_id, holder_epoch=life.epoch)
+        _put_lock(tx, mount.name, f"{life_name(life.node_id, life.epoch)}/mount", token)
+    tx.put_mount(mount)
+    return mount
+
+
+def _token(state: TableState, name: str) -> int:
+    lock = state.locks.get(name)
+    return lock.epoch if lock is not None else 0
+
+
+def _put_lock(tx: TableTransaction, name: str, holder: str, epoch: int) -> None:
+    """It has no lease: the table itself gives it on. Who held it when it was the node's own stays remembered."""
+    known = tx.state.locks.get(name)
+    earlier: tuple[str, ...] = ()
+    if known is not None:
+        earlier = known.earlier if name in tx.state.mounts else earlier_holders(known)
+    tx.put_lock(Lock(name, holder, epoch, 0, earlier))
+
+
+def _mount(state: TableState, name: str) -> Mount:
+    mount = state.mounts.get(name)
+    if mount is None:
+        raise NotFound(f"there is no mount {name!r:.80} (any more): `stratalog mounts list` names those that are there")
+    return mount
+
+
+def _is_held_by(mount: Mount, caller: Life | None, token: int) -> bool:
+    return caller == Life(mount.holder or 0, mount.holder_epoch) and mount.holder is not None and token == mount.token
+
+
+def _holder_words(mount: Mount) -> str:
+    return "nobody" if mount.holder is None else f"node {mount.holder} in its life {mount.holder_epoch}"
+
+
+def _caller_words(caller: Life | None) -> str:
+    return "one that names no life" if caller is None else f"node {caller.node_id} in its life {caller.epoch}"

@@ -1,0 +1,53 @@
+"""Mounts: sealed data that is served read-only, under a lock that names the one node which looks after it.
+
+A retired node's data set is mounted under the name of its write lock, `tier/<node id>`. Plain immutable data.
+Source: docs/scaling.md, docs/design.md section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from stratalog.model.bounds import Count, Int32
+
+
+def data_set_name(node_id: int) -> str:
+    """Of a node's data set: of its write lock, and of its mount once the node is retired."""
+    return f"tier/{node_id}"
+
+
+class MountMode(StrEnum):
+    OFFLOAD = "offload"
+    """All of the data set is in the object store; nothing of it lies on a disk but what the cache has."""
+    VOLUME = "volume"
+    """It lies in the retired node's directory, which a process serves that writes nothing there."""
+
+
+class MountState(StrEnum):
+    WAITING = "waiting"
+    """Nobody holds it: no node that may is alive."""
+    TAKING = "taking"
+    """It has a holder, which has not said yet that it can read what is mounted."""
+    SERVING = "serving"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One mount. `token` is the epoch of the write lock of the same name: it grows with each holder and never goes
+    back, so what an earlier holder asks for is refused."""
+
+    name: str
+    mode: MountMode
+    node_id: Int32
+    """The retired node whose data set it is."""
+    storage_id: str
+    """Of that node's directory, so that no other passes for it."""
+    state: MountState
+    token: Count
+    created_ms: Count
+    rack: str | None = None
+    """Where the retired node stood."""
+    holder: Int32 | None = None
+    holder_epoch: Count = 0
+    """Of the holder's life: in its next one it takes the mount anew."""

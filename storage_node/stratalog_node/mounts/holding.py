@@ -1,0 +1,130 @@
+"""Holds the mounts that the meta service gives to this node: sees that what is mounted can be read, then says so.
+
+The service chose this node and gave it the token; until the node has read the oldest and the newest segment the mount
+is TAKING, and nothing of the retired node's is touched. What cannot be read is tried again after ever longer pauses,
+and given up after some, for another node may reach what this one cannot.
+Once it serves, its background work is done by what does the node's own: purges (`tier/janitor.py`), orphans and bundles
+(`tier/left_behind.py`), each under the token. One task; lives on the event loop.
+Cost: one look at each segment when a mount is taken, and two listings and two small reads of the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from stratalog.machines.backoff import longest_pause
+from stratalog.meta_api.node_client import NodeMetaClient
+from stratalog.model.commands import ReleaseMount, TakeMount
+from stratalog.model.errors import Fenced, NotFound, StratalogError
+from stratalog.model.metadata import Change, Life, MountChanged, MountEnded
+from stratalog.model.mounts import Mount, MountState
+from stratalog.telemetry.logs import logger
+from stratalog_node.mounts.stats import MountStats
+from stratalog_node.shards.catalog import Catalog
+
+log = logger(__name__)
+
+_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 100, 5_000
+_TRIES: Final = 8
+"""After so many another node is asked for."""
+
+
+class MountHolding:
+    def __init__(
+        self,
+        meta: NodeMetaClient,
+        catalog: Catalog,
+        probe: Callable[[Mount], Awaitable[None]],
+        call_timeout_ms: int,
+        tries: int = _TRIES,
+    ) -> None:
+        """`probe` raises what keeps a mount from being read."""
+        self._meta = meta
+        self._catalog = catalog
+        self._probe = probe
+        self._call_timeout_s = call_timeout_ms / 1_000
+        self._tries = tries
+        self._failures: dict[tuple[str, int], int] = {}
+        """By name and token: how often it could not be read."""
+        self._changed = asyncio.Event()
+        self.stats = MountStats()
+        catalog.on_change(self._on_change)
+
+    def _on_change(self, change: Change) -> None:
+        if isinstance(change, MountChanged | MountEnded):
+            self._changed.set()
+
+    def held(self) -> Sequence[Mount]:
+        """Those that this life of the node was given."""
+        life = self._meta.life
+        return [
+            mount
+            for mount in self._catalog.mounts()
+            if mount.holder is not None and Life(mount.holder, mount.holder_epoch) == life
+        ]
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._changed.clear()
+            pause_s = await self._look()
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _look(self) -> float | None:
+        """Returns: after how many seconds to look again though nothing changed; None when nothing is left to do."""
+        held = self.held()
+        names = {(mount.name, mount.token) for mount in held}
+        self._failures = {name: count for name, count in self._failures.items() if name in names}
+        due = [mount for mount in held if mount.state is not MountState.SERVING]
+        for mount in due:
+            await self._take(mount)
+        self.stats.held = sum(mount.state is MountState.SERVING for mount in self.held())
+        self.stats.waiting = len(self._failures)
+        if not self._failures:
+            return None
+        return longest_pause(max(self._failures.values()), _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS) / 1_000
+
+    async def _take(self, mount: Mount) -> None:
+        at = (mount.name, mount.token)
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                await self._probe(mount)
+                await self._meta.perform(TakeMount(mount.name, mount.token))
+        except (Fenced, NotFound) as error:
+            if isinstance(error, Fenced):
+                log.info("mount is another's by now", mount=mount.name, token=mount.token)
+                self._failures.pop(at, None)
+                return
+            await self._failed(mount, error)
+        except (StratalogError, TimeoutError) as error:
+            await self._failed(mount, error)
+        except Exception as error:  # a fault with one mount must not keep the others from being served (F48)
+            log.exception("a mount could not be looked at", mount=mount.name)
+            await self._failed(mount, error)
+        else:
+            self._failures.pop(at, None)
+            self.stats.taken += 1
+            log.info("mount is served by this node", mount=mount.name, mode=mount.mode, token=mount.token)
+
+    async def _failed(self, mount: Mount, error: Exception) -> None:
+        at = (mount.name, mount.token)
+        count = self._failures[at] = self._failures.get(at, 0) + 1
+        words = str(error) or type(error).__name__
+        if count == 1:
+            log.warning("what is mounted cannot be read yet", mount=mount.name, token=mount.token, error=words)
+        if count < self._tries:
+            return
+        log.warning("mount is given up, another node shall try", mount=mount.name, token=mount.token, error=words)
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                await self._meta.perform(ReleaseMount(mount.name, mount.token))
+            self.stats.given_up += 1
+            self._failures.pop(at, None)
+        except (StratalogError, TimeoutError) as refusal:
+            log.info("mount could not be given up", mount=mount.name, error=str(refusal))

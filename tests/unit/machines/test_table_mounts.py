@@ -1,0 +1,194 @@
+"""A retired node's data set has one holder at most, chosen by the table, and its token never goes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.model.commands import (
+    AcquireLock,
+    BeginMount,
+    EndMount,
+    MoveMount,
+    NoteLives,
+    RegisterNode,
+    ReleaseLock,
+    ReleaseMount,
+    SealSegment,
+    TakeMount,
+)
+from stratalog.model.errors import Conflict, Fenced, NotFound
+from stratalog.model.metadata import Lock, MountChanged, MountEnded, NodeInfo
+from stratalog.model.mounts import Mount, MountMode, MountState
+from support.table_stories import TableStory, record_of
+
+GONE = 3
+
+
+def retired(nodes: int = 3, mode: MountMode = MountMode.OFFLOAD) -> tuple[TableStory, Mount]:
+    story = TableStory(nodes)
+    story.die(GONE)
+    return story, story.do(BeginMount(GONE, f"storage-{GONE}", mode)).result
+
+
+def known(story: TableStory) -> Mount:
+    return story.table.state.mounts[f"tier/{GONE}"]
+
+
+def take(story: TableStory, node_id: int, token: int) -> Mount:
+    return story.do(TakeMount(f"tier/{GONE}", token, caller=story.life(node_id))).result
+
+
+def test_the_least_loaded_node_gets_it_with_the_next_token_of_the_lock() -> None:
+    story = TableStory(3)
+    lock = story.lock(f"tier/{GONE}", f"node-{GONE}/1/nonce")
+    story.topic(shards=1)  # node 1 leads it
+    story.do(ReleaseLock(lock))
+    story.die(GONE)
+    mount = story.do(BeginMount(GONE, "storage-3", MountMode.OFFLOAD)).result
+    assert (mount.holder, mount.token, mount.state) == (2, 2, MountState.TAKING)
+    held = story.table.state.locks["tier/3"]
+    assert (held.holder, held.epoch, held.earlier) == ("node-2/1/mount", 2, ("node-3/1/nonce",))
+    assert take(story, 2, 2).state is MountState.SERVING
+    assert take(story, 2, 2).state is MountState.SERVING, "asked again it says that it is still so"
+    assert story.do(BeginMount(GONE, "storage-3", MountMode.OFFLOAD)).change_set is None
+
+
+def test_a_node_in_the_rack_of_the_retired_one_is_chosen_last() -> None:
+    story = TableStory(0)
+    for node_id, rack in ((1, "a"), (2, "b"), (3, "a")):
+        story.do(RegisterNode(NodeInfo(node_id, f"storage-{node_id}", "host", 9092, rack)))
+    story.die(GONE)
+    mount = story.do(BeginMount(GONE, "storage-3", MountMode.OFFLOAD)).result
+    assert (mount.rack, mount.holder) == ("a", 2)
+    story.die(2)
+    assert known(story).holder == 1, "better than none"
+
+
+def test_several_mounts_are_spread() -> None:
+    story = TableStory(5)
+    story.die(4, 5)
+    holders = {story.do(BeginMount(node, f"storage-{node}", MountMode.OFFLOAD)).result.holder for node in (4, 5)}
+    assert len(holders) == 2
+
+
+def test_what_is_alive_or_holds_its_lock_or_is_another_disk_is_not_mounted() -> None:
+    story = TableStory(3)
+    with pytest.raises(Conflict, match="is alive"):
+        story.do(BeginMount(GONE, "storage-3", MountMode.OFFLOAD))
+    story.lock("tier/3", "somebody")
+    story.die(GONE)
+    with pytest.raises(Conflict, match="held by somebody"):
+        story.do(BeginMount(GONE, "storage-3", MountMode.OFFLOAD))
+    with pytest.raises(Conflict, match="has storage storage-3"):
+        story.do(BeginMount(GONE, "storage-4", MountMode.OFFLOAD))
+    with pytest.raises(NotFound, match="never registered"):
+        story.do(BeginMount(9, "storage-9", MountMode.OFFLOAD))
+
+
+def test_a_mount_is_asked_for_again_as_it_is_or_not_at_all() -> None:
+    story, _ = retired()
+    with pytest.raises(Conflict, match="mounted in offload mode"):
+        story.do(BeginMount(GONE, "storage-3", MountMode.VOLUME))
+
+
+def test_a_holder_that_dies_is_replaced_with_the_change_that_tells_of_it() -> None:
+    story, first = retired()
+    assert first.holder is not None
+    take(story, first.holder, first.token)
+    dead = story.life(first.holder)
+    applied = story.do(NoteLives(lost=(dead,)))
+    second = known(story)
+    assert second.holder not in (first.holder, GONE, None)
+    assert (second.token, second.state) == (first.token + 1, MountState.TAKING)
+    assert applied.change_set is not None and MountChanged(second) in applied.change_set.changes
+    with pytest.raises(Fenced, match="leave its data alone"):
+        story.do(TakeMount("tier/3", first.token, caller=dead))
+    story.do(NoteLives(heard=(dead,)))
+    assert known(story) == second, "who comes back does not get it back"
+
+
+def test_a_holder_in_a_new_life_takes_it_anew_under_the_next_token() -> None:
+    story, first = retired()
+    assert first.holder is not None
+    before = story.life(first.holder)
+    story.start(first.holder)
+    second = known(story)
+    assert (second.holder, second.token) == (first.holder, first.token + 1)
+    with pytest.raises(Fenced):
+        story.do(TakeMount("tier/3", first.token, caller=before.__class__(before.node_id, before.epoch + 1)))
+
+
+def test_without_a_living_node_it_waits_and_the_first_that_comes_gets_it() -> None:
+    story, first = retired()
+    story.die(1, 2)
+    waiting = known(story)
+    assert (waiting.holder, waiting.state, waiting.token) == (None, MountState.WAITING, first.token)
+    assert story.table.state.locks["tier/3"].holder == ""
+    story.is_heard(1)
+    assert (known(story).holder, known(story).token) == (1, first.token + 1)
+    story.die(1)
+    story.do(RegisterNode(NodeInfo(7, "storage-7", "host", 9092)))
+    assert known(story).holder == 7
+
+
+def test_the_retired_node_is_refused_and_hears_why() -> None:
+    story, mount = retired()
+    with pytest.raises(
+        Fenced, match=f"was retired: its data set is mounted in offload mode, held by node {mount.holder}"
+    ):
+        story.start(GONE)
+    with pytest.raises(Conflict, match="mounted data set"):
+        story.do(AcquireLock("tier/3", "node-3/1", 1_000))
+    story.do(ReleaseLock(Lock("tier/3", f"node-{mount.holder}/1/mount", mount.token, 0)))
+    assert known(story) == mount, "nobody releases it by its lock"
+
+
+def test_a_holder_that_cannot_gives_it_up_and_another_gets_it() -> None:
+    story, first = retired()
+    assert first.holder is not None
+    giving_up = ReleaseMount("tier/3", first.token, caller=story.life(first.holder))
+    story.do(giving_up)
+    second = known(story)
+    assert second.holder not in (first.holder, None)
+    assert story.do(giving_up).change_set is None, "an old word changes nothing"
+    assert known(story) == second
+
+
+def test_a_person_moves_it() -> None:
+    story, first = retired()
+    moved = story.do(MoveMount("tier/3")).result
+    assert moved.holder != first.holder and moved.token == first.token + 1
+    back = story.do(MoveMount("tier/3", first.holder)).result
+    assert (back.holder, back.token) == (first.holder, moved.token + 1)
+    for node_id in (GONE, 9):
+        with pytest.raises(Conflict, match="name another"):
+            story.do(MoveMount("tier/3", node_id))
+    with pytest.raises(NotFound, match="no mount 'tier/8'"):
+        story.do(MoveMount("tier/8"))
+    story.die(next(node for node in (1, 2) if node != first.holder))
+    with pytest.raises(Conflict, match="no other living node"):
+        story.do(MoveMount("tier/3"))
+
+
+def test_an_ended_mount_leaves_its_lock_free_and_its_epoch_behind() -> None:
+    story, mount = retired()
+    applied = story.do(EndMount("tier/3"))
+    assert applied.change_set is not None and applied.change_set.changes == (MountEnded("tier/3"),)
+    assert story.do(EndMount("tier/3")).change_set is None
+    assert story.lock("tier/3", "orphan-sweep").epoch == mount.token + 1
+    again = story.do(NoteLives())
+    assert again.change_set is None
+
+
+def test_a_mount_does_not_end_while_something_is_nowhere_else() -> None:
+    story = TableStory(3)
+    story.topic(shards=2)
+    topic = story.topic("alone", shards=3)
+    keys = [story.active(topic, shard).key for shard in range(3)]
+    on_gone = next(key for key in keys if story.segment(key).replicas == (GONE,))
+    story.roll(on_gone, 5)
+    story.do(SealSegment(on_gone, record_of(on_gone, 5, (GONE,))))
+    story.die(GONE)
+    story.do(BeginMount(GONE, "storage-3", MountMode.VOLUME))
+    with pytest.raises(Conflict, match="1 sealed segments are nowhere but there"):
+        story.do(EndMount("tier/3"))
