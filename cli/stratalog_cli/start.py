@@ -21,6 +21,7 @@ from stratalog_cli.server_process import collect_less_often, run_server, stop_si
 
 if TYPE_CHECKING:
     from stratalog.meta_api.client import MetaForNodes
+    from stratalog_meta.stores.spare_room import SpareRoom
 
 log = logger(__name__)
 
@@ -37,20 +38,25 @@ def run_node(
 
 
 async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str | None, meta_urls: str | None) -> int:
+    from stratalog_meta.stores.spare_room import SpareRoom
     from stratalog_node.node import Listen, StorageNode
 
     stopping = stop_signal()
     host, port = split_address(listen)
     async with AsyncExitStack() as running:
         try:
-            meta = await (_meta_inside(data, running) if meta_urls is None else _meta_elsewhere(meta_urls, running))
+            spare = SpareRoom(data / "meta")  # used by a meta service inside alone
+            if meta_urls is None:
+                meta = await _meta_inside(data, spare, running)
+            else:
+                meta = await _meta_elsewhere(meta_urls, running)
             store = None
             if bucket is not None:
                 from stratalog.objects.opening import open_store
 
                 store = open_store(bucket)
                 running.push_async_callback(store.close)
-            node = StorageNode(settings, data / "node", Listen(host, port), meta, store)
+            node = StorageNode(settings, data / "node", Listen(host, port), meta, store, why_short=spare.why_short)
             await node.start()
             running.push_async_callback(node.close)
             collect_less_often()
@@ -73,14 +79,14 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
     return 3 if node.is_over.is_set() else 0
 
 
-async def _meta_inside(data: Path, running: AsyncExitStack) -> MetaForNodes:
+async def _meta_inside(data: Path, spare: SpareRoom, running: AsyncExitStack) -> MetaForNodes:
     from stratalog_meta import open_service
     from stratalog_node.disk.layout import NodeLayout
     from stratalog_node.node import wall_ms
 
     # A store is made before node.json names its cluster: where that file is, the store is not new.
     node_file = NodeLayout(data / "node").node_file
-    meta = open_service(data / "meta", wall_ms, known_by=node_file if node_file.exists() else None)
+    meta = open_service(data / "meta", wall_ms, known_by=node_file if node_file.exists() else None, spare=spare)
     await meta.start()
     running.push_async_callback(meta.close)
     return meta

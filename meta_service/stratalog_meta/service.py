@@ -27,6 +27,7 @@ from stratalog_meta.recovery_news import RecoveryNews
 from stratalog_meta.repairs import CopyRepairs
 from stratalog_meta.stats import LifeStats, MetaStats, RepairStats
 from stratalog_meta.stores.meta_store import MetaStore
+from stratalog_meta.stores.spare_room import SpareRoom
 from stratalog_meta.watch import MAX_CHANGES, ChangeHistory
 from stratalog_meta.writer import TableWriter
 
@@ -219,11 +220,14 @@ class MetaService:
         return await self._parts()[0].read(ShardTable.purged_topics)
 
 
-def open_service(directory: Path, clock_ms: Callable[[], int], *, known_by: Path | None = None) -> MetaService:
+def open_service(
+    directory: Path, clock_ms: Callable[[], int], *, known_by: Path | None = None, spare: SpareRoom | None = None
+) -> MetaService:
     """A meta service over the embedded store in `directory`; `start` opens it.
 
     `known_by` is a file that tells of this store's cluster: with it an empty store is refused, not taken for a new one.
+    `spare` is the room that it has set aside for when the disk is full.
     """
     from stratalog_meta.stores.rocksdb import RocksStore  # the other stores need no RocksDB
 
-    return MetaService(RocksStore(directory, known_by=known_by), clock_ms)
+    return MetaService(RocksStore(directory, known_by=known_by, spare=spare), clock_ms)

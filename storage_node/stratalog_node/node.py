@@ -97,8 +97,10 @@ class StorageNode:
         store: ObjectStore | None,
         *,
         clock_ms: Callable[[], int] = wall_ms,
+        why_short: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`clock_ms` is the wall clock, for times that are kept or told; what waits goes by the monotonic one."""
+        """`clock_ms` is the wall clock, for times that are kept or told; what waits goes by the monotonic one.
+        `why_short`: why metadata on the same disk need what is free of it, if so."""
         self.settings = settings
         self.layout = NodeLayout(directory)
         self.meta = NodeMetaClient(meta)
@@ -114,6 +116,7 @@ class StorageNode:
         self.cluster_id = ""
         self._listen = listen
         self._clock_ms = clock_ms
+        self._why_short = why_short
         self._taken = AsyncExitStack()
         """What must be given back, in the order in which it was taken."""
         self._tasks = TaskSet()
@@ -278,6 +281,7 @@ class StorageNode:
             remote=remote.committed,
             peers=self.peer_reads,
             service_heard_ms=lambda: self._heartbeats.heard_ms,
+            why_short=self._why_short,
         )
         self._taken.push_async_callback(self.local.close)
         self.shards = self.local.directory

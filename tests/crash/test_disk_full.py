@@ -15,7 +15,7 @@ from support.history import Outcome, Place, Sent, anomalies
 from support.ledger import IdempotentSender, Ledger, commit, create_topics, read_logs
 from support.node_process import NodeProcess
 from support.raw_client import Produced, RawClient
-from support.small_disk import NoSmallDisk, free_bytes, small_disk
+from support.small_disk import NoSmallDisk, fill, free_bytes, small_disk
 from support.waiting import eventually_sync
 
 DISK_BYTES = 48 << 20
@@ -97,7 +97,8 @@ def test_a_full_disk_refuses_writes_and_nothing_else_and_heals(
                 assert node.metrics()["stratalog_disk_is_refusing_writes"] == 1
             writer.check()
             eventually_sync(paced(lambda: node.metrics()["stratalog_tier_unsent_bytes"] == 0, 0.2), 60)
-            command("topics", "alter", "orders", "--set", "local.retention.ms=1", "--admin", node.admin)
+            shorten = ("topics", "alter", "orders", "--set", "local.retention.ms=1", "--admin", node.admin)
+            eventually_sync(paced(lambda: is_done(lambda: command(*shorten)), 0.2), 60)
             eventually_sync(paced(writer.is_taken, 0.2), 60)
             assert node.metrics()["stratalog_disk_is_refusing_writes"] == 0
             assert commit(client, "auditors", {("orders", 0): 7}) == {("orders", 0): 0}
@@ -139,17 +140,6 @@ def test_a_disk_without_a_single_byte_left_heals_once_there_is_room(disk: Path, 
             writer.client = client
             writer.check()
             assert writer.is_taken()
-
-
-def fill(path: Path) -> None:
-    """Until nothing more fits."""
-    with path.open("wb", buffering=0) as file:
-        for size in (1 << 20, 4096, 1):
-            try:
-                while True:
-                    file.write(b"\0" * size)
-            except OSError:
-                continue
 
 
 def is_done(work: Callable[[], object]) -> bool:

@@ -36,3 +36,17 @@ def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
 def free_bytes(folder: Path) -> int:
     usage = os.statvfs(folder)
     return usage.f_bavail * usage.f_frsize
+
+
+def fill(path: Path, *, leave_bytes: int = 0) -> None:
+    """With a file of zeros, until nothing more fits, or so much is left."""
+    with path.open("wb", buffering=0) as file:
+        if leave_bytes:
+            file.write(b"\0" * (free_bytes(path.parent) - leave_bytes))
+            return
+        for size in (1 << 20, 4096, 1):
+            try:
+                while True:
+                    file.write(b"\0" * size)
+            except OSError:
+                continue

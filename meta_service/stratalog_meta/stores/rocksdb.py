@@ -24,18 +24,21 @@ from rocksdict import AccessType, BlockBasedOptions, Cache, DBRecoveryMode, Opti
 from stratalog.machines.table_records import StoredRecord, TableWrite
 from stratalog.model.errors import Corrupt, DiskFull, StratalogError, Unavailable
 from stratalog_meta.stores import encoding
+from stratalog_meta.stores.spare_room import SpareRoom
 
 WRITE_BUFFER_BYTES = 8 * 1024 * 1024
 BLOCK_CACHE_BYTES = 1024 * 1024
 
 
 class RocksStore:
-    def __init__(self, directory: Path, *, known_by: Path | None = None) -> None:
-        """`known_by` is a file that tells of this store's cluster: with it an empty store is refused at `load`."""
+    def __init__(self, directory: Path, *, known_by: Path | None = None, spare: SpareRoom | None = None) -> None:
+        """`known_by` is a file that tells of this store's cluster: with it an empty store is refused at `load`.
+        `spare`: room on the same disk for when it is full."""
         self._directory = directory
         self._known_by = known_by
         self._thread: ThreadPoolExecutor | None = None
         self._db: Rdict | None = None
+        self._spare = spare or SpareRoom(directory)
 
     @property
     def source(self) -> str:
@@ -66,10 +69,11 @@ class RocksStore:
                 position=0,
             )
         _make_durable_directory(self._directory)
+        self._spare.prepare()
         try:
             self._db = Rdict(str(self._directory), _options())
         except Exception as error:  # rocksdict raises bare Exception; the text is all it says
-            raise _translated(error, self._directory) from error
+            raise self._failed(error) from error
         try:
             with contextlib.closing(self._items(self._db)) as items:
                 return list(encoding.decode(items, self.source))
@@ -103,7 +107,15 @@ class RocksStore:
             self._db.write(batch)
             self._db.flush_wal(sync=True)
         except Exception as error:  # see _load
-            raise _translated(error, self._directory) from error
+            raise self._failed(error) from error
+        if self._spare.is_short:
+            self._spare.why_short()
+
+    def _failed(self, error: Exception) -> StratalogError:
+        translated = _translated(error, self._directory)
+        if isinstance(translated, DiskFull):
+            self._spare.is_short = True
+        return translated
 
     def _close(self) -> None:
         if self._db is not None:

@@ -103,6 +103,7 @@ async def open_shards(
     remote: RemoteBatches | None,
     peers: PeerReads | None = None,
     service_heard_ms: Callable[[], int],
+    why_short: Callable[[], str | None] = lambda: None,
 ) -> LocalShards:
     """Every shard as the last life left it; from here on they follow the catalog.
 
@@ -162,7 +163,7 @@ async def open_shards(
         await _recover(recovery, journals)
         catalog.on_change(directory.follow)
         # Only now do these have anything to end.
-        space = SpaceGuard(context.gate, disk, reserve_bytes=settings.disk_reserve_bytes)
+        space = SpaceGuard(context.gate, disk, reserve_bytes=settings.disk_reserve_bytes, why_short=why_short)
         healing = Healing(context, directory, recovery, remote)
         taken.push_async_callback(_stop, context, node_epoch, flusher, directory)
         taken.push_async_callback(space.close)

@@ -7,6 +7,7 @@ Lives on the event loop; polls once a second, oftener as the reserve comes near,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -48,8 +49,17 @@ class DiskWatched(Protocol):
 
 
 class SpaceGuard:
-    def __init__(self, gate: WriteGate, disk: DiskWatched, *, reserve_bytes: int) -> None:
+    def __init__(
+        self,
+        gate: WriteGate,
+        disk: DiskWatched,
+        *,
+        reserve_bytes: int,
+        why_short: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`why_short`: why others who share this disk need what is free, if so."""
         self.stats = SpaceStats()
+        self._why_short = why_short
         self._gate = gate
         self._disk = disk
         self._reserve_bytes = reserve_bytes
@@ -127,4 +137,4 @@ class SpaceGuard:
             )
         if self._pressure is not None:
             return self._pressure.message
-        return None
+        return self._why_short()

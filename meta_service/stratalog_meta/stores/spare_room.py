@@ -1,0 +1,73 @@
+"""Room on the disk that the embedded store has set aside for itself: what fills the disk beside it, segments first of
+all, must not keep it from writing, for uploads and deletions, which make room, are metadata too.
+
+The room is a file of zeros. When the store finds the disk full nobody should write data any more (`why_short`); the
+room is given up when the store is opened anew, and set aside again once there is more than twice as much.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+SPARE_BYTES: Final = 2 * 1024 * 1024
+"""To open RocksDB anew, and for some thousand commits."""
+
+
+class SpareRoom:
+    """Blocking calls, each short. Used on one thread at a time but for `why_short`."""
+
+    def __init__(self, directory: Path, size_bytes: int = SPARE_BYTES) -> None:
+        """`directory`: the store's. A copy of it may leave the file out."""
+        self._path = directory / "spare-room"
+        self._size_bytes = size_bytes
+        self.is_short = False
+        """The store has found the disk full, and the room is not set aside anew since."""
+
+    def prepare(self) -> None:
+        """The store is about to be opened: set the room aside, or after a full disk leave it to the store. Where a disk
+        is small from the beginning nothing waits for it."""
+        with suppress(OSError):
+            if self.is_short:
+                self._path.unlink(missing_ok=True)
+                return
+            if self._has_it() or self._free_bytes() > 2 * self._size_bytes:
+                self._make()
+
+    def why_short(self) -> str | None:
+        """Why no data should be written now, if so; sets the room aside again where there is some."""
+        if not self.is_short:
+            return None
+        free_bytes = 0
+        with suppress(OSError):
+            free_bytes = self._free_bytes()
+            if free_bytes > 2 * self._size_bytes:
+                self._make()
+                self.is_short = False
+                return None
+        return (
+            f"{free_bytes} bytes are free in {self._path.parent}, and the metadata, which found the disk full, need "
+            f"{2 * self._size_bytes}: free space or wait for uploads and retention; writes resume by themselves"
+        )
+
+    def _has_it(self) -> bool:
+        return self._path.exists() and self._path.stat().st_blocks * 512 >= self._size_bytes
+
+    def _free_bytes(self) -> int:
+        disk = os.statvfs(self._path.parent)
+        return disk.f_bavail * disk.f_frsize
+
+    def _make(self) -> None:
+        """Raises: OSError; then there is none."""
+        if self._has_it():
+            return
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, self._size_bytes)
+        except OSError:
+            self._path.unlink()
+            raise
+        finally:
+            os.close(fd)
