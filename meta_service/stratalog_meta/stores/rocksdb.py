@@ -190,5 +190,5 @@ def _translated(error: Exception, directory: Path) -> StratalogError:
             position=0,
         )
     if "No space left" in text:
-        return DiskFull(f"no room for the metadata store in {directory}: free space, then restart ({text})")
+        return DiskFull(f"no room for the metadata store in {directory}: free space, then it goes on ({text})")
     return Unavailable(f"the metadata store in {directory} failed: {text}")
