@@ -8,6 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 _STEP_S = 0.005
+_LONGEST_STEP_S = 0.05
+"""Looks at processes cost these processes their time, too."""
 
 
 async def eventually(predicate: Callable[[], object | Awaitable[object]], timeout: float = 10.0) -> None:
@@ -27,10 +29,12 @@ async def eventually(predicate: Callable[[], object | Awaitable[object]], timeou
 def eventually_sync(predicate: Callable[[], object], timeout: float = 10.0) -> None:
     """The same without an event loop, for tests of processes."""
     deadline = time.monotonic() + timeout
+    step_s = _STEP_S
     while not predicate():
         if time.monotonic() > deadline:
             raise AssertionError(f"not true within {timeout} s: {_words(predicate)}")
-        time.sleep(_STEP_S)
+        time.sleep(step_s)
+        step_s = min(step_s * 1.25, _LONGEST_STEP_S)
 
 
 def _words(predicate: Callable[..., object]) -> str:
