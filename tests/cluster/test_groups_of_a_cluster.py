@@ -24,7 +24,7 @@ from support.java_client import JavaTools
 from support.meta_process import MetaProcess
 from support.node_process import NodeProcess
 from support.topics import read
-from support.waiting import eventually
+from support.waiting import eventually, eventually_sync
 
 SHARDS = 4
 PATIENCE_S = 60
@@ -159,6 +159,23 @@ def make_topic(bootstrap: str, topic: str) -> None:
     admin.poll(0)
 
 
+_ASK_AGAIN = (
+    confluent_kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    confluent_kafka.KafkaError.COORDINATOR_NOT_AVAILABLE,
+    confluent_kafka.KafkaError.NOT_COORDINATOR,
+)
+
+
+def is_committed(consumer: confluent_kafka.Consumer, offset: TopicPartition) -> bool:
+    """Whether its coordinator takes it; one that loads its groups says so and is asked again."""
+    try:
+        consumer.commit(offsets=[offset], asynchronous=False)
+    except confluent_kafka.KafkaException as error:
+        assert error.args[0].code() in _ASK_AGAIN, error
+        return False
+    return True
+
+
 def judged(bootstrap: str, writer: Writer) -> list[Any]:
     """What the log shows against what the writer was told."""
     logs = {}
@@ -250,7 +267,7 @@ def test_the_java_client_goes_on_where_its_group_had_committed_before_the_coordi
         producer.produce("flights", line.encode(), partition=0)
     assert producer.flush(PATIENCE_S) == 0
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    consumer.commit(offsets=[TopicPartition("flights", 0, 80)], asynchronous=False)
+    eventually_sync(lambda: is_committed(consumer, TopicPartition("flights", 0, 80)), PATIENCE_S)
     consumer.close()
     nodes[0].kill()
     at = ("--bootstrap-server", bootstrap, "--topic", "flights", "--group", group, "--from-beginning")

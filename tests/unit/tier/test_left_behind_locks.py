@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 from stratalog.machines.claims import holder_name, is_known, name_ending
 from stratalog.model.commands import AcquireLock
+from stratalog.settings.process import ProcessSettings
+from stratalog.settings.topic import TopicSettings
 from stratalog_meta import MetaService
 from stratalog_meta.stores.memory import MemoryStore
+from stratalog_node.shards.catalog import Catalog
 from stratalog_node.tier.left_behind import LeftBehind
 from support.meta_worlds import HandClock
 
@@ -24,7 +26,7 @@ async def test_a_sweep_makes_nobody_forget_a_life_of_which_a_claim_stands() -> N
         clock.now_ms += 10
         await meta.perform(AcquireLock("tier/1", holder_name(f"node-1/{number}", UUID(int=number + 1)), 1, standing))
     clock.now_ms += 10
-    catalog: Any = None
+    catalog = Catalog(lambda overrides: TopicSettings.resolve(ProcessSettings(), overrides))
     await LeftBehind(2, meta, catalog, 1_000).last_epoch(1)
     clock.now_ms += 10
     back = await meta.perform(AcquireLock("tier/1", holder_name("node-1/20", UUID(int=99)), 1, standing))
