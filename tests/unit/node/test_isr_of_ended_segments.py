@@ -40,7 +40,7 @@ async def isr_asked_for(cluster: NodeCluster) -> ShardKey:
     await cluster.append(key, b"1", **PRODUCER, base_sequence=1)
     cluster.meta.hold(ProposeIsr)
     await cluster.lose(follower)
-    await eventually(lambda: cluster.meta.calls[ProposeIsr] == 2)
+    await eventually(lambda: cluster.meta.calls[ProposeIsr] == 2 and cluster.meta.calls[ReportReplica] == 2)
     return key
 
 
