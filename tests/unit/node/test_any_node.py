@@ -85,7 +85,8 @@ async def test_metadata_are_the_same_at_each_node_and_name_who_is_gone(
 
     def told(node: StorageNode) -> tuple[Any, ...]:
         found = admin_at(node).list_topics(timeout=WAIT_S)
-        assert found.controller_id == node.settings.node_id, "any node is as good as another"
+        # Of itself, and the client may have asked another that it had heard of meanwhile.
+        assert found.controller_id in three.nodes, "any node is as good as another"
         partitions = found.topics[TOPIC].partitions.values()
         places = {one.id: (one.leader, sorted(one.replicas), sorted(one.isrs)) for one in partitions}
         return {broker.id: broker.port for broker in found.brokers.values()}, places
