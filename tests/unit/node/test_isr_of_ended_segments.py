@@ -76,9 +76,8 @@ async def test_who_was_deposed_begins_nothing_anew_that_the_metadata_still_call_
     assert shard.active is active, "nobody else has said that it is another's"
     assert cluster.layout(node_id).segment(active.key).stat().st_size >= size
     await cluster.meta.service.perform(BeginRecovery(active.key))
-    await eventually(lambda: cluster.replica(node_id, key, 1) is not None)
-    replica = cluster.replica(node_id, key, 1)
-    assert replica is not None and replica.end_offset == 2, "it goes on as a copy, with all that it has"
+    segment = await cluster.is_sealed(key, 1)
+    assert segment.end_offset == 2 and node_id in segment.local_nodes, "it goes on as a copy, with all that it has"
 
 
 async def test_a_segment_is_not_begun_over_batches(cluster: NodeCluster) -> None:
