@@ -81,12 +81,17 @@ class SpaceGuard:
 
     async def _run(self) -> None:
         while True:
-            pause_s = _POLL_S
-            if self._spare_bytes > 0 and self._gate.no_room is None:
-                pause_s = min(max(self._spare_bytes / _FASTEST_BYTES_PER_S, _SHORTEST_POLL_S), _POLL_S)
+            pause_s = self.pause_s
             await asyncio.sleep(pause_s)
             self._since_counted_s += pause_s
             self.poll()
+
+    @property
+    def pause_s(self) -> float:
+        """Until the next poll: nothing can be written beyond the reserve in between."""
+        if self._gate.no_room is not None:
+            return _POLL_S
+        return min(max(self._spare_bytes / _FASTEST_BYTES_PER_S, _SHORTEST_POLL_S), _POLL_S)
 
     @property
     def has_room(self) -> bool:

@@ -54,6 +54,20 @@ async def test_writes_stop_below_the_reserve_and_resume_well_above_it(tmp_path: 
         assert disk.guard.stats.is_refusing_writes == 0
 
 
+async def test_the_nearer_the_reserve_the_sooner_the_next_look(tmp_path: Path) -> None:
+    """With not a byte left above it, too: writes are still taken then."""
+    async with ShardRig(tmp_path) as rig:
+        disk = Disk(rig)
+        pauses = []
+        for free in (RESERVE + (4 << 30), RESERVE + (256 << 20), RESERVE + 1, RESERVE):
+            disk.look(free)
+            assert rig.context.gate.no_room is None
+            pauses.append(disk.guard.pause_s)
+        assert pauses[0] == 1.0 > pauses[1] > pauses[2] == pauses[3]
+        disk.look(RESERVE - 1)
+        assert disk.guard.pause_s == 1.0, "nothing is written now"
+
+
 async def test_a_write_that_found_the_disk_full_stops_the_others_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
