@@ -51,6 +51,7 @@ class NodeCluster:
         self._boot = "boot"
         self._full: set[int] = set()
         patch.setattr("stratalog_node.node.read_boot_id", lambda: self._boot)
+        patch.setattr("stratalog_node.shards.calm.CALM_S", 0.0)
         append = ReplicaCopy.append
 
         def refusing(copy: ReplicaCopy, batches: Any) -> None:

@@ -1,7 +1,8 @@
 """In which order the meta service hears of a shard's rolls, and what becomes of the ended segments.
 
-One roll at a time, oldest first: all of the ended segment is committed, then on the disk, then told; only then is what
-follows it acknowledged. So no power cut takes back an end that the meta service knows, and no later segment is known
+One roll at a time, oldest first: all of the ended segment is on the disk and committed, then told; only then is what
+follows it acknowledged. It is flushed as soon as its leader waits for no flush of its own, while its followers fetch
+the rest of it. So no power cut takes back an end that the meta service knows, and no later segment is known
 before an earlier one. Whoever holds the rolls (`ShardChain`) says what happened and asks what follows.
 Source: docs/design.md section 10, "Roll".
 """
@@ -31,8 +32,9 @@ from stratalog.machines.segment_leader import SegmentLeader
 class RollStep(Enum):
     """What is under way for the oldest roll that the meta service does not know. Closed."""
 
-    NOTHING = "it waits for its followers, or there is none"
+    NOTHING = "there is none"
     FLUSHING = "the ended segment is put on the disk"
+    FLUSHED = "it waits for its followers"
     CONFIRMING = "the meta service is told"
     DROPPING = "the ended segment is empty, and goes"
 
@@ -51,13 +53,21 @@ class RollOrder:
 
     def go_on(self, ended: Sequence[SegmentLeader], active: SegmentLeader | None) -> list[ChainEffect]:
         """The next roll, if it may be told."""
+        if self.step is RollStep.FLUSHED:
+            return self._confirm(next((one for one in ended if one.key.epoch == self._epoch), None))
         if self.step is not RollStep.NOTHING:
             return []
         old = _oldest_unknown(ended, active) or next((e for e in ended if e.key.epoch == self._moving_epoch), None)
-        if old is None or old.life is not LeaderLife.ENDED or not old.is_wholly_committed:
+        if old is None or old.life is not LeaderLife.ENDED or old.durable_offset != old.end_offset:
             return []
         self.step, self._epoch = RollStep.FLUSHING, old.key.epoch
         return [FlushSegment(self._epoch)]
+
+    def _confirm(self, old: SegmentLeader | None) -> list[ChainEffect]:
+        if old is None or old.life is not LeaderLife.ENDED or not old.is_wholly_committed:
+            return []
+        self.step = RollStep.CONFIRMING
+        return [ConfirmRoll(self._epoch, old.end_offset)]
 
     def moves(self, epoch: int) -> None:
         """Another node goes on behind that segment."""
@@ -72,8 +82,8 @@ class RollOrder:
                     return None
                 if old.life is not LeaderLife.ENDED:
                     return None
-                self.step = RollStep.CONFIRMING
-                return [ConfirmRoll(epoch, old.end_offset)]
+                self.step = RollStep.FLUSHED
+                return self._confirm(old)
             case RollConfirmed(epoch, log_start_offset):
                 if old is None or self.step is not RollStep.CONFIRMING or epoch != self._epoch:
                     return None

@@ -248,6 +248,7 @@ class Following:
         await self._look_again(copy.key, _ANEW_S)
 
     def _begin_opening(self, name: SegmentName, key: SegmentKey) -> None:
+        self._context.calm.disturbed()
         self._opening.add(name)
         is_damaged = isinstance(self._unopened.get(key), Corrupt)
         self.start(self._begin_anew(name, key) if is_damaged else self._open(name, key))
@@ -429,8 +430,7 @@ class Following:
             self.replicas[name].hear(RangeRefused(node_id, Refusal.UNREACHABLE))
 
     def version_of(self, key: SegmentKey) -> int:
-        segment = self._context.catalog.segment(key)
-        return segment.isr_version if segment is not None else -1
+        return -1 if (segment := self._context.catalog.segment(key)) is None else segment.isr_version
 
     def start(self, work: Coroutine[object, object, None]) -> None:
         if self._is_closing:

@@ -380,6 +380,7 @@ class Replica:
             self.hear(PromiseWritten(fence))
 
     async def _prove(self) -> None:
+        await self.copy.until_calm()
         while not self._is_closed and self.follower.life is FollowerLife.PROVING:
             try:
                 self._proof = await self._change_file(self.copy.prove)

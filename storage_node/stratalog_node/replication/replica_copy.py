@@ -215,6 +215,10 @@ class ReplicaCopy:
             producers=scan.producers.snapshot(),
         )
 
+    async def until_calm(self) -> None:
+        """A proof takes the processor from rolls, and nobody waits for it."""
+        await self._context.calm.come()
+
     def prove(self) -> SealRecord:
         """Blocking: cut the room ahead, flush, read all of it once more, and write its index block. Requires: nothing
         is appended any more, and the file is pinned. Returns: the seal record as this copy alone would have it, with

@@ -17,6 +17,7 @@ from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.spare_files import SpareFiles
 from stratalog_node.disk.threads import DiskThreads
+from stratalog_node.shards.calm import Calm
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.events import ShardEvents
 from stratalog_node.shards.followed_copies import FollowedCopies
@@ -48,6 +49,7 @@ class ShardContext:
     openings: Openings
     followed: FollowedCopies
     """What others lead and this node has copies of."""
+    calm: Calm
 
     @classmethod
     def of(
@@ -84,6 +86,7 @@ class ShardContext:
             WriteGate(turn, stats),
             Openings(turn),
             FollowedCopies(),
+            Calm(),
         )
 
     def producer_table(self, snapshots: Iterable[ProducerSnapshot]) -> ProducerTable:

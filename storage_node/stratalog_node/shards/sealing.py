@@ -123,6 +123,7 @@ class Sealing:
     def ended(self, old: ActiveSegment, new: ActiveSegment | None = None) -> None:
         """`new`: what was rolled into just now."""
         self.successors.forget(old.key)
+        self._context.calm.disturbed()
         self._unsealed.add(old)
         if new is not None and not new.file.is_named:
             self._unnamed[old] = new
@@ -295,6 +296,8 @@ class Sealing:
     async def _seal(self, shard: SealedShard, old: ActiveSegment) -> None:
         backoff = Backoff()
         block: IndexBlock | None = None
+        if len(old.leader.replicas) > 1:
+            await self._context.calm.come()
         while True:
             if self._is_freed(old):
                 return
