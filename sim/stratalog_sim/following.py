@@ -123,6 +123,14 @@ class Following:
             if segment.epoch > epoch:
                 self.look_at(segment.key)
 
+    def left(self, key: ShardKey, epoch: int) -> None:
+        """Others seal what ended there."""
+        for segment in self._node.view.segments(key):
+            if segment.epoch == epoch:
+                self._node.tell(f"leaves epoch {epoch} of shard {key.shard} to others, who seal it")
+                self.look_at(segment.key)
+                self.sessions.moved(segment.key)
+
     def resign(self, key: ShardKey) -> None:
         """What the shard's chain led others seal: this node is one of the replicas now; what it opened and nobody knows
         goes."""

@@ -27,6 +27,7 @@ from stratalog.machines.chain_events import (
     FlushSegment,
     HandOver,
     LeadRead,
+    LeaveSegment,
     NameActive,
     NameSuccessor,
     OpeningFailed,
@@ -199,6 +200,8 @@ class ShardShell:
                 self.node.following.forget_begun(self.key, epoch)
             case AskWhoLeads(question):
                 self.node.spawn(self._read_lead(self.chain, question))
+            case LeaveSegment(epoch):
+                self.node.following.left(self.key, epoch)
             case ProposeIsrOf(epoch, proposal):
                 self.node.spawn(self._propose(self._key_of(epoch), proposal))
             case _:

@@ -26,6 +26,7 @@ from stratalog.machines.chain_events import (
     FlushSegment,
     HandOver,
     LeadRead,
+    LeaveSegment,
     NameActive,
     NameSuccessor,
     OpeningFailed,
@@ -157,7 +158,7 @@ class ChainLife(RuleBasedStateMachine):
                 self.due.append(effect)
             case AskWhoLeads():
                 self.due.append(effect)
-            case ProposeIsrOf() | PrepareSuccessorOf() | DoubtCopy() | TellReaders():
+            case ProposeIsrOf() | PrepareSuccessorOf() | DoubtCopy() | LeaveSegment() | TellReaders():
                 pass
         return None
 

@@ -53,6 +53,7 @@ from stratalog.machines.chain_events import (
     FlushSegment,
     HandOver,
     LeadRead,
+    LeaveSegment,
     NameActive,
     NameSuccessor,
     OpeningFailed,
@@ -336,6 +337,8 @@ class ChainStory:
                     self.held_drops.append(epoch)
             case ProposeIsrOf(epoch, proposal):
                 say(f"  segment {epoch}: proposes ISR {' '.join(map(str, proposal.isr))}")
+            case LeaveSegment(epoch):
+                say(f"  leaves segment {epoch} to others, who seal it")
             case DoubtCopy(epoch):
                 say(f"  segment {epoch}: its file is in doubt")
             case AskWhoLeads(question):

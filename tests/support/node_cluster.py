@@ -23,7 +23,7 @@ from stratalog.machines.leader_events import OfferedBatch
 from stratalog.model.commands import CreateTopic, NoteLives
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import Life
+from stratalog.model.metadata import ChangeSet, Life
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
@@ -139,6 +139,24 @@ class NodeCluster:
             yield
         finally:
             self._full.discard(node_id)
+
+    @contextmanager
+    def deaf(self, node_id: int) -> Iterator[None]:
+        """Its view of the metadata stays as it is; it hears at the end what it missed, and answers meanwhile."""
+        catalog = self.nodes[node_id].catalog
+        apply, missed = catalog.apply_in_steps, list[ChangeSet]()
+
+        def keep(change_set: ChangeSet) -> Iterator[None]:
+            missed.append(change_set)
+            return iter(())
+
+        self.patch.setattr(catalog, "apply_in_steps", keep)
+        try:
+            yield
+        finally:
+            self.patch.setattr(catalog, "apply_in_steps", apply)
+            for change_set in missed:
+                catalog.apply(change_set)
 
     # Shards ---------------------------------------------------------------------------------------------------------
     async def shard(self, replicas: int, name: str = "flights", **settings: str) -> ShardKey:

@@ -306,6 +306,13 @@ class ProposeIsrOf:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveSegment:
+    """Others seal this segment, which ended here: its copy goes on as that of a replica."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class DoubtCopy:
     """Never seal this segment's file, and read it only with checks."""
 
@@ -335,6 +342,7 @@ RareEffect: TypeAlias = (
     | NameSuccessor
     | OpenSegment
     | HandOver
+    | LeaveSegment
     | DoubtCopy
     | TellReaders
     | AskWhoLeads

@@ -58,3 +58,9 @@ def is_elsewhere(successor: SegmentLeader, record: SegmentRecord, stop: Stop | N
     """Whether what was begun behind a roll that is not confirmed turns out not to be this node's: another leads it, or
     it has been taken from its leader, whoever that was. A shard that stopped ends as a whole instead."""
     return stop is None and not successor.is_confirmed and record.leader != successor.node_id
+
+
+def is_settled_behind(successor: SegmentLeader | None) -> bool:
+    """Whether a fence of the segment before `successor` takes that one alone from this node: the meta service knows its
+    end and who leads behind it, so all of it is committed. Others seal it; who writes what follows stays."""
+    return successor is not None and successor.is_confirmed

@@ -25,6 +25,7 @@ from stratalog.machines.chain_events import (
     EmptySegmentKept,
     HandOver,
     LeadRead,
+    LeaveSegment,
     NameActive,
     NameSuccessor,
     OpeningFailed,
@@ -76,7 +77,7 @@ from stratalog.machines.leader_events import (
     SuccessorOpened,
     TimePassed,
 )
-from stratalog.machines.next_segment import NotYet, begin_listed, begin_prepared, is_elsewhere
+from stratalog.machines.next_segment import NotYet, begin_listed, begin_prepared, is_elsewhere, is_settled_behind
 from stratalog.machines.refusals import Refusals
 from stratalog.machines.roll_order import RollOrder
 from stratalog.machines.segment_leader import SegmentLeader
@@ -303,10 +304,9 @@ class ShardChain:
             if not batches:
                 return []
             waiting = self._waiting = WaitingLines()
-        if not (at_once := waiting.queue(batches, self.high_watermark)):
-            return []
+        at_once = waiting.queue(batches, self.high_watermark)
         assert self.active is not None
-        return [AcknowledgeBatches(self.active.key.epoch, self.high_watermark, at_once)]
+        return [AcknowledgeBatches(self.active.key.epoch, self.high_watermark, at_once)] if at_once else []
 
     def _follow(self, leader: SegmentLeader, effects: list[LeaderEffect], now_ms: int) -> _Effects:
         """What came of news about one segment."""
@@ -317,6 +317,9 @@ class ShardChain:
                     found += self._acknowledge(leader, leader_mark, high_watermark)
                 case ProposeIsr():
                     found.append(ProposeIsrOf(leader.key.epoch, effect))
+                case StopLeading() if self.stop is None and is_settled_behind(self._leader_of(leader.key.epoch + 1)):
+                    left = leader.key.epoch
+                    found += [LeaveSegment(left), *self._move_on(SegmentLeft(left), now_ms)]
                 case StopLeading():
                     found += self._stop(Stop("fenced by the meta service", StopCause.DEPOSED), now_ms)
                 case PersistBatches() | RefuseBatch() | AnswerDuplicate() | RollSegment() | PrepareSuccessor():
@@ -361,8 +364,7 @@ class ShardChain:
     def _successor(self, event: SuccessorNamed | SuccessorUnknown, now_ms: int) -> _Effects:
         """Go on in the next file at once; the meta service confirms in the background (docs/design.md section 10).
         While it could not do so soon, go on in the same one: what follows an unconfirmed roll is not acknowledged."""
-        roll, self._roll = self._roll, None
-        old = self.active
+        roll, self._roll, old = self._roll, None, self.active
         assert old is not None and roll is not None, "no segment was ending"
         if isinstance(event, SuccessorUnknown):
             prepare = PrepareSuccessorOf(old.key.epoch)
@@ -458,9 +460,7 @@ class ShardChain:
     def _recovered(self, event: ShardRecovered) -> _Effects:
         self.ended, self.active = event.ended, event.active
         self.high_watermark = max(self.high_watermark, event.high_watermark)
-        self._order = None
-        self.doubted_epoch = event.doubted_epoch
-        self.stop = event.stop
+        self._order, self.doubted_epoch, self.stop = None, event.doubted_epoch, event.stop
         self.life = event.stop.life if event.stop else Life.SERVING if event.active is not None else Life.UNOPENED
         return []
 

@@ -32,6 +32,13 @@ def hand_over(shard: LedShard, epoch: int) -> None:
     leave(shard, begun)
 
 
+def leave_ended(shard: LedShard, epoch: int) -> None:
+    """Others seal this one, and the shard goes on behind it."""
+    left = [copy for copy in shard.ended if copy.key.epoch == epoch]
+    shard.ended = [copy for copy in shard.ended if copy not in left]
+    leave(shard, left)
+
+
 def leave(shard: LedShard, copies: Iterable[ActiveSegment]) -> None:
     """None of them is written to here any more. Those that the meta service does not know go."""
     copies = list(copies)

@@ -8,7 +8,7 @@ headers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from stratalog.formats.batch_scan import scan_batches
@@ -207,3 +207,10 @@ class LocalCopy:
         """As a whole, and without a finding. On the event loop, as `remember`."""
         self.checked.add(extent.position, extent.end_position)
         self.remember(extent.next_offset, extent.end_position)
+
+
+def doubt_copy(copies: Iterable[LocalCopy | None], epoch: int, reason: str) -> None:
+    """That of this epoch: the kernel may have dropped what it could not write."""
+    for copy in copies:
+        if copy is not None and copy.key.epoch == epoch:
+            copy.damage = reason

@@ -22,6 +22,7 @@ from stratalog.machines.chain_events import (
     ChainEvent,
     DoubtCopy,
     HandOver,
+    LeaveSegment,
     NameActive,
     NameSuccessor,
     OpeningFailed,
@@ -64,9 +65,9 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.append import AppendRefusal, failure_of
 from stratalog_node.shards.context import ShardContext
-from stratalog_node.shards.handing_over import hand_over
+from stratalog_node.shards.handing_over import hand_over, leave_ended
 from stratalog_node.shards.internal_append import append_internally
-from stratalog_node.shards.local_copy import LocalCopy
+from stratalog_node.shards.local_copy import LocalCopy, doubt_copy
 from stratalog_node.shards.lost_nodes import hear_who_is_lost
 from stratalog_node.shards.new_segment import InheritedProducers, name_active, open_new
 from stratalog_node.shards.openings import take_out_of_buffers
@@ -273,8 +274,10 @@ class ShardLog(Ranged):
                 return self._open(effect)
             case HandOver(epoch):
                 hand_over(self, epoch)
+            case LeaveSegment(epoch):
+                leave_ended(self, epoch)
             case DoubtCopy(epoch, reason):
-                self._doubt(epoch, reason)
+                doubt_copy((self.active, *self.ended, *self.copies.values()), epoch, reason)
             case AskWhoLeads(question):
                 self.workers.sealing.bearing_out.ask(self, question)
             case TellReaders():
@@ -286,11 +289,6 @@ class ShardLog(Ranged):
 
     def _unsealed(self, epoch: int) -> ActiveSegment:
         return next(copy for copy in (self.active, *self.ended) if copy is not None and copy.key.epoch == epoch)
-
-    def _doubt(self, epoch: int, reason: str) -> None:
-        for copy in (*filter(None, [self.active]), *self.ended, *self.copies.values()):
-            if copy.key.epoch == epoch:
-                copy.damage = reason  # the kernel may have dropped what it could not write
 
     def _persist(self, effect: PersistBatches) -> ChainEvent:
         active = self.active

@@ -1,0 +1,95 @@
+"""A fence of a segment that has ended takes that one from its leader, and nothing of what the node writes behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stratalog.model.commands import BeginRecovery, ProposeIsr, ReportReplica
+from stratalog.model.ids import ShardKey
+from support.node_cluster import NodeCluster
+from support.waiting import eventually
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        yield cluster
+
+
+async def one_ended(cluster: NodeCluster) -> ShardKey:
+    """Offsets 0 and 1, acknowledged; the segment of the first has ended, and nobody's report of it comes through."""
+    await cluster.start(1, 2)
+    key = await cluster.shard(2)
+    await cluster.append(key, b"0")
+    cluster.meta.hold(ReportReplica)
+    shard = await cluster.leads_again(key)
+    shard.ask_roll(0)
+    await eventually(lambda: shard.epoch == 1)
+    await cluster.append(key, b"1")
+    return key
+
+
+async def test_a_leader_goes_on_behind_a_segment_whose_recovery_begins(cluster: NodeCluster) -> None:
+    key = await one_ended(cluster)
+    shard = await cluster.leads_again(key)
+    old, active = cluster.segments(key)[0], shard.active
+    await cluster.meta.service.perform(BeginRecovery(old.key))
+    await eventually(lambda: cluster.replica(shard.context.node_id, key) is not None)
+    assert shard.stop is None and shard.active is active
+    assert await cluster.append(key, b"2") == 2
+    cluster.meta.release(ReportReplica)
+    sealed = await cluster.is_sealed(key, copies=2)
+    assert sealed.local_nodes == (1, 2), "what it led it has proven as a replica"
+    assert await cluster.append(key, b"3") == 3
+    assert await cluster.values(key) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_leader_hears_of_the_fence_of_what_ended_before_the_watch_shows_it(cluster: NodeCluster) -> None:
+    key = await one_ended(cluster)
+    shard = await cluster.leads_again(key)
+    node_id = shard.context.node_id
+    (follower,) = (number for number in (1, 2) if number != node_id)
+    cluster.meta.hold(ProposeIsr)
+    await cluster.lose(follower)  # it asks for an ISR without that one, of both
+    await eventually(lambda: cluster.meta.calls[ProposeIsr] == 2)
+    catalog = cluster.nodes[node_id].catalog
+    with cluster.deaf(node_id):
+        await cluster.meta.service.perform(BeginRecovery(catalog.segments(key)[0].key))
+        cluster.meta.release(ProposeIsr)
+        await eventually(lambda: not shard.ended)
+        assert not catalog.segments(key)[0].is_fenced, "the watch has not told it"
+        assert shard.stop is None and shard.is_leader
+    await cluster.hear(follower)
+    cluster.meta.release(ReportReplica)
+    await cluster.is_sealed(key)
+    assert await cluster.append(key, b"2") == 2
+    assert await cluster.values(key) == [b"0", b"1", b"2"]
+
+
+async def test_a_node_that_went_on_alone_keeps_its_shard_when_its_lease_ends(cluster: NodeCluster) -> None:
+    """What it shares with others is fenced; what it has alone stays its own, and nobody else could go on with it."""
+    await cluster.start(1, 2)
+    key = await cluster.shard(2)
+    await cluster.append(key, b"0")
+    shard = await cluster.leads_again(key)
+    node_id = shard.context.node_id
+    (follower,) = (number for number in (1, 2) if number != node_id)
+    await cluster.kill(follower)
+    await cluster.lose(follower)
+    cluster.meta.hold(ReportReplica)
+    shard.ask_roll(0)
+    await eventually(lambda: shard.epoch == 1)
+    assert cluster.segments(key)[1].replicas == (node_id,)
+    assert await cluster.append(key, b"1") == 1
+    await cluster.lose(node_id)
+    await eventually(lambda: cluster.segments(key)[0].is_fenced)
+    await cluster.hear(node_id)
+    assert shard.stop is None and shard.is_leader
+    assert await cluster.append(key, b"2") == 2
+    cluster.meta.release(ReportReplica)
+    await cluster.start(follower)
+    await cluster.is_sealed(key)
+    assert await cluster.values(key) == [b"0", b"1", b"2"]
