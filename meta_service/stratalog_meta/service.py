@@ -195,6 +195,10 @@ class MetaService:
     async def snapshot(self) -> Snapshot:
         return await self._parts()[0].read(ShardTable.snapshot)
 
+    def now_ms(self) -> int:
+        """By the clock of its records."""
+        return self._clock_ms()
+
     async def read_version(self) -> int:
         return await self._parts()[0].read(lambda table: table.version)
 

@@ -41,7 +41,7 @@ from stratalog.machines.segment_follower import SegmentFollower
 from stratalog.model import commands
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import Segment, SegmentState
+from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog_sim.disk import DiskFailed, DiskFile, digest_of
 from stratalog_sim.process import Sleep, Task
 from stratalog_sim.proofs import proof_of
@@ -66,6 +66,11 @@ def named(segment: Segment) -> SegmentNamed:
         segment.state is SegmentState.SEALED,
         segment.local_nodes,
     )
+
+
+def is_needless(segment: Segment, node_id: int) -> bool:
+    """The object store has all of it, and who is not listed by then is not listed any more."""
+    return segment.remote.state is RemoteState.COMPLETE and node_id not in segment.local_nodes
 
 
 class ReplicaShell:
@@ -107,7 +112,10 @@ class ReplicaShell:
             self.node.scheduler.after(max(1, wakes_ms - self.node.scheduler.now_ms), self.node, self._time_passed)
 
     def heard(self, segment: Segment | None) -> None:
-        self.step(SegmentGone() if segment is None else named(segment))
+        if segment is None or is_needless(segment, self.node.node_id):
+            self.step(SegmentGone())
+        else:
+            self.step(named(segment))
 
     def _time_passed(self) -> None:
         self._wake_ms = None

@@ -15,6 +15,7 @@ from stratalog.admin_api.models import SealRequest
 from stratalog.machines.shard_troubles import TroubleKind, troubles
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.segment import Segment
+from stratalog_node.node import wall_ms
 from support.meta_process import MetaProcess
 from support.node_process import NodeProcess
 from support.waiting import eventually, eventually_sync
@@ -91,7 +92,7 @@ async def test_what_a_lost_node_held_is_served_by_the_one_that_took_its_place(
         return {1, 3} <= {*segment.local_nodes}
 
     await eventually(is_made_whole, timeout=60)
-    kinds = {one.kind for one in troubles(await client.snapshot()) if one.topic == "flights"}
+    kinds = {one.kind for one in troubles(await client.snapshot(), wall_ms()) if one.topic == "flights"}
     assert TroubleKind.NO_COPY not in kinds and TroubleKind.TOO_FEW_COPIES not in kinds
     await client.close()
     nodes.pop(1).kill()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from stratalog.machines.copy_repair import is_kept_by_copies
 from stratalog.machines.recovery_rule import Waiting, decide, is_quorum
@@ -35,6 +36,9 @@ class TroubleKind(StrEnum):
     object store; `segment` is the oldest of them. They are copied again."""
     NO_COPY = "no_copy"
     """The same, and no node that lives has one: they cannot be read before one of `nodes` is back."""
+    NOT_SEALED = "not_sealed"
+    """It ended a while ago, and `nodes`, which live, have not told of their copies: without the word of all of them
+    nothing is sealed, freed, or whole in the object store."""
     COPY_DIFFERS = "copy_differs"
     """The copies of `nodes` differ from the sealed one, and are not served."""
     GIVEN_UP = "given_up"
@@ -52,14 +56,18 @@ class Trouble:
     """What is so, and what to do next."""
 
 
-def troubles(snapshot: Snapshot) -> Iterator[Trouble]:
-    """In the order of the shards."""
+SEAL_TAKES_MS = 60_000
+
+
+def troubles(snapshot: Snapshot, now_ms: int) -> Iterator[Trouble]:
+    """In the order of the shards. `now_ms`: by the clock that the snapshot's times are of."""
     topics = {topic.topic_id: topic for topic in snapshot.topics}
     nodes = {node.node_id: node for node in snapshot.nodes}
     for shard in snapshot.shards:
         topic = topics[shard.key.topic_id]
         for segment in shard.segments:
             yield from _of(topic, segment, nodes)
+        yield from _of_seals(topic, shard, nodes, now_ms - SEAL_TAKES_MS)
         yield from _of_copies(topic, shard, nodes)
 
 
@@ -109,6 +117,25 @@ def _of_in_sync(topic: Topic, segment: Segment) -> Iterator[Trouble]:
             "their logs why they do not follow"
         )
         yield Trouble(topic.name, segment.key, TroubleKind.NOT_IN_SYNC, outside, None, words)
+
+
+def _of_seals(topic: Topic, shard: Shard, nodes: dict[int, Node], since_ms: int) -> Iterator[Trouble]:
+    """Each segment ended when the one behind it was opened."""
+    for segment, successor in pairwise(shard.segments):
+        if segment.state is not SegmentState.SEALING or successor.opened_ms > since_ms:
+            continue
+        if segment.is_fenced and segment.handed.source is None:
+            continue  # told of already
+        told = {report.node_id for report in segment.handed.reports}
+        owing = tuple(node_id for node_id in segment.replicas if node_id not in told and _is_alive(node_id, nodes))
+        words = (
+            "nodes that live have not told of their copies: see in their logs why (a fault, a disk, a slow copy); they "
+            "try again by themselves"
+            if owing
+            else "the copies differ and nobody can tell which is true, or too few are alive: `stratalog verify`"
+        )
+        words = f"it ended a while ago and is not sealed: {words}"
+        yield Trouble(topic.name, segment.key, TroubleKind.NOT_SEALED, owing, None, words)
 
 
 def _of_copies(topic: Topic, shard: Shard, nodes: dict[int, Node]) -> Iterator[Trouble]:

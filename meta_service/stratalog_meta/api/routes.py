@@ -177,7 +177,8 @@ async def _deleted(call: Call) -> Answer:
 
 async def _troubles(call: Call) -> Answer:
     limit = read_number(call.query.get("limit", str(MAX_TROUBLES_LISTED)), "limit", MAX_TROUBLES_LISTED)
-    return wire.TROUBLES.write(TroubleList(tuple(islice(troubles(await call.service.snapshot()), limit))))
+    found = troubles(await call.service.snapshot(), call.service.now_ms())
+    return wire.TROUBLES.write(TroubleList(tuple(islice(found, limit))))
 
 
 async def _purged_topics(call: Call) -> Answer:

@@ -366,8 +366,8 @@ class Following:
         except StratalogError as error:
             log.warning("what is known of a followed segment stays written down", segment=str(key), error=str(error))
 
-    async def keep_checkpoint(self, checkpoint: Checkpoint) -> None:
-        await self.on_disk(lambda: self._checkpoints.put([checkpoint]))
+    async def keep_checkpoint(self, checkpoint: Checkpoint, is_true: Callable[[], bool]) -> None:
+        await self.on_disk(lambda: self._checkpoints.put([checkpoint] if is_true() else []))
         self.stats.checkpoints += 1
 
     async def revoke_checkpoint(self, key: SegmentKey) -> None:

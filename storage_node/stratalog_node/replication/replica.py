@@ -109,7 +109,9 @@ class Surroundings(Protocol):
         """Of the segment's record, as this node knows it."""
         ...
 
-    async def keep_checkpoint(self, checkpoint: Checkpoint) -> None: ...
+    async def keep_checkpoint(self, checkpoint: Checkpoint, is_true: Callable[[], bool]) -> None:
+        """Unless it is not true any more once its turn has come: it is revoked, or will be, in a later turn."""
+        ...
 
     async def revoke_checkpoint(self, key: SegmentKey) -> None:
         """Before the file becomes another: no start goes by it any more. Raises: Unavailable."""
@@ -285,6 +287,7 @@ class Replica:
         self._around.look_at_fault(self)
 
     async def _cut(self, end_offset: int) -> None:
+        self.copy.begin_change()
         try:
             await self._around.revoke_checkpoint(self.copy.key)
             await self._change_file(lambda: self.copy.cut(end_offset))
@@ -293,16 +296,22 @@ class Replica:
             self.hear(CutFailed())
         else:
             self.hear(TailCut())
+        finally:
+            self.copy.end_change()
 
     async def _fill(self, end_offset: int) -> None:
         copy = self.copy
         try:
             await self._use_file(copy.flush)
-            await self._around.revoke_checkpoint(copy.key)
-            await self._around.fill(copy, end_offset, lambda: self._fills(end_offset))
-            if self.follower.life is not FollowerLife.COPYING:
-                return
-            await self._change_file(copy.open_found)
+            copy.begin_change()
+            try:
+                await self._around.revoke_checkpoint(copy.key)
+                await self._around.fill(copy, end_offset, lambda: self._fills(end_offset))
+                if self.follower.life is not FollowerLife.COPYING:
+                    return
+                await self._change_file(copy.open_found)
+            finally:
+                copy.end_change()
         except files.FlushLost as error:
             self.hear(FlushLost(str(error)))
         except StratalogError as error:
@@ -355,13 +364,15 @@ class Replica:
 
     async def flush_behind(self, *, force: bool = False) -> None:
         """Nobody waits for it. With `force` a checkpoint is written in any case."""
-        checkpoint = None if self.follower.life is FollowerLife.FAULTY else self.copy.due_checkpoint(force=force)
+        version = self.copy.version
+        is_sound = self.follower.life is not FollowerLife.FAULTY and version is not None
+        checkpoint = self.copy.due_checkpoint(force=force) if is_sound else None
         if not self.copy.is_flushed:
             await self._flush()
         if checkpoint is None or self.follower.life is FollowerLife.FAULTY:
             return
         try:
-            await self._around.keep_checkpoint(checkpoint)
+            await self._around.keep_checkpoint(checkpoint, lambda: self.copy.version == version and not self._is_closed)
         except StratalogError as error:  # it costs a scan
             log.warning("no checkpoint of a followed segment", segment=str(self.name), error=str(error))
 

@@ -49,6 +49,7 @@ class ReplicaCopy:
     __slots__ = (
         "_checkpointed",
         "_context",
+        "_doubts",
         "_has_digest",
         "_identity",
         "_is_made",
@@ -72,6 +73,8 @@ class ReplicaCopy:
         """The scan has read all of it, and not from a checkpoint on."""
         self._checkpointed = 0, context.turn.now_ms
         """Up to where, and when."""
+        self._doubts = 0
+        """Odd while the file becomes another one."""
 
     def _new_scan(self) -> SegmentScan:
         """Of producers what these batches say alone: what those before them said may come to be known later."""
@@ -196,6 +199,19 @@ class ReplicaCopy:
         if self._is_made:
             self.file.sync(with_names=self.flushed_bytes == 0)
         return end_offset, size_bytes
+
+    @property
+    def version(self) -> int | None:
+        """Of what the file holds, but for appends: what was said of it under another version may be true no more. None
+        while it becomes another."""
+        return None if self._doubts % 2 else self._doubts
+
+    def begin_change(self) -> None:
+        """Its file is cut, or filled by others, from now on. On the event loop, before its checkpoint is revoked."""
+        self._doubts += 1
+
+    def end_change(self) -> None:
+        self._doubts += 1
 
     def due_checkpoint(self, *, force: bool = False) -> Checkpoint | None:
         """What is here, to be kept once it was flushed; None while little is new."""

@@ -25,7 +25,10 @@ def is_told_faulty(segment: Segment, node_id: int) -> bool:
 
 
 def is_needless(segment: Segment, node_id: int, life: FollowerLife) -> bool:
-    """Whether a copy may go. What was told of it may still be on its way, and is then true."""
+    """Whether a copy may go. What was told of it may still be on its way, and is then true; but once the object store
+    has all of the segment nobody is listed any more who was not before."""
+    if segment.remote.state is RemoteState.COMPLETE and node_id not in segment.local_nodes:
+        return True
     is_done = life in (FollowerLife.PROVING, FollowerLife.PROVEN, FollowerLife.SEALED)
     is_over = segment.seal is not None and node_id not in segment.local_nodes
     return segment.state is SegmentState.DELETED or not (is_done or not is_over or is_wanted(segment, node_id))

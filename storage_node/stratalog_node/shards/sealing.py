@@ -60,6 +60,7 @@ log = logger(__name__)
 _PARALLEL_SEALS = 2
 _PIN_POLL_S = 0.01
 _PIN_POLLS = 200
+_FAULT_S, _LONGEST_FAULT_S = 0.1, 60.0
 _USUAL_S = 1.0
 """Other replicas take so long at each seal: a pause below it is not worth a line in the log."""
 
@@ -84,6 +85,10 @@ class SealedShard(FlushedShard, Protocol):
         """Deleted before it was sealed."""
         ...
 
+    def take_out(self, segment: SegmentKey) -> LocalCopy | None:
+        """Nobody reads this copy here any more."""
+        ...
+
 
 class Sealing:
     def __init__(self, context: ShardContext, flusher: Flusher, service_heard_ms: Callable[[], int]) -> None:
@@ -98,6 +103,8 @@ class Sealing:
         """Ended segments to those that follow them, whose files were spares and have not got their names yet."""
         self._damaged: set[ActiveSegment] = set()
         """Ended segments that cannot be sealed from what is here."""
+        self._faults: dict[ActiveSegment, Backoff] = {}
+        """Ended segments whose seals met faults of the node."""
         self._slots = asyncio.Semaphore(_PARALLEL_SEALS)
         self._tasks = TaskSet()
         self._is_closing = False
@@ -221,6 +228,8 @@ class Sealing:
             try:
                 await self._context.threads.background(partial(_name, new))
             except (NotFound, NamesLost) as error:
+                if _is_given_up(new):
+                    break  # another leads what follows
                 log.error("roll not confirmed: the file it opened is gone", error=str(error))
                 shard.tell(SegmentFlushFailed(new.key.epoch, str(error)))
                 return False
@@ -286,12 +295,19 @@ class Sealing:
             while line:
                 try:
                     await self._seal(shard, line[0])
-                except Exception:  # those behind it are sealed all the same; this one by the next start
+                except Exception:  # those behind it are sealed all the same
                     self._context.stats.seal_failures += 1
-                    log.error("segment not sealed: a fault", segment=str(line[0].key), exc_info=True)
+                    log.error("segment not sealed yet: a fault", segment=str(line[0].key), exc_info=True)
+                    self._tasks.start(self._seal_again(shard, line[0]))
                 line.popleft()
         finally:
             self._seal_lines.pop(shard.key, None)
+
+    async def _seal_again(self, shard: SealedShard, old: ActiveSegment) -> None:
+        """After a fault: behind what was asked for meanwhile."""
+        await self._faults.setdefault(old, Backoff(_FAULT_S, _LONGEST_FAULT_S)).pause()
+        if old in self._unsealed:
+            self._seal_later(shard, old)
 
     async def _seal(self, shard: SealedShard, old: ActiveSegment) -> None:
         backoff = Backoff()
@@ -299,7 +315,13 @@ class Sealing:
         if len(old.leader.replicas) > 1:
             await self._context.calm.come()
         while True:
-            if self._is_freed(old):
+            if old not in self._unsealed:
+                return  # others seal it, or it is gone
+            if self._is_needless(old):
+                if old in shard.ended:
+                    shard.take_out(old.key)
+                    old.file.retire()
+                    self._tasks.start(self._remove(old))
                 return
             try:
                 if block is None:
@@ -311,10 +333,11 @@ class Sealing:
             except FlushLost as error:
                 self._context.stats.seal_failures += 1
                 log.error("segment cannot be sealed: its flush failed", error=str(error))
-                shard.tell(SegmentFlushFailed(old.key.epoch, str(error)))
+                if old in self._unsealed:  # else it says nothing of the shard, which may lead again
+                    shard.tell(SegmentFlushFailed(old.key.epoch, str(error)))
                 return
             except (Corrupt, Rejected) as error:
-                if self._context.catalog.segment(old.key) is None:
+                if await self._is_gone(old.key, error):
                     self._let_go(shard, old)  # deleted meanwhile, by retention or with its topic
                     return
                 self._context.stats.seal_failures += 1
@@ -360,14 +383,19 @@ class Sealing:
         await self._context.threads.background(lambda: self._write_index(sealed))
         return sealed
 
-    def _is_freed(self, old: ActiveSegment) -> bool:
-        """Others sealed it, this node's copy among those that were proven, and meanwhile it was freed: told of again it
-        would be listed for good, and nobody has it."""
-        segment, node_id = self._context.catalog.segment(old.key), self._context.node_id
+    async def _is_gone(self, key: SegmentKey, error: StratalogError) -> bool:
+        """The catalog may lag behind who says that there is none."""
+        if isinstance(error, NotFound):
+            return await self._read_back(key) is None
+        return self._context.catalog.segment(key) is None
+
+    def _is_needless(self, old: ActiveSegment) -> bool:
+        """Others sealed it, and the object store has all of it: who is not listed by then, or was and freed its copy,
+        is not listed any more."""
+        segment = self._context.catalog.segment(old.key)
         if segment is None or segment.seal is None or segment.remote.state is not RemoteState.COMPLETE:
             return False
-        is_given_up = node_id in segment.seal.replicas or old not in self._unsealed
-        return is_given_up and node_id not in segment.local_nodes
+        return self._context.node_id not in segment.local_nodes
 
     def _write_index(self, block: IndexBlock) -> None:
         """Blocking."""
@@ -389,6 +417,7 @@ class Sealing:
         is_read = active.file.pins > 0
 
         def remove() -> None:
+            self._context.layout.index(active.key).unlink(missing_ok=True)
             active.file.remove(is_read=is_read)
             self._context.layout.remove_leftovers(active.key.shard_key)
 
@@ -400,7 +429,9 @@ class Sealing:
     def _drop(self, old: ActiveSegment) -> None:
         self._unsealed.discard(old)
         self._damaged.discard(old)
+        self._faults.pop(old, None)
         self._unnamed.pop(old, None)
+        self.successors.forget(old.key)
         self._flusher.forget(old)
 
     def _make_seal(self, old: ActiveSegment) -> IndexBlock:
@@ -436,6 +467,11 @@ class Sealing:
         block = IndexBlock(old.identity, record, points)
         self._write_index(block)
         return block
+
+
+def _is_given_up(active: ActiveSegment) -> bool:
+    """While somebody waited: nobody uses its file any more."""
+    return active.file.is_retired
 
 
 def _name(active: ActiveSegment) -> None:

@@ -71,7 +71,8 @@ class Successors:
             self._tasks.start(self._prepare(shard, key))
 
     def forget(self, key: SegmentKey) -> None:
-        """It has ended."""
+        """It has ended here. What is asked for it says nothing of what follows."""
+        self._asked.discard(key)
         self._prepared.pop(key, None)
         self._failing.pop(key, None)
         self._wanted.discard(key)
@@ -84,7 +85,7 @@ class Successors:
         try:
             segment = await self._context.meta.perform(PrepareSegment(key))
             self._failing.pop(key, None)
-            if segment.handed.prepared is not None:
+            if segment.handed.prepared is not None and key in self._asked:
                 self._prepared[key] = segment.handed.prepared, asked_ms
         except StratalogError as error:
             log.warning("nobody is prepared to follow a segment yet", segment=str(key), error=str(error))

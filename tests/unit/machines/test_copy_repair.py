@@ -158,7 +158,7 @@ def test_without_a_living_copy_nothing_is_begun_and_the_trouble_is_told() -> Non
     join(join(story, 3), 4)
     story.die(1, 2)
     assert not [move for move in plan(story, away=frozenset({1, 2})).moves if move.segment == key]
-    kinds = [trouble.kind for trouble in troubles(story.table.snapshot()) if trouble.segment == key]
+    kinds = [trouble.kind for trouble in troubles(story.table.snapshot(), story.now_ms) if trouble.segment == key]
     assert kinds == [TroubleKind.NO_COPY]
 
 

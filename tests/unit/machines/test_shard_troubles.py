@@ -9,8 +9,8 @@ from stratalog.model.segment import GapReason, GivenUp
 from support.table_stories import TableStory
 
 
-def told(story: TableStory) -> list[Trouble]:
-    return list(troubles(story.table.snapshot()))
+def told(story: TableStory, after_ms: int = 0) -> list[Trouble]:
+    return list(troubles(story.table.snapshot(), story.now_ms + after_ms))
 
 
 def a_shard() -> tuple[TableStory, SegmentKey]:
@@ -25,6 +25,20 @@ def test_of_what_is_well_nothing_is_told() -> None:
     for node in (1, 2, 3):
         story.report(key, node)
     assert told(story) == []
+
+
+def test_a_segment_that_is_not_sealed_in_time_names_who_has_not_told_of_a_copy() -> None:
+    story, key = a_shard()
+    story.prepare(key)
+    story.roll(key, 10)
+    story.report(key, 2)
+    assert told(story, after_ms=59_000) == []
+    (trouble,) = told(story, after_ms=60_000)
+    assert (trouble.kind, trouble.segment, trouble.nodes) == (TroubleKind.NOT_SEALED, key, (1, 3))
+    story.die(3)
+    assert [one.nodes for one in told(story, after_ms=60_000) if one.kind is TroubleKind.NOT_SEALED] == [(1,)]
+    story.report(key, 1)
+    assert not [one for one in told(story, after_ms=60_000) if one.kind is TroubleKind.NOT_SEALED]
 
 
 def test_replicas_that_are_not_in_sync_are_named_and_whether_writes_are_refused() -> None:

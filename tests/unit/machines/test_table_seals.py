@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from stratalog.machines.upload_duty import uploader_of
-from stratalog.model.commands import AdvanceLogStart, ProposeIsr, ReportLostCopies, ReportReplica, SealSegment
+from stratalog.model.commands import (
+    AdvanceLogStart,
+    ForgetLocal,
+    ProposeIsr,
+    ReportLostCopies,
+    ReportReplica,
+    SealSegment,
+)
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import ReplicaReport, SegmentState
@@ -209,6 +216,21 @@ def test_a_holder_that_lost_its_copy_gives_way_to_another_and_may_come_back() ->
     assert segment.local_nodes == (2, 3) and uploader_of(segment, story.table.state.is_alive) == 2
     assert segment.seal is not None and segment.seal.replicas == (1, 2, 3), "the record is written once"
     assert story.report(key, 1).local_nodes == (1, 2, 3)
+
+
+def test_a_copy_that_is_told_of_late_is_not_listed_once_the_object_store_has_all() -> None:
+    """It may have been listed and freed before, and the one who says so has read the newest record."""
+    story, _, key = ended_on()
+    for node in (1, 2, 3):
+        story.report(key, node)
+    lock = story.lock()
+    story.commit(lock, key, 0, 10)
+    story.complete(lock, key)
+    story.do(ForgetLocal((key,), 3))
+    version = story.segment(key).isr_version
+    late = ReportReplica(key, record_of(key, 10), version, caller=story.life(3))
+    assert story.do(late).result.local_nodes == (1, 2)
+    assert story.do(replace(late, isr_version=-1)).result.local_nodes == (1, 2)
 
 
 def test_the_only_holder_of_what_is_nowhere_else_stays_listed() -> None:

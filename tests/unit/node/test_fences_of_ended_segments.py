@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stratalog.model.commands import BeginRecovery, ProposeIsr, ReportReplica
 from stratalog.model.ids import ShardKey
+from stratalog_node.disk.files import FlushLost
+from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.sealing import Sealing
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 
@@ -93,3 +98,32 @@ async def test_a_node_that_went_on_alone_keeps_its_shard_when_its_lease_ends(clu
     await cluster.start(follower)
     await cluster.is_sealed(key)
     assert await cluster.values(key) == [b"0", b"1", b"2"]
+
+
+async def test_a_flush_that_fails_for_what_others_seal_by_now_stops_nothing(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(2)
+    await cluster.append(key, b"0")
+    shard = await cluster.leads_again(key)
+    node_id = shard.context.node_id
+    begun, gate, real = threading.Event(), threading.Event(), Sealing._make_seal
+
+    def make_seal(sealing: Sealing, old: ActiveSegment) -> Any:
+        if sealing is cluster.nodes[node_id].local.sealing:
+            begun.set()
+            assert gate.wait(30)
+            raise FlushLost(f"{old.file.path}: the kernel dropped what it could not write")
+        return real(sealing, old)
+
+    monkeypatch.setattr(Sealing, "_make_seal", make_seal)
+    shard.ask_roll(0)
+    await eventually(begun.is_set)
+    await cluster.lose(node_id)
+    await eventually(lambda: shard.active is None and not shard.ended)
+    await cluster.hear(node_id)
+    gate.set()
+    await cluster.append(key, b"1")
+    await cluster.is_sealed(key)
+    assert shard.stop is None, "it follows, and may lead again"

@@ -16,6 +16,7 @@ from stratalog.model.commands import BeginRecovery, CreateTopic, PromiseFence, R
 from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import GapReason, GivenUp
+from stratalog_node.node import wall_ms
 from stratalog_node.replication import following
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
@@ -154,7 +155,7 @@ async def test_when_all_have_lost_their_tails_the_longest_wins_and_the_gap_is_to
     await cluster.start(1)
     await eventually(lambda: len(cluster.segments(key)[0].handed.votes) == 1)
     assert cluster.led(key) is None and cluster.segments(key)[0].end_offset is None, "2 may have kept more"
-    (trouble,) = [one for one in troubles(await cluster.meta.service.snapshot()) if one.segment == segment]
+    (trouble,) = [one for one in troubles(await cluster.meta.service.snapshot(), wall_ms()) if one.segment == segment]
     assert trouble.kind is TroubleKind.NO_LEADER and trouble.nodes == (2,)
     await cluster.start(2)
     sealed = await cluster.is_sealed(key, copies=2)
@@ -250,7 +251,7 @@ async def test_a_roll_with_fewer_nodes_than_replicas_opens_degraded_and_says_so(
     shard.ask_roll(0)
     await eventually(lambda: len(cluster.segments(key)) == 2)
     assert cluster.segments(key)[1].replicas == (leader,)
-    told = [one.kind for one in troubles(await cluster.meta.service.snapshot()) if one.segment.epoch == 1]
+    told = [one.kind for one in troubles(await cluster.meta.service.snapshot(), wall_ms()) if one.segment.epoch == 1]
     assert TroubleKind.TOO_FEW_REPLICAS in told
     assert await cluster.append(key, b"alone") == 3
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,34 @@ async def test_a_fault_at_the_flush_of_one_copy_keeps_none_from_the_disk(
         await rig.acknowledged(shard, b"one")
         copy = (await follower.replica_of(shard)).copy
         await eventually(lambda: faults < 0 and copy.is_flushed)
+
+
+async def test_a_checkpoint_of_what_was_cut_meanwhile_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start would take its word for more than the file has, and say that it lost what was flushed."""
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        for value in (b"one", b"two"):
+            await rig.acknowledged(shard, value)
+        replica = await follower.replica_of(shard)
+        record = replica.follower.record
+        assert record is not None
+        begun, gate, real = threading.Event(), threading.Event(), ReplicaCopy.flush
+
+        def slow(copy: ReplicaCopy) -> tuple[int, int]:
+            begun.set()
+            assert gate.wait(30)
+            return real(copy)
+
+        monkeypatch.setattr(ReplicaCopy, "flush", slow)
+        flushing = asyncio.create_task(replica.flush_behind(force=True))
+        await eventually(begun.is_set)
+        replica.hear(
+            replace(record, leader=None, fence=1, end_offset=1, source=2)
+        )  # a recovery left the second one out
+        gate.set()
+        await flushing
+        await eventually(lambda: replica.copy.end_offset == 1)
+        kept = follower.checkpoints.load(replica.copy.key)
+        assert kept is None or kept.next_offset <= 1

@@ -150,7 +150,7 @@ async def test_rolls_behind_one_that_meets_a_fault_are_not_forgotten_in_silence(
         assert (await rig.read_values(rig.shard(shard)))[:3] == [b"old", b"in the next segment", b"in the one after"]
 
 
-async def test_a_seal_that_meets_a_fault_does_not_keep_the_next_ones_from_theirs(
+async def test_a_seal_that_meets_faults_is_tried_again_and_keeps_no_other_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ShardRig(tmp_path) as rig:
@@ -167,10 +167,8 @@ async def test_a_seal_that_meets_a_fault_does_not_keep_the_next_ones_from_theirs
             for number in range(3):
                 rig.append(shard, b"%d" % number)
                 shard.ask_roll(rig.clock())
-            await eventually(lambda: rig.stats.sealed == 2)
-        assert rig.stats.seal_failures == 1
+            await eventually(lambda: rig.stats.sealed == 2 and rig.stats.seal_failures > 1)
         assert await rig.read_values(shard) == [b"0", b"1", b"2"]
-        await rig.restart()
         await rig.all_sealed()
 
 
