@@ -212,6 +212,8 @@ def command_of(part: Part, plan: Plan, directory: Path, programs: Programs) -> l
                 members = ",".join(member.addresses["client"] for member in plan.of(Role.ETCD))
                 place = ["--store", f"etcd://{members}"]
             words = ["meta", "start", "--listen", part.addresses["http"], *place]
+            if plan.choices.bucket is not None:
+                words += ["--bucket", plan.choices.bucket]
         case Role.NODE:
             urls = ",".join(f"http://{meta.addresses['http']}" for meta in plan.of(Role.META))
             words = ["node", "start", "--id", str(part.number), "--data", str(directory / part.name)]

@@ -18,9 +18,11 @@ from stratalog.formats.claim import Claim, decode_claim
 from stratalog.formats.digest import EMPTY_DIGEST, object_digest
 from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.manifest import Manifest, decode_manifest
+from stratalog.formats.meta_snapshot import MetaSnapshotId, decode_head, decode_piece
 from stratalog.formats.object_names import (
     BundleName,
     ClaimName,
+    MetaSnapshotName,
     ObjectName,
     ObjectNames,
     SegmentObject,
@@ -35,7 +37,7 @@ from stratalog.objects.store import ObjectStore
 from stratalog_cli.examination import Examination, Metadata
 
 _CLUSTER_ROOT = re.compile(
-    r"^(?:(?P<prefix>.+)/)?(?P<cluster>[^/]+)/(?:data/[0-9a-f-]{36}/|(?:bundles|claims)/[0-9]+/)"
+    r"^(?:(?P<prefix>.+)/)?(?P<cluster>[^/]+)/(?:data/[0-9a-f-]{36}/|(?:bundles|claims)/[0-9]+/|meta/[0-9]{12}-)"
 )
 _FOREIGN_NAMED = 3
 _ORPHAN = "none needed: the node sweeps what no metadata names after remote.orphan.grace.ms"
@@ -135,6 +137,12 @@ def _read_object(
             if claimed != (cluster_id, name.node_id, name.lock_epoch):
                 raise Corrupt(f"the claim says it is {claimed}: it belongs under another name", source=key, position=0)
             contents.claims[key] = claim
+        case MetaSnapshotName(number, version, nonce, piece):
+            snapshot_id = MetaSnapshotId(cluster_id, number, version, nonce)
+            if piece is not None:
+                decode_piece(body, snapshot_id, piece, source=key)
+            elif (head := decode_head(body, source=key)).id != snapshot_id:
+                raise Corrupt(f"the snapshot says it is {head.id}: it belongs elsewhere", source=key, position=0)
         case SegmentObjectName(kind=SegmentObject.CHUNK):
             part = check_part(body, source=key).header
             _check_owner(part.identity.cluster_id, part.identity.key, name, cluster_id, key)

@@ -32,6 +32,7 @@ from stratalog.formats.journal import (
     decode_journal_header,
 )
 from stratalog.formats.manifest import decode_manifest
+from stratalog.formats.meta_snapshot import decode_head
 from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header, decode_part_index
 from stratalog.formats.records import decode_records
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
@@ -145,6 +146,23 @@ def _claim(source: Readable, _options: DumpOptions) -> Iterator[Section]:
             "storage_id": claim.storage_id,
             "lock_epoch": claim.lock_epoch,
             "nonce": str(claim.nonce),
+        },
+    )
+
+
+def _meta_snapshot(source: Readable, _options: DumpOptions) -> Iterator[Section]:
+    head = decode_head(_whole(source), source=source.name)
+    yield Section(
+        "metadata snapshot",
+        {
+            "cluster_id": head.id.cluster_id,
+            "number": head.id.number,
+            "version": head.id.version,
+            "nonce": str(head.id.nonce),
+            "created": human_time(head.created_ms),
+            "records": head.record_count,
+            "pieces": len(head.pieces),
+            "bytes": sum(piece.size_bytes for piece in head.pieces),
         },
     )
 
@@ -298,6 +316,7 @@ _READERS: dict[Structure, Callable[[Readable, DumpOptions], Iterator[Section]]] 
     Structure.BUNDLE: _bundle,
     Structure.MANIFEST: _manifest,
     Structure.CLAIM: _claim,
+    Structure.META_SNAPSHOT: _meta_snapshot,
     Structure.JOURNAL: _journal,
 }
 

@@ -42,6 +42,15 @@ def start(
             help="Keep the metadata in etcd: etcd://H:P,H:P,H:P[/PREFIX]; any number of instances, of which one leads.",
         ),
     ] = None,
+    bucket: Annotated[
+        str | None,
+        typer.Option(
+            "--bucket",
+            envvar="STRATALOG_BUCKET",
+            metavar="URL",
+            help="The nodes' object store: snapshots of the metadata go there (docs/backup.md).",
+        ),
+    ] = None,
     etcd_ca: Annotated[
         Path | None,
         typer.Option(
@@ -92,10 +101,16 @@ def start(
 
     Settings come from the built-in defaults, then --config, then STRATALOG_* of the environment, then --set.
     """
-    loaded = load_process_settings(file=config, environment=os.environ, assignments=settings or ())
+    loaded = load_process_settings(
+        file=config, environment=os.environ, assignments=settings or (), has_bucket=bucket is not None
+    )
     split_address(listen)
     if (data is None) == (store is None):
         raise InvalidRequest("name one place for the metadata: --data DIR, or --store etcd://H:P,H:P,H:P[/PREFIX]")
+    if bucket is not None:
+        from stratalog.objects.urls import parse_url
+
+        parse_url(bucket)  # a mistyped one is refused before anything is made
     from stratalog_cli.meta_start import run_meta
 
     if store is not None:
@@ -103,6 +118,6 @@ def start(
         from stratalog_meta.stores.etcd.address import parse_address
 
         files = AccessFiles(etcd_user, etcd_password_file, etcd_ca, etcd_cert, etcd_key)
-        run_meta(loaded, listen, parse_address(store), read_access(files, os.environ))
+        run_meta(loaded, listen, parse_address(store), read_access(files, os.environ), bucket)
     if data is not None:
-        run_meta(loaded, listen, data.absolute())
+        run_meta(loaded, listen, data.absolute(), bucket=bucket)

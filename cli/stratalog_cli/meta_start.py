@@ -21,13 +21,14 @@ from stratalog.telemetry.metrics import MetricRegistry
 from stratalog.telemetry.printable import printable
 from stratalog.telemetry.process_stats import add_process_metrics
 from stratalog.telemetry.watchdog import LoopWatchdog
+from stratalog_cli.backup_place import backup_place
 from stratalog_cli.say import say, say_error
 from stratalog_cli.server_process import collect_less_often, run_server, stop_signal
 from stratalog_meta import MetaService
 from stratalog_meta.api.server import LIMITS, MetaServer, Serving
 from stratalog_meta.clocks import wall_ms
 from stratalog_meta.leader import Candidacy, MetaInstance
-from stratalog_meta.stats import LifeStats, MetaStats, RepairStats
+from stratalog_meta.stats import BackupStats, LifeStats, MetaStats, RepairStats
 from stratalog_meta.stores.etcd.address import EtcdAddress
 from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_node.disk.files import write_durably
@@ -39,22 +40,31 @@ if TYPE_CHECKING:
 META_FILE: Final = "meta.json"
 """Beside the store: tells that there was one, so that it is not made anew where somebody removed it."""
 
+LEADER_PATIENCE_S: Final = 1.0
+"""How long an instance that begins to lead waits for the bucket's answer."""
+
 log = logger(__name__)
 
 
 def run_meta(
-    settings: ProcessSettings, listen: str, place: Path | EtcdAddress, access: EtcdAccess | None = None
+    settings: ProcessSettings,
+    listen: str,
+    place: Path | EtcdAddress,
+    access: EtcdAccess | None = None,
+    bucket: str | None = None,
 ) -> None:
     """Run until SIGTERM or SIGINT. Exits 3 when it cannot start, with the reason."""
     configure_logs(settings.log_level)
-    run_server(_run(settings, listen, place, access))
+    run_server(_run(settings, listen, place, access, bucket))
 
 
-async def _run(settings: ProcessSettings, listen: str, place: Path | EtcdAddress, access: EtcdAccess | None) -> int:
+async def _run(
+    settings: ProcessSettings, listen: str, place: Path | EtcdAddress, access: EtcdAccess | None, bucket: str | None
+) -> int:
     stopping = stop_signal()
     async with AsyncExitStack() as running:
         try:
-            process = MetaProcess(settings, running)
+            process = MetaProcess(settings, running, bucket)
             url = await process.start(listen, place, access)
             collect_less_often()
         except StratalogError as error:
@@ -71,9 +81,12 @@ async def _run(settings: ProcessSettings, listen: str, place: Path | EtcdAddress
 class MetaProcess:
     """What runs in the process; `running` closes it in the opposite order of its start."""
 
-    def __init__(self, settings: ProcessSettings, running: AsyncExitStack) -> None:
+    def __init__(self, settings: ProcessSettings, running: AsyncExitStack, bucket: str | None = None) -> None:
+        """`bucket` is the URL of the nodes' object store, where snapshots of the metadata go."""
         self._settings = settings
         self._running = running
+        self._backups = backup_place(bucket, settings, running)
+        self._backup_stats = BackupStats()
         self._registry = MetricRegistry()
         self._stats = MetaStats()
         self._life_stats = LifeStats()
@@ -90,6 +103,8 @@ class MetaProcess:
         self._registry.add("stratalog_meta", self._stats)
         self._registry.add("stratalog_meta_lives", self._life_stats)
         self._registry.add("stratalog_meta_repairs", self._repair_stats)
+        if self._backups is not None:
+            self._registry.add("stratalog_meta_snapshot", self._backup_stats)
         add_process_metrics(self._registry)
         if isinstance(place, Path):
             url = await self._serve_directory(listen, place)
@@ -110,6 +125,8 @@ class MetaProcess:
         return await self._listen(listen, service)
 
     async def _serve_etcd(self, listen: str, place: EtcdAddress, access: EtcdAccess | None) -> str:
+        if self._backups is not None:  # who leads after another must not wait long for a bucket that is away
+            self._backups = replace(self._backups, start_patience_s=LEADER_PATIENCE_S)
         from stratalog_meta.stores.etcd.client import EtcdClient
         from stratalog_meta.stores.etcd.leadership import EtcdLeadership
         from stratalog_meta.stores.etcd.store import EtcdStore
@@ -139,6 +156,8 @@ class MetaProcess:
             repair_stats=self._repair_stats,
             lease_ms=self._settings.node_lease_ms,
             replace_after_ms=self._settings.replica_replace_after_ms,
+            backups=self._backups,
+            backup_stats=self._backup_stats,
         )
 
     async def _listen(self, listen: str, serving: Serving) -> str:

@@ -34,6 +34,8 @@ class ProcessServices:
         node.metrics.add("stratalog_loop", self._watchdog.stats)
         if self._service_inside is not None:
             node.metrics.add("stratalog_meta", self._service_inside.stats)
+            if node.store is not None:
+                node.metrics.add("stratalog_meta_snapshot", self._service_inside.backup_stats)
         add_process_metrics(node.metrics)
         if isinstance(stats := getattr(node.store, "stats", None), StoreStats):
             stats.export(node.metrics)

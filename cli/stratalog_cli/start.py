@@ -21,6 +21,7 @@ from stratalog_cli.server_process import collect_less_often, run_server, stop_si
 
 if TYPE_CHECKING:
     from stratalog.meta_api.client import MetaForNodes
+    from stratalog.objects import ObjectStore
     from stratalog_meta.stores.spare_room import SpareRoom
 
 log = logger(__name__)
@@ -45,17 +46,17 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
     host, port = split_address(listen)
     async with AsyncExitStack() as running:
         try:
-            spare = SpareRoom(data / "meta")  # used by a meta service inside alone
-            if meta_urls is None:
-                meta = await _meta_inside(data, spare, running)
-            else:
-                meta = await _meta_elsewhere(meta_urls, running)
             store = None
             if bucket is not None:
                 from stratalog.objects.opening import open_store
 
                 store = open_store(bucket)
                 running.push_async_callback(store.close)
+            spare = SpareRoom(data / "meta")  # used by a meta service inside alone
+            if meta_urls is None:
+                meta = await _meta_inside(settings, data, spare, store, running)
+            else:
+                meta = await _meta_elsewhere(meta_urls, running)
             node = StorageNode(settings, data / "node", Listen(host, port), meta, store, why_short=spare.why_short)
             await node.start()
             running.push_async_callback(node.close)
@@ -79,14 +80,22 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
     return 3 if node.is_over.is_set() else 0
 
 
-async def _meta_inside(data: Path, spare: SpareRoom, running: AsyncExitStack) -> MetaForNodes:
+async def _meta_inside(
+    settings: ProcessSettings, data: Path, spare: SpareRoom, store: ObjectStore | None, running: AsyncExitStack
+) -> MetaForNodes:
     from stratalog_meta import open_service
     from stratalog_node.disk.layout import NodeLayout
     from stratalog_node.node import wall_ms
 
     # A store is made before node.json names its cluster: where that file is, the store is not new.
     node_file = NodeLayout(data / "node").node_file
-    meta = open_service(data / "meta", wall_ms, known_by=node_file if node_file.exists() else None, spare=spare)
+    known_by = node_file if node_file.exists() else None
+    backups = None
+    if store is not None:
+        from stratalog_cli.backup_place import place_in
+
+        backups = place_in(store, settings)
+    meta = open_service(data / "meta", wall_ms, known_by=known_by, spare=spare, backups=backups)
     await meta.start()
     running.push_async_callback(meta.close)
     return meta

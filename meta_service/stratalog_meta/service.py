@@ -6,26 +6,29 @@ task of that loop, in any number; they are answered when durable (see `writer`).
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 from uuid import UUID
 
+from stratalog.machines.meta_backups import Witness
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import PutHeader, TableHeader
-from stratalog.model.commands import Command, RegisterNode
+from stratalog.model.commands import Command, CompleteRemote, ForgetLocal, RegisterNode
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
-from stratalog.model.segment import Segment
+from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Shard, Topic
 from stratalog.telemetry.logs import logger
+from stratalog_meta.bucket.backups import BackupPlace, BucketBackups
 from stratalog_meta.clocks import monotonic_ms
 from stratalog_meta.lives import LifeKeeper
 from stratalog_meta.recovery_news import RecoveryNews
 from stratalog_meta.repairs import CopyRepairs
-from stratalog_meta.stats import LifeStats, MetaStats, RepairStats
+from stratalog_meta.stats import BackupStats, LifeStats, MetaStats, RepairStats
 from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_meta.stores.spare_room import SpareRoom
 from stratalog_meta.watch import MAX_CHANGES, ChangeHistory
@@ -52,9 +55,11 @@ class MetaService:
         lease_ms: int | None = None,
         replace_after_ms: int = 10 * 60_000,
         monotonic_ms: Callable[[], int] = monotonic_ms,
+        backups: BackupPlace | None = None,
+        backup_stats: BackupStats | None = None,
     ) -> None:
         """Without `lease_ms` it keeps no leases: its nodes live in its process, and die with it. `replace_after_ms`:
-        how long a node is gone before others copy what it had."""
+        how long a node is gone before others copy what it had. `backups`: where snapshots of the metadata go."""
         self._store = store
         self._clock_ms = clock_ms
         self._new_id = new_id
@@ -69,13 +74,16 @@ class MetaService:
         self.stats = stats or MetaStats()
         self.life_stats = life_stats or LifeStats()
         self.repair_stats = repair_stats or RepairStats()
+        self.backup_stats = backup_stats or BackupStats()
+        self._backups = None if backups is None else BucketBackups(backups, clock_ms, self.backup_stats)
         self._news = RecoveryNews(self.stats)
 
     async def start(self, is_asked: Callable[[], bool] = lambda: True) -> None:
         """Load the store (a new one gets its cluster id) and begin to serve. `is_asked`: whether requests reach it now;
         while they do not, nobody is lost for not being heard.
 
-        Raises: Unavailable while another process has the store open, Corrupt for damaged metadata.
+        Raises: Unavailable while another process has the store open, Corrupt for damaged metadata, Fenced when the
+        bucket knows of newer ones.
         """
         if self._running is not None:
             raise Unavailable("this meta service has been started before: make another one")
@@ -88,6 +96,8 @@ class MetaService:
                 _log.warning(
                     "a new cluster: the store was empty", cluster_id=header.cluster_id, store=self._store.source
                 )
+            if self._backups is not None:
+                await self._backups.check(table)
         except BaseException:
             await self._store.close()
             raise
@@ -109,6 +119,8 @@ class MetaService:
             self._lives.start()
             self._repairs = CopyRepairs(self._replace_after_ms, nodes, self._monotonic_ms, writer, self.repair_stats)
             self._repairs.start()
+        if self._backups is not None:
+            self._backups.start(writer, table.cluster_id, table.version)
 
     async def close(self) -> None:
         """Answer what was asked before, then let go of the store. Commands that come later are `Unavailable`."""
@@ -119,6 +131,8 @@ class MetaService:
             await self._lives.close()
         if self._repairs is not None:
             await self._repairs.close()
+        if self._backups is not None:
+            await self._backups.close()
         writer, history, _ = self._running
         await writer.close()
         history.close()
@@ -177,7 +191,22 @@ class MetaService:
         if registers is not None and self._lives is not None:
             async with self._lives.registering(registers):
                 return await writer.submit(command, validate_only=validate_only)
+        if self._backups is not None and not validate_only:
+            if isinstance(command, ForgetLocal):
+                self._backups.require_told(await writer.read(lambda table: _living(table, command.segments)))
+            elif isinstance(command, CompleteRemote):
+                with self._noted(command.segment, self._backups.witness):
+                    return await writer.submit(cast("Command[R]", command))  # what was narrowed is still answered so
         return await writer.submit(command, validate_only=validate_only)
+
+    @contextlib.contextmanager
+    def _noted(self, key: SegmentKey, witness: Witness) -> Iterator[None]:
+        """Until a snapshot tells of it nobody frees the copies of a segment that became complete inside."""
+        witness.completing(key)
+        try:
+            yield
+        finally:
+            witness.completed(key, self._parts()[1].version)
 
     async def heartbeat(self, heartbeat: Heartbeat, is_connected: Callable[[], bool] | None = None) -> Heard:
         """A node lives. `is_connected`: whether what it came over is still open, where there is such a thing. Raises
@@ -224,8 +253,19 @@ class MetaService:
         return await self._parts()[0].read(ShardTable.purged_topics)
 
 
+def _living(table: ShardTable, segments: tuple[SegmentKey, ...]) -> tuple[SegmentKey, ...]:
+    """Those of which somebody may still want to read: not DELETED ones."""
+    found = ((key, table.state.find_segment(key)) for key in segments)
+    return tuple(key for key, segment in found if segment is not None and segment.state is not SegmentState.DELETED)
+
+
 def open_service(
-    directory: Path, clock_ms: Callable[[], int], *, known_by: Path | None = None, spare: SpareRoom | None = None
+    directory: Path,
+    clock_ms: Callable[[], int],
+    *,
+    known_by: Path | None = None,
+    spare: SpareRoom | None = None,
+    backups: BackupPlace | None = None,
 ) -> MetaService:
     """A meta service over the embedded store in `directory`; `start` opens it.
 
@@ -234,4 +274,4 @@ def open_service(
     """
     from stratalog_meta.stores.rocksdb import RocksStore  # the other stores need no RocksDB
 
-    return MetaService(RocksStore(directory, known_by=known_by, spare=spare), clock_ms)
+    return MetaService(RocksStore(directory, known_by=known_by, spare=spare), clock_ms, backups=backups)

@@ -26,6 +26,19 @@ class RepairStats:
 
 
 @dataclass(slots=True)
+class BackupStats:
+    """Of a service with a bucket: `registry.add("stratalog_meta_snapshot", service.backup_stats)`."""
+
+    snapshots: int = counter("Snapshots of the metadata put into the bucket.")
+    failures: int = counter("Tries to put one that failed.")
+    is_failing: int = gauge("1 while none can be put: a bucket that is away, or refuses.")
+    is_older: int = gauge("1 when the bucket knows of newer metadata: changes are refused.")
+    version: int = gauge("Version of the metadata in the newest one.")
+    time_ms: int = gauge("When that was begun, in ms since 1970.")
+    size_bytes: int = gauge("Bytes of the newest one.")
+
+
+@dataclass(slots=True)
 class MetaStats:
     commands: int = counter("Commands performed, repetitions that changed nothing included.")
     refusals: int = counter("Commands refused.")

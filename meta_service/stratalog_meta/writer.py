@@ -130,6 +130,11 @@ class TableWriter:
         """Whether changes are refused until a restart."""
         return self._failure is not None and not self._may_heal
 
+    def refuse_changes(self, why: str) -> None:
+        """From now on, until another service is started over the store; reading goes on."""
+        self._failure, self._is_full, self._may_heal = why, False, False
+        _log.error("meta_changes_refused", error=why)
+
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="meta-writer")
 

@@ -37,6 +37,7 @@ SETTINGS: dict[str, Any] = {
     "remote.read.window.min.bytes": 16384,
     "remote.read.window.max.bytes": 65536,
     "remote.read.cache.bytes": 65536,
+    "meta.snapshot.interval.ms": 100,
 }
 
 _CLAIMS = "tests/unit/tier/test_claims_of_epochs.py"
@@ -54,6 +55,7 @@ _MOUNTS = "tests/unit/node/test_mounted_data_sets.py"
 _IN_TROUBLE = "tests/unit/node/test_followers_in_trouble.py"
 _PEERS = "tests/unit/replication/test_peers.py"
 _REPLICA_FETCHES = "tests/unit/serve/test_replica_fetches.py"
+_BACKUPS = "tests/unit/meta/test_bucket_backups.py"
 _HTTP_DOOR = "tests/unit/telemetry/test_http_door.py"
 
 # What cannot be had on demand from outside: metric -> (the test that moves it, through which field of a stat object).
@@ -107,6 +109,9 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_meta_copies_differing_total": ("tests/unit/meta/test_recovery_news.py", "stats.copies_differing == 1"),
     "stratalog_meta_ranges_given_up_total": ("tests/unit/meta/test_recovery_news.py", "stats.ranges_given_up"),
     "stratalog_meta_recoveries_total": ("tests/unit/meta/test_recovery_news.py", "stats.recoveries"),
+    "stratalog_meta_snapshot_failures_total": (_BACKUPS, "backup_stats.failures > 0"),
+    "stratalog_meta_snapshot_is_failing": (_BACKUPS, "backup_stats.is_failing == 1"),
+    "stratalog_meta_snapshot_is_older": (_BACKUPS, "backup_stats.is_older == 1"),
     "stratalog_meta_store_refusals_total": ("tests/unit/meta/test_meta_writer.py", "stats.store_refusals == 1"),
     "stratalog_meta_watches_lagged_total": ("tests/unit/meta/test_meta_watch.py", 'match="snapshot"'),
     "stratalog_tier_age_behind_ms": ("tests/unit/node/test_clock_steps.py", "age_behind_ms"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.table_dump import capture, writes_of
 from stratalog.machines.table_records import PutHeader, TableHeader
 from stratalog.meta_api.watch_lines import EncodedLines, WatchReader, WatchWriter
 from stratalog.model.commands import (
@@ -393,6 +394,9 @@ class ShardTableMachine(RuleBasedStateMachine):
         assert loaded is not None
         loaded.check_invariants()
         assert state_of(loaded) == state_of(self.table)
+        dumped = encoding.encode(writes_of(capture(self.table.state).records()))
+        changes = {key: value for key, value in self.items.items() if key.startswith(b"c")}
+        assert {**dict(dumped), **changes} == self.items, "a snapshot holds all that the store does"
         kept = loaded.take_change_sets()
         told = self.told[len(self.told) - len(kept) :]
         assert [_alike(one) for one in kept] == [_alike(one) for one in told], "a later leader tells the same"

@@ -18,6 +18,15 @@ from stratalog.formats.journal import (
     encode_journal_header,
 )
 from stratalog.formats.manifest import Manifest, decode_manifest, encode_manifest
+from stratalog.formats.meta_snapshot import (
+    MetaSnapshotHead,
+    MetaSnapshotId,
+    decode_head,
+    decode_piece,
+    encode_head,
+    encode_pieces,
+    piece_of,
+)
 from stratalog.formats.part import PART_HEADER_BYTES, check_part, encode_part
 from stratalog.formats.record_batch import check_batch, first_timestamp_ms, parse_header, walk
 from stratalog.formats.records import Record, encode_batch
@@ -127,6 +136,12 @@ MANIFEST = encode_manifest(MANIFEST_VALUE)
 CLAIM_VALUE = Claim(IDENTITY.cluster_id, 3, "6f1c9a0e-storage", 11, UUID(int=0x0123456789ABCDEF << 64))
 CLAIM = encode_claim(CLAIM_VALUE)
 
+META_ID = MetaSnapshotId(IDENTITY.cluster_id, 12, 3_400, UUID(int=0x0123456789ABCDEF << 32))
+META_ITEMS = ((b"a", b'[1,"cluster",3400,1]'), (b"t" + TOPIC_ID.bytes, b'["orders.eu",3]'), (b"v" * 38, b"[0]" * 50))
+META_PIECE = next(encode_pieces(META_ID, META_ITEMS))[0]
+META_HEAD_VALUE = MetaSnapshotHead(META_ID, 1_700_000_000_000, len(META_ITEMS), (piece_of(META_PIECE),))
+META_HEAD = encode_head(META_HEAD_VALUE)
+
 CHECKPOINT_VALUE = Checkpoint(
     IDENTITY.key, len(DATA), END_OFFSET, SEAL.first_timestamp_ms, SEAL.max_timestamp_ms, POINTS, PRODUCERS
 )
@@ -157,6 +172,8 @@ SAMPLES = (
     Sample("bundle", BUNDLE, lambda data, source: check_bundle(data, source=source)),
     Sample("manifest", MANIFEST, lambda data, source: decode_manifest(data, source=source)),
     Sample("claim", CLAIM, lambda data, source: decode_claim(data, source=source)),
+    Sample("meta-snapshot", META_HEAD, lambda data, source: decode_head(data, source=source)),
+    Sample("meta-piece", META_PIECE, lambda data, source: decode_piece(data, META_ID, 0, source=source)),
     Sample("checkpoint", CHECKPOINT, lambda data, source: decode_checkpoint(data, source=source)),
     Sample("journal-header", JOURNAL_HEADER, lambda data, source: decode_journal_header(data, source=source)),
 )

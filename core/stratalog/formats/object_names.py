@@ -23,6 +23,7 @@ _SEGMENT_OBJECT = re.compile(
     rf"{_OFFSET}-{_OFFSET}\.{_NUMBER}\.{_NUMBER}\.{_NUMBER}\.(chunk|index|manifest)"
 )
 _BUNDLE_OBJECT = re.compile(rf"bundles/{_NUMBER}/{_NUMBER}/([0-9]{{12}})\.{_NUMBER}\.bundle")
+_META_OBJECT = re.compile(rf"meta/([0-9]{{12}})-{_OFFSET}\.{_UUID}\.(?:([0-9]{{6}})\.piece|snapshot)")
 _CLAIM_OBJECT = re.compile(rf"claims/{_NUMBER}/{_NUMBER}\.claim")
 _FILE = re.compile(rf"{_OFFSET}-{_NUMBER}\.(seg|idx)")
 _OFFSET_LIMIT = 1 << 63
@@ -63,7 +64,17 @@ class ClaimName:
     lock_epoch: int
 
 
-ObjectName: TypeAlias = SegmentObjectName | BundleName | ClaimName
+@dataclass(frozen=True, slots=True)
+class MetaSnapshotName:
+    """A piece of a snapshot of the metadata, or its head (`piece` is None)."""
+
+    number: int
+    version: int
+    nonce: UUID
+    piece: int | None = None
+
+
+ObjectName: TypeAlias = SegmentObjectName | BundleName | ClaimName | MetaSnapshotName
 
 
 class ObjectNames:
@@ -91,6 +102,10 @@ class ObjectNames:
     @property
     def bundles_prefix(self) -> str:
         return f"{self._root}bundles/"
+
+    @property
+    def meta_prefix(self) -> str:
+        return f"{self._root}meta/"
 
     def topic_prefix(self, topic_id: UUID) -> str:
         return f"{self._root}data/{topic_id}/"
@@ -145,6 +160,9 @@ class ObjectNames:
                 key = f"{self._root}bundles/{node_id}/{lock_epoch}/{number:012d}.{attempt}.bundle"
             case ClaimName(node_id, lock_epoch):
                 key = f"{self._root}claims/{node_id}/{lock_epoch}.claim"
+            case MetaSnapshotName(number, version, nonce, piece):
+                ending = "snapshot" if piece is None else f"{piece:06d}.piece"
+                key = f"{self._root}meta/{number:012d}-{version:020d}.{nonce}.{ending}"
         if self.parse(key) != name:
             raise InvalidRequest(f"no object key can be made for {name}: a number is negative or too large")
         return key
@@ -171,6 +189,9 @@ class ObjectNames:
             return name if fits else None
         if found := _BUNDLE_OBJECT.fullmatch(below):
             return BundleName(*(int(group) for group in found.groups()))
+        if found := _META_OBJECT.fullmatch(below):
+            piece = None if found[4] is None else int(found[4])
+            return MetaSnapshotName(int(found[1]), int(found[2]), UUID(found[3]), piece)
         if found := _CLAIM_OBJECT.fullmatch(below):
             return ClaimName(int(found[1]), int(found[2]))
         return None

@@ -90,6 +90,13 @@ class ProcessSettings(BaseModel):
         "the object store, by a meta service of its own process. What was copied so goes again once all the others "
         "have been alive for as long.",
     )
+    meta_snapshot_interval_ms: int = Field(
+        default=MINUTE_MS,
+        ge=100,
+        le=DAY_MS,
+        description="How often a meta service that knows the bucket puts a snapshot of the metadata there, when "
+        "something has changed. Sooner when a node waits to free copies that no snapshot tells of yet.",
+    )
     replica_catchup_bytes_per_second: int = Field(
         default=64 * MIB,
         ge=64 * KIB,

@@ -10,9 +10,11 @@ from stratalog.objects.store import ObjectStore
 
 
 async def has_nothing(store: ObjectStore, names: ObjectNames) -> bool:
-    """Whether not one object of the cluster is there. Cost: one listing. Raises: what the store raises."""
-    async for _ in store.list(names.root):
-        return False
+    """Whether not one object of a node of the cluster is there: snapshots of the metadata come to a wrong store as soon
+    as anything. Cost: one listing. Raises: what the store raises."""
+    async for info in store.list(names.root):
+        if not info.key.startswith(names.meta_prefix):
+            return False
     return True
 
 
@@ -21,5 +23,5 @@ def words(store: ObjectStore, names: ObjectNames) -> str:
     return (
         f"{store.url} holds nothing of cluster {names.cluster_id}, but metadata have data in an object store: start "
         "the node with the --bucket that holds it (is it mistyped, or a directory that is not mounted?). If that one "
-        f"is lost for good, go on in this one by putting any object below {names.root} there"
+        f"is lost for good, go on in this one by putting any object below {names.data_prefix} there"
     )

@@ -38,6 +38,9 @@ from support.stored_samples import (
     JOURNAL_NUMBER,
     MANIFEST,
     MANIFEST_VALUE,
+    META_HEAD,
+    META_ITEMS,
+    META_PIECE,
     PART,
     PART_WITH_POINTS,
     SEAL,
@@ -115,6 +118,8 @@ def test_a_batch_header_is_read_by_the_page() -> None:
         ("bundle_trailer", BUNDLE[-bundle.BUNDLE_TRAILER_BYTES :]),
         ("manifest", MANIFEST),
         ("claim", CLAIM),
+        ("meta_snapshot", META_HEAD),
+        ("meta_piece", META_PIECE),
         ("checkpoint", CHECKPOINT),
         ("journal_header", JOURNAL_HEADER),
         ("entry_header", JOURNAL_ENTRIES[0][: journal.JOURNAL_ENTRY_HEADER_BYTES]),
@@ -147,6 +152,7 @@ def test_fields_stand_where_the_page_says() -> None:
     claim = PAGE.read("claim", CLAIM)
     assert claim.values("nonce") == [CLAIM_VALUE.nonce]
     assert claim.values("lock_epoch") == [CLAIM_VALUE.lock_epoch]
+    assert PAGE.read("meta_snapshot", META_HEAD).values("records") == [len(META_ITEMS)]
     entry = PAGE.read("entry_header", JOURNAL_ENTRIES[1][: journal.JOURNAL_ENTRY_HEADER_BYTES])
     assert entry.values("number") == [JOURNAL_NUMBER]
     assert entry.values("position") == [len(BATCHES[0])]

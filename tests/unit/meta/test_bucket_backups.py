@@ -1,0 +1,228 @@
+"""The leading service keeps a snapshot of its metadata in the bucket, and stops where the bucket knows more."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from stratalog.formats.object_names import ObjectNames
+from stratalog.machines.meta_backups import FoundSnapshot
+from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.table_dump import capture, writes_of
+from stratalog.model.commands import CommitParts, CompleteRemote, CreateTopic, ForgetLocal, RollSegment, SealSegment
+from stratalog.model.errors import Conflict, Corrupt, Fenced, Unavailable
+from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import PartCommit
+from stratalog.objects import open_store
+from stratalog_meta import MetaService
+from stratalog_meta.bucket.backups import BackupPlace
+from stratalog_meta.bucket.snapshot_objects import list_snapshots, read_snapshot
+from stratalog_meta.stores import encoding
+from stratalog_meta.stores.memory import MemoryStore
+from stratalog_meta.stores.meta_store import MetaStore
+from support.faulty_store import Fault, FaultyStore
+from support.meta_worlds import HandClock, MetaWorld, part, seal_record
+from support.waiting import eventually
+
+
+@pytest.fixture
+async def bucket() -> AsyncIterator[FaultyStore]:
+    store = FaultyStore(open_store("memory:"), HandClock())
+    yield store
+    await store.close()
+
+
+@asynccontextmanager
+async def running(
+    bucket: FaultyStore, store: MetaStore, *, interval_s: float = 0.01, patience_s: float = 5.0
+) -> AsyncIterator[MetaWorld]:
+    clock = HandClock()
+    place = BackupPlace(bucket, interval_s, soonest_s=0.01, start_patience_s=patience_s)
+    service = MetaService(store, clock, backups=place)
+    await service.start()
+    try:
+        yield MetaWorld(service, service, clock, None)
+    finally:
+        await service.close()
+
+
+async def standing(bucket: FaultyStore, service: MetaService) -> list[FoundSnapshot]:
+    return await list_snapshots(bucket.inner, ObjectNames("", service.cluster_id))
+
+
+async def until_told(world: MetaWorld) -> None:
+    async def is_told() -> bool:
+        return world.service.backup_stats.version == await world.service.read_version()
+
+    await eventually(is_told)
+
+
+async def complete_segment(world: MetaWorld) -> SegmentKey:
+    """A sealed segment, whole in the object store and on node 1."""
+    segment = await world.ready_topic()
+    await world.client.perform(RollSegment(segment.key, 10))
+    await world.client.perform(SealSegment(segment.key, seal_record(segment.key, 10)))
+    lock = await world.lock()
+    await world.client.perform(CommitParts(lock, (PartCommit(segment.key, -1, part(0, 10)),)))
+    await world.client.perform(CompleteRemote(lock, segment.key, "m", b"digest", 100))
+    return segment.key
+
+
+async def test_a_snapshot_in_the_bucket_holds_all_that_the_store_does(bucket: FaultyStore) -> None:
+    store = MemoryStore()
+    async with running(bucket, store) as world:
+        await complete_segment(world)
+        await until_told(world)
+        newest = (await standing(bucket, world.service))[-1]
+        _, records = await read_snapshot(bucket, ObjectNames("", world.service.cluster_id), newest)
+    table = ShardTable.load(await store.load(), "store")
+    assert table is not None
+    told = {key: value for key, value in encoding.encode(writes_of(records)) if not key.startswith((b"l", b"a"))}
+    kept = encoding.encode(writes_of(capture(table.state).records()))
+    assert told == {key: value for key, value in kept if not key.startswith((b"l", b"a"))}
+
+
+async def test_only_what_changed_is_put_and_few_snapshots_stay(bucket: FaultyStore) -> None:
+    async with running(bucket, MemoryStore()) as world:
+        await world.node()
+        for number in range(6):
+            await world.topic(f"topic-{number}")
+            await until_told(world)
+        assert world.service.backup_stats.snapshots >= 6
+        put = world.service.backup_stats.snapshots
+        looks = bucket.requests["list"]
+        await eventually(lambda: bucket.requests["list"] == looks)
+        assert world.service.backup_stats.snapshots == put, "nothing changed"
+        await eventually(lambda: len(bucket.deletions) > 0)
+        assert len(await standing(bucket, world.service)) <= 4
+
+
+async def test_a_start_goes_on_from_its_own_snapshots(bucket: FaultyStore) -> None:
+    store = MemoryStore()
+    for number in range(3):
+        async with running(bucket, store) as world:
+            await world.node()
+            await world.topic(f"topic-{number}")
+            await until_told(world)
+    assert len(await standing(bucket, world.service)) <= 4
+
+
+async def test_an_older_copy_of_the_metadata_is_refused_with_what_to_do(bucket: FaultyStore) -> None:
+    store = MemoryStore()
+    async with running(bucket, store) as world:
+        await world.node()
+        await until_told(world)
+    older = copy.deepcopy(store)
+    async with running(bucket, store) as world:
+        await world.topic()
+        await until_told(world)
+    with pytest.raises(Fenced, match=r"older than the bucket.*meta rebuild"):
+        async with running(bucket, older):
+            pass
+    async with running(bucket, store):
+        pass
+
+
+async def test_a_copy_that_went_further_without_the_bucket_is_refused_as_well(bucket: FaultyStore) -> None:
+    store = MemoryStore()
+    async with running(bucket, store) as world:
+        await world.node()
+        await until_told(world)
+    copied = copy.deepcopy(store)
+    async with running(bucket, store) as world:
+        await world.topic()
+        await until_told(world)
+    alone = MetaService(copied, HandClock())
+    await alone.start()
+    for number in range(20):
+        await alone.perform(CreateTopic(f"other-{number}", 1, 1))
+    await alone.close()
+    with pytest.raises(Fenced, match="went another way"):
+        async with running(bucket, copied):
+            pass
+
+
+async def test_a_copy_that_takes_over_while_this_one_runs_ends_its_changes(bucket: FaultyStore) -> None:
+    store = MemoryStore()
+    async with running(bucket, store) as world:
+        await world.node()
+        await until_told(world)
+        other = copy.deepcopy(store)
+        other._is_open = False
+        async with running(bucket, other) as elsewhere:
+            await elsewhere.topic("theirs")
+            await until_told(elsewhere)
+        await world.topic("ours")
+        await eventually(lambda: world.service.is_broken)
+        with pytest.raises(Unavailable, match="older than the bucket"):
+            await world.topic("late")
+        assert world.service.backup_stats.is_older == 1
+        assert (await world.client.snapshot()).topics[-1].name == "ours", "reading goes on"
+
+
+async def test_a_bucket_that_is_away_holds_up_nothing_and_is_told(bucket: FaultyStore) -> None:
+    bucket.is_away = True
+    async with running(bucket, MemoryStore()) as world:
+        await world.node()
+        await world.topic()
+        await eventually(lambda: world.service.backup_stats.is_failing == 1)
+        await eventually(lambda: world.service.backup_stats.failures > 0)
+        bucket.is_away = False
+        await until_told(world)
+        await eventually(lambda: world.service.backup_stats.is_failing == 0)
+
+
+async def test_a_bucket_that_never_answers_does_not_keep_a_start_waiting(bucket: FaultyStore) -> None:
+    bucket.hangs = lambda prefix: "/meta/" in prefix
+    async with running(bucket, MemoryStore(), patience_s=0.01) as world:
+        await world.node()
+        assert world.service.backup_stats.is_failing == 1
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.CUT, Fault.SLOW_DOWN, Fault.TAKEN])
+async def test_a_put_that_fails_is_followed_by_another_try(bucket: FaultyStore, fault: Fault) -> None:
+    bucket.script.append(fault)
+    async with running(bucket, MemoryStore()) as world:
+        await world.node()
+        await until_told(world)
+        newest = (await standing(bucket, world.service))[-1]
+        await read_snapshot(bucket, ObjectNames("", world.service.cluster_id), newest)
+
+
+async def test_a_piece_that_is_not_the_one_put_is_refused(bucket: FaultyStore) -> None:
+    async with running(bucket, MemoryStore()) as world:
+        await world.node()
+        await until_told(world)
+        names = ObjectNames("", world.service.cluster_id)
+        newest = (await standing(bucket, world.service))[-1]
+        piece = newest.keys[1]
+        body = bytearray(await bucket.get(piece))
+        body[-1] ^= 1
+        await bucket.delete([piece])
+        await bucket.inner.put(piece, [bytes(body)])
+        with pytest.raises(Corrupt, match="not the piece"):
+            await read_snapshot(bucket, names, newest)
+
+
+async def test_no_copy_is_freed_before_a_snapshot_knows_its_objects(bucket: FaultyStore) -> None:
+    async with running(bucket, MemoryStore(), interval_s=3_600) as world:
+        await world.node()
+        await until_told(world)
+        bucket.is_away = True
+        key = await complete_segment(world)
+        with pytest.raises(Conflict, match="stays where it is"):
+            await world.client.perform(ForgetLocal((key,), 1))
+        bucket.is_away = False
+
+        async def is_freed() -> bool:
+            try:
+                await world.client.perform(ForgetLocal((key,), 1))
+            except Conflict:
+                return False
+            return True
+
+        await eventually(is_freed)
+        assert world.service.backup_stats.version > 1, "one was put for it, long before its time"
