@@ -28,7 +28,7 @@ from stratalog_meta import MetaService
 from stratalog_meta.api.server import LIMITS, MetaServer, Serving
 from stratalog_meta.clocks import wall_ms
 from stratalog_meta.leader import Candidacy, MetaInstance
-from stratalog_meta.stats import BackupStats, LifeStats, MetaStats, RepairStats
+from stratalog_meta.stats import BackupStats, LifeStats, MetaStats, RepairStats, RetirementStats
 from stratalog_meta.stores.etcd.address import EtcdAddress
 from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_node.disk.files import write_durably
@@ -91,6 +91,7 @@ class MetaProcess:
         self._stats = MetaStats()
         self._life_stats = LifeStats()
         self._repair_stats = RepairStats()
+        self._retirement_stats = RetirementStats()
         self._limits = OpenFiles.of_process()
         self.admin = ""
 
@@ -105,6 +106,7 @@ class MetaProcess:
         self._registry.add("stratalog_meta_repairs", self._repair_stats)
         if self._backups is not None:
             self._registry.add("stratalog_meta_snapshot", self._backup_stats)
+        self._registry.add("stratalog_meta_retirements", self._retirement_stats)
         add_process_metrics(self._registry)
         if isinstance(place, Path):
             url = await self._serve_directory(listen, place)
@@ -158,6 +160,8 @@ class MetaProcess:
             replace_after_ms=self._settings.replica_replace_after_ms,
             backups=self._backups,
             backup_stats=self._backup_stats,
+            retirement_stats=self._retirement_stats,
+            verify_interval_ms=self._settings.retire_verify_interval_ms,
         )
 
     async def _listen(self, listen: str, serving: Serving) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from stratalog.machines.node_leases import NodeLeases
 from stratalog.machines.shard_table import ShardTable
 from stratalog.model.errors import StratalogError
-from stratalog.model.metadata import ChangeSet, Heartbeat, Node, NodeChanged, NodeInfo
+from stratalog.model.metadata import ChangeSet, Heartbeat, Node, NodeChanged, NodeInfo, Vitals
 from stratalog.telemetry.logs import logger
 from stratalog_meta.stats import LifeStats
 from stratalog_meta.writer import TableWriter
@@ -41,6 +41,8 @@ class LifeKeeper:
         self._is_asked = is_asked
         self._registering = asyncio.Lock()
         self._must_read = False
+        self.vitals: dict[int, Vitals] = {}
+        """As each node told them last."""
         self._is_connected: dict[int, Callable[[], bool]] = {}
         """Of each node: whether the connection of its last heartbeat is open."""
         self._task: asyncio.Task[Any] | None = None
@@ -59,6 +61,8 @@ class LifeKeeper:
         self._leases.heard(heartbeat.life, now_ms, is_last=heartbeat.is_last, has_room=heartbeat.has_room)
         if is_connected is not None:
             self._is_connected[heartbeat.life.node_id] = is_connected
+        if heartbeat.vitals is not None:
+            self.vitals[heartbeat.life.node_id] = heartbeat.vitals
         self._stats.heartbeats += 1
 
     @contextlib.asynccontextmanager

@@ -16,6 +16,7 @@ from stratalog.machines.shard_table import ShardTable
 from stratalog.model.commands import MoveReplicas
 from stratalog.model.errors import StratalogError
 from stratalog.model.metadata import ChangeSet, Node, NodeChanged, SegmentChanged, Snapshot
+from stratalog.model.topic import Topic
 from stratalog.telemetry.logs import logger
 from stratalog_meta.stats import RepairStats
 from stratalog_meta.writer import TableWriter
@@ -38,8 +39,11 @@ class CopyRepairs:
         monotonic_ms: Callable[[], int],
         writer: TableWriter,
         stats: RepairStats,
+        is_tiered: Callable[[Topic], bool] = lambda _: True,
     ) -> None:
-        """`nodes` are what is durable now; what changes from here on is told by `follow`."""
+        """`nodes` are what is durable now; what changes from here on is told by `follow`. `is_tiered`: of which topics
+        the copies of a node that leaves need no others, for the object store gets them."""
+        self._is_tiered = is_tiered
         self._monotonic_ms = monotonic_ms
         self._presence = Presence(replace_after_ms, nodes, monotonic_ms())
         self._between_s = min(replace_after_ms / 1_000 / _LOOKS_PER_TIME, _MOST_BETWEEN_S)
@@ -113,7 +117,7 @@ class CopyRepairs:
         return bool(plan.moves) or plan.is_bounded
 
     async def _plan(self, snapshot: Snapshot, away: frozenset[int], steady: frozenset[int]) -> Plan:
-        steps = plan_moves(snapshot, away, steady)
+        steps = plan_moves(snapshot, away, steady, self._is_tiered)
         while True:
             try:
                 next(steps)

@@ -20,6 +20,7 @@ from stratalog.model.commands import Command, CompleteRemote, ForgetLocal, Regis
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
+from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Shard, Topic
 from stratalog.telemetry.logs import logger
@@ -28,7 +29,8 @@ from stratalog_meta.clocks import monotonic_ms
 from stratalog_meta.lives import LifeKeeper
 from stratalog_meta.recovery_news import RecoveryNews
 from stratalog_meta.repairs import CopyRepairs
-from stratalog_meta.stats import BackupStats, LifeStats, MetaStats, RepairStats
+from stratalog_meta.retirements import VERIFY_INTERVAL_MS, Retirements
+from stratalog_meta.stats import BackupStats, LifeStats, MetaStats, RepairStats, RetirementStats
 from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_meta.stores.spare_room import SpareRoom
 from stratalog_meta.watch import MAX_CHANGES, ChangeHistory
@@ -57,6 +59,8 @@ class MetaService:
         monotonic_ms: Callable[[], int] = monotonic_ms,
         backups: BackupPlace | None = None,
         backup_stats: BackupStats | None = None,
+        retirement_stats: RetirementStats | None = None,
+        verify_interval_ms: int = VERIFY_INTERVAL_MS,
     ) -> None:
         """Without `lease_ms` it keeps no leases: its nodes live in its process, and die with it. `replace_after_ms`:
         how long a node is gone before others copy what it had. `backups`: where snapshots of the metadata go."""
@@ -69,6 +73,8 @@ class MetaService:
         self._replace_after_ms = replace_after_ms
         self._lives: LifeKeeper | None = None
         self._repairs: CopyRepairs | None = None
+        self._retirements: Retirements | None = None
+        self._verify_interval_ms = verify_interval_ms
         self._running: tuple[TableWriter, ChangeHistory, str] | None = None
         self._is_closed = False
         self.stats = stats or MetaStats()
@@ -76,6 +82,7 @@ class MetaService:
         self.repair_stats = repair_stats or RepairStats()
         self.backup_stats = backup_stats or BackupStats()
         self._backups = None if backups is None else BucketBackups(backups, clock_ms, self.backup_stats)
+        self.retirement_stats = retirement_stats or RetirementStats()
         self._news = RecoveryNews(self.stats)
 
     async def start(self, is_asked: Callable[[], bool] = lambda: True) -> None:
@@ -117,8 +124,25 @@ class MetaService:
             nodes = table.snapshot().nodes
             self._lives = LifeKeeper(self._lease_ms, nodes, self._monotonic_ms, writer, self.life_stats, is_asked)
             self._lives.start()
-            self._repairs = CopyRepairs(self._replace_after_ms, nodes, self._monotonic_ms, writer, self.repair_stats)
+            vitals = self._lives.vitals
+            self._retirements = Retirements(
+                writer,
+                self._clock_ms,
+                self._monotonic_ms,
+                lambda: vitals,
+                self.retirement_stats,
+                verify_interval_ms=self._verify_interval_ms,
+            )
+            self._repairs = CopyRepairs(
+                self._replace_after_ms,
+                nodes,
+                self._monotonic_ms,
+                writer,
+                self.repair_stats,
+                self._retirements.is_tiered,
+            )
             self._repairs.start()
+            self._retirements.start()
         if self._backups is not None:
             self._backups.start(writer, table.cluster_id, table.version)
 
@@ -133,6 +157,8 @@ class MetaService:
             await self._repairs.close()
         if self._backups is not None:
             await self._backups.close()
+        if self._retirements is not None:
+            await self._retirements.close()
         writer, history, _ = self._running
         await writer.close()
         history.close()
@@ -175,6 +201,8 @@ class MetaService:
             self._lives.follow(change_set)
         if self._repairs is not None:
             self._repairs.follow(change_set)
+        if self._retirements is not None:
+            self._retirements.follow(change_set)
         self._news.follow(change_set)
         self._parts()[1].publish(change_set)
 
@@ -183,6 +211,8 @@ class MetaService:
             self._lives.read_anew()
         if self._repairs is not None:
             self._repairs.read_anew()
+        if self._retirements is not None:
+            self._retirements.read_anew()
         self._parts()[1].restart(table.version, table.take_change_sets())
 
     async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
@@ -245,6 +275,14 @@ class MetaService:
     async def shard(self, key: ShardKey) -> Shard:
         """One shard. Raises NotFound."""
         return await self._parts()[0].read(lambda table: table.shard(key))
+
+    async def retirements(self) -> list[RetirementStatus]:
+        """Nodes that leave, or have left; of a service that keeps no leases none."""
+        retirements = self._retirements
+        if retirements is None:
+            return []
+        nodes = (await self.snapshot()).nodes
+        return [retirements.status(node) for node in nodes if node.retirement is not None]
 
     async def deleted_segments(self) -> list[Segment]:
         return await self._parts()[0].read(ShardTable.deleted_segments)

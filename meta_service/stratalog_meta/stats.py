@@ -39,6 +39,16 @@ class BackupStats:
 
 
 @dataclass(slots=True)
+class RetirementStats:
+    """Of a service that keeps leases: `registry.add("stratalog_meta_retirements", service.retirement_stats)`."""
+
+    under_way: int = gauge("Nodes that leave, and are not released yet.")
+    waiting: int = gauge("Of those: that wait for a reason (`stratalog nodes status` names it).")
+    remaining_bytes: int = gauge("Bytes that still need a node that leaves.")
+    released: int = counter("Nodes released.")
+
+
+@dataclass(slots=True)
 class MetaStats:
     commands: int = counter("Commands performed, repetitions that changed nothing included.")
     refusals: int = counter("Commands refused.")

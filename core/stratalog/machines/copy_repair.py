@@ -15,13 +15,14 @@ Source: docs/design.md section 3, rule 9; docs/replication.md section 5.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Final
 
 from stratalog.machines.recovery_rule import is_quorum
 from stratalog.model.commands import ReplicaMove
 from stratalog.model.metadata import Node, Snapshot
+from stratalog.model.retirement import RetireMode
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.model.topic import Topic
 
@@ -81,6 +82,7 @@ class _Nodes:
     away: Set[int]
     steady: Set[int]
     under_way: dict[int, int]
+    is_tiered: Callable[[Topic], bool]
     is_bounded: bool = False
 
     def is_alive(self, node_id: int) -> bool:
@@ -88,7 +90,20 @@ class _Nodes:
         return node is not None and node.is_alive
 
     def is_gone(self, node_id: int) -> bool:
-        return node_id in self.away or node_id not in self.by_id
+        node = self.by_id.get(node_id)
+        if node is None:
+            return True
+        if node.is_retired:  # a volume that was kept is read by another node
+            return node.retirement is None or node.retirement.mode is RetireMode.OFFLOAD
+        return node_id in self.away
+
+    def is_leaving(self, node_id: int, topic: Topic) -> bool:
+        """Or gone: what it has of the topic is to be on another, too."""
+        node = self.by_id.get(node_id)
+        if node is None or self.is_gone(node_id):
+            return True
+        is_offloaded = node.retirement is not None and node.retirement.mode is RetireMode.OFFLOAD
+        return node.is_leaving and is_offloaded and not self.is_tiered(topic)
 
     def next_for(self, segment: Segment, holders: Set[int], taken: Set[int]) -> int | None:
         """A living node with room that is none of `taken`: where no holder's rack is, and with the least to do."""
@@ -97,7 +112,11 @@ class _Nodes:
         able = [
             node
             for node in self.by_id.values()
-            if node.is_alive and node.has_room and node.node_id not in taken and node.node_id not in wrong
+            if node.is_alive
+            and node.has_room
+            and not node.is_leaving
+            and node.node_id not in taken
+            and node.node_id not in wrong
         ]
         free = [node for node in able if self.under_way.get(node.node_id, 0) < MOST_UNDER_WAY]
         if not free:
@@ -113,10 +132,16 @@ class _Nodes:
         return chosen
 
 
-def plan_moves(snapshot: Snapshot, away: Set[int], steady: Set[int]) -> Generator[None, None, Plan]:
-    """In steps: other things may be done between two of them. Returns the plan with the last one."""
+def plan_moves(
+    snapshot: Snapshot,
+    away: Set[int],
+    steady: Set[int],
+    is_tiered: Callable[[Topic], bool] = lambda _: True,
+) -> Generator[None, None, Plan]:
+    """In steps: other things may be done between two of them. Returns the plan with the last one. `is_tiered`: what a
+    node that leaves has of such a topic the object store gets, so that no other copies are made."""
     topics = {topic.topic_id: topic for topic in snapshot.topics}
-    nodes = _Nodes({node.node_id: node for node in snapshot.nodes}, away, steady, {})
+    nodes = _Nodes({node.node_id: node for node in snapshot.nodes}, away, steady, {}, is_tiered)
     due: list[tuple[Topic, Segment]] = []
     number = 0
     for shard in snapshot.shards:
@@ -169,18 +194,19 @@ def _is_due(topic: Topic, segment: Segment, nodes: _Nodes) -> bool:
     if not is_kept_by_copies(segment):
         return False
     is_usual = len(segment.replicas) == wanted == len(segment.local_nodes)
-    return not is_usual or any(map(nodes.is_gone, segment.local_nodes))
+    return not is_usual or any(nodes.is_leaving(node_id, topic) for node_id in segment.local_nodes)
 
 
 def _move_sealed(topic: Topic, segment: Segment, nodes: _Nodes, plan: Plan) -> ReplicaMove | None:
     assert segment.seal is not None
     wanted, replicas, holders = topic.replication_factor, segment.replicas, segment.local_nodes
     provers = segment.seal.replicas
-    coming = [node_id for node_id in replicas if node_id not in holders and not nodes.is_gone(node_id)]
-    never_came = {node_id for node_id in replicas if node_id not in holders and nodes.is_gone(node_id)}
+    leaves = {node_id for node_id in {*replicas, *holders} if nodes.is_leaving(node_id, topic)}
+    coming = [node_id for node_id in replicas if node_id not in holders and node_id not in leaves]
+    never_came = {node_id for node_id in replicas if node_id not in holders and node_id in leaves}
     dropped = {node_id for node_id in never_came if node_id not in provers}
-    present = [node_id for node_id in holders if not nodes.is_gone(node_id)]
-    steady = [node_id for node_id in holders if node_id in nodes.steady]
+    present = [node_id for node_id in holders if node_id not in leaves]
+    steady = [node_id for node_id in present if node_id in nodes.steady]
     lacking = wanted - len(present) - len(coming)
     added: list[int] = []
     if lacking > 0 and any(map(nodes.is_alive, holders)):

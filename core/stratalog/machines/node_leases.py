@@ -40,6 +40,7 @@ class _Lease:
     is_noted_alive: bool
     """What metadata say."""
     has_noted_room: bool
+    is_retired: bool
     has_room: bool
     """What it said itself with its last heartbeat."""
     losses: int = 0
@@ -72,7 +73,7 @@ class NodeLeases:
             return
         ends_ms = now_ms + self.lease_ms if node.is_alive else now_ms
         self._leases[node.node_id] = _Lease(
-            node.life, node.storage_id, ends_ms, node.is_alive, node.has_room, node.has_room
+            node.life, node.storage_id, ends_ms, node.is_alive, node.has_room, node.is_retired, node.has_room
         )
 
     def _count_loss(self, lease: _Lease, now_ms: int) -> None:
@@ -92,6 +93,8 @@ class NodeLeases:
         known = self._leases.get(life.node_id)
         if known is None or known.life != life:
             present = "was never registered" if known is None else f"is in its life {known.life.epoch}"
+            if known is not None and known.is_retired:
+                present = "was retired, and another serves what it held"
             raise Fenced(
                 f"life {life.epoch} of node {life.node_id} is not the present one (the node {present}): this process "
                 "must stop, or register anew"

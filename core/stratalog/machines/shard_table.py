@@ -26,6 +26,7 @@ from stratalog.machines import (
     table_nodes,
     table_recovery,
     table_remote,
+    table_retirement,
     table_rolls,
     table_seals,
     table_segments,
@@ -39,6 +40,7 @@ from stratalog.model import commands
 from stratalog.model.commands import Command, MountCommand, TableCommand, TableResult
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Snapshot
+from stratalog.model.retirement_commands import RetirementCommand
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -164,6 +166,8 @@ class ShardTable:
 def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]:
     if isinstance(command, commands.NodeCommand):
         table_nodes.check_life(tx, command.caller)
+    if isinstance(command, RetirementCommand):
+        return (yield from table_retirement.perform(tx, command))
     match command:
         case commands.RegisterNode():
             return (yield from table_nodes.register_node(tx, command))

@@ -78,6 +78,13 @@ def release_lock(tx: TableTransaction, command: ReleaseLock) -> None:
         tx.put_lock(replace(known, holder=NOBODY, expires_ms=0, earlier=earlier_holders(known)))
 
 
+def free_lock(tx: TableTransaction, name: str) -> None:
+    """Take a lock from whoever holds it: what that one still writes is fenced."""
+    known = tx.state.locks.get(name)
+    if known is not None and known.holder != NOBODY:
+        tx.put_lock(replace(known, holder=NOBODY, expires_ms=0, earlier=earlier_holders(known)))
+
+
 def earlier_holders(known: Lock) -> tuple[str, ...]:
     """Who held a lock before the one who takes it now."""
     return known.earlier if known.holder == NOBODY else (*known.earlier, known.holder)

@@ -44,8 +44,16 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
     known = tx.state.nodes.get(node.node_id)
     if known is not None and command.start_id and (known.start_id, known.info) == (command.start_id, node):
         return Registration(tx.state.header.cluster_id, known.node_epoch, known.token)
+    if known is not None and known.retirement is not None and known.retirement.step.is_released:
+        raise Fenced(
+            f"node {node.node_id} was retired ({known.retirement.mode} mode, its disk was {known.info.storage_id}): "
+            "another node serves what it held, so it is not registered again. Start a new node under another node.id, "
+            "on an empty data directory"
+        )
     token = tx.new_id.int & (2**63 - 1)
     entry = NodeEntry(node, known.node_epoch + 1 if known else 1, True, command.start_id, token, command.boot_id)
+    if known is not None:
+        entry = replace(entry, retirement=known.retirement)
     tx.put_node(entry)
     if known is not None:
         is_disk_new = known.info.storage_id != node.storage_id
@@ -91,6 +99,8 @@ def check_life(tx: TableTransaction, caller: Life | None) -> None:
     known = tx.state.nodes.get(caller.node_id)
     if known is None or known.node_epoch != caller.epoch:
         present = "was never registered" if known is None else f"is in its life {known.node_epoch}"
+        if known is not None and known.node.is_retired:
+            present = "was retired, and another serves what it held"
         raise Fenced(
             f"life {caller.epoch} of node {caller.node_id} is not the present one (the node {present}): this process "
             "must stop, or register anew"

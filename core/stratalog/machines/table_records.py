@@ -26,6 +26,7 @@ from stratalog.model.metadata import (
     TopicDeleted,
 )
 from stratalog.model.mounts import Mount
+from stratalog.model.retirement import Retirement
 from stratalog.model.segment import RemotePart, SealRecord, Segment
 from stratalog.model.topic import Topic
 
@@ -50,13 +51,18 @@ class NodeEntry:
     boot_id: str = ""
     """Of the machine's boot in which it began."""
     has_room: bool = True
+    retirement: Retirement | None = None
 
     @property
     def node(self) -> Node:
         """As watchers see it."""
         info = self.info
         place = (info.node_id, info.storage_id, info.host, info.port, info.rack)
-        return Node(*place, self.node_epoch, self.is_alive, self.token, self.has_room)
+        return Node(*place, self.node_epoch, self.is_alive, self.token, self.has_room, self.retirement)
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.retirement is not None and self.retirement.is_cordoned
 
     @property
     def life(self) -> Life:

@@ -195,7 +195,7 @@ def plan_successor(tx: TableTransaction, segment: Segment, end_offset: int, hold
     """The segment after an ACTIVE one that ends there, as it was prepared, or chosen now: when nothing was, when the
     leader that was chosen is not alive, or is none of `holders`. Raises Unavailable when no node is alive."""
     chosen = segment.handed.prepared
-    if chosen is None or not tx.state.is_alive(chosen.leader) or (holders and chosen.leader not in holders):
+    if chosen is None or not tx.state.is_host(chosen.leader) or (holders and chosen.leader not in holders):
         chosen = choose_next(tx, segment, holders)
     isr = tuple(node for node in chosen.replicas if tx.state.is_alive(node))
     key = SegmentKey(segment.key.topic_id, segment.key.shard, segment.epoch + 1, end_offset)

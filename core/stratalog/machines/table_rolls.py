@@ -17,17 +17,16 @@ from stratalog.model.segment import Segment, SegmentState
 
 
 def prepare_segment(tx: TableTransaction, command: PrepareSegment) -> Segment:
-    """Choose the successor's replicas, once; and anew when one of them is not alive, or one was missing and is not
-    any more."""
+    """Choose the successor's replicas, once; and anew when one of them is not alive or leaves, or one was missing and
+    is not any more."""
     segment = tx.state.segment(command.segment)
     check_leader(segment, command.caller, "prepare the segment after")
     if segment.state is not SegmentState.ACTIVE:
         raise Fenced(f"{describe_segment(segment.key)} is {segment.state.name}: its successor is open already")
     prepared = segment.handed.prepared
-    if prepared is not None and all(tx.state.is_alive(node) for node in prepared.replicas):
+    if prepared is not None and all(tx.state.is_host(node) for node in prepared.replicas):
         wanted = tx.state.topic(segment.key.topic_id).replication_factor
-        alive = sum(entry.is_alive for entry in tx.state.nodes.values())
-        if len(prepared.replicas) >= min(wanted, alive):
+        if len(prepared.replicas) >= min(wanted, max(tx.state.staying_count, 1)):
             return segment
     changed = replace(segment, handover=replace(segment.handed, prepared=choose_next(tx, segment)))
     tx.replace_segment(segment, changed)

@@ -153,15 +153,25 @@ class TableState:
         mount = self.mounts.get(data_set_name(node_id))
         return mount.holder if mount is not None else None
 
+    def is_staying(self, node_id: int) -> bool:
+        """Alive, and not about to leave."""
+        entry = self.nodes.get(node_id)
+        return entry is not None and entry.is_alive and not entry.is_leaving
+
     @property
-    def living_count(self) -> int:
-        """Nodes that are alive."""
-        return sum(entry.is_alive for entry in self.nodes.values())
+    def staying_count(self) -> int:
+        """Nodes that are alive and do not leave."""
+        return sum(entry.is_alive and not entry.is_leaving for entry in self.nodes.values())
+
+    def is_host(self, node_id: int) -> bool:
+        """Whether it is alive and may take new segments: one that leaves only where nobody stays, for writes come
+        first."""
+        return self.is_staying(node_id) or (self.is_alive(node_id) and not self.staying_count)
 
     def hosts(self, wanted: int) -> list[NodeInfo]:
         """Where new segments may go: living nodes with room on their disks, or all living ones when those are fewer
         than wanted."""
-        living = [entry for entry in self.nodes.values() if entry.is_alive]
+        living = [entry for node_id, entry in self.nodes.items() if self.is_host(node_id)]
         roomy = [entry for entry in living if entry.has_room]
         return [entry.info for entry in (roomy if len(roomy) >= wanted else living)]
 

@@ -50,7 +50,7 @@ def create_topic(tx: TableTransaction, command: CreateTopic) -> Steps[Topic]:
     _check_shard_count(name, command.shard_count)
     factor = command.replication_factor
     if command.is_internal:
-        factor = min(factor, max(tx.state.living_count, 1))
+        factor = min(factor, max(tx.state.staying_count, 1))
     settings = settings_to_create(name, command.settings, is_internal=command.is_internal)
     _check_settings(name, settings)
     topic = Topic(
@@ -96,7 +96,7 @@ def widen_topic(tx: TableTransaction, command: WidenTopic) -> Topic:
         raise InvalidRequest(f"topic {topic.name!r} keeps the replication factor that it was created with")
     if not 1 <= command.replication_factor <= MAX_REPLICAS:
         raise InvalidRequest(f"{command.replication_factor} replicas are no number of them: name 1 to {MAX_REPLICAS}")
-    factor = min(command.replication_factor, tx.state.living_count)
+    factor = min(command.replication_factor, tx.state.staying_count)
     if factor <= topic.replication_factor:
         return topic
     settings = FIXED_SETTINGS.get(topic.name, topic.settings)  # an older release may have made it with others

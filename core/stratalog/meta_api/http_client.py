@@ -21,8 +21,9 @@ from stratalog.meta_api.watch_lines import WatchReader
 from stratalog.model.commands import Command
 from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
+from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Node, Snapshot
 from stratalog.model.mounts import Mount
+from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -92,6 +93,13 @@ class HttpMetaClient:
         """One segment, living or DELETED. Raises NotFound."""
         shard = f"/v1/topics/{key.topic_id}/shards/{key.shard}"
         return await self._read(f"{shard}/segments/{key.epoch}/{key.base_offset}", wire.SEGMENT)
+
+    async def nodes(self) -> tuple[Node, ...]:
+        return (await self._read("/v1/nodes", wire.NODES)).items
+
+    async def retirements(self) -> tuple[RetirementStatus, ...]:
+        """Nodes that leave, or have left."""
+        return (await self._read("/v1/retirements", wire.RETIREMENTS)).items
 
     async def deleted_segments(self) -> list[Segment]:
         return list((await self._read("/v1/deleted-segments", wire.SEGMENTS)).items)

@@ -18,6 +18,7 @@ from stratalog.model.commands import COMMANDS, Command
 from stratalog.model.errors import OutcomeUnknown, StratalogError
 from stratalog.model.metadata import Heard, Heartbeat, Node
 from stratalog.model.mounts import Mount
+from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -62,6 +63,11 @@ class SegmentList:
 
 
 @dataclass(frozen=True, slots=True)
+class RetirementList:
+    items: tuple[RetirementStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TroubleList:
     items: tuple[Trouble, ...]
 
@@ -78,6 +84,7 @@ SHARD: Final[JsonShape[Shard]] = JsonShape(Shard)
 SEGMENT: Final[JsonShape[Segment]] = JsonShape(Segment)
 TROUBLES: Final[JsonShape[TroubleList]] = JsonShape(TroubleList)
 SEGMENTS: Final[JsonShape[SegmentList]] = JsonShape(SegmentList)
+RETIREMENTS: Final[JsonShape[RetirementList]] = JsonShape(RetirementList)
 PROBLEM: Final[JsonShape[Problem]] = JsonShape(Problem)
 
 

@@ -9,37 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar, get_args
+from typing import Any, Final, TypeAlias, get_args
 from uuid import UUID
 
 from stratalog.model.bounds import Count, CountOrNone, Int32
+from stratalog.model.command import Command as Command
+from stratalog.model.command import NodeCommand as NodeCommand
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, Lock, NodeInfo, PartCommit, PartReplacement, Registration
 from stratalog.model.mounts import Mount, MountMode
+from stratalog.model.retirement import Retirement
+from stratalog.model.retirement_commands import (
+    AdvanceRetirement,
+    CancelRetirement,
+    ReleaseNode,
+    ReportInventory,
+    ReportSighting,
+    RetireNode,
+)
 from stratalog.model.segment import SealRecord, Segment
 from stratalog.model.topic import Shard, Topic
-
-R_co = TypeVar("R_co", covariant=True)
-
-
-class Command(Generic[R_co]):
-    """One change that a caller asks for; `R_co` is what it learns when it was made."""
-
-    __slots__ = ()
-
-    is_idempotent: ClassVar[bool] = False
-    """Asking again comes to the same: the service sees that it was done, or doing it twice changes nothing. When not, a
-    lost answer is `OutcomeUnknown`, to be resolved by reading: a repetition could be refused for what the first did, or
-    undo what another did meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCommand(Command[R_co]):
-    """A command that a node may send; each raises Fenced when the node has begun another life since."""
-
-    caller: Life | None = field(default=None, kw_only=True)
-    """The life of the node that asks; None when no node does (an operator, a tool)."""
 
 
 # Nodes ----------------------------------------------------------------------------------------------------------
@@ -470,8 +460,14 @@ AskedCommand: TypeAlias = (
     | ReleaseLock
     | AllocateProducerIds
     | MountCommand
+    | RetireNode
+    | CancelRetirement
+    | ReportSighting
+    | ReportInventory
 )
 COMMANDS: Final[tuple[type[Command[Any]], ...]] = get_args(AskedCommand)  # their results differ, so Any
 """Every kind of command that may be asked for."""
-TableCommand: TypeAlias = AskedCommand | NoteLives | MoveReplicas
-TableResult: TypeAlias = Registration | Topic | Segment | Shard | PartOutcomes | Lock | ProducerIdBlock | Mount | None
+TableCommand: TypeAlias = AskedCommand | NoteLives | MoveReplicas | AdvanceRetirement | ReleaseNode
+TableResult: TypeAlias = (
+    Registration | Topic | Segment | Shard | PartOutcomes | Lock | ProducerIdBlock | Mount | Retirement | bool | None
+)

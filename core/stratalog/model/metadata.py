@@ -11,6 +11,7 @@ from typing import TypeAlias
 from stratalog.model.bounds import Count, CountOrNone, Int32
 from stratalog.model.ids import SegmentKey
 from stratalog.model.mounts import Mount
+from stratalog.model.retirement import Retirement
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -51,6 +52,18 @@ class Node:
     """Of its present life, random: a node shows it when it follows another, so that no client passes for a node."""
     has_room: bool = True
     """False while its disk is nearly full: new segments go elsewhere if they can."""
+    retirement: Retirement | None = None
+    """Its wish to leave, and how far that is."""
+
+    @property
+    def is_leaving(self) -> bool:
+        """Nothing new is placed on it: it is cordoned, or has left."""
+        return self.retirement is not None and self.retirement.is_cordoned
+
+    @property
+    def is_retired(self) -> bool:
+        """It has left for good."""
+        return self.retirement is not None and self.retirement.step.is_released
 
     @property
     def life(self) -> Life:
@@ -67,6 +80,19 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
+class Vitals:
+    """What a node tells of its disk and of its object store; the service keeps it in memory alone."""
+
+    disk_free_bytes: Count
+    disk_total_bytes: Count
+    has_store: bool
+    store_away_ms: Count = 0
+    """For so long its uploads have had no answer."""
+    is_tiered_by_default: bool = True
+    """Topics that do not set `remote.storage.enable` are uploaded."""
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """A node says that it lives."""
 
@@ -75,6 +101,7 @@ class Heartbeat:
     """It stops in order: nobody need wait for the end of its lease."""
     has_room: bool = True
     """For more segments, on its disk."""
+    vitals: Vitals | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,9 @@ class ProcessSettings(BaseModel):
         description="How often a meta service that knows the bucket puts a snapshot of the metadata there, when "
         "something has changed. Sooner when a node waits to free copies that no snapshot tells of yet.",
     )
+    retire_verify_interval_ms: int = Field(
+        default=30_000, ge=100, le=DAY_MS, description="How far apart the two looks at a node that is retired are."
+    )
     replica_catchup_bytes_per_second: int = Field(
         default=64 * MIB,
         ge=64 * KIB,

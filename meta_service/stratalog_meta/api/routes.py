@@ -23,6 +23,7 @@ from stratalog.meta_api.wire import (
     CommandWire,
     MountList,
     NodeList,
+    RetirementList,
     SegmentList,
     TopicIds,
     TopicList,
@@ -181,6 +182,10 @@ async def _troubles(call: Call) -> Answer:
     return wire.TROUBLES.write(TroubleList(tuple(islice(found, limit))))
 
 
+async def _retirements(call: Call) -> Answer:
+    return wire.RETIREMENTS.write(RetirementList(tuple(await call.service.retirements())))
+
+
 async def _purged_topics(call: Call) -> Answer:
     return wire.TOPIC_IDS.write(TopicIds(tuple(sorted(await call.service.purged_topics()))))
 
@@ -198,6 +203,9 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/v1/deleted-segments", "Segments that wait for their purge", _deleted, SegmentList),
     Route("GET", "/v1/purged-topics", "Topics of which nothing is left", _purged_topics, TopicIds),
     Route("GET", "/v1/troubles", "What of the shards needs an eye; query: limit", _troubles, TroubleList),
+    Route(
+        "GET", "/v1/retirements", "Nodes that leave, or have left, and how far they are", _retirements, RetirementList
+    ),
     Route("POST", "/v1/heartbeat", "A node lives", _heartbeat, Heard, Heartbeat),
     *map(_route_of, wire.COMMAND_WIRES.values()),
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Final, TypeAlias, assert_never
 from uuid import UUID
 
@@ -77,6 +78,7 @@ from stratalog.model.segment import (
     Vote,
 )
 from stratalog.model.topic import Shard, Topic
+from stratalog_meta.stores.retirement_encoding import decode_retirement, encode_retirement
 
 FORMAT: Final = 1
 HEADER_KEY: Final = b"a"
@@ -110,7 +112,8 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
             info = node.info
             key = _NODE + info.node_id.to_bytes(8, "big")
             life = (node.node_epoch, node.is_alive, node.start_id, node.token, node.boot_id, node.has_room)
-            yield key, _value(info.storage_id, info.host, info.port, info.rack, *life)
+            last = (info.storage_id, info.host, info.port, info.rack, *life)
+            yield key, _value(*last, encode_retirement(node.retirement))
         case PutLock(lock):
             yield (
                 _LOCK + lock.name.encode("utf-8", "surrogatepass"),
@@ -180,7 +183,8 @@ def _change(change: Change) -> bytes:
         case NodeChanged(node):
             info = NodeInfo(node.node_id, node.storage_id, node.host, node.port, node.rack)
             return _noted(
-                "node", PutNode(NodeEntry(info, node.epoch, node.is_alive, "", node.token, "", node.has_room))
+                "node",
+                PutNode(NodeEntry(info, node.epoch, node.is_alive, "", node.token, "", node.has_room, node.retirement)),
             )
         case MountChanged(mount):
             return _noted("mount", PutMount(mount))
@@ -326,7 +330,8 @@ class _Decoder:
             return NotedChanges(fields[0], changes)
         if kind == _NODE:
             info = NodeInfo(int.from_bytes(key[1:], "big"), fields[0], fields[1], fields[2], fields[3])
-            return NodeEntry(info, *fields[4:10])
+            retirement = decode_retirement(fields[10]) if len(fields) > 10 else None
+            return replace(NodeEntry(info, *fields[4:10]), retirement=retirement)
         if kind == _LOCK:
             earlier = tuple(fields[3]) if len(fields) > 3 else ()
             return Lock(key[1:].decode("utf-8", "surrogatepass"), fields[0], fields[1], fields[2], earlier)

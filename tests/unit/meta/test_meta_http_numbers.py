@@ -52,6 +52,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life, NodeInfo, PartCommit, PartReplacement
 from stratalog.model.mounts import MountMode
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
+from stratalog.model.retirement_commands import CancelRetirement, ReportInventory, ReportSighting, RetireNode
 from stratalog.model.segment import RemotePart, SealRecord
 from support.meta_worlds import MetaWorld, part, running, seal_record
 
@@ -140,6 +141,10 @@ async def commands_with_numbers(world: MetaWorld) -> list[Command[Any]]:
         PurgeSegments((following,)),
         DeleteTopic(topic_id),
         *await mount_commands(world),
+        RetireNode(1),
+        CancelRetirement(1),
+        ReportSighting(1, "s", 1, 3),
+        ReportInventory(1, "s", 1, "key"),
     ]
     assert {type(command) for command in commands} == set(COMMANDS)
     return commands

@@ -1,0 +1,309 @@
+"""What a retirement does next: what is observed goes in, step, actions and the reason of a wait come out.
+
+Nothing is remembered between two looks but what the record of the retirement holds (when, who looked, what was
+written): the step follows from the segments, the nodes and the sightings as they are. So it may be asked as often as
+anybody likes, by any leader of the meta service, and a step that no longer holds is gone back to.
+Invariant: `Release` is planned only when nothing needs the node, or a person gave up what does; the table's transaction
+looks at that again (`table_retirement`).
+
+Pure. Source: docs/scaling.md section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+from stratalog.machines.leaving_survey import Survey
+from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import Node, Vitals
+from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Sighting, WaitReason
+from stratalog.model.topic import Topic
+
+HEADROOM_PERCENT: Final = 20
+"""Of each disk stays free when it takes copies."""
+STALL_MS: Final = 60_000
+"""Uploads that have not got on for so long are said to stand still."""
+MIN_IN_SYNC: Final = "min.insync.replicas"
+
+
+class Served(Enum):
+    """How the released node's data set is served. Closed."""
+
+    NOT_NEEDED = "nothing of it is left to serve"
+    ABSENT = "nobody was asked to serve it"
+    NO_HOLDER = "nobody can take it"
+    PENDING = "one has it and does not serve it yet"
+    SERVING = "one serves it"
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """A reason to wait, with its numbers."""
+
+    reason: WaitReason
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """All that a look rests on."""
+
+    node: Node
+    """With its retirement."""
+    survey: Survey
+    blocks: tuple[Why, ...]
+    """What `preflight` says now."""
+    now_ms: int
+    """By the service's clock, as the times of the record."""
+    verify_interval_ms: int
+    has_store: bool = True
+    """Nodes that stay have an object store."""
+    store_away_ms: int = 0
+    """For so long somebody who uploads has had no answer of it."""
+    stalled_ms: int = 0
+    """For so long nothing of what remains got less."""
+    mount: Served = Served.NOT_NEEDED
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The point of no return."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpOpen:
+    """End what nobody who lives has, at what is known of it: a person forced that."""
+
+    segments: tuple[SegmentKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskMount:
+    """Have another node take the write lock and serve the set."""
+
+
+Action: TypeAlias = Release | GiveUpOpen | AskMount
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    step: RetireStep
+    why: Why | None = None
+    actions: tuple[Action, ...] = ()
+
+
+def plan(seen: Observed) -> Planned:
+    """Requires: the node has a retirement."""
+    record = seen.node.retirement
+    assert record is not None, "nobody wished that it leaves"
+    if record.step.is_released:
+        return _after_release(seen)
+    if not record.is_cordoned:
+        if seen.blocks and not _gives_up(seen, record):
+            return Planned(RetireStep.PREFLIGHT, seen.blocks[0])
+        return Planned(RetireStep.CORDON)
+    survey = seen.survey
+    if survey.open_count:
+        return _sealing(seen, record)
+    if survey.needed_count and not _gives_up(seen, record):
+        return Planned(RetireStep.OFFLOAD, _why_offload_waits(seen))
+    if not _gives_up(seen, record):
+        if not is_verified(record.sightings, seen.verify_interval_ms):
+            return Planned(RetireStep.VERIFY, _why_verify_waits(seen, record.sightings))
+        if seen.has_store and record.inventory_key is None:
+            return Planned(RetireStep.SNAPSHOT, _store_away(seen))
+        if seen.blocks:
+            return Planned(RetireStep.SNAPSHOT, seen.blocks[0])
+    return Planned(RetireStep.SNAPSHOT, None, (Release(),))
+
+
+def _gives_up(seen: Observed, record: Retirement) -> bool:
+    """By a person's word, of a node that is not there: one that comes back may have it all."""
+    return record.is_forced and not seen.node.is_alive
+
+
+def _after_release(seen: Observed) -> Planned:
+    match seen.mount:
+        case Served.NOT_NEEDED | Served.SERVING:
+            return Planned(RetireStep.DONE)
+        case Served.ABSENT:
+            return Planned(RetireStep.MOUNT, None, (AskMount(),))
+        case Served.NO_HOLDER:
+            words = f"no node can take the data set of node {seen.node.node_id} now"
+            return Planned(RetireStep.MOUNT, Why(WaitReason.NO_MOUNT_HOLDER, words))
+        case Served.PENDING:
+            words = f"the data set of node {seen.node.node_id} has a holder, which does not serve it yet"
+            return Planned(RetireStep.MOUNT, Why(WaitReason.MOUNT_PENDING, words))
+
+
+def _sealing(seen: Observed, record: Retirement) -> Planned:
+    survey = seen.survey
+    if not survey.stuck_count:
+        return Planned(RetireStep.SEAL)
+    words = (
+        f"{survey.stuck_count} of {survey.open_count} open segments have no leader that lives, such as "
+        f"{_named(survey.stuck)}: GET /v1/troubles names whom each waits for"
+    )
+    actions: tuple[Action, ...] = ()
+    if survey.abandoned and _gives_up(seen, record):
+        actions = (GiveUpOpen(tuple(survey.abandoned)),)
+    return Planned(RetireStep.SEAL, Why(WaitReason.SHARD_UNAVAILABLE, words), actions)
+
+
+def _why_offload_waits(seen: Observed) -> Why | None:
+    survey = seen.survey
+    if survey.lost_count:
+        node = seen.node
+        words = (
+            f"node {node.node_id} is not alive, and {survey.lost_count} sealed segments ({_size(survey.lost_bytes)}) "
+            f"are nowhere else, such as {_named([lost.segment for lost in survey.lost])}: start it; if its disk is "
+            f"gone, `stratalog nodes retire {node.node_id} --force {node.storage_id}` gives them up"
+        )
+        return Why(WaitReason.LAST_COPY_LOST, words)
+    if survey.uploads_count and (away := _store_away(seen)) is not None:
+        return away
+    if survey.uploads_count and seen.stalled_ms >= STALL_MS:
+        words = (
+            f"{survey.uploads_count} segments, {_size(survey.uploads_bytes)}, are not in the object store, and nothing "
+            f"got on for {seen.stalled_ms // 1_000} s: see the uploads of the nodes"
+        )
+        return Why(WaitReason.STORE_UNREACHABLE, words)
+    if survey.copies_count:
+        words = (
+            f"{survey.copies_count} segments, {_size(survey.copies_bytes)}, have no remote tier and too few copies on "
+            "nodes that stay: they are being copied there"
+        )
+        return Why(WaitReason.UNDER_REPLICATED, words)
+    return None
+
+
+def _why_verify_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | None:
+    away = _store_away(seen)
+    if away is not None:
+        return away
+    if not sightings or sightings[-1].is_clean:
+        return None
+    last = sightings[-1]
+    reason = WaitReason.DIGEST_MISMATCH if last.is_differing else WaitReason.UNKNOWN_SEGMENTS
+    words = (
+        f"node {last.by_node} could not confirm {last.unconfirmed_count} of {last.segments} segments, such as "
+        f"{_named(last.unconfirmed)}: {last.words}"
+    )
+    return Why(reason, words)
+
+
+def _store_away(seen: Observed) -> Why | None:
+    if not seen.store_away_ms:
+        return None
+    words = (
+        f"the object store has not answered for {seen.store_away_ms // 1_000} s; {seen.survey.uploads_count} segments, "
+        f"{_size(seen.survey.uploads_bytes)}, are still to be uploaded"
+    )
+    return Why(WaitReason.STORE_UNREACHABLE, words)
+
+
+def is_verified(sightings: Sequence[Sighting], interval_ms: int) -> bool:
+    """Two in a row without anything unconfirmed, apart in time."""
+    if len(sightings) < 2:
+        return False
+    first, second = sightings[-2], sightings[-1]
+    return first.is_clean and second.is_clean and second.at_ms - first.at_ms >= interval_ms
+
+
+def preflight(
+    node: Node,
+    nodes: Collection[Node],
+    topics: Collection[Topic],
+    survey: Survey,
+    vitals: Mapping[int, Vitals],
+    earlier: Collection[int] = (),
+) -> tuple[Why, ...]:
+    """What stands against going on without the node. `earlier`: who leaves before it, and counts as gone."""
+    stay = [
+        one
+        for one in nodes
+        if one.node_id != node.node_id and one.is_alive and not one.is_leaving and one.node_id not in earlier
+    ]
+    if not stay:
+        return (Why(WaitReason.LAST_NODE, f"no other node is alive and stays: node {node.node_id} is the last one"),)
+    found = [*_too_few(stay, topics), *_too_few_zones(node, stay, topics), *_no_room(stay, survey, vitals)]
+    return tuple(found)
+
+
+def _too_few(stay: Sequence[Node], topics: Collection[Topic]) -> list[Why]:
+    users = [topic for topic in topics if not topic.is_internal]
+    most = max(users, key=lambda topic: topic.replication_factor, default=None)
+    if most is not None and most.replication_factor > len(stay):
+        count = sum(topic.replication_factor > len(stay) for topic in users)
+        words = (
+            f"{len(stay)} nodes stay, and {count} topics have more replicas, such as {most.name!r} with "
+            f"{most.replication_factor}: add nodes first"
+        )
+        return [Why(WaitReason.REPLICATION_FACTOR, words)]
+    for topic in users:
+        least = int(topic.settings.get(MIN_IN_SYNC, "1"))
+        if least > len(stay):
+            words = f"{len(stay)} nodes stay, and topic {topic.name!r} asks for {MIN_IN_SYNC}={least}: add nodes first"
+            return [Why(WaitReason.REPLICATION_FACTOR, words)]
+    return []
+
+
+def _too_few_zones(node: Node, stay: Sequence[Node], topics: Collection[Topic]) -> list[Why]:
+    after = {one.rack for one in stay if one.rack is not None}
+    before = after | ({node.rack} - {None})
+    widest = max((topic.replication_factor for topic in topics if not topic.is_internal), default=1)
+    if len(after) < min(len(before), widest):
+        words = (
+            f"{len(after)} zones stay of {len(before)}, and a topic has {widest} replicas: add a node in zone "
+            f"{node.rack}"
+        )
+        return [Why(WaitReason.ZONE_SPREAD, words)]
+    return []
+
+
+def _no_room(stay: Sequence[Node], survey: Survey, vitals: Mapping[int, Vitals]) -> list[Why]:
+    if not any(one.has_room for one in stay):
+        words = f"none of the {len(stay)} nodes that stay has room for new segments: make room there first"
+        return [Why(WaitReason.INSUFFICIENT_CAPACITY, words)]
+    if not survey.copies_bytes:
+        return []
+    unknown = [one.node_id for one in stay if one.node_id not in vitals]
+    room = 0
+    for one in stay:
+        if (told := vitals.get(one.node_id)) is not None:
+            room += max(0, told.disk_free_bytes - told.disk_total_bytes * HEADROOM_PERCENT // 100)
+    if room < survey.copies_bytes:
+        said = f"; nodes {unknown} have not said how much they have" if unknown else ""
+        words = (
+            f"{_size(survey.copies_bytes)} have no remote tier and must be copied, and the nodes that stay have "
+            f"{_size(room)} above {HEADROOM_PERCENT} % of headroom{said}: make room, or add nodes"
+        )
+        return [Why(WaitReason.INSUFFICIENT_CAPACITY, words)]
+    return []
+
+
+def goes_before(one: Node, other: Node) -> bool:
+    """Of two that are to leave: who may count on the other's staying no more."""
+    if one.retirement is None or other.retirement is None:
+        return one.retirement is not None
+    return (one.retirement.begun_ms, one.node_id) < (other.retirement.begun_ms, other.node_id)
+
+
+def is_volume(node: Node) -> bool:
+    return node.retirement is not None and node.retirement.mode is RetireMode.VOLUME
+
+
+def _named(keys: Sequence[SegmentKey]) -> str:
+    return ", ".join(f"{key.base_offset}-{key.epoch} of shard {key.shard} of topic {key.topic_id}" for key in keys[:3])
+
+
+def _size(size_bytes: int) -> str:
+    """For people: bytes in the largest unit of which there is one."""
+    amount, units = float(size_bytes), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount /= 1024
+        units.pop(0)
+    return f"{size_bytes} bytes" if units[0] == "bytes" else f"{amount:.1f} {units[0]}"

@@ -1,0 +1,122 @@
+"""How a node leaves: the record of its retirement, which stands in the node's own record.
+
+Words and steps: docs/scaling.md. Plain immutable data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from stratalog.model.bounds import Count, Int32
+from stratalog.model.ids import SegmentKey
+
+MAX_GIVEN_UP_LISTED: Final = 1_000
+
+
+class RetireMode(StrEnum):
+    OFFLOAD = "offload"
+    """What it held is served from the object store, or from copies on nodes that stay."""
+    VOLUME = "volume"
+    """Its directory stays, and is read where it is."""
+
+
+class RetireStep(StrEnum):
+    """In their order."""
+
+    PREFLIGHT = "preflight"
+    CORDON = "cordon"
+    SEAL = "seal"
+    OFFLOAD = "offload"
+    VERIFY = "verify"
+    SNAPSHOT = "snapshot"
+    RELEASE = "release"
+    """From here on nothing is taken back."""
+    MOUNT = "mount"
+    DONE = "done"
+
+    @property
+    def is_released(self) -> bool:
+        return self in (RetireStep.RELEASE, RetireStep.MOUNT, RetireStep.DONE)
+
+
+class WaitReason(StrEnum):
+    """Why a retirement does not go on. Closed; docs/operate.md says of each what to do."""
+
+    LAST_NODE = "LastNode"
+    REPLICATION_FACTOR = "ReplicationFactor"
+    ZONE_SPREAD = "ZoneSpread"
+    INSUFFICIENT_CAPACITY = "InsufficientCapacity"
+    SHARD_UNAVAILABLE = "ShardUnavailable"
+    UNDER_REPLICATED = "UnderReplicated"
+    STORE_UNREACHABLE = "StoreUnreachable"
+    LAST_COPY_LOST = "LastCopyLost"
+    DIGEST_MISMATCH = "DigestMismatch"
+    UNKNOWN_SEGMENTS = "UnknownSegments"
+    NO_MOUNT_HOLDER = "NoMountHolder"
+    MOUNT_PENDING = "MountPending"
+    META_UNREACHABLE = "MetaUnreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    reason: WaitReason
+    words: str
+    """With the numbers."""
+    since_ms: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """Somebody looked whether all that the node held is where the metadata say."""
+
+    by_node: Int32
+    at_ms: Count
+    segments: Count
+    """Of which it could tell."""
+    unconfirmed: tuple[SegmentKey, ...] = ()
+    """The first of those of which it could not, or which are not what they should be."""
+    unconfirmed_count: Count = 0
+    is_differing: bool = False
+    """One of them is there and is something else: no pause makes it better."""
+    words: str = ""
+    """What was wrong with the first one."""
+
+    @property
+    def is_clean(self) -> bool:
+        return self.unconfirmed_count == 0
+
+
+class LostRange(NamedTuple):
+    """Offsets that nobody had when a person gave them up."""
+
+    segment: SegmentKey
+    base_offset: Count
+    end_offset: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Retirement:
+    """Of one node and one disk. It stays when all is done: that id on that disk never comes back."""
+
+    storage_id: str
+    mode: RetireMode
+    step: RetireStep
+    begun_ms: Count
+    step_since_ms: Count
+    wait: Wait | None = None
+    sightings: tuple[Sighting, ...] = ()
+    """The last two since the step before them was left."""
+    inventory_key: str | None = None
+    """The object that lists what it held."""
+    is_forced: bool = False
+    """A person gave up what nobody has."""
+    given_up: tuple[LostRange, ...] = ()
+    """The first of them."""
+    given_up_count: Count = 0
+
+    @property
+    def is_cordoned(self) -> bool:
+        """Nothing new is placed there."""
+        return self.step is not RetireStep.PREFLIGHT

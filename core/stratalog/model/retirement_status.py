@@ -1,0 +1,53 @@
+"""How far a retirement is, as it is told: by `GET /v1/retirements`, the command line, and whoever shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.model.bounds import Count, CountOrNone, Int32
+from stratalog.model.retirement import Retirement, RetireMode, RetireStep
+
+
+@dataclass(frozen=True, slots=True)
+class RetirementStatus:
+    node_id: Int32
+    is_alive: bool
+    retirement: Retirement
+    remaining_segments: Count
+    """That still need the node: open, or kept nowhere else."""
+    remaining_bytes: Count
+    """Of the sealed ones."""
+    bytes_per_second: Count
+    """By which that got less lately."""
+    seconds_left: CountOrNone
+    """At that rate; -1 while nobody can tell."""
+    words: str
+
+
+def words_of(record: Retirement, segments: int, size_bytes: int, rate: int, seconds_left: int) -> str:
+    """What it does now, in a line for people."""
+    if record.wait is not None:
+        return f"waits ({record.wait.reason}): {record.wait.words}"
+    match record.step:
+        case RetireStep.PREFLIGHT:
+            return "is being checked"
+        case RetireStep.CORDON:
+            return "nothing new is placed on it"
+        case RetireStep.SEAL:
+            return f"{segments} segments are open or being sealed, and go on elsewhere"
+        case RetireStep.OFFLOAD:
+            eta = f", {seconds_left} s left" if seconds_left >= 0 else ""
+            mib = 1024 * 1024
+            return f"{segments} segments, {size_bytes / mib:.1f} MiB still only here; at {rate / mib:.1f} MiB/s{eta}"
+        case RetireStep.VERIFY:
+            return f"what it held is looked at again, {len(record.sightings)} of 2 looks were made"
+        case RetireStep.SNAPSHOT:
+            return "the list of what it held is being written"
+        case RetireStep.RELEASE | RetireStep.MOUNT:
+            return "it is released; another node takes over what it held"
+        case RetireStep.DONE:
+            kept = (
+                "its directory is still needed" if record.mode is RetireMode.VOLUME else "its directory is not needed"
+            )
+            lost = f"; {record.given_up_count} ranges were given up" if record.given_up_count else ""
+            return f"has left; {kept}{lost}"

@@ -1,0 +1,267 @@
+"""Has nodes leave that are wished to: the shell around the plan of `machines/retirement`.
+
+Lives on the service's event loop, as one task. A look reads what is durable, plans each retirement, and asks the table
+for what follows; what does not come of it the next look sees. So a look that fails, or a leader that goes, costs
+nothing but time. How fast it goes is remembered here alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from stratalog.machines.leaving_survey import Survey, survey_nodes
+from stratalog.machines.retirement import (
+    Action,
+    AskMount,
+    GiveUpOpen,
+    Observed,
+    Planned,
+    Release,
+    Served,
+    goes_before,
+    plan,
+    preflight,
+)
+from stratalog.machines.shard_table import ShardTable
+from stratalog.model.commands import BeginMount, BeginRecovery, SealUnclean
+from stratalog.model.errors import Rejected, StratalogError
+from stratalog.model.metadata import ChangeSet, Node, NodeChanged, Snapshot, Vitals
+from stratalog.model.mounts import MountMode, MountState, data_set_name
+from stratalog.model.retirement import RetireStep, Wait
+from stratalog.model.retirement_commands import AdvanceRetirement, ReleaseNode
+from stratalog.model.retirement_status import RetirementStatus, words_of
+from stratalog.model.segment import SegmentState
+from stratalog.model.topic import Topic
+from stratalog.telemetry.logs import logger
+from stratalog_meta.stats import RetirementStats
+from stratalog_meta.writer import TableWriter
+
+_log = logger(__name__)
+
+LOOK_S: Final = 1.0
+VERIFY_INTERVAL_MS: Final = 30_000
+_RATE_MS: Final = 30_000
+"""Over so long the rate is told."""
+_WORDS_MS: Final = 10_000
+"""So often at most the numbers of a wait are written anew."""
+REMOTE_STORAGE: Final = "remote.storage.enable"
+
+
+@dataclass(slots=True)
+class _Progress:
+    seen: deque[tuple[int, int]] = field(default_factory=deque)
+    """When, and how many bytes remained."""
+    least: int | None = None
+    since_ms: int = 0
+    """When it got less last."""
+
+    def note(self, now_ms: int, remaining: int) -> None:
+        self.seen.append((now_ms, remaining))
+        while len(self.seen) > 2 and now_ms - self.seen[0][0] > _RATE_MS:
+            self.seen.popleft()
+        if self.least is None or remaining != self.least:
+            self.least, self.since_ms = remaining, now_ms
+
+    @property
+    def bytes_per_second(self) -> int:
+        if len(self.seen) < 2:
+            return 0
+        (from_ms, more), (to_ms, less) = self.seen[0], self.seen[-1]
+        return max(0, more - less) * 1_000 // max(to_ms - from_ms, 1)
+
+
+class Retirements:
+    def __init__(
+        self,
+        writer: TableWriter,
+        clock_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        vitals: Callable[[], Mapping[int, Vitals]],
+        stats: RetirementStats,
+        *,
+        verify_interval_ms: int = VERIFY_INTERVAL_MS,
+        look_s: float = LOOK_S,
+    ) -> None:
+        """`clock_ms` is the service's, by which records have their times."""
+        self._writer = writer
+        self._clock_ms = clock_ms
+        self._monotonic_ms = monotonic_ms
+        self._vitals = vitals
+        self._stats = stats
+        self._verify_interval_ms = verify_interval_ms
+        self._look_s = look_s
+        self._is_any = True
+        """Some node has a retirement, as far as is known."""
+        self._progress: dict[int, _Progress] = {}
+        self._surveys: dict[int, Survey] = {}
+        self._waits: dict[int, Wait | None] = {}
+        """As the last look found it; the records are told less often."""
+        self._told_ms: dict[int, int] = {}
+        self._task: asyncio.Task[Any] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="meta-retirements")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def follow(self, change_set: ChangeSet) -> None:
+        """A durable change."""
+        if any(isinstance(one, NodeChanged) and one.node.retirement is not None for one in change_set.changes):
+            self._is_any = True
+
+    def read_anew(self) -> None:
+        """Changes were not told one by one."""
+        self._is_any = True
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_s)
+            try:
+                await self.look()
+            except StratalogError as error:
+                _log.debug("retirements_not_looked_at", error=str(error))
+            except Exception:  # a fault in one look must not leave a retirement where it is for good (F48)
+                _log.exception("retirements_look_failed")
+
+    # A look -----------------------------------------------------------------------------------------------------
+    async def look(self) -> None:
+        """One pass over all who leave. Costs nothing while nobody does."""
+        if not self._is_any:
+            return
+        snapshot = await self._writer.read(ShardTable.snapshot)
+        due = [node for node in snapshot.nodes if _is_due(node)]
+        self._is_any = bool(due)
+        self._stats.under_way = sum(not node.is_retired for node in due)
+        self._stats.waiting = sum(node.retirement is not None and node.retirement.wait is not None for node in due)
+        if not due:
+            self._surveys, self._progress, self._stats.remaining_bytes = {}, {}, 0
+            return
+        self._surveys = await self._survey(snapshot)
+        self._stats.remaining_bytes = sum(survey.remaining_bytes for survey in self._surveys.values())
+        for node in due:
+            planned = self._plan(node, snapshot)
+            await self._carry_out(node, planned)
+
+    async def _survey(self, snapshot: Snapshot) -> dict[int, Survey]:
+        steps = survey_nodes(snapshot, self.is_tiered)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                found: dict[int, Survey] = done.value
+                return found
+            await asyncio.sleep(0)
+
+    def is_tiered(self, topic: Topic) -> bool:
+        """Whether nodes upload it, as they say; so it is held for as long as none of them has said anything."""
+        told = list(self._vitals().values())
+        if told and not any(one.has_store for one in told):
+            return False
+        own = topic.settings.get(REMOTE_STORAGE)
+        return own == "true" if own is not None else all(one.is_tiered_by_default for one in told)
+
+    def _plan(self, node: Node, snapshot: Snapshot) -> Planned:
+        survey, now_ms = self._surveys.get(node.node_id, Survey()), self._monotonic_ms()
+        progress = self._progress.setdefault(node.node_id, _Progress())
+        progress.note(now_ms, survey.remaining_bytes)
+        earlier = {one.node_id for one in snapshot.nodes if one.node_id != node.node_id and goes_before(one, node)}
+        vitals = self._vitals()
+        told = [vitals[one.node_id] for one in snapshot.nodes if one.is_alive and one.node_id in vitals]
+        return plan(
+            Observed(
+                node,
+                survey,
+                preflight(node, snapshot.nodes, snapshot.topics, survey, vitals, earlier),
+                self._clock_ms(),
+                self._verify_interval_ms,
+                has_store=not told or any(one.has_store for one in told),
+                store_away_ms=max((one.store_away_ms for one in told), default=0),
+                stalled_ms=now_ms - progress.since_ms,
+                mount=_mount_of(node, snapshot),
+            )
+        )
+
+    async def _carry_out(self, node: Node, planned: Planned) -> None:
+        record = node.retirement
+        assert record is not None
+        why = planned.why
+        wait = None if why is None else Wait(why.reason, why.words, self._clock_ms())
+        old = record.wait
+        is_new = planned.step is not record.step or (None if old is None else old.reason) != (why and why.reason)
+        is_old = wait is not None and old is not None and wait.words != old.words
+        if is_new or (is_old and self._monotonic_ms() - self._told_ms.get(node.node_id, 0) >= _WORDS_MS):
+            self._told_ms[node.node_id] = self._monotonic_ms()
+            await self._writer.submit(AdvanceRetirement(node.node_id, record, planned.step, wait))
+            if is_new:
+                _log.info(
+                    "retirement",
+                    node_id=node.node_id,
+                    step=planned.step,
+                    waits=None if wait is None else wait.reason,
+                    words=None if wait is None else wait.words,
+                )
+            return  # what else is due rests on the record that is there now
+        self._waits[node.node_id] = wait
+        for action in planned.actions:
+            await self._act(node, action)
+
+    async def _act(self, node: Node, action: Action) -> None:
+        record = node.retirement
+        assert record is not None
+        match action:
+            case Release():
+                if await self._writer.submit(ReleaseNode(node.node_id, record)):
+                    self._stats.released += 1
+                    _log.warning("node_released", node_id=node.node_id, mode=record.mode, is_forced=record.is_forced)
+            case GiveUpOpen(segments):
+                for key in segments:
+                    try:
+                        segment = await self._writer.submit(BeginRecovery(key))
+                        if segment.state in (SegmentState.ACTIVE, SegmentState.SEALING):
+                            await self._writer.submit(SealUnclean(key))
+                    except Rejected as error:
+                        _log.info("segment_not_given_up", segment=str(key), error=str(error))
+            case AskMount():
+                try:
+                    await self._writer.submit(BeginMount(node.node_id, record.storage_id, MountMode(record.mode)))
+                except Rejected as error:
+                    _log.warning("mount_not_begun", node_id=node.node_id, error=str(error))
+
+    # What is told -----------------------------------------------------------------------------------------------
+    def status(self, node: Node) -> RetirementStatus:
+        """Of a node that leaves or has left, as the last look found it."""
+        record = node.retirement
+        assert record is not None
+        if record.wait is not None and (wait := self._waits.get(node.node_id)) is not None:
+            record = replace(record, wait=replace(wait, since_ms=record.wait.since_ms))
+        survey = self._surveys.get(node.node_id, Survey())
+        progress = self._progress.get(node.node_id, _Progress())
+        rate = 0 if node.is_retired else progress.bytes_per_second
+        left_s = survey.remaining_bytes // rate if rate and survey.remaining_bytes else -1
+        told = (survey.remaining_segments, survey.remaining_bytes, rate, left_s)
+        return RetirementStatus(node.node_id, node.is_alive, record, *told, words_of(record, *told))
+
+
+def _mount_of(node: Node, snapshot: Snapshot) -> Served:
+    name = data_set_name(node.node_id)
+    mount = next((one for one in snapshot.mounts if one.name == name), None)
+    if mount is None:
+        return Served.ABSENT
+    match mount.state:
+        case MountState.WAITING:
+            return Served.NO_HOLDER
+        case MountState.TAKING:
+            return Served.PENDING
+        case MountState.SERVING:
+            return Served.SERVING
+
+
+def _is_due(node: Node) -> bool:
+    return node.retirement is not None and node.retirement.step is not RetireStep.DONE

@@ -1,0 +1,186 @@
+"""Retirements over a shard table in a test's hands: what the service's leader would do, one look at a time.
+
+Nothing is kept between two looks but the table, so each look may be another leader's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping
+
+from stratalog.machines.leaving_survey import Survey, survey_nodes
+from stratalog.machines.retirement import (
+    GiveUpOpen,
+    Observed,
+    Planned,
+    Release,
+    Served,
+    goes_before,
+    plan,
+    preflight,
+)
+from stratalog.model.commands import BeginRecovery, SealSegment, SealUnclean
+from stratalog.model.errors import Rejected
+from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import Node, Vitals
+from stratalog.model.retirement import Retirement, RetireStep, Wait
+from stratalog.model.retirement_commands import (
+    AdvanceRetirement,
+    ReleaseNode,
+    ReportInventory,
+    ReportSighting,
+)
+from stratalog.model.segment import SegmentState
+from stratalog.model.topic import Topic
+from support.table_stories import TableStory, record_of
+
+GIB = 1 << 30
+INTERVAL_MS = 1_000
+
+
+def is_tiered(topic: Topic) -> bool:
+    return topic.settings.get("remote.storage.enable") == "true"
+
+
+class RetirementStory(TableStory):
+    has_store = True
+    store_away_ms = 0
+    mount = Served.NOT_NEEDED
+    vitals: Mapping[int, Vitals] = {node_id: Vitals(50 * GIB, 100 * GIB, True) for node_id in range(1, 20)}
+
+    def node(self, node_id: int) -> Node:
+        return self.table.state.nodes[node_id].node
+
+    def record(self, node_id: int) -> Retirement:
+        record = self.node(node_id).retirement
+        assert record is not None, "nobody wished that it leaves"
+        return record
+
+    def survey(self, node_id: int) -> Survey:
+        steps = survey_nodes(self.table.snapshot(), is_tiered)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                found: Survey = done.value.get(node_id, Survey())
+                return found
+
+    def planned(self, node_id: int) -> Planned:
+        snapshot, node, survey = self.table.snapshot(), self.node(node_id), self.survey(node_id)
+        earlier = {one.node_id for one in snapshot.nodes if one.node_id != node_id and goes_before(one, node)}
+        blocks = preflight(node, snapshot.nodes, snapshot.topics, survey, self.vitals, earlier)
+        return plan(
+            Observed(
+                node,
+                survey,
+                blocks,
+                self.now_ms,
+                INTERVAL_MS,
+                has_store=self.has_store,
+                store_away_ms=self.store_away_ms,
+                mount=self.mount,
+            )
+        )
+
+    def look(self, node_id: int) -> Planned:
+        """One pass of the service's leader over one retirement."""
+        record, planned = self.record(node_id), self.planned(node_id)
+        wait = None if planned.why is None else Wait(planned.why.reason, planned.why.words, self.now_ms)
+        if planned.step is not record.step or (record.wait is None) is not (wait is None):
+            self.do(AdvanceRetirement(node_id, record, planned.step, wait))
+            return planned
+        for action in planned.actions:
+            match action:
+                case Release():
+                    self.do(ReleaseNode(node_id, record))
+                case GiveUpOpen(segments):
+                    for key in segments:
+                        with contextlib.suppress(Rejected):
+                            segment = self.do(BeginRecovery(key)).result
+                            if segment.state in (SegmentState.ACTIVE, SegmentState.SEALING):
+                                self.do(SealUnclean(key))
+                case _:
+                    pass
+        return planned
+
+    def looks(self, *node_ids: int, count: int = 4) -> None:
+        for _ in range(count):
+            for node_id in node_ids:
+                self.look(node_id)
+
+    def sight(self, node_id: int, by_node: int, unconfirmed: int = 0, *, is_differing: bool = False) -> None:
+        record = self.record(node_id)
+        keys = tuple(segment.key for shard in self.table.snapshot().shards for segment in shard.segments)[:unconfirmed]
+        self.do(
+            ReportSighting(
+                node_id,
+                record.storage_id,
+                record.begun_ms,
+                10,
+                keys,
+                unconfirmed,
+                is_differing,
+                "what was wrong",
+                caller=self.life(by_node),
+            )
+        )
+
+    def write_inventory(self, node_id: int, by_node: int) -> None:
+        record = self.record(node_id)
+        self.do(ReportInventory(node_id, record.storage_id, record.begun_ms, "inventory", caller=self.life(by_node)))
+
+    def leave(self, node_id: int, by_node: int) -> None:
+        """Go on until it is done, as nodes that stay do their part; nothing may be in the way."""
+        for _ in range(30):
+            planned = self.look(node_id)
+            if planned.step is RetireStep.VERIFY:
+                self.now_ms += INTERVAL_MS
+                self.sight(node_id, by_node)
+            elif planned.step is RetireStep.SNAPSHOT:
+                self.write_inventory(node_id, by_node)
+            elif self.record(node_id).step is RetireStep.DONE:
+                return
+        raise AssertionError(f"it does not end: {self.record(node_id)}")
+
+    def roll_away(self, node_id: int) -> None:
+        """Each leader rolls what the node has a replica of, and all that lives reports."""
+        for shard in self.table.snapshot().shards:
+            active = shard.segments[-1]
+            if node_id in active.replicas and active.leader is not None and self.table.state.is_alive(active.leader):
+                self.prepare(active.key)
+                self.roll(active.key, active.base_offset + 10)
+
+    def report_all(self, only: Collection[int] | None = None) -> None:
+        """Every living replica of what has ended, or was copied, says what it has."""
+        for shard in self.table.snapshot().shards:
+            for segment in shard.segments:
+                if segment.state is SegmentState.ACTIVE or segment.end_offset is None:
+                    continue
+                for replica in segment.replicas:
+                    known = self.table.state.find_segment(segment.key)
+                    if known is None or replica in known.local_nodes or known.state is SegmentState.DELETED:
+                        continue
+                    if self.table.state.is_alive(replica) and (only is None or replica in only):
+                        if len(known.replicas) == 1 and known.seal is None:
+                            self.seal_alone(known.key, replica)
+                        else:
+                            self.report(known.key, replica)
+
+    def seal_alone(self, key: SegmentKey, replica: int) -> None:
+        end_offset = self.segment(key).end_offset
+        assert end_offset is not None
+        self.do(SealSegment(key, record_of(key, end_offset, (replica,))))
+
+    def upload_all(self) -> None:
+        """All that is sealed of topics with a remote tier becomes COMPLETE, by whoever has the duty."""
+        lock = self.lock("tier/uploads", "uploader/1")
+        for shard in self.table.snapshot().shards:
+            if not is_tiered(self.table.topic(shard.key.topic_id)):
+                continue
+            for segment in shard.segments:
+                alive = any(map(self.table.state.is_alive, segment.local_nodes))
+                if segment.state is SegmentState.SEALED and segment.remote.state != "complete" and alive:
+                    assert segment.end_offset is not None
+                    if segment.end_offset > segment.base_offset:
+                        self.commit(lock, segment.key, segment.base_offset, segment.end_offset)
+                        self.complete(lock, segment.key)
