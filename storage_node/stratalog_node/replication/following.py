@@ -32,6 +32,7 @@ from stratalog_node.disk.fences import FenceBook
 from stratalog_node.disk.files import FlushLost
 from stratalog_node.replication.copy_line import CopyLine
 from stratalog_node.replication.filling import CopyFilling
+from stratalog_node.replication.first_files import FirstFiles
 from stratalog_node.replication.peer import Asker, Peer
 from stratalog_node.replication.replica import Replica, flush_at_stop, record_of
 from stratalog_node.replication.replica_copy import ReplicaCopy
@@ -106,6 +107,7 @@ class Following:
         self._tasks = TaskSet()
         self._is_closing = False
         self._disk = asyncio.Lock()
+        self.first_files = FirstFiles(self.on_disk, self.start)
 
     def begin(self) -> None:
         """Follow what the catalog lists, and what it will list."""
@@ -309,8 +311,7 @@ class Following:
 
     async def _look_again(self, key: SegmentKey, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
-        segment = self._context.catalog.segment(key)
-        if segment is not None:
+        if (segment := self._context.catalog.segment(key)) is not None:
             self._look(segment)
 
     async def _begin_anew(self, name: SegmentName, key: SegmentKey) -> None:
@@ -447,8 +448,7 @@ class Following:
         self.stats.promised_fences += 1
 
     async def fill(self, copy: ReplicaCopy, end_offset: int, is_due: Callable[[], bool]) -> None:
-        topic = self._context.catalog.topic_by_id(copy.key.topic_id)
-        if topic is not None:
+        if (topic := self._context.catalog.topic_by_id(copy.key.topic_id)) is not None:
             filling = CopyFilling(self._context, self._remote, copy.key, topic.name)
             await filling.fill(copy.end_offset, end_offset, is_due)
             self.stats.filled_copies += 1

@@ -65,6 +65,7 @@ from stratalog.settings.choices import FlushPolicy
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk import files
+from stratalog_node.replication.first_files import FirstFiles
 from stratalog_node.replication.replica_copy import CheckedBatches, ReplicaCopy
 from stratalog_node.shards.flusher import AHEAD_BYTES
 from stratalog_node.shards.local_copy import LocalCopy
@@ -86,6 +87,9 @@ class Surroundings(Protocol):
         ...
 
     def start(self, work: Coroutine[object, object, None]) -> None: ...
+
+    @property
+    def first_files(self) -> FirstFiles: ...
 
     async def on_disk(self, work: Callable[[], Any]) -> Any:
         """Blocking work on a thread, those of one node's copies in turns."""
@@ -273,6 +277,8 @@ class Replica:
         return None
 
     def _append(self, found: CheckedRange) -> FollowerEvent:
+        if not self.copy.is_made and not self._around.first_files.may_make(self.copy):
+            return AppendFailed()
         try:
             self.copy.append(found.payload)
         except StratalogError as error:

@@ -6,6 +6,7 @@ has no file.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SealRecord, SegmentIdentity
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import SegmentFile, read_front, sync_names_of, write_durably
+from stratalog_node.disk.files import SegmentFile, SpareFile, read_front, sync_names_of, write_durably
 from stratalog_node.disk.layout import GIVEN_UP_SUFFIX
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.context import ShardContext
@@ -79,6 +80,11 @@ class ReplicaCopy:
     def _new_scan(self) -> SegmentScan:
         """Of producers what these batches say alone: what those before them said may come to be known later."""
         return SegmentScan.begin(self.key, self._context.producer_table(()), self._context.turn.now_ms)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it has a file."""
+        return self._is_made
 
     @property
     def end_offset(self) -> int:
@@ -159,6 +165,22 @@ class ReplicaCopy:
         if scan.position < self.file.size_bytes - SEGMENT_HEADER_BYTES:
             self.file.truncate(SEGMENT_HEADER_BYTES + scan.position)
         self.scan = scan
+
+    def begin(self, fd: int) -> None:
+        """With an empty file that was made for it, whose descriptor goes over. Raises: DiskFull, Unavailable."""
+        taken = False
+
+        def take() -> SpareFile:
+            nonlocal taken
+            taken = True
+            return fd, self.file.path
+
+        try:
+            self.file.create(encode_segment_header(self._identity), take)
+        finally:
+            if not taken:
+                os.close(fd)
+        self._is_made = True
 
     def append(self, batches: CheckedBatches) -> None:
         """Raises: DiskFull, Unavailable (nothing written); OutcomeUnknown (a start may find some of it)."""
