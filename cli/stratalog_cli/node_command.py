@@ -55,6 +55,14 @@ def start(
             help="Object store of the cold tier: a directory, file:///DIR, or s3://BUCKET/PREFIX?endpoint=URL.",
         ),
     ] = None,
+    read_only: Annotated[
+        bool,
+        typer.Option(
+            "--read-only",
+            help="Read the --data DIR of a node that was retired in volume mode, for the other nodes: nothing is "
+            "written there, nothing uploaded, no client served.",
+        ),
+    ] = False,
     config: Annotated[
         Path | None,
         typer.Option("--config", envvar="STRATALOG_CONFIG", metavar="FILE", help="KEY=VALUE lines, or TOML (.toml)."),
@@ -84,6 +92,10 @@ def start(
     from stratalog.meta_api.endpoints import parse_endpoints
 
     parse_endpoints(meta)
+    if read_only:
+        from stratalog_cli.volume_start import run_volume
+
+        run_volume(loaded, data.absolute(), listen, meta, node_id)
     from stratalog_cli.start import run_node
 
     # Absolute, because the commands that show places run in other directories.

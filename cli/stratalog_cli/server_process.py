@@ -46,6 +46,15 @@ def stop_signal() -> asyncio.Event:
     return stopping
 
 
+async def first_of(*events: asyncio.Event) -> asyncio.Event:
+    """The one that is set first."""
+    waiting = {asyncio.ensure_future(event.wait()): event for event in events}
+    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    return waiting[done.pop()]
+
+
 def _keep_memory_small() -> None:
     """glibc keeps an arena per thread and, once a large block was freed, ever larger blocks in it: with a dozen threads
     hundreds of MiB of nothing (measured: 367 against 137 MiB while 10 GiB pass). So few arenas, and large blocks go

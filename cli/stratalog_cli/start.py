@@ -6,7 +6,6 @@ Imports what it needs and no more: start to ready is measured (docs/benchmarks.m
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from stratalog.telemetry.http import split_address
 from stratalog.telemetry.logs import configure_logs, logger
 from stratalog.telemetry.printable import printable
 from stratalog_cli.say import say, say_error
-from stratalog_cli.server_process import collect_less_often, run_server, stop_signal
+from stratalog_cli.server_process import collect_less_often, first_of, run_server, stop_signal
 
 if TYPE_CHECKING:
     from stratalog.meta_api.client import MetaForNodes
@@ -72,7 +71,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
         kafka = f"{node.address[0]}:{node.address[1]}"
         place = "none" if store is None else printable(store.url)
         say(f"stratalog ready: kafka {kafka}, admin {admin or 'off'}, data {printable(str(data))}, bucket {place}")
-        over = await _first_of(stopping, node.is_over)
+        over = await first_of(stopping, node.is_over)
         if over is node.is_over:
             say_error(f"stopping: {node.why_over}")
         log.info("stopping")
@@ -107,12 +106,3 @@ async def _meta_elsewhere(urls: str, running: AsyncExitStack) -> MetaForNodes:
     client = HttpMetaClient(urls)
     running.push_async_callback(client.close)
     return client
-
-
-async def _first_of(*events: asyncio.Event) -> asyncio.Event:
-    """The one that is set first."""
-    waiting = {asyncio.ensure_future(event.wait()): event for event in events}
-    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for task in waiting:
-        task.cancel()
-    return waiting[done.pop()]

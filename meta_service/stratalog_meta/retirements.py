@@ -27,9 +27,10 @@ from stratalog.machines.retirement import (
     preflight,
 )
 from stratalog.machines.shard_table import ShardTable
-from stratalog.model.commands import BeginMount, BeginRecovery, SealUnclean
+from stratalog.model.commands import BeginRecovery, SealUnclean
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.metadata import ChangeSet, Node, NodeChanged, Snapshot, Vitals
+from stratalog.model.mount_commands import BeginMount
 from stratalog.model.mounts import MountMode, MountState, data_set_name
 from stratalog.model.retirement import RetireStep, Wait
 from stratalog.model.retirement_commands import AdvanceRetirement, ReleaseNode

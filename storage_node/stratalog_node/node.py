@@ -21,7 +21,6 @@ from stratalog.meta_api.client import MetaForNodes
 from stratalog.meta_api.node_client import NodeMetaClient
 from stratalog.model.addresses import parse_address
 from stratalog.model.commands import RegisterNode
-from stratalog.model.errors import NotFound, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, NodeInfo
 from stratalog.model.segment import Segment
@@ -55,6 +54,7 @@ from stratalog_node.serve.registry import Registry
 from stratalog_node.serve.server import KafkaServer, bind, data_apis
 from stratalog_node.shards.assembly import LocalShards, open_shards
 from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog_following import follow
 from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.missing_files import take_sealed
 from stratalog_node.shards.replica_reads import unsealed_of_epoch
@@ -219,7 +219,7 @@ class StorageNode:
 
     def _begin_tasks(self, age_ms: Callable[[], int]) -> None:
         self._hold_mounts()
-        self._tasks.start(self._follow_meta())
+        self._tasks.start(follow(self.meta, self.catalog, self._end_life))
         self._tasks.start(self._look_at_ages(age_ms))
 
     async def _register(self, info: NodeInfo) -> Life:
@@ -347,7 +347,7 @@ class StorageNode:
 
     def _hold_mounts(self) -> None:
         """What the meta service gives to this node of those that were retired."""
-        probe = DataSetProbe(self.catalog, self.store, self.remote_reads.cold, self.cluster_id)
+        probe = DataSetProbe(self.catalog, self.store, self.remote_reads.cold, self.peer_reads, self.cluster_id)
         self.mounts = MountHolding(self.meta, self.catalog, probe, self.settings.remote_upload_timeout_ms)
         self._tasks.start(self.mounts.run())
 
@@ -375,36 +375,6 @@ class StorageNode:
         return shard if shard is not None and shard.is_leader and shard.stop is None else None
 
     # Running --------------------------------------------------------------------------------------------------------
-    async def _follow_meta(self) -> None:
-        """Keep the catalog current; a lost watch is taken up where it ended."""
-        while True:
-            try:
-                await self._follow_until_lost()
-            except StratalogError as error:
-                log.warning("metadata watch interrupted", error=str(error))
-            except Exception as error:  # a node that has gone blind serves on with what it knew: never end this task
-                log.error("metadata cannot be followed", error=str(error), exc_info=True)
-            await asyncio.sleep(0.2)
-
-    async def _follow_until_lost(self) -> None:
-        try:
-            async for change_set in self.meta.watch(self.catalog.version):
-                for _ in self.catalog.apply_in_steps(change_set):
-                    await asyncio.sleep(0)
-        except NotFound:
-            # History is gone: everything anew. Shards that vanished meanwhile are told by the diff of the load.
-            snapshot = await self.meta.snapshot()
-            if snapshot.version < self.catalog.version:
-                self._end_life(
-                    f"the metadata went back from version {self.catalog.version} to {snapshot.version}: their store "
-                    "was put back from a copy. Nothing of that was taken over; see docs/meta.md, then start again"
-                )
-                raise Unavailable(self.why_over) from None
-            for _ in self.catalog.reload_in_steps(snapshot):
-                await asyncio.sleep(0)
-        else:
-            raise Unavailable("the watch ended")
-
     async def _look_at_ages(self, age_ms: Callable[[], int]) -> None:
         """Segments roll by age, and producers are forgotten, also when nobody writes."""
         polls = 0

@@ -11,18 +11,10 @@ from hypothesis import strategies as st
 
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import TableHeader
-from stratalog.model.commands import (
-    BeginMount,
-    Command,
-    EndMount,
-    MoveMount,
-    NoteLives,
-    RegisterNode,
-    ReleaseMount,
-    TakeMount,
-)
+from stratalog.model.commands import Command, NoteLives, RegisterNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.metadata import Life, NodeInfo
+from stratalog.model.mount_commands import BeginMount, EndMount, MoveMount, ReleaseMount, TakeMount
 from stratalog.model.mounts import MountMode, MountState
 from support.table_stories import state_of
 

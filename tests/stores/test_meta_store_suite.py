@@ -43,7 +43,7 @@ from stratalog.machines.table_records import (
 from stratalog.model.errors import Corrupt, InvalidRequest, Unavailable
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
 from stratalog.model.metadata import Lock, NodeInfo
-from stratalog.model.mounts import Mount, MountMode, MountState
+from stratalog.model.mounts import Mount, MountMode, MountState, Volume
 from stratalog.model.parts import PartList
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
@@ -101,7 +101,9 @@ COMPLETE = replace(
 ACTIVE = Segment(SegmentKey(TOPIC_ID, 0, 0, 0), SegmentState.ACTIVE, 1, (1,), (1,), 0, 1)
 
 
-MOUNT = Mount("tier/7", MountMode.VOLUME, 7, "disk-7", MountState.TAKING, 3, 88, "rack-ü", 1, 5)
+MOUNT = Mount(
+    "tier/7", MountMode.VOLUME, 7, "disk-7", MountState.TAKING, 3, 88, "rack-ü", 1, 5, Volume("host", 9, "start")
+)
 
 
 def writes_of(segment: Segment) -> list[TableWrite]:

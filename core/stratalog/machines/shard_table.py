@@ -36,10 +36,11 @@ from stratalog.machines.table_invariants import check_invariants
 from stratalog.machines.table_load import load_state
 from stratalog.machines.table_records import StoredRecord, TableHeader, TableWrite
 from stratalog.machines.table_state import Steps, TableState, TableTransaction
-from stratalog.model import commands
-from stratalog.model.commands import Command, MountCommand, TableCommand, TableResult
+from stratalog.model import commands, mount_commands
+from stratalog.model.commands import Command, TableCommand, TableResult
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Snapshot
+from stratalog.model.mount_commands import MountCommand
 from stratalog.model.retirement_commands import RetirementCommand
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
@@ -237,16 +238,23 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
 
 def _dispatch_mounts(tx: TableTransaction, command: MountCommand) -> Steps[TableResult]:
     match command:
-        case commands.BeginMount():
+        case mount_commands.BeginMount():
             return table_mounts.begin_mount(tx, command)
-        case commands.TakeMount():
+        case mount_commands.TakeMount():
             return table_mounts.take_mount(tx, command)
-        case commands.ReleaseMount():
+        case mount_commands.DoubtMount():
+            return table_mounts.doubt_mount(tx, command)
+        case mount_commands.OpenVolume():
+            return table_mounts.open_volume(tx, command)
+        case mount_commands.CloseVolume():
+            table_mounts.close_volume(tx, command)
+            return None
+        case mount_commands.ReleaseMount():
             table_mounts.release_mount(tx, command)
             return None
-        case commands.MoveMount():
+        case mount_commands.MoveMount():
             return table_mounts.move_mount(tx, command)
-        case commands.EndMount():
+        case mount_commands.EndMount():
             yield from table_mounts.end_mount(tx, command)
             return None
         case _:

@@ -15,14 +15,24 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
-from stratalog.machines.table_bounds import MAX_LOCKS
+from stratalog.machines.table_bounds import MAX_LOCKS, check_names
 from stratalog.machines.table_locks import NOBODY, earlier_holders
 from stratalog.machines.table_records import NodeEntry
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableState, TableTransaction
-from stratalog.model.commands import BeginMount, EndMount, MoveMount, ReleaseMount, TakeMount
-from stratalog.model.errors import Conflict, Fenced, LimitExceeded, NotFound
+from stratalog.model.addresses import LAST_PORT, is_host
+from stratalog.model.errors import Conflict, Fenced, InvalidRequest, LimitExceeded, NotFound
 from stratalog.model.metadata import Life, Lock, life_name
-from stratalog.model.mounts import Mount, MountState, data_set_name
+from stratalog.model.mount_commands import (
+    BeginMount,
+    CloseVolume,
+    DoubtMount,
+    EndMount,
+    MoveMount,
+    OpenVolume,
+    ReleaseMount,
+    TakeMount,
+)
+from stratalog.model.mounts import Mount, MountMode, MountState, Volume, data_set_name
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 
 MAX_MOUNTS: Final = 10_000
@@ -68,14 +78,23 @@ def begin_mount(tx: TableTransaction, command: BeginMount) -> Mount:
 
 def take_mount(tx: TableTransaction, command: TakeMount) -> Mount:
     """The holder serves it, or asks whether it still may."""
+    return _in_state(tx, command, MountState.SERVING)
+
+
+def doubt_mount(tx: TableTransaction, command: DoubtMount) -> Mount:
+    """The holder does not serve it now."""
+    return _in_state(tx, command, MountState.TAKING)
+
+
+def _in_state(tx: TableTransaction, command: TakeMount | DoubtMount, state: MountState) -> Mount:
     mount = _mount(tx.state, command.name)
     if not _is_held_by(mount, command.caller, command.token):
         raise Fenced(
             f"mount {mount.name} is held by {_holder_words(mount)} under token {mount.token}, not by "
             f"{_caller_words(command.caller)} under token {command.token}: leave its data alone"
         )
-    if mount.state is not MountState.SERVING:
-        mount = replace(mount, state=MountState.SERVING)
+    if mount.state is not state:
+        mount = replace(mount, state=state)
         tx.put_mount(mount)
     return mount
 
@@ -125,6 +144,35 @@ def end_mount(tx: TableTransaction, command: EndMount) -> Steps[None]:
         )
     _put_lock(tx, mount.name, NOBODY, mount.token)
     tx.drop_mount(mount.name)
+
+
+def open_volume(tx: TableTransaction, command: OpenVolume) -> Mount:
+    """Where the retired node's directory is read. The holder looks whether it is."""
+    if not is_host(command.host) or not 0 < command.port <= LAST_PORT:
+        raise InvalidRequest(
+            f"a volume must name the host and the port at which other nodes reach it, not {command.host}:{command.port}"
+        )
+    check_names(f"the volume of node {command.node_id}", (command.host, command.storage_id, command.start_id))
+    mount = _volume(tx.state, command.node_id)
+    if mount.storage_id != command.storage_id:
+        raise Conflict(
+            f"mount {mount.name} is of storage {mount.storage_id}, and this directory is storage {command.storage_id}: "
+            "start it with --data of the node that was retired"
+        )
+    opened = Volume(command.host, command.port, command.start_id)
+    if mount.volume != opened:
+        state = MountState.TAKING if mount.holder is not None else MountState.WAITING
+        mount = replace(mount, volume=opened, state=state)
+        tx.put_mount(mount)
+    return mount
+
+
+def close_volume(tx: TableTransaction, command: CloseVolume) -> None:
+    """It is read nowhere until it is opened again."""
+    mount = tx.state.mounts.get(data_set_name(command.node_id))
+    if mount is not None and mount.volume is not None and mount.volume.start_id == command.start_id:
+        state = MountState.TAKING if mount.holder is not None else MountState.WAITING
+        tx.put_mount(replace(mount, volume=None, state=state))
 
 
 def lives_changed(tx: TableTransaction) -> None:
@@ -213,6 +261,21 @@ def _put_lock(tx: TableTransaction, name: str, holder: str, epoch: int) -> None:
     if known is not None:
         earlier = known.earlier if name in tx.state.mounts else earlier_holders(known)
     tx.put_lock(Lock(name, holder, epoch, 0, earlier))
+
+
+def _volume(state: TableState, node_id: int) -> Mount:
+    mount = state.mounts.get(data_set_name(node_id))
+    if mount is None:
+        raise NotFound(
+            f"the data set of node {node_id} is not mounted: only what was retired in volume mode is read from its "
+            f"directory (`stratalog nodes retire {node_id} --mode volume`)"
+        )
+    if mount.mode is not MountMode.VOLUME:
+        raise Conflict(
+            f"mount {mount.name} is in {mount.mode} mode: what node {node_id} held is read from the object store, and "
+            "its directory is not needed"
+        )
+    return mount
 
 
 def _mount(state: TableState, name: str) -> Mount:

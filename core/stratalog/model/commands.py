@@ -18,7 +18,8 @@ from stratalog.model.command import NodeCommand as NodeCommand
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, Lock, NodeInfo, PartCommit, PartReplacement, Registration
-from stratalog.model.mounts import Mount, MountMode
+from stratalog.model.mount_commands import MountCommand
+from stratalog.model.mounts import Mount
 from stratalog.model.retirement import Retirement
 from stratalog.model.retirement_commands import (
     AdvanceRetirement,
@@ -340,61 +341,6 @@ class AllocateProducerIds(NodeCommand[ProducerIdBlock]):
     count: int
 
 
-# Mounts ---------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class BeginMount(NodeCommand[Mount]):
-    """Mount the data set of a retired node: its write lock goes to a living node that the service chooses, for good.
-    Asked again it is answered as it is. Raises Conflict while the node's own lease or lock lasts, NotFound for a node
-    that never was, and Conflict for another storage id or mode than the present ones."""
-
-    is_idempotent = True
-
-    node_id: Int32
-    storage_id: str
-    mode: MountMode
-
-
-@dataclass(frozen=True, slots=True)
-class TakeMount(NodeCommand[Mount]):
-    """The caller, whom the record names as the holder, can read what is mounted and looks after it. Asked again it says
-    whether that is still so. Raises Fenced for another holder, life or token."""
-
-    is_idempotent = True
-
-    name: str
-    token: Count
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseMount(NodeCommand[None]):
-    """The caller cannot hold it any longer: another is chosen, where there is one. What is not the caller's under this
-    token (any more) is left as it is."""
-
-    is_idempotent = True
-
-    name: str
-    token: Count
-
-
-@dataclass(frozen=True, slots=True)
-class MoveMount(NodeCommand[Mount]):
-    """Another node is to hold it: the one that is named, or whom the service chooses. Raises NotFound, and Conflict for
-    a node that cannot."""
-
-    name: str
-    node_id: Int32 | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EndMount(NodeCommand[None]):
-    """Nobody looks after it any more, and its lock is free. Raises Conflict while a sealed segment is nowhere but in
-    what is mounted."""
-
-    is_idempotent = True
-
-    name: str
-
-
 # The meta service's own --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class NoteLives(Command[None]):
@@ -432,7 +378,6 @@ class MoveReplicas(Command[None]):
     moves: tuple[ReplicaMove, ...]
 
 
-MountCommand: TypeAlias = BeginMount | TakeMount | ReleaseMount | MoveMount | EndMount
 AskedCommand: TypeAlias = (
     RegisterNode
     | ForgetLocal

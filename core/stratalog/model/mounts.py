@@ -33,6 +33,16 @@ class MountState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Volume:
+    """Where a retired node's directory is read, by a process that writes nothing there."""
+
+    host: str
+    port: Int32
+    start_id: str
+    """Of that process."""
+
+
+@dataclass(frozen=True, slots=True)
 class Mount:
     """One mount. `token` is the epoch of the write lock of the same name: it grows with each holder and never goes
     back, so what an earlier holder asks for is refused."""
@@ -51,3 +61,5 @@ class Mount:
     holder: Int32 | None = None
     holder_epoch: Count = 0
     """Of the holder's life: in its next one it takes the mount anew."""
+    volume: Volume | None = None
+    """In volume mode: where the directory is read now; None while it is not."""

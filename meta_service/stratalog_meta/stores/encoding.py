@@ -59,7 +59,7 @@ from stratalog.model.metadata import (
     TopicChanged,
     TopicDeleted,
 )
-from stratalog.model.mounts import Mount, MountMode, MountState
+from stratalog.model.mounts import Mount, MountMode, MountState, Volume
 from stratalog.model.parts import PartList
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 from stratalog.model.segment import (
@@ -218,7 +218,8 @@ def _mount_name(key: bytes) -> str:
 
 def _mount(mount: Mount) -> bytes:
     held = (mount.token, mount.holder, mount.holder_epoch)
-    return _value(mount.mode, mount.node_id, mount.storage_id, mount.rack, mount.state, *held, mount.created_ms)
+    volume = None if mount.volume is None else (mount.volume.host, mount.volume.port, mount.volume.start_id)
+    return _value(mount.mode, mount.node_id, mount.storage_id, mount.rack, mount.state, *held, mount.created_ms, volume)
 
 
 def _shard_key(key: ShardKey) -> bytes:
@@ -338,7 +339,8 @@ class _Decoder:
         if kind == _MOUNT:
             mode, node_id, storage_id, rack, state, token, holder, holder_epoch, created_ms = fields[:9]
             name, states = _mount_name(key), (MountMode(mode), node_id, storage_id, MountState(state))
-            return Mount(name, *states, token, created_ms, rack, holder, holder_epoch)
+            volume = Volume(*fields[9]) if len(fields) > 9 and fields[9] is not None else None
+            return Mount(name, *states, token, created_ms, rack, holder, holder_epoch, volume)
         if kind == _TOPIC:
             return Topic(fields[0], UUID(bytes=key[1:17]), fields[1], fields[2], fields[3], fields[4], fields[5])
         if kind == _PURGED:

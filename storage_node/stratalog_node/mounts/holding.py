@@ -1,8 +1,9 @@
 """Holds the mounts that the meta service gives to this node: sees that what is mounted can be read, then says so.
 
 The service chose this node and gave it the token; until the node has read the oldest and the newest segment the mount
-is TAKING, and nothing of the retired node's is touched. What cannot be read is tried again after ever longer pauses,
-and given up after some, for another node may reach what this one cannot.
+is TAKING, and nothing of the retired node's is touched. What cannot be read is tried again after ever longer pauses;
+what lies in the object store is given up after some, for another node may reach what this one cannot. A directory that
+is read elsewhere is looked at again and again while it is served, and doubted aloud once it does not answer.
 Once it serves, its background work is done by what does the node's own: purges (`tier/janitor.py`), orphans and bundles
 (`tier/left_behind.py`), each under the token. One task; lives on the event loop.
 Cost: one look at each segment when a mount is taken, and two listings and two small reads of the store.
@@ -16,10 +17,10 @@ from typing import Final
 
 from stratalog.machines.backoff import longest_pause
 from stratalog.meta_api.node_client import NodeMetaClient
-from stratalog.model.commands import ReleaseMount, TakeMount
 from stratalog.model.errors import Fenced, NotFound, StratalogError
 from stratalog.model.metadata import Change, Life, MountChanged, MountEnded
-from stratalog.model.mounts import Mount, MountState
+from stratalog.model.mount_commands import DoubtMount, ReleaseMount, TakeMount
+from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.telemetry.logs import logger
 from stratalog_node.mounts.stats import MountStats
 from stratalog_node.shards.catalog import Catalog
@@ -29,6 +30,9 @@ log = logger(__name__)
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 100, 5_000
 _TRIES: Final = 8
 """After so many another node is asked for."""
+_VOLUME_LOOK_S: Final = 2.0
+_DOUBTED_AFTER: Final = 2
+"""Looks in a row that were in vain."""
 
 
 class MountHolding:
@@ -81,14 +85,40 @@ class MountHolding:
         held = self.held()
         names = {(mount.name, mount.token) for mount in held}
         self._failures = {name: count for name, count in self._failures.items() if name in names}
-        due = [mount for mount in held if mount.state is not MountState.SERVING]
-        for mount in due:
-            await self._take(mount)
+        for mount in held:
+            if mount.state is not MountState.SERVING:
+                await self._take(mount)
+            elif mount.mode is MountMode.VOLUME:
+                await self._look_again(mount)
         self.stats.held = sum(mount.state is MountState.SERVING for mount in self.held())
         self.stats.waiting = len(self._failures)
-        if not self._failures:
-            return None
-        return longest_pause(max(self._failures.values()), _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS) / 1_000
+        pauses = [longest_pause(count, _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS) / 1_000 for count in self._failures.values()]
+        if any(mount.mode is MountMode.VOLUME for mount in held):
+            pauses.append(_VOLUME_LOOK_S)
+        return min(pauses, default=None)
+
+    async def _look_again(self, mount: Mount) -> None:
+        """At a directory that answered before."""
+        at = (mount.name, mount.token)
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                await self._probe(mount)
+            self._failures.pop(at, None)
+        except (StratalogError, TimeoutError) as error:
+            count = self._failures[at] = self._failures.get(at, 0) + 1
+            if count < _DOUBTED_AFTER:
+                return
+            log.warning("what is mounted cannot be read any more", mount=mount.name, error=str(error))
+            await self._say(DoubtMount(mount.name, mount.token))
+
+    async def _say(self, command: DoubtMount | ReleaseMount) -> bool:
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                await self._meta.perform(command)
+        except (StratalogError, TimeoutError) as refusal:
+            log.info("the meta service did not take a word about a mount", mount=command.name, error=str(refusal))
+            return False
+        return True
 
     async def _take(self, mount: Mount) -> None:
         at = (mount.name, mount.token)
@@ -118,13 +148,9 @@ class MountHolding:
         words = str(error) or type(error).__name__
         if count == 1:
             log.warning("what is mounted cannot be read yet", mount=mount.name, token=mount.token, error=words)
-        if count < self._tries:
+        if count < self._tries or mount.mode is MountMode.VOLUME:
             return
         log.warning("mount is given up, another node shall try", mount=mount.name, token=mount.token, error=words)
-        try:
-            async with asyncio.timeout(self._call_timeout_s):
-                await self._meta.perform(ReleaseMount(mount.name, mount.token))
+        if await self._say(ReleaseMount(mount.name, mount.token)):
             self.stats.given_up += 1
             self._failures.pop(at, None)
-        except (StratalogError, TimeoutError) as refusal:
-            log.info("mount could not be given up", mount=mount.name, error=str(refusal))

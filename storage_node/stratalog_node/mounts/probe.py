@@ -1,6 +1,8 @@
 """Whether what is mounted can be read: the oldest and the newest segment of a retired node's data set.
 
-Which segments these are their seal records say: they name who proved the digest, for good.
+In offload mode these are of what is in the object store, and the seal records say which were the node's: they name who
+proved the digest, for good. In volume mode they are of what the node still holds, read where its directory is read.
+Cost: one look at each segment, remembered for as long as those two are there.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ from typing import Final
 
 from stratalog.formats.object_names import ObjectNames
 from stratalog.model.errors import Unavailable
-from stratalog.model.mounts import Mount
+from stratalog.model.mounts import Mount, MountMode
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects.store import ObjectStore
 from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.peer_reads import PeerReads
 from stratalog_node.tier.cold_reader import ColdReader
 from stratalog_node.tier.remote_copy import check_remote_copy
 
@@ -21,37 +24,55 @@ _SHARDS_PER_TURN: Final = 200
 
 
 class DataSetProbe:
-    def __init__(self, catalog: Catalog, store: ObjectStore | None, cold: ColdReader | None, cluster_id: str) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: ObjectStore | None,
+        cold: ColdReader | None,
+        peers: PeerReads,
+        cluster_id: str,
+    ) -> None:
         self._catalog = catalog
         self._store = store
         self._cold = cold
+        self._peers = peers
         self._names = ObjectNames("", cluster_id)
+        self._chosen: dict[str, tuple[int, list[Segment]]] = {}
+        """Of each mount, under which token, the two that are read."""
 
     async def __call__(self, mount: Mount) -> None:
         """Raises: Unavailable, Corrupt, NotFound."""
-        for segment in await self._oldest_and_newest(mount.node_id):
-            await self._read(segment)
+        if mount.mode is MountMode.VOLUME and mount.volume is None:
+            raise Unavailable(
+                f"the directory of node {mount.node_id} is not read now: run `stratalog node start --read-only --data "
+                "DIR` where it lies"
+            )
+        token, chosen = self._chosen.get(mount.name, (-1, []))
+        if token != mount.token or any(self._catalog.segment(one.key) is None for one in chosen):
+            chosen = await self._oldest_and_newest(mount)
+            self._chosen[mount.name] = mount.token, chosen
+        for segment in chosen:
+            await (self._read_volume if mount.mode is MountMode.VOLUME else self._read_store)(mount, segment)
 
-    async def _oldest_and_newest(self, node_id: int) -> list[Segment]:
-        """Of what is in the object store, by the times of their seals."""
+    async def _oldest_and_newest(self, mount: Mount) -> list[Segment]:
+        """By the times of their seals."""
         found: list[Segment] = []
         for number, key in enumerate(list(self._catalog.shard_keys()), 1):
             if number % _SHARDS_PER_TURN == 0:
                 await asyncio.sleep(0)
             for segment in self._catalog.segments(key):
-                seal = segment.seal
-                if seal is None or node_id not in seal.replicas or segment.remote.state is not RemoteState.COMPLETE:
+                if not _is_of(segment, mount):
                     continue
                 if len(found) < 2:
                     found.append(segment)
                     found.sort(key=_sealed_ms)
-                elif seal.sealed_ms < _sealed_ms(found[0]):
+                elif _sealed_ms(segment) < _sealed_ms(found[0]):
                     found[0] = segment
-                elif seal.sealed_ms > _sealed_ms(found[1]):
+                elif _sealed_ms(segment) > _sealed_ms(found[1]):
                     found[1] = segment
         return found
 
-    async def _read(self, segment: Segment) -> None:
+    async def _read_store(self, _mount: Mount, segment: Segment) -> None:
         if self._store is None or self._cold is None:
             raise Unavailable(
                 f"segment {segment.key} lies in the object store, and this node was started without one: start it with "
@@ -61,6 +82,19 @@ class DataSetProbe:
         assert segment.seal is not None
         if segment.seal.size_bytes and self._catalog.log_start_offset(segment.key.shard_key) < segment.seal.end_offset:
             await self._cold.read([segment], segment.seal.end_offset - 1, 1)
+
+    async def _read_volume(self, mount: Mount, segment: Segment) -> None:
+        assert segment.seal is not None
+        if segment.seal.size_bytes:
+            await self._peers.read(segment, [mount.node_id], segment.seal.end_offset - 1, 1)
+
+
+def _is_of(segment: Segment, mount: Mount) -> bool:
+    if segment.seal is None:
+        return False
+    if mount.mode is MountMode.VOLUME:
+        return mount.node_id in segment.local_nodes
+    return mount.node_id in segment.seal.replicas and segment.remote.state is RemoteState.COMPLETE
 
 
 def _sealed_ms(segment: Segment) -> int:

@@ -112,7 +112,7 @@ class NodePeerReads:
         return node.rack if node is not None else None
 
     def _may_ask(self, node_id: int, key: SegmentKey) -> bool:
-        if not self._catalog.is_alive(node_id):
+        if self._catalog.reads_at(node_id) is None:
             return False
         now_ms = self._steady_ms()
         return now_ms >= self._failed.get(node_id, (0, 0))[1] and now_ms >= self._refused.get((node_id, key), 0)
@@ -219,13 +219,9 @@ class NodePeerReads:
         line = self._lines.get(node_id)
         if line is None:
             line = self._lines[node_id] = PeerLine(
-                node_id, self._asker, lambda: self._address_of(node_id), self._most_bytes
+                node_id, self._asker, lambda: self._catalog.reads_at(node_id), self._most_bytes
             )
         return line
-
-    def _address_of(self, node_id: int) -> tuple[str, int] | None:
-        node = self._catalog.node(node_id)
-        return (node.host, node.port) if node is not None else None
 
     async def close(self) -> None:
         await self._flights.close()

@@ -100,6 +100,15 @@ class Catalog:
         mount = self.mount_of(node_id)
         return mount.holder if mount is not None else None
 
+    def reads_at(self, node_id: int) -> tuple[str, int] | None:
+        """Where to ask for the sealed segments that a node proved: at itself while it lives, or where its directory is
+        read since it was retired; None when nowhere now."""
+        mount = self.mount_of(node_id)
+        if mount is not None:
+            return (mount.volume.host, mount.volume.port) if mount.volume is not None else None
+        node = self._nodes.get(node_id)
+        return (node.host, node.port) if node is not None and node.is_alive else None
+
     def is_alive(self, node_id: int) -> bool:
         """As the newest change that came here says; of a node that it does not tell of nothing is known against it."""
         node = self._nodes.get(node_id)

@@ -67,18 +67,21 @@ def proven_copy(shard: LocalShard, segment: Segment) -> SealedCopy | None:
 async def batch_since(shard: LocalShard, copy: SealedCopy, from_offset: int, timestamp_ms: int) -> bytes:
     """The first batch that ends above an offset and claims a time or a later one, checked; empty when none does.
     Raises: Corrupt, NotFound, Unavailable."""
+    return await shard.context.sealed_points.read(
+        copy, lambda points: first_batch_since(copy, points, from_offset, timestamp_ms)
+    )
+
+
+def first_batch_since(copy: SealedCopy, points: IndexPoints, from_offset: int, timestamp_ms: int) -> bytes:
+    """The same, blocking, with the copy's points at hand."""
     seal = copy.seal
-
-    def work(points: IndexPoints) -> bytes:
-        position = points.position(points.before_time(timestamp_ms)) or 0
-        if from_offset > copy.key.base_offset:
-            position = max(position, points.position(points.before_offset(from_offset)) or 0)
-        while position < seal.size_bytes:
-            header = copy.header_at(position)
-            if header.end_offset > from_offset and header.max_timestamp_ms >= timestamp_ms:
-                end_position = position + header.size_bytes
-                return copy.read_verified(Extent(position, header.base_offset, end_position, header.end_offset))
-            position += header.size_bytes
-        return b""
-
-    return await shard.context.sealed_points.read(copy, work)
+    position = points.position(points.before_time(timestamp_ms)) or 0
+    if from_offset > copy.key.base_offset:
+        position = max(position, points.position(points.before_offset(from_offset)) or 0)
+    while position < seal.size_bytes:
+        header = copy.header_at(position)
+        if header.end_offset > from_offset and header.max_timestamp_ms >= timestamp_ms:
+            end_position = position + header.size_bytes
+            return copy.read_verified(Extent(position, header.base_offset, end_position, header.end_offset))
+        position += header.size_bytes
+    return b""

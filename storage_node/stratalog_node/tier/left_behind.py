@@ -15,9 +15,10 @@ from typing import Final
 
 from stratalog.machines.upload_duty import sweeper_of
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.commands import AcquireLock, TakeMount
+from stratalog.model.commands import AcquireLock
 from stratalog.model.errors import Conflict, Fenced
-from stratalog.model.mounts import Mount, MountState
+from stratalog.model.mount_commands import DoubtMount, TakeMount
+from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.tier.lock import tier_lock_name
 
@@ -61,7 +62,10 @@ class LeftBehind:
         return lock.epoch - 1
 
     async def _token(self, mount: Mount) -> int:
-        """Seen to be ours a moment ago. Raises: Fenced."""
-        if mount.state is not MountState.SERVING:
+        """Seen to be ours a moment ago, and left as it is. What is in the bucket does not wait for a directory that is
+        not read now. Raises: Fenced."""
+        if mount.state is MountState.SERVING:
+            return (await self._meta.perform(TakeMount(mount.name, mount.token))).token
+        if mount.mode is not MountMode.VOLUME:
             raise Fenced(f"mount {mount.name} is not served yet: wait")
-        return (await self._meta.perform(TakeMount(mount.name, mount.token))).token
+        return (await self._meta.perform(DoubtMount(mount.name, mount.token))).token

@@ -11,7 +11,13 @@ import pytest
 from support.import_graph import circles, graph_of, imported_names, one_way_round, product_graph
 from support.source_tree import PRODUCT_ROOTS
 
-SPEAKS_KAFKA = ("stratalog.kafka", "stratalog_node.serve", "stratalog_node.replication", "stratalog_node.node")
+SPEAKS_KAFKA = (
+    "stratalog.kafka",
+    "stratalog_node.serve",
+    "stratalog_node.replication",
+    "stratalog_node.volume",
+    "stratalog_node.node",
+)
 """What may know the protocol: who encodes it, who answers or asks in it, who puts the node together."""
 
 

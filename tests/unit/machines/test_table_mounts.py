@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.model.commands import (
-    AcquireLock,
+from stratalog.model.commands import AcquireLock, NoteLives, RegisterNode, ReleaseLock, SealSegment
+from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound
+from stratalog.model.metadata import Lock, MountChanged, MountEnded, NodeInfo
+from stratalog.model.mount_commands import (
     BeginMount,
+    CloseVolume,
+    DoubtMount,
     EndMount,
     MoveMount,
-    NoteLives,
-    RegisterNode,
-    ReleaseLock,
+    OpenVolume,
     ReleaseMount,
-    SealSegment,
     TakeMount,
 )
-from stratalog.model.errors import Conflict, Fenced, NotFound
-from stratalog.model.metadata import Lock, MountChanged, MountEnded, NodeInfo
-from stratalog.model.mounts import Mount, MountMode, MountState
+from stratalog.model.mounts import Mount, MountMode, MountState, Volume
 from support.table_stories import TableStory, record_of
 
 GONE = 3
@@ -192,3 +191,52 @@ def test_a_mount_does_not_end_while_something_is_nowhere_else() -> None:
     story.do(BeginMount(GONE, "storage-3", MountMode.VOLUME))
     with pytest.raises(Conflict, match="1 sealed segments are nowhere but there"):
         story.do(EndMount("tier/3"))
+
+
+def opened(story: TableStory, start_id: str, port: int = 9192) -> Mount:
+    return story.do(OpenVolume(GONE, f"storage-{GONE}", "host", port, start_id)).result
+
+
+def test_the_holder_says_whether_a_directory_is_read_and_another_start_is_looked_at_anew() -> None:
+    story, mount = retired(mode=MountMode.VOLUME)
+    assert mount.holder is not None
+    first = opened(story, "a")
+    assert (first.volume, first.state, first.token) == (Volume("host", 9192, "a"), MountState.TAKING, mount.token)
+    assert take(story, mount.holder, mount.token).state is MountState.SERVING
+    assert opened(story, "a").state is MountState.SERVING, "the same start, asked again"
+    assert opened(story, "b", 9193).state is MountState.TAKING
+    take(story, mount.holder, mount.token)
+    doubt = DoubtMount("tier/3", mount.token, caller=story.life(mount.holder))
+    assert story.do(doubt).result.state is MountState.TAKING
+    story.do(CloseVolume(GONE, "a"))
+    assert known(story).volume is not None, "a start that is over closes nothing"
+    story.do(CloseVolume(GONE, "b"))
+    assert known(story).volume is None
+    with pytest.raises(Fenced):
+        story.do(DoubtMount("tier/3", mount.token - 1, caller=story.life(mount.holder)))
+
+
+def test_a_directory_is_opened_where_it_is_mounted_in_volume_mode_and_is_that_disk() -> None:
+    story = TableStory(3)
+    with pytest.raises(NotFound, match="retired in volume mode"):
+        opened(story, "a")
+    story, _ = retired()
+    with pytest.raises(Conflict, match="in offload mode"):
+        opened(story, "a")
+    story, _ = retired(mode=MountMode.VOLUME)
+    with pytest.raises(Conflict, match="this directory is storage storage-4"):
+        story.do(OpenVolume(GONE, "storage-4", "host", 1, "a"))
+    with pytest.raises(InvalidRequest, match="must name the host"):
+        story.do(OpenVolume(GONE, "storage-3", "host", 0, "a"))
+
+
+def test_a_directory_stays_open_when_the_holder_changes() -> None:
+    story, mount = retired(mode=MountMode.VOLUME)
+    opened(story, "a")
+    assert mount.holder is not None
+    story.die(mount.holder)
+    now = known(story)
+    assert (now.volume, now.state, now.token) == (Volume("host", 9192, "a"), MountState.TAKING, mount.token + 1)
+    story.die(*[node for node in (1, 2) if node != mount.holder])
+    assert known(story).state is MountState.WAITING
+    assert opened(story, "b").state is MountState.WAITING

@@ -20,16 +20,13 @@ from stratalog.model.commands import (
     AdvanceLogStart,
     AllocateProducerIds,
     AlterTopic,
-    BeginMount,
     BeginRecovery,
     Command,
     CommitParts,
     CompleteRemote,
     CreateTopic,
     DeleteTopic,
-    EndMount,
     ForgetLocal,
-    MoveMount,
     NoteLives,
     PrepareSegment,
     PromiseFence,
@@ -37,7 +34,6 @@ from stratalog.model.commands import (
     PurgeSegments,
     RegisterNode,
     ReleaseLock,
-    ReleaseMount,
     ReplaceParts,
     ReportFaultyCopies,
     ReportLostCopies,
@@ -45,11 +41,20 @@ from stratalog.model.commands import (
     RollSegment,
     SealSegment,
     SealUnclean,
-    TakeMount,
     WidenTopic,
 )
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life, NodeInfo, PartCommit, PartReplacement
+from stratalog.model.mount_commands import (
+    BeginMount,
+    CloseVolume,
+    DoubtMount,
+    EndMount,
+    MoveMount,
+    OpenVolume,
+    ReleaseMount,
+    TakeMount,
+)
 from stratalog.model.mounts import MountMode
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 from stratalog.model.retirement_commands import CancelRetirement, ReportInventory, ReportSighting, RetireNode
@@ -153,9 +158,10 @@ async def commands_with_numbers(world: MetaWorld) -> list[Command[Any]]:
 async def mount_commands(world: MetaWorld) -> list[Command[Any]]:
     """Of a node that is gone, whose data set the only living one holds."""
     life = (await world.client.snapshot()).nodes[0].life
-    for node_id in (8, 9):
+    for node_id in (7, 8, 9):
         told = await world.client.perform(RegisterNode(NodeInfo(node_id, f"s{node_id}", "h", 1)))
         await world.service.perform(NoteLives(lost=(Life(node_id, told.node_epoch),)))
+    await world.client.perform(BeginMount(7, "s7", MountMode.VOLUME))
     mount = await world.client.perform(BeginMount(9, "s9", MountMode.OFFLOAD))
     return [
         BeginMount(8, "s8", MountMode.OFFLOAD),
@@ -163,6 +169,9 @@ async def mount_commands(world: MetaWorld) -> list[Command[Any]]:
         ReleaseMount(mount.name, mount.token),
         MoveMount(mount.name, life.node_id),
         EndMount(mount.name),
+        DoubtMount(mount.name, mount.token, caller=life),
+        OpenVolume(7, "s7", "host", 9092, "start"),
+        CloseVolume(7, "start"),
     ]
 
 

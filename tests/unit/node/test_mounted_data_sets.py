@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stratalog.formats.object_names import ObjectNames
-from stratalog.model.commands import BeginMount, TakeMount
 from stratalog.model.errors import Fenced
+from stratalog.model.mount_commands import BeginMount, TakeMount
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.segment import RemoteState
 from stratalog.objects.obstore_store import open_memory

@@ -1,0 +1,107 @@
+"""What may be asked of the meta service about mounts (docs/scaling.md section 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from stratalog.model.bounds import Count, Int32
+from stratalog.model.command import NodeCommand
+from stratalog.model.mounts import Mount, MountMode
+
+
+@dataclass(frozen=True, slots=True)
+class BeginMount(NodeCommand[Mount]):
+    """Mount the data set of a retired node: its write lock goes to a living node that the service chooses, for good.
+    Asked again it is answered as it is. Raises Conflict while the node's own lease or lock lasts, NotFound for a node
+    that never was, and Conflict for another storage id or mode than the present ones."""
+
+    is_idempotent = True
+
+    node_id: Int32
+    storage_id: str
+    mode: MountMode
+
+
+@dataclass(frozen=True, slots=True)
+class TakeMount(NodeCommand[Mount]):
+    """The caller, whom the record names as the holder, can read what is mounted and looks after it. Asked again it says
+    whether that is still so. Raises Fenced for another holder, life or token."""
+
+    is_idempotent = True
+
+    name: str
+    token: Count
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseMount(NodeCommand[None]):
+    """The caller cannot hold it any longer: another is chosen, where there is one. What is not the caller's under this
+    token (any more) is left as it is."""
+
+    is_idempotent = True
+
+    name: str
+    token: Count
+
+
+@dataclass(frozen=True, slots=True)
+class MoveMount(NodeCommand[Mount]):
+    """Another node is to hold it: the one that is named, or whom the service chooses. Raises NotFound, and Conflict for
+    a node that cannot."""
+
+    name: str
+    node_id: Int32 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndMount(NodeCommand[None]):
+    """Nobody looks after it any more, and its lock is free. Raises Conflict while a sealed segment is nowhere but in
+    what is mounted."""
+
+    is_idempotent = True
+
+    name: str
+
+
+# The directory of a node that was retired in volume mode ------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class OpenVolume(NodeCommand[Mount]):
+    """A process reads the retired node's directory, and answers other nodes at this address. One that comes later takes
+    its place. Raises NotFound where no such data set is mounted, Conflict for another disk, or where the set is mounted
+    in another mode."""
+
+    is_idempotent = True
+
+    node_id: Int32
+    storage_id: str
+    host: str
+    port: Int32
+    start_id: str
+    """Made anew by each start: who sees another one in the record knows that its time is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseVolume(NodeCommand[None]):
+    """That process stops in order. What is not open under this start (any more) is left as it is."""
+
+    is_idempotent = True
+
+    node_id: Int32
+    start_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtMount(NodeCommand[Mount]):
+    """The holder could not read what is mounted a moment ago: it serves again once it has said so. Raises Fenced as
+    TakeMount does."""
+
+    is_idempotent = True
+
+    name: str
+    token: Count
+
+
+MountCommand: TypeAlias = (
+    BeginMount | TakeMount | DoubtMount | ReleaseMount | MoveMount | EndMount | OpenVolume | CloseVolume
+)

@@ -1,0 +1,56 @@
+"""A retired node's directory, opened for reading alone: nothing in it is made, written, cut, renamed or locked anew.
+
+So it may lie on a file system that is mounted read-only, or belong to somebody else. Blocking.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, Unavailable
+from stratalog_node.disk.files import read_file
+from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.identity_file import NodeIdentity
+
+
+def read_identity(layout: NodeLayout, cluster_id: str) -> NodeIdentity:
+    """Whose directory it is. Raises: NotFound where it is no node's, InvalidRequest for another cluster's, Corrupt."""
+    path = layout.node_file
+    data = read_file(path)
+    if data is None:
+        raise NotFound(f"{path} is not there: name the --data DIR of the node that was retired")
+    try:
+        fields = json.loads(data)
+        identity = NodeIdentity(
+            int(fields["node_id"]), str(fields["storage_id"]), str(fields.get("cluster_id", cluster_id))
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"not a node identity: {error}; restore it from another copy", source=str(path), position=0
+        ) from error
+    if identity.cluster_id != cluster_id:
+        raise InvalidRequest(
+            f"{path} belongs to cluster {identity.cluster_id}, the metadata are cluster {cluster_id}'s: name the meta "
+            "service of the first one"
+        )
+    return identity
+
+
+def share_lock(root: Path) -> int | None:
+    """See that no node writes there, and keep others from it for as long as the descriptor is open. None where no node
+    ever took the lock. Raises: Unavailable while one has it."""
+    try:
+        fd = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unavailable(f"{root / 'lock'} cannot be read: {error.strerror}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise Unavailable(f"{root} is in use by a node that writes there: stop it first") from None
+    return fd

@@ -1,0 +1,162 @@
+"""A process that reads a retired node's directory for the other nodes: `stratalog node start --read-only`.
+
+It is no member: it registers no life, leads, follows and uploads nothing, and writes nothing to the directory. The
+mount's record says where it answers, and under which start; when another start stands there, or the mount has ended,
+this process is over.
+Order of start: read whose directory it is, share its lock, load metadata, take the address, then say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from stratalog.meta_api.client import MetaClient
+from stratalog.model.addresses import parse_address
+from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
+from stratalog.model.metadata import Change, MountChanged, MountEnded
+from stratalog.model.mount_commands import CloseVolume, OpenVolume
+from stratalog.model.mounts import Mount, data_set_name
+from stratalog.settings.process import ProcessSettings
+from stratalog.settings.topic import TopicSettings
+from stratalog.telemetry.http import listen_on
+from stratalog.telemetry.logs import logger
+from stratalog.telemetry.metrics import MetricRegistry
+from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.disk.threads import DiskThreads
+from stratalog_node.identity_file import NodeIdentity
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog_following import follow
+from stratalog_node.task_set import TaskSet
+from stratalog_node.volume.directory import read_identity, share_lock
+from stratalog_node.volume.listener import VolumeListener
+from stratalog_node.volume.sealed_files import SealedFiles
+
+log = logger(__name__)
+
+
+class VolumeNode:
+    def __init__(
+        self,
+        settings: ProcessSettings,
+        directory: Path,
+        host: str,
+        port: int,
+        meta: MetaClient,
+        *,
+        node_id: int | None = None,
+    ) -> None:
+        """`node_id`: whose directory it must be, where somebody said so."""
+        self._settings = settings
+        self._layout = NodeLayout(directory)
+        self._node_id = node_id
+        self._listen = host, port
+        self._meta = meta
+        self._start_id = secrets.token_hex(8)
+        self._taken = AsyncExitStack()
+        self._tasks = TaskSet()
+        self.catalog = Catalog(lambda overrides: TopicSettings.resolve(settings, overrides))
+        self.metrics = MetricRegistry()
+        self.address = ("", 0)
+        self.identity: NodeIdentity
+        self.files: SealedFiles
+        self.is_over = asyncio.Event()
+        self.why_over = ""
+
+    async def start(self) -> None:
+        """All of it, or nothing. Raises: NotFound, Conflict, InvalidRequest, Unavailable, Corrupt."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._taken.aclose()
+            raise
+
+    async def _start(self) -> None:
+        cluster_id = await self._meta.read_cluster_id()
+        self.identity = await asyncio.to_thread(read_identity, self._layout, cluster_id)
+        if self._node_id not in (None, self.identity.node_id):
+            raise InvalidRequest(
+                f"{self._layout.root} is the directory of node {self.identity.node_id}, not of node {self._node_id}"
+            )
+        lock = share_lock(self._layout.root)
+        if lock is not None:
+            self._taken.callback(os.close, lock)
+        self.catalog.load(await self._meta.snapshot())
+        threads = DiskThreads()
+        self._taken.callback(threads.close)
+        self.files = SealedFiles(
+            self._layout,
+            self.identity.node_id,
+            cluster_id,
+            self.catalog,
+            threads,
+            self._settings.log_index_cache_bytes,
+        )
+        listener = VolumeListener(self.files.answer, self._is_node, self.files.stats)
+        try:
+            sock = await listen_on(*self._listen)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot listen on {self._listen[0]}:{self._listen[1]}: {error.strerror}; choose another --listen"
+            ) from error
+        self._taken.callback(sock.close)
+        self._taken.push_async_callback(listener.close)
+        self.address = (self._listen[0], sock.getsockname()[1])
+        await listener.open(sock)
+        self._taken.push_async_callback(self._tasks.cancel)
+        self.catalog.on_change(self._on_change)
+        host, port = self._advertised()
+        mount = await self._meta.perform(
+            OpenVolume(self.identity.node_id, self.identity.storage_id, host, port, self._start_id)
+        )
+        self._taken.push_async_callback(self._close_volume)
+        self._tasks.start(follow(self._meta, self.catalog, self._end))
+        self.metrics.add("stratalog_volume", self.files.stats)
+        log.info("a retired node's directory is read", mount=mount.name, directory=str(self._layout.root))
+
+    def _advertised(self) -> tuple[str, int]:
+        if not self._settings.advertised_listeners:
+            return self.address
+        host, port = parse_address(self._settings.advertised_listeners)
+        return host, port or self.address[1]
+
+    def _is_node(self, node_id: int, token: int) -> bool:
+        node = self.catalog.node(node_id)
+        return node is not None and token > 0 and node.token == token
+
+    def _on_change(self, change: Change) -> None:
+        match change:
+            case MountChanged(mount) if self._is_ours(mount):
+                if mount.volume is not None and mount.volume.start_id != self._start_id:
+                    self._end(f"another process reads this directory now, at {mount.volume.host}:{mount.volume.port}")
+            case MountEnded(name) if name == data_set_name(self.identity.node_id):
+                self._end(f"mount {name} has ended: nobody reads this directory any more")
+            case _:
+                pass
+
+    def _is_ours(self, mount: Mount) -> bool:
+        return mount.name == data_set_name(self.identity.node_id)
+
+    def _end(self, why: str) -> None:
+        if not self.is_over.is_set():
+            log.error("this process must stop", why=why)
+        self.why_over = self.why_over or why
+        self.is_over.set()
+
+    def readiness(self) -> dict[str, str]:
+        """What keeps it from being ready, by name."""
+        return {"mount": self.why_over} if self.why_over else {}
+
+    async def _close_volume(self) -> None:
+        """Say that it stops. A service that does not answer hears of it by the holder."""
+        try:
+            async with asyncio.timeout(1.0):
+                await self._meta.perform(CloseVolume(self.identity.node_id, self._start_id))
+        except (StratalogError, TimeoutError) as error:
+            log.info("goodbye not heard", error=str(error))
+
+    async def close(self) -> None:
+        await self._taken.aclose()

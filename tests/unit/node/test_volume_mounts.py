@@ -1,0 +1,234 @@
+"""A retired node's directory is read where it lies, by a process that writes nothing there, for all the other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.kafka.replica_fetch import (
+    FINAL_EPOCH,
+    NO_SESSION,
+    ReplicaFetch,
+    SegmentAsk,
+    decode_replica_answer,
+    encode_replica_fetch,
+)
+from stratalog.model.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from stratalog.model.ids import ShardKey
+from stratalog.model.mount_commands import BeginMount, CloseVolume, EndMount, OpenVolume
+from stratalog.model.mounts import MountMode, MountState
+from stratalog.settings.process import ProcessSettings
+from stratalog_node.volume.volume_node import VolumeNode
+from support.node_cluster import NodeCluster
+from support.shard_rig import START_MS
+from support.waiting import eventually
+from unit.node.test_mounted_data_sets import gone, is_served, mount_of
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_watched: dict[str, list[str]] = {}
+"""Directories in which nothing may be changed, and what was."""
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _watched:
+        return
+    is_write = event == "open" and isinstance(arguments[2], int) and bool(arguments[2] & _WRITES)
+    if is_write or event in ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod", "os.utime"):
+        for root, found in _watched.items():
+            found += [f"{event} {one}" for one in map(str, arguments[:2]) if one.startswith(root)]
+
+
+sys.addaudithook(_audit)
+
+
+def tree(root: Path) -> dict[str, tuple[int, int, str]]:
+    """Everything in it: size, time of the last change, and what it holds."""
+    return {
+        str(path.relative_to(root)): (
+            path.stat().st_size,
+            path.stat().st_mtime_ns,
+            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "",
+        )
+        for path in sorted(root.rglob("*"))
+    }
+
+
+@contextmanager
+def untouched(root: Path) -> Iterator[None]:
+    before = tree(root)
+    changes = _watched[str(root)] = []
+    try:
+        yield
+    finally:
+        del _watched[str(root)]
+    assert changes == []
+    assert tree(root) == before
+
+
+@asynccontextmanager
+async def volume(cluster: NodeCluster, node_id: int, expected: int | None = None) -> AsyncIterator[VolumeNode]:
+    meta: Any = cluster.meta
+    node = VolumeNode(ProcessSettings(), cluster.root / str(node_id), "127.0.0.1", 0, meta, node_id=expected)
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.close()
+
+
+async def with_sealed_data(cluster: NodeCluster) -> tuple[ShardKey, int, list[bytes | None]]:
+    """A segment that one node alone holds; the log goes on elsewhere once that node is gone."""
+    await cluster.start(1, 2, 3)
+    key = await cluster.shard(1)
+    left = cluster.leader(key)
+    for number in range(20):
+        await cluster.append(key, b"%d" % number * 500)
+    values = await cluster.values(key)
+    assert cluster.nodes[left].ask_roll(key)
+    await cluster.is_sealed(key)
+    return key, left, values
+
+
+async def test_the_other_nodes_read_a_retired_directory_and_nothing_in_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_LOOK_S", 0.05)
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        key, left, values = await with_sealed_data(cluster)
+        mount = await gone(cluster, left, MountMode.VOLUME)
+        assert mount.state is MountState.TAKING
+        reader = next(iter(cluster.nodes.values()))
+        with untouched(tmp_path / str(left)):
+            async with volume(cluster, left) as served:
+                await is_served(cluster, left)
+                shard = reader.shards.get(key)
+                assert shard is not None
+                await eventually(lambda: reader.catalog.reads_at(left) == served.address)
+                found = b"".join([bytes(piece) for piece in await shard.read(0, 1 << 20)])
+                for value in values:
+                    assert value is not None and value in found
+                assert served.files.stats.reads >= 1 and served.files.stats.bytes_read >= len(found)
+                first = cluster.segments(key)[0]
+                assert await reader.peer_reads.find_by_time(first, [left], START_MS, 5) == (5, START_MS)
+                assert served.files.stats.connections >= 1
+            await eventually(lambda: (now := mount_of(cluster, left)) is not None and now.volume is None)
+            now = mount_of(cluster, left)
+            assert now is not None and now.state is MountState.TAKING, "it said that it stops"
+            with pytest.raises(Unavailable):
+                await shard.read(0, 1 << 20)
+
+
+async def test_who_reads_another_directory_or_what_is_not_retired_is_refused_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(1, 2)
+        with pytest.raises(Unavailable, match="in use by a node that writes there"):
+            async with volume(cluster, 2):
+                pass
+        await cluster.stop(2)
+        with untouched(tmp_path / "2"), pytest.raises(NotFound, match="only what was retired in volume mode"):
+            async with volume(cluster, 2):
+                pass
+        with pytest.raises(NotFound, match=r"node\.json is not there"):
+            async with volume(cluster, 7):
+                pass
+        (tmp_path / "7").mkdir()
+        (tmp_path / "7" / "node.json").write_text('{"node_id": 7, "storage_id": "s", "cluster_id": "another"}')
+        with pytest.raises(InvalidRequest, match="belongs to cluster another"):
+            async with volume(cluster, 7):
+                pass
+        with pytest.raises(InvalidRequest, match="is the directory of node 2, not of node 1"):
+            async with volume(cluster, 2, expected=1):
+                pass
+        await cluster.lose(2)
+        service = cluster.meta.service
+        storage = next(node.storage_id for node in (await service.snapshot()).nodes if node.node_id == 2)
+        mount = await service.perform(BeginMount(2, storage, MountMode.VOLUME))
+        with pytest.raises(Conflict, match="this directory is storage other"):
+            await service.perform(OpenVolume(2, "other", "127.0.0.1", 1, "start"))
+        async with volume(cluster, 2) as first, volume(cluster, 2) as second:
+            await eventually(first.is_over.is_set)
+            assert "another process reads this directory now" in first.why_over
+            await service.perform(CloseVolume(2, "neither of them"))
+            assert (await service.snapshot()).mounts[0].volume is not None
+            await service.perform(EndMount(mount.name))
+            await eventually(second.is_over.is_set)
+            assert "has ended" in second.why_over
+
+
+async def test_a_directory_that_does_not_answer_any_more_is_doubted_aloud_and_one_that_does_again_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_LOOK_S", 0.02)
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        _, left, _ = await with_sealed_data(cluster)
+        await gone(cluster, left, MountMode.VOLUME)
+        async with volume(cluster, left):
+            await is_served(cluster, left)
+            cluster.meta.hold(CloseVolume)  # it is killed: nobody hears its goodbye
+        await eventually(lambda: (now := mount_of(cluster, left)) is not None and now.state is MountState.TAKING)
+        cluster.meta.open_all()
+        async with volume(cluster, left):
+            await is_served(cluster, left)
+
+
+async def test_a_client_and_a_stranger_are_not_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        key, left, _ = await with_sealed_data(cluster)
+        await gone(cluster, left, MountMode.VOLUME)
+        async with volume(cluster, left) as served:
+            ask = SegmentAsk(key.topic_id, 0, 0, 0, 100)
+            for asked, answered in (
+                (encode_replica_fetch(1, "s", ReplicaFetch(1, 77, 0, 1, NO_SESSION, FINAL_EPOCH, [ask])), True),
+                (encode_replica_fetch(1, "f", ReplicaFetch(1, 77, 0, 1, 5, 1, [ask])), False),
+                (b"\0\0\0\x0e\0\x12\0\x03\0\0\0\1\0\0\0\1\1\0", False),
+                (b"\x7f\0\0\0", False),
+            ):
+                reader, writer = await asyncio.open_connection(*served.address)
+                writer.write(asked)
+                frame = await reader.read(1 << 16)
+                assert bool(frame) is answered
+                if answered:
+                    told = decode_replica_answer(memoryview(frame)[4:])[1]
+                    assert (told.error_code, told.segments) == (ErrorCode.BROKER_ID_NOT_REGISTERED, [])
+                writer.close()
+            await eventually(lambda: served.files.stats.connections <= 1)
+
+
+async def test_what_is_damaged_or_missing_in_the_directory_is_refused_and_never_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        key, left, _ = await with_sealed_data(cluster)
+        await gone(cluster, left, MountMode.VOLUME)
+        first = cluster.segments(key)[0]
+        path = cluster.layout(left).segment(first.key)
+        data = bytearray(path.read_bytes())
+        async with volume(cluster, left) as served:
+            ask = SegmentAsk(key.topic_id, 0, 0, 3, 1_000)
+            assert (await served.files.answer(ask)).records_bytes
+            damaged = bytearray(data)
+            damaged[-10] ^= 1
+            path.write_bytes(damaged)
+            last = ask._replace(fetch_offset=19)
+            codes = [(await served.files.answer(last)).error_code]
+            path.unlink()
+            for one in (ask, ask._replace(fetch_offset=20), ask._replace(epoch=9)):
+                codes.append((await served.files.answer(one)).error_code)
+            assert codes == [
+                ErrorCode.CORRUPT_MESSAGE,
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                ErrorCode.UNKNOWN_LEADER_EPOCH,
+            ]
+            assert served.files.stats.refusals >= 4
