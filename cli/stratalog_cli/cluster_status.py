@@ -145,7 +145,17 @@ def print_status(told: ClusterStatus) -> None:
     if told.troubles == [] and not told.stopped_shards:
         say("All shards are led, and have the replicas they ask for.")
     elif told.troubles is None and told.is_running:
-        say("No meta service answers: what the shards lack is not known.")
+        say(f"No meta service answers{_why_none(told.parts)}: what the shards lack is not known.")
+
+
+def _why_none(parts: list[PartStatus]) -> str:
+    """Without a majority of etcd's members nobody leads the meta service."""
+    members = [part for part in parts if part.role is Role.ETCD]
+    well = sum(part.state == "ready" for part in members)
+    if not members or 2 * well > len(members):
+        return ""
+    down = ", ".join(part.name for part in members if part.state != "ready")
+    return f", for etcd has no majority ({well} of {len(members)} members are ready, start one of {down})"
 
 
 def _how_to_start(told: ClusterStatus) -> str | None:

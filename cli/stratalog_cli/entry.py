@@ -3,7 +3,8 @@
 `stratalog start` is a server's start, so it loads only what it needs: the module of the command that is asked for is
 imported, and no other (rich alone costs 30 ms and 8 MB). Help and completion load them all.
 
-Exit codes: 0 done, 1 findings (verify, doctor, dump of damaged data), 2 usage or refused, 3 unavailable or unknown.
+Exit codes: 0 done, 1 findings (verify, doctor, dump of damaged data) or one of several nodes did not answer, 2 usage or
+refused, 3 unavailable or unknown.
 """
 
 from __future__ import annotations

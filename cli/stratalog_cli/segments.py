@@ -21,6 +21,7 @@ from stratalog_cli.output import (
 from stratalog_cli.several_nodes import Nodes, tell_not_asked
 
 _NOT_READABLE = 1
+_NOT_SEALED = 1
 _ON_DISK = (Tier.LOCAL, Tier.BOTH)
 
 
@@ -43,6 +44,7 @@ def segments(
     listed = merged(nodes.each(lambda node: node.segments(topic, shard)))
     if output is OutputFormat.JSON:
         print_json(listed)
+        nodes.end()
         return
     columns = (
         "topic",
@@ -61,6 +63,7 @@ def segments(
     )
     give_up = ("place", "last time", "#size", "replicas", "whole at")
     print_table(columns, [_row(segment) for segment in listed], give_up=give_up)
+    nodes.end()
 
 
 def locate(
@@ -88,6 +91,7 @@ def locate(
     tell_not_asked([one.node_id for one in answers], [*found.holders, *leads], "which have a copy, or lead the shard")
     if not found.is_readable:
         raise typer.Exit(_NOT_READABLE)
+    nodes.end()
 
 
 def seal(
@@ -97,7 +101,7 @@ def seal(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """End the active segment of a shard, so that it becomes immutable and can move to the cold tier. The node that
-    leads it has to be asked."""
+    leads it has to be asked: exit code 1 when it was not."""
     nodes = Nodes(admin, timeout_s=60.0)
     request = SealRequest(topic=topic, shard=shard)
     told: dict[int, SealedShard] = {}
@@ -110,10 +114,13 @@ def seal(
     tell_not_asked([], elsewhere, "which lead shards that were to be sealed")
     if output is OutputFormat.JSON:
         print_json(sealed)
-        return
-    columns = ("#shard", "#epoch", "#offsets from", "#to", "outcome")
-    rows = [(str(s.shard), str(s.epoch), str(s.base_offset), str(s.end_offset), s.outcome) for s in sealed]
-    print_table(columns, rows)
+    else:
+        columns = ("#shard", "#epoch", "#offsets from", "#to", "outcome")
+        rows = [(str(s.shard), str(s.epoch), str(s.base_offset), str(s.end_offset), s.outcome) for s in sealed]
+        print_table(columns, rows)
+    if elsewhere:
+        raise typer.Exit(_NOT_SEALED)
+    nodes.end()
 
 
 def merged(answers: Sequence[Sequence[SegmentInfo]]) -> list[SegmentInfo]:

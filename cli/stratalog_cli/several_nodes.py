@@ -1,7 +1,8 @@
 """Questions to several nodes: `--admin HOST:PORT,HOST:PORT,…` names them, and who was not asked is said.
 
 Each node knows the metadata of all, but of disks only its own. One that does not answer is named on standard error, and
-the others are asked all the same.
+the others are asked all the same; the command ends with exit code 1 then, for it does not tell all that it was asked
+for. Nodes that nobody named are told as such, and are no failure.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+import typer
+
 from stratalog.admin_api.client import AdminClient
 from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.telemetry.printable import printable
 from stratalog_cli.say import say
 
 T = TypeVar("T")
+_INCOMPLETE = 1
 
 
 class Nodes:
@@ -51,6 +55,11 @@ class Nodes:
         if not found:
             raise Unavailable("none of the nodes answers; see above")
         return found
+
+    def end(self) -> None:
+        """The last step of a command that asked each. Raises: typer.Exit where one of those named did not answer."""
+        if self.silent:
+            raise typer.Exit(_INCOMPLETE)
 
     def _is_silent(self, client: AdminClient, error: Unavailable) -> None:
         self.silent.append(client)

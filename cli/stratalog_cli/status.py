@@ -18,8 +18,6 @@ from stratalog.admin_api.wording import (
 from stratalog_cli.output import DEFAULT_ADMIN, AdminOption, OutputFormat, OutputOption, print_fields, print_json
 from stratalog_cli.several_nodes import Nodes, tell_not_asked
 
-_INCOMPLETE = 1
-
 
 def register(app: typer.Typer) -> None:
     app.command("status")(status)
@@ -37,8 +35,7 @@ def status(admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputForm
     if len(nodes.clients) > 1:
         alive = {node.node_id for told in answers for node in told.nodes if node.is_alive}
         tell_not_asked([told.node_id for told in answers], alive, "which are of this cluster and alive")
-    if nodes.silent:
-        raise typer.Exit(_INCOMPLETE)
+    nodes.end()
 
 
 def _print(told: NodeStatus) -> None:

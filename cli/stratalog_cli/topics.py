@@ -87,13 +87,15 @@ def create(
 
 def describe(name: NameArgument, admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show a topic: its shards, where their data is, and the settings in force."""
-    details = Nodes(admin).each(lambda node: node.topic(name))
+    nodes = Nodes(admin)
+    details = nodes.each(lambda node: node.topic(name))
     detail, silent = told_by_leaders(details)
     if output is OutputFormat.JSON:
         print_json(detail)
     else:
-        _print_detail(detail, silent)
+        _print_detail(detail)
     tell_not_asked((one.node_id for one in details), silent, "which lead shards and know where those end")
+    nodes.end()
 
 
 def told_by_leaders(details: list[TopicDetail]) -> tuple[TopicDetail, set[int]]:
@@ -152,7 +154,7 @@ def _row(topic: TopicInfo) -> tuple[str, ...]:
     return (topic.name, *(f"{number}" for number in numbers), *tiers, _settings(topic))
 
 
-def _print_detail(detail: TopicDetail, silent: set[int]) -> None:
+def _print_detail(detail: TopicDetail) -> None:
     topic = detail.topic
     print_fields(
         [
@@ -177,7 +179,7 @@ def _print_detail(detail: TopicDetail, silent: set[int]) -> None:
     )
     rows = []
     for shard in detail.shards:
-        end = "-" if shard.leader in silent else shard.high_watermark
+        end = "-" if shard.high_watermark is None else shard.high_watermark
         offsets = (shard.log_start_offset, end, shard.commit_offset, shard.epoch)
         leader = "-" if shard.leader is None else str(shard.leader)
         isr = ",".join(str(node) for node in shard.isr) or "-"

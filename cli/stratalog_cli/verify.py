@@ -39,7 +39,8 @@ def verify(
 ) -> None:
     """Check every batch and digest against the seal records, in both tiers. Exit code 1 on findings.
 
-    Each node checks its own disk, and the object store; several are asked one after the other."""
+    Each node checks its own disk, and the object store; several are asked one after the other. Exit code 1, too, when
+    one of them does not answer."""
     nodes = Nodes(admin)
     request = VerifyRequest(topic=topic, shard=shard)
     answers = nodes.each(lambda node: _check(node, request, len(nodes.clients) > 1))
@@ -52,8 +53,9 @@ def verify(
         _print(done, findings)
     asked = [told.node_id for told, _ in answers]
     tell_not_asked(asked, done.other_holders, "which have copies of what was checked")
-    if done.errors or nodes.silent:
+    if done.errors:
         raise typer.Exit(_FINDINGS)
+    nodes.end()
 
 
 def _together(answers: Sequence[tuple[VerifyDone, list[Finding]]]) -> tuple[VerifyDone, list[Finding]]:

@@ -166,8 +166,9 @@ class SettingInForce(_Answer):
 class ShardInfo(_Answer):
     shard: int
     log_start_offset: int
-    high_watermark: int
-    last_stable_offset: int
+    high_watermark: int | None
+    """Where readers end; null where another node leads, which knows."""
+    last_stable_offset: int | None
     commit_offset: int
     """Everything below it is in the object store; -1 when nothing is."""
     leader: int | None

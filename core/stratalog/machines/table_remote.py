@@ -95,7 +95,10 @@ def complete_remote(tx: TableTransaction, command: CompleteRemote) -> Segment:
             f"{describe_segment(segment.key)} is complete under manifest {remote.manifest_key}, not "
             f"{command.manifest_key}: the one named in the metadata stands"
         )
-    _check_uploader(tx, segment, command.caller)
+    try:
+        _check_uploader(tx, segment, command.caller)
+    except Fenced as error:
+        raise Conflict(str(error)) from None  # of this segment alone: its write lock is good
     if segment.state is not SegmentState.SEALED:
         raise Conflict(f"{describe_segment(segment.key)} is {segment.state.name}: only a SEALED one can be complete")
     if commit_offset(segment) != segment.end_offset:

@@ -113,16 +113,17 @@ async def topic_info(services: AdminServices, topic: Topic, slices: Slices) -> T
     )
 
 
-async def shard_info(view: ShardView, slices: Slices) -> ShardInfo:
+async def shard_info(view: ShardView, node_id: int, slices: Slices) -> ShardInfo:
     sums = ShardSums()
     await sums.add(view, slices)
     segments = view.segments
     active = segments[-1] if segments and segments[-1].state is SegmentState.ACTIVE else None
+    is_elsewhere = active is not None and active.leader not in (None, node_id)
     return ShardInfo(
         shard=view.key.shard,
         log_start_offset=view.log_start_offset,
-        high_watermark=view.high_watermark,
-        last_stable_offset=view.last_stable_offset,
+        high_watermark=None if is_elsewhere else view.high_watermark,
+        last_stable_offset=None if is_elsewhere else view.last_stable_offset,
         commit_offset=sums.commit_offset,
         leader=active.leader if active else None,
         isr=list(active.isr) if active else [],

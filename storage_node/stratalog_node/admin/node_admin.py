@@ -160,7 +160,7 @@ class NodeAdmin:
         topic = services.topic(name)
         return TopicDetail(
             topic=await topic_info(services, topic, slices),
-            shards=[await shard_info(view, slices) for view in services.views(topic)],
+            shards=[await shard_info(view, services.node_id, slices) for view in services.views(topic)],
             settings=settings_in_force(services.settings, topic),
             node_id=services.node_id,
         )

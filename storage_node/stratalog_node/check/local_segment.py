@@ -40,7 +40,8 @@ def check_segment_file(
     path: Path, *, expected: SegmentIdentity | None = None, seal: SealRecord | None = None, is_active: bool = False
 ) -> LocalReport:
     """Check a segment file. With `is_active` a torn tail is a warning: the next start cuts it. Room ahead is as it
-    should be in a file without a seal, and nowhere else.
+    should be in a file without a seal, and behind the end of one with it nothing that anybody reads: copies that were
+    proven before versions that cut it keep it.
 
     `created_ms` of `expected` is not compared. Raises: NotFound, Unavailable (the disk would not answer).
     """
@@ -60,14 +61,16 @@ def check_segment_file(
             source=file.name, base_offset=identity.base_offset, epoch=identity.epoch, position=SEGMENT_HEADER_BYTES
         )
         report.stream = stream
-        _walk(file, stream, report, is_active=is_active, is_sealed=seal is not None)
+        _walk(file, stream, report, is_active=is_active, seal=seal)
     report.batch_bytes = stream.position - SEGMENT_HEADER_BYTES
     if seal is not None:
         compare_with_seal(report, seal, "the seal record")
     return report
 
 
-def _walk(file: InspectedFile, stream: BatchStream, report: LocalReport, *, is_active: bool, is_sealed: bool) -> None:
+def _walk(
+    file: InspectedFile, stream: BatchStream, report: LocalReport, *, is_active: bool, seal: SealRecord | None
+) -> None:
     """A node may be at work on the file: it fills room ahead that was read as zeros, and cuts it off at the seal. So
     what is no batch is looked at once more, as often as that gets further."""
     is_second_look = False
@@ -81,7 +84,8 @@ def _walk(file: InspectedFile, stream: BatchStream, report: LocalReport, *, is_a
         except Corrupt as error:
             fault = error
         file.notice_cut()
-        if not is_sealed and file.holds_only_zeros_from(stream.position):
+        is_at_end = seal is None or stream.next_offset == seal.end_offset
+        if is_at_end and file.holds_only_zeros_from(stream.position):
             return
         if is_second_look and stream.position == start:
             break

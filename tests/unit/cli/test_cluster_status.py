@@ -77,3 +77,31 @@ def test_what_was_stopped_is_told_how_to_start(
     print_status(status)
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next: ")]
     assert said == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("states", "words"),
+    [
+        (("ready", "ready", "stopped"), "No meta service answers: what"),
+        (
+            ("ready", "stopped", "not ready"),
+            "No meta service answers, for etcd has no majority (1 of 3 members are ready, start one of etcd-2, etcd-3)",
+        ),
+    ],
+)
+def test_why_no_meta_service_answers_is_told_where_etcd_is_the_cause(
+    capsys: pytest.CaptureFixture[str], states: tuple[str, ...], words: str
+) -> None:
+    parts = [part(f"etcd-{number}", state) for number, state in enumerate(states, 1)]
+    status = ClusterStatus(
+        data="D",
+        is_running=True,
+        bootstrap="",
+        store="etcd",
+        bucket=None,
+        parts=parts,
+        stopped_shards=[],
+        troubles=None,
+    )
+    print_status(status)
+    assert words in capsys.readouterr().out

@@ -19,7 +19,7 @@ TOPIC = TopicInfo(
 )
 
 
-def told_by(node_id: int, *leaders_and_ends: tuple[int, int]) -> TopicDetail:
+def told_by(node_id: int, *leaders_and_ends: tuple[int, int | None]) -> TopicDetail:
     shards = [
         ShardInfo(
             shard=number,
@@ -39,7 +39,7 @@ def told_by(node_id: int, *leaders_and_ends: tuple[int, int]) -> TopicDetail:
 
 
 def test_the_end_of_a_shard_is_what_its_leader_says_and_leaders_that_were_not_asked_are_named() -> None:
-    one, two = told_by(1, (1, 10), (2, 0)), told_by(2, (1, 0), (2, 20))
+    one, two = told_by(1, (1, 10), (2, None)), told_by(2, (1, None), (2, 20))
     told, silent = told_by_leaders([one, two])
     assert [shard.high_watermark for shard in told.shards] == [10, 20]
     assert silent == set()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.model.commands import CommitParts
+from stratalog.model.commands import CommitParts, CompleteRemote
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects.obstore_store import open_memory
@@ -67,3 +67,33 @@ async def test_a_killed_uploader_costs_one_chunk_at_most_and_another_goes_on_at_
         assert len(twice) <= 1, "one chunk at most goes up again"
         assert 200 * len(VALUE) <= produced
         assert await put_bytes(store) - sum(twice) <= 1.05 * produced
+
+
+async def test_who_completes_a_segment_too_late_keeps_its_write_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The duty for one segment has passed on, which it has not heard yet: nothing else stands still for that."""
+    async with NodeCluster(tmp_path, monkeypatch, open_memory(StoreSettings())) as cluster:
+        await cluster.start(1, 2, remote_upload_interval_ms=20)
+        key = await cluster.shard(2)
+        cluster.meta.hold(CompleteRemote)
+        await cluster.append(key, VALUE)
+        shard = await cluster.leads_again(key)
+        late = shard.context.node_id
+        uploader = cluster.nodes[late].tier.uploader
+        assert uploader is not None
+        shard.ask_roll(0)
+        await eventually(lambda: cluster.meta.calls[CompleteRemote] == 1)
+        held = uploader.lock.current
+        assert held is not None
+        with cluster.deaf(late):
+            await cluster.lose(late)
+            cluster.meta.release(CompleteRemote)
+            await eventually(lambda: is_in_store_at(cluster, 3 - late, key))
+            await eventually(lambda: not uploader._uploads)
+            assert uploader.lock.current == held
+        await cluster.hear(late)
+
+
+def is_in_store_at(cluster: NodeCluster, node_id: int, key: ShardKey) -> bool:
+    return cluster.segments(key, node_id)[0].remote.state is RemoteState.COMPLETE

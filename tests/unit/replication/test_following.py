@@ -219,7 +219,14 @@ async def test_a_proven_copy_has_no_room_ahead_and_verify_finds_nothing_in_it(tm
         shard.ask_roll(rig.clock.now_ms)
         await eventually(lambda: replica.follower.life in (FollowerLife.PROVEN, FollowerLife.SEALED))
         assert copy.file.path.stat().st_size == copy.file.size_bytes
-        assert check_segment_file(copy.file.path, seal=copy.prove()).findings == []
+        seal = copy.prove()
+        assert check_segment_file(copy.file.path, seal=seal).findings == []
+        whole = copy.file.path.read_bytes()
+        copy.file.path.write_bytes(whole + bytes(100_000))  # proven before versions that cut it
+        assert check_segment_file(copy.file.path, seal=seal).findings == []
+        copy.file.path.write_bytes(whole[:SEGMENT_HEADER_BYTES] + bytes(100_000))
+        (found,) = check_segment_file(copy.file.path, seal=seal).findings
+        assert found.severity == "error", "zeros before the end are damage"
 
 
 def has_reported(rig: LeadingRig, replica: Replica) -> bool:
