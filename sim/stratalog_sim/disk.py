@@ -169,6 +169,11 @@ class Disk:
         if self.dies_in > 0:
             self.dies_in -= 1
 
+    @property
+    def has_lost_a_flush(self) -> bool:
+        """In this life of its node."""
+        return any(file.is_flush_lost for file in self.files.values())
+
     # Files ------------------------------------------------------------------------------------------------------------
     def make(self, key: SegmentKey, *, is_ahead: bool = False) -> None:
         """A file with nothing but its header; what was made ahead makes way."""

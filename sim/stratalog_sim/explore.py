@@ -18,7 +18,7 @@ from uuid import UUID
 
 from stratalog.machines import follower_events as told
 from stratalog.machines.follower_events import FollowerLife, SegmentNamed
-from stratalog.machines.leader_events import LeaderLife, ProposeIsr, RollPolicy
+from stratalog.machines.leader_events import LeaderLife, ProposeIsr, RollPolicy, SegmentRecord
 from stratalog.machines.table_records import NodeEntry, TableHeader
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment
@@ -29,6 +29,7 @@ _SHARED = (
     SegmentKey,
     ShardKey,
     SegmentNamed,
+    SegmentRecord,
     NodeEntry,
     TableHeader,
     RollPolicy,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stratalog_sim.meta import REPLACE_AFTER_MS
 from stratalog_sim.network import Weather
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 _KINDS = (
     "crash",
     "crash",
+    "away",
     "power",
     "power",
     "stop",
@@ -61,6 +63,8 @@ class Faults:
         match rng.choice(self.kinds):
             case "crash":
                 world.kill(node_id, down_ms=lasting_ms)
+            case "away":
+                world.kill(node_id, down_ms=2 * REPLACE_AFTER_MS + lasting_ms)
             case "power":
                 world.cut_power(node_id, down_ms=lasting_ms)
             case "stop":

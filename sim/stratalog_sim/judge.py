@@ -329,11 +329,11 @@ class Judge:
 
     # Disks and objects ------------------------------------------------------------------------------------------------
     def freed(self, node_id: int, key: SegmentKey, *, is_replica: bool = True) -> None:
-        """A node deleted its copy. The last one never goes. `is_replica` False: the record names it no more."""
+        """A node deletes its copy. The last one never goes. `is_replica` False: the record names it no more."""
         self.checks += 1
-        if not is_replica:
-            return
         segment = self._segment_of(key.shard_key, key.epoch)
+        if not is_replica and (segment is None or segment.seal is None):
+            return
         if segment is None or segment.key != key or segment.base_offset == segment.end_offset:
             return  # deleted, or a roll that nobody knows
         if segment.remote.state is RemoteState.COMPLETE:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from stratalog.machines.copy_repair import Plan, Presence, plan_moves
 from stratalog.machines.node_leases import NodeLeases
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import TableHeader, TableWrite
-from stratalog.model.commands import Command, RegisterNode
+from stratalog.model.commands import Command, MoveReplicas, RegisterNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import ChangeSet, Life, NodeChanged, SegmentChanged, Snapshot
@@ -24,6 +25,9 @@ from stratalog_meta.stores import encoding
 from stratalog_sim.process import Process, Request
 
 LEASE_MS = 1_000
+REPLACE_AFTER_MS = 1_200
+"""A node that is away for so long is replaced as a replica."""
+_REPAIRS_MS = 300
 _KEPT_CHANGES = 60
 _CHECKED_EVERY = 32
 """All of the table, after so many changes: it costs as much as all else."""
@@ -100,7 +104,10 @@ class Meta(Process):
         self._changes: list[ChangeSet] = []
         self._watchers: list[tuple[str, Request]] = []
         self._leases = NodeLeases(LEASE_MS, self.table.snapshot().nodes, self.scheduler.now_ms)
+        self._presence = Presence(REPLACE_AFTER_MS, self.table.snapshot().nodes, self.scheduler.now_ms)
+        self._looked_at: tuple[int, frozenset[int], frozenset[int]] | None = None
         self.scheduler.after(self._leases.look_every_ms, self, self._look_at_leases)
+        self.scheduler.after(_REPAIRS_MS, self, self._look_at_copies)
 
     def asked(self, sender: str, request: Request) -> None:
         match request.what:
@@ -150,6 +157,7 @@ class Meta(Process):
             for change in applied.change_set.changes:
                 if isinstance(change, NodeChanged):
                     self._leases.node_changed(change.node, self.scheduler.now_ms)
+                    self._presence.node_changed(change.node, self.scheduler.now_ms)
             self.on_applied(command, applied.result, changed)
             watchers, self._watchers = self._watchers, []
             for who, watch in watchers:
@@ -162,8 +170,30 @@ class Meta(Process):
             self._perform("meta", Request(0, due), due)
         self.scheduler.after(self._leases.look_every_ms, self, self._look_at_leases)
 
+    def _look_at_copies(self) -> None:
+        """Copies that are missing are asked for, and those that are too many let go of."""
+        now_ms = self.scheduler.now_ms
+        seen = self.table.version, self._presence.away(now_ms), self._presence.steady(now_ms)
+        if seen != self._looked_at and len(self.table.state.nodes) > 1:
+            self._looked_at = seen
+            plan = _planned(self.table.snapshot(), seen[1], seen[2])
+            if plan.moves:
+                moves = MoveReplicas(tuple(plan.moves))
+                self._perform("meta", Request(0, moves), moves)
+        self.scheduler.after(_REPAIRS_MS, self, self._look_at_copies)
+
     def _tell_changes(self, watcher: str, request: Request, version: int) -> None:
         changes = [change for change in self._changes if change.version > version]
         is_whole = bool(changes) and changes[0].version == version + 1 and version >= 0
         news: tuple[ChangeSet, ...] | Snapshot = tuple(changes) if is_whole else self.table.snapshot()
         self.reply(watcher, request, news)
+
+
+def _planned(snapshot: Snapshot, away: frozenset[int], steady: frozenset[int]) -> Plan:
+    steps = plan_moves(snapshot, away, steady)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            plan: Plan = done.value
+            return plan

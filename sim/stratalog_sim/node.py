@@ -30,10 +30,11 @@ from stratalog_sim.group_entries import LogEntry
 from stratalog_sim.judge import Judge
 from stratalog_sim.meta import LEASE_MS, Heartbeat, Perform, Watch
 from stratalog_sim.process import Ask, Process, Request, Sleep, Task
+from stratalog_sim.reporting import Reporting
 from stratalog_sim.restart import ShardStart
 from stratalog_sim.retaining import Retaining
 from stratalog_sim.rounds import ReplicaRound
-from stratalog_sim.serving import Fetch, Produce, Serving
+from stratalog_sim.serving import Fetch, PeerRead, Produce, Serving
 from stratalog_sim.shard import ShardShell
 from stratalog_sim.uploads import Uploads
 from stratalog_sim.view import View
@@ -141,6 +142,7 @@ class NodeLife(Process):
             self.uploads.begin()
         self.spawn(self._follow_watch())
         self.spawn(self._work_beside())
+        self.spawn(Reporting(self).run())
 
     def _attach(self) -> None:
         for key in self.view.shards:
@@ -315,5 +317,7 @@ class NodeLife(Process):
                 self.coordinators.asked(sender, request, request.what)
             case Fetch():
                 self._serving.read(sender, request, request.what)
+            case PeerRead():
+                self._serving.read_for_peer(sender, request, request.what)
             case _:
                 raise AssertionError(f"{request.what} is nothing for a node")

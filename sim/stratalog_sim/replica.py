@@ -39,7 +39,7 @@ from stratalog.machines.follower_events import (
 )
 from stratalog.machines.segment_follower import SegmentFollower
 from stratalog.model import commands
-from stratalog.model.errors import StratalogError
+from stratalog.model.errors import Conflict, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog_sim.disk import DiskFailed, DiskFile, digest_of
@@ -201,14 +201,21 @@ class ReplicaShell:
             yield Sleep(50)
             self.step(ServiceNotTold())
             return
-        yield from self._tell(commands.ReportReplica(self.key, proof))
+        listed = self.node.view.segment(self.key)
+        version = listed.isr_version if listed is not None else -1
+        yield from self._tell(commands.ReportReplica(self.key, proof, version))
 
     def _tell(self, command: commands.Command[Segment]) -> Task:
         try:
             yield self.node.ask_meta(command)
         except StratalogError as error:
             self.node.tell("was not heard:", command, error)
-            self.step(ServiceNotTold())
+            record = self.machine.record
+            is_wrong = isinstance(error, Conflict) and isinstance(command, commands.ReportReplica)
+            if is_wrong and record is not None and record.is_sealed:
+                self.step(CopyDamaged(str(error)))
+            else:
+                self.step(ServiceNotTold())
         else:
             self.step(ServiceTold())
 

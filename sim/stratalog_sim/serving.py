@@ -3,6 +3,7 @@ object store."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from stratalog.machines.leader_events import OfferedBatch
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.segment import SegmentState
+from stratalog.model.segment import Segment, SegmentState
 from stratalog_sim.disk import Batch
 from stratalog_sim.process import Ask, Request, Task
 from stratalog_sim.shard import Offer, ShardShell
@@ -18,6 +19,8 @@ from stratalog_sim.store import Get
 
 if TYPE_CHECKING:
     from stratalog_sim.node import NodeLife
+
+_PEER_MS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,14 @@ class Fetch:
 
     def __str__(self) -> str:
         return f"fetch shard {self.shard.shard} from {self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRead:
+    """Of a node that has no copy of a sealed segment."""
+
+    key: SegmentKey
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +144,15 @@ class Serving:
         return None
 
     def _read_cold(self, sender: str, request: Request, fetch: Fetch, high: int, start: int) -> Task:
-        """From the object store."""
+        """From the object store, else from a node that holds a sealed copy."""
         again = Fetched((), high, start, "again")
         for segment in self._node.view.segments(fetch.shard):
+            begin = max(segment.base_offset, segment.remote.commit_offset)
+            if segment.seal is not None and begin <= fetch.offset < segment.seal.end_offset:
+                batches = yield from self._read_peers(segment, fetch)
+                if batches:
+                    self._node.reply(sender, request, Fetched(batches, high, start))
+                    return
             if not segment.base_offset <= fetch.offset < segment.remote.commit_offset:
                 continue
             keys = [part.object_key for part in segment.remote.parts]
@@ -154,3 +171,22 @@ class Serving:
             except StratalogError:
                 break
         self._node.reply(sender, request, again)
+
+    def _read_peers(self, segment: Segment, fetch: Fetch):  # type: ignore[no-untyped-def]  # a task with a result
+        for holder in segment.local_nodes:
+            if holder == self._node.node_id:
+                continue
+            with suppress(StratalogError):
+                fetched = yield Ask(f"node-{holder}", PeerRead(segment.key, fetch.offset), _PEER_MS)
+                if fetched:
+                    return fetched
+        return ()
+
+    def read_for_peer(self, sender: str, request: Request, asked: PeerRead) -> None:
+        """Of a sealed segment whose copy was proved here, and of nothing else."""
+        node, segment = self._node, self._node.view.segment(asked.key)
+        file = node.disk.files.get(asked.key)
+        found: tuple[Batch, ...] = ()
+        if segment is not None and file is not None and node.node_id in segment.local_nodes:
+            found = tuple(one for one in file.whole(asked.key) if one.end_offset > asked.offset)[:4]
+        node.reply(sender, request, found)

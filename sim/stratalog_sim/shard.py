@@ -120,7 +120,8 @@ class ShardShell:
         self.pending: list[OfferedBatch] = []
         self._seals: deque[SegmentKey] = deque()
         self._is_sealing = False
-        self.damaged: dict[SegmentKey, str] = {}
+        self.damaged: dict[SegmentKey, None] = {}
+        """Led to their end, and not to be sealed here."""
 
     @property
     def disk(self) -> Disk:
@@ -397,6 +398,7 @@ class ShardShell:
         record = self.make_seal(key, leader.end_offset, leader.producers_at_end or ())
         if record is None:
             self.node.tell(f"cannot seal epoch {key.epoch}: its file is damaged")
+            self.damaged[key] = None
             return
         self.disk.touch()
         self.disk.sealed[key] = None
@@ -407,7 +409,9 @@ class ShardShell:
                     yield self.node.ask_meta(commands.SealSegment(key, record))
                     break
                 # Until all that have to have reported.
-                sealed = yield self.node.ask_meta(commands.ReportReplica(key, record))
+                listed = self.node.view.segment(key)
+                version = listed.isr_version if listed is not None else -1
+                sealed = yield self.node.ask_meta(commands.ReportReplica(key, record, version))
                 if sealed.seal is not None:
                     break
                 yield Sleep(_RETRY_MS)

@@ -47,8 +47,11 @@ from stratalog_sim.replica import named
 
 Choice: TypeAlias = tuple[str, int, int]
 """What, of which node, of which epoch."""
+Heard: TypeAlias = tuple[told.SegmentNamed, SegmentRecord]
+"""All that a node hears of a record; what others promised and reported is not in it."""
 _HEADER = TableHeader("small", 0, 1)
 _WAIT_MS = 5_000
+_NEVER_MS = 1 << 60
 _NOTHING = 0
 """The number of a record that was given up."""
 
@@ -87,7 +90,8 @@ class SmallPart:
 @dataclass(slots=True)
 class SmallNode:
     life: int = 1
-    seen: tuple[Segment, ...] = ()
+    seen: dict[int, Heard] = field(default_factory=dict)
+    """By epoch: what it heard of each record."""
     parts: dict[int, SmallPart] = field(default_factory=dict)
     """By epoch."""
     is_tail_whole: bool = True
@@ -140,7 +144,7 @@ class SmallWorld:
         if left["deaths"] and leader_id is not None and self.table.state.is_alive(leader_id):
             found.append(("lease ends", leader_id, 0))
         for node_id, node in self.nodes.items():
-            if node.seen != records:
+            if any(node.seen.get(one.epoch) != heard(one) for one in records):
                 found.append(("see", node_id, 0))
             if left["crashes"]:
                 found += [("power cut, tail kept", node_id, 0), ("power cut, tail lost", node_id, 0)]
@@ -232,10 +236,10 @@ class SmallWorld:
     # Metadata -------------------------------------------------------------------------------------------------------
     def _see(self, node_id: int) -> None:
         """A node hears of all that changed."""
-        node, before = self.nodes[node_id], self.nodes[node_id].seen
-        node.seen = self.segments
-        for segment in node.seen:
-            if segment in before and segment.epoch in node.parts:
+        node = self.nodes[node_id]
+        for segment in self.segments:
+            before, node.seen[segment.epoch] = node.seen.get(segment.epoch), heard(segment)
+            if before == heard(segment) and segment.epoch in node.parts:
                 continue
             part = node.parts.get(segment.epoch)
             if part is None:
@@ -357,7 +361,7 @@ class SmallWorld:
         part.follower = SegmentFollower(
             key, node_id, end_offset=end_offset, is_tail_whole=node.is_tail_whole, promised_fence=part.fence
         )
-        node.seen = ()
+        node.seen = {}
 
     def _follow(self, node_id: int, epoch: int, event: told.FollowerEvent) -> None:
         part = self.nodes[node_id].parts[epoch]
@@ -518,8 +522,62 @@ def digest_of(numbers: tuple[int, ...]) -> bytes:
     return bytes(numbers) or b"\0"
 
 
+def heard(segment: Segment) -> Heard:
+    return named(segment), SegmentRecord.of(segment)
+
+
 def settled(world: SmallWorld) -> SmallWorld:
-    """Without what is only kept to answer faster."""
+    """Without what is only kept to answer faster, and without what can make no difference any more: so that more states
+    are one."""
     world.table.state.views.clear()
     world.table.state.header = replace(_HEADER)
+    for record in world.segments:
+        record = _settled_record(world, record)
+        if record.seal is not None and all(_is_over(node, record.epoch) for node in world.nodes.values()):
+            world.decided[record.epoch] = record.end_offset or 0
+        for node_id, node in world.nodes.items():
+            _settle(world, node_id, node, record)
     return world
+
+
+def _settled_record(world: SmallWorld, record: Segment) -> Segment:
+    """Of what is sealed nobody asks who was in sync, or who proved it first."""
+    if record.seal is None:
+        return record
+    seal = replace(record.seal, replicas=record.local_nodes)
+    plain = replace(record, isr=record.replicas, isr_version=0, seal=seal)
+    if plain == record:
+        return record
+    world.table.state.shards[world.shard].segments[record.epoch] = plain
+    for node in world.nodes.values():
+        if node.seen.get(record.epoch) == heard(record):
+            node.seen[record.epoch] = heard(plain)
+    return plain
+
+
+def _is_over(node: SmallNode, epoch: int) -> bool:
+    part = node.parts.get(epoch)
+    return part is None or part.leader is None
+
+
+def _settle(world: SmallWorld, node_id: int, node: SmallNode, record: Segment) -> None:
+    part = node.parts.get(record.epoch)
+    if record.seal is not None and _is_over(node, record.epoch):
+        is_done = part is None or node_id in record.local_nodes
+        if is_done:
+            node.seen[record.epoch] = heard(record)  # nothing follows from that
+        if part is not None and is_done:
+            part = node.parts[record.epoch] = SmallPart(part.copy, len(part.copy))
+    if part is None:
+        return
+    if not world.left["crashes"]:
+        part.flushed = len(part.copy)
+    if not world.left["waits"] and part.follower is not None:
+        _forget_times(part.follower, world.now_ms)
+
+
+def _forget_times(follower: SegmentFollower, now_ms: int) -> None:
+    """No time passes any more: what it waits for never comes, and how long it would have waited is nothing."""
+    until_ms = follower._paused_until_ms
+    follower._paused_until_ms = None if until_ms is None or until_ms <= now_ms else _NEVER_MS
+    follower._pause_ms = 0

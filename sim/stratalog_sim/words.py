@@ -98,6 +98,15 @@ def _command(command: commands.Command[Any]) -> str:
             return f"reports {in_words(command.segment)} up to {proof.end_offset}, {proof.digest.hex()}{by}"
         case commands.NoteLives():
             return f"notes lost {in_words(command.lost)}, heard {in_words(command.heard)}"
+        case commands.MoveReplicas(moves):
+            return "moves replicas: " + "; ".join(
+                f"{in_words(one.segment)} {_list(one.replicas)} +{_list(one.added)} -{_list(one.dropped)}"
+                for one in moves
+            )
+        case commands.ReportFaultyCopies(segments):
+            return f"cannot vouch for {in_words(segments)}{by}"
+        case commands.ReportLostCopies(segments):
+            return f"has no more {in_words(segments)}{by}"
         case commands.CommitParts():
             parts = ", ".join(f"{in_words(one.segment)} {in_words(one.part)}" for one in command.commits)
             return f"commits {parts} under {command.lock.epoch}{by}"

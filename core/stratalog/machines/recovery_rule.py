@@ -17,7 +17,7 @@ Source: docs/replication.md section 6.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,9 +72,10 @@ def decide(segment: Segment, *, by_quorum: bool, is_alive: Callable[[int], bool]
     if is_certain:
         return Decided(_longest([vote for vote in voices if vote.node_id not in faulty]), is_certain)
     if voices and not silent:
-        return Decided(_longest(voices), is_certain)
+        return Decided(_longest(voices, faulty), is_certain)
     return Waiting(pending if whole and not by_quorum else silent, _longest(heard) if heard else None, not living)
 
 
-def _longest(votes: list[Vote]) -> Vote:
-    return max(votes, key=lambda vote: (vote.end_offset, vote.is_tail_whole, -vote.node_id))
+def _longest(votes: list[Vote], faulty: Collection[int] = ()) -> Vote:
+    """Of those that go equally far one that can prove its copy."""
+    return max(votes, key=lambda vote: (vote.end_offset, vote.node_id not in faulty, vote.is_tail_whole, -vote.node_id))

@@ -57,7 +57,8 @@ def promise_fence(tx: TableTransaction, command: PromiseFence) -> Segment:
                 f"life, and now says {vote.end_offset}: it took data after its promise, or lost some; stop it"
             )
         return go_on(tx, segment)
-    votes = (*(known for known in segment.handed.votes if known.node_id != vote.node_id), vote)
+    others = (known for known in segment.handed.votes if known.node_id != vote.node_id)
+    votes = tuple(sorted((*others, vote), key=lambda one: one.node_id))  # whoever came first
     voted = replace(segment, handover=replace(segment.handed, votes=votes))
     tx.replace_segment(segment, voted)
     return go_on(tx, voted)
@@ -171,6 +172,8 @@ def _end(tx: TableTransaction, segment: Segment, best: Vote | None, reason: GapR
         for vote in handed.votes
         if best is not None and vote.end_offset == found and tx.state.is_alive(vote.node_id)
     ]
+    faulty = {doubt.node_id for doubt in handed.doubts if doubt.is_faulty}
+    holders = [node for node in holders if node not in faulty] or holders
     source = None if best is None else best.node_id
     successor = None
     if segment.state is SegmentState.ACTIVE:

@@ -2,8 +2,9 @@
 
 Of a segment with one replica that one brings the record. Of one with several each reports what it has, and the service
 compares: the record is written when all of the ISR that are alive have reported, or all replicas that are alive and in
-no doubt, and at least a majority, where a majority acknowledges. Who has reported holds everything below the end, so
-nothing acknowledged depends on whom it waits for; waiting is for copies, comparing is for the truth.
+no doubt, and at least a majority, where a majority acknowledges, or all that can vouch for theirs. Who has reported
+holds everything below the end, so nothing acknowledged depends on whom it waits for; waiting is for copies, comparing
+is for the truth.
 
 A copy that differs is dropped from the replicas, named in the record (`handed.reports`), and never served. When two
 halves differ, the leader's or the source's stands; without either nobody can tell, and nothing is sealed.
@@ -74,8 +75,9 @@ def report_replica(tx: TableTransaction, command: ReportReplica) -> Steps[Segmen
         return segment  # said before it was known to be faulty
     report = ReplicaReport(caller.node_id, proof.size_bytes, proof.digest)
     if report not in segment.handed.reports:
-        others = tuple(known for known in segment.handed.reports if known.node_id != caller.node_id)
-        reported = replace(segment, handover=replace(segment.handed, reports=(*others, report)))
+        others = (known for known in segment.handed.reports if known.node_id != caller.node_id)
+        reports = tuple(sorted((*others, report), key=lambda one: one.node_id))  # whoever came first
+        reported = replace(segment, handover=replace(segment.handed, reports=reports))
         tx.replace_segment(segment, reported)
         segment = go_on(tx, reported)
     return (yield from _compare(tx, segment, proof))
@@ -86,7 +88,10 @@ def _compare(tx: TableTransaction, segment: Segment, proof: SealRecord) -> Steps
     reported = {report.node_id for report in reports}
     if is_quorum(tx.state.topic(segment.key.topic_id).settings):
         doubted = {doubt.node_id for doubt in segment.handed.doubts}
-        wanted, least = tuple(node for node in segment.replicas if node not in doubted), majority(segment)
+        wanted = tuple(node for node in segment.replicas if node not in doubted)
+        # Who cannot vouch for its copy proves nothing in this life, and there may be too few without it.
+        able = len(segment.replicas) - sum(doubt.is_faulty for doubt in segment.handed.doubts)
+        least = max(1, min(majority(segment), able))
     else:
         wanted, least = segment.isr, 1
     if len(reported) < least or any(node not in reported and tx.state.is_alive(node) for node in wanted):

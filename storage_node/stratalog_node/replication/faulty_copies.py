@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from stratalog.machines.shard_life import StopCause
+from stratalog.machines.copies_to_report import ENDS_SERVICE, has_others, is_faulty_untold, led_to_the_end
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import ReportFaultyCopies
 from stratalog.model.errors import StratalogError
@@ -21,13 +21,11 @@ from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.shard_log import ShardLog
 
 log = logger(__name__)
 
 LOOK_S = 1.0
 _MOST_AT_ONCE = 1_000
-_ENDS_SERVICE = (StopCause.FLUSH_FAILED, StopCause.UNREADABLE, StopCause.DATA_LOST, StopCause.FAULT)
 
 
 class FaultyCopies:
@@ -62,7 +60,7 @@ class FaultyCopies:
 
     async def look(self) -> None:
         """Raises: Unavailable, Fenced."""
-        untold = {segment.key: None for segment in self._faulty() if self._is_untold(segment)}
+        untold = {segment.key: None for segment in self._faulty() if is_faulty_untold(segment, self._node_id)}
         keys = tuple(untold)
         for start in range(0, len(keys), _MOST_AT_ONCE):
             some = keys[start : start + _MOST_AT_ONCE]
@@ -78,32 +76,13 @@ class FaultyCopies:
     def _stopped(self) -> Iterator[Segment]:
         """What shards that stopped led, and has not been sealed."""
         for shard, stop in self._shards.stopped():
-            if stop.cause in _ENDS_SERVICE:
-                yield from self._led(shard)
+            if stop.cause in ENDS_SERVICE:
+                yield from led_to_the_end(shard.segments, self._node_id)
 
     def _gone_bad(self) -> Iterator[Segment]:
         """Who gives up one segment of a shard leads it no more: then others must be able to go on with all of it."""
         for key in {key.shard_key for key in self._unsealable()}:
             shard = self._shards.get(key)
-            led = list(self._led(shard)) if shard is not None else []
-            if all(self._has_others(segment) for segment in led):
+            led = list(led_to_the_end(shard.segments, self._node_id)) if shard is not None else []
+            if all(has_others(segment, self._node_id) for segment in led):
                 yield from led
-
-    def _led(self, shard: ShardLog) -> Iterator[Segment]:
-        """What is not sealed of what this node leads."""
-        for segment in reversed(shard.segments):
-            if segment.seal is not None:
-                break
-            if segment.leader == self._node_id:
-                yield segment
-
-    def _has_others(self, segment: Segment) -> bool:
-        proven = (report.node_id for report in segment.handed.reports if report.node_id in segment.replicas)
-        return any(node != self._node_id for node in chain(segment.isr, proven))
-
-    def _is_untold(self, segment: Segment) -> bool:
-        if segment.seal is not None or self._node_id not in segment.replicas:
-            return False
-        if any(doubt.node_id == self._node_id and doubt.is_faulty for doubt in segment.handed.doubts):
-            return False
-        return self._has_others(segment)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 
+from stratalog.machines.copies_to_report import lost_untold
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import ReportLostCopies
 from stratalog.model.errors import StratalogError
@@ -66,7 +67,5 @@ class LostCopies:
             log.warning("the meta service was told of copies that are gone or damaged", segments=len(keys))
 
     def _told_of(self, keys: Iterable[SegmentKey]) -> Iterator[Segment]:
-        for key in keys:
-            segment = self._catalog.segment(key)
-            if segment is not None and self._node_id in segment.local_nodes and len(segment.local_nodes) > 1:
-                yield segment
+        found = (self._catalog.segment(key) for key in keys)
+        return lost_untold((one for one in found if one is not None), self._node_id)

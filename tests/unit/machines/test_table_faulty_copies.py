@@ -143,3 +143,23 @@ def test_what_is_sealed_or_another_nodes_is_passed_over() -> None:
     assert state_of(story.table) == before
     with pytest.raises(InvalidRequest):
         story.do(ReportFaultyCopies((key,)))
+
+
+def test_of_two_that_are_both_needed_the_good_one_makes_up_the_segment() -> None:
+    """A majority of two is both of them; one that cannot vouch for its copy never proves it in this life."""
+    story, key = active_on(2, QUORUM)
+    faulty(story, key, 1)
+    story.promise(key, 1, 11)
+    ended = story.promise(key, 2, 11)
+    assert (ended.end_offset, ended.handed.source) == (11, 2), "who has as much and is not faulty"
+    sealed = story.report(key, 2)
+    assert (sealed.state, sealed.local_nodes) == (SegmentState.SEALED, (2,))
+
+
+def test_of_two_that_are_both_needed_the_longer_one_is_copied_before_the_seal() -> None:
+    story, key = active_on(2, QUORUM)
+    faulty(story, key, 1)
+    story.promise(key, 1, 15)
+    ended = story.promise(key, 2, 11)
+    assert (ended.end_offset, ended.handed.source) == (15, 1), "what only it has may have been acknowledged"
+    assert story.report(key, 2).state is SegmentState.SEALED

@@ -1,0 +1,70 @@
+"""Tells the meta service of copies that this node cannot vouch for, and of sealed ones that are gone, again and again
+until its record says so. It stands in for `replication/faulty_copies.py` and `replication/lost_copies.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from stratalog.machines.copies_to_report import (
+    ENDS_SERVICE,
+    has_others,
+    is_faulty_untold,
+    led_to_the_end,
+    lost_untold,
+)
+from stratalog.machines.follower_events import FollowerLife
+from stratalog.machines.restart_events import NoteMissing
+from stratalog.machines.shard_restart import judge_sealed
+from stratalog.model import commands
+from stratalog.model.errors import StratalogError
+from stratalog.model.segment import Segment
+from stratalog_sim.process import Sleep, Task
+
+if TYPE_CHECKING:
+    from stratalog_sim.node import NodeLife
+
+_LOOK_MS = 250
+
+
+class Reporting:
+    def __init__(self, node: NodeLife) -> None:
+        self._node = node
+
+    def run(self) -> Task:
+        """Without an end."""
+        node = self._node
+        while True:
+            yield Sleep(_LOOK_MS)
+            faulty = {one.key: None for one in self._faulty() if is_faulty_untold(one, node.node_id)}
+            lost = [one.key for one in lost_untold(self._missing(), node.node_id)]
+            with suppress(StratalogError):
+                if faulty:
+                    yield node.ask_meta(commands.ReportFaultyCopies(tuple(faulty)))
+                if lost:
+                    yield node.ask_meta(commands.ReportLostCopies(tuple(lost)))
+
+    def _faulty(self) -> Iterator[Segment]:
+        node = self._node
+        for key, shard in node.shards.items():
+            led = list(led_to_the_end(node.view.segments(key), node.node_id))
+            stop = shard.chain.stop
+            gave_up = any(one.key in shard.damaged for one in node.view.segments(key))
+            if (stop is not None and stop.cause in ENDS_SERVICE) or (
+                gave_up and all(has_others(one, node.node_id) for one in led)
+            ):
+                yield from led
+        for segment_key, replica in node.following.replicas.items():
+            segment = node.view.segment(segment_key)
+            if segment is not None and replica.machine.life is FollowerLife.FAULTY:
+                yield segment
+
+    def _missing(self) -> Iterator[Segment]:
+        """Sealed, said to be here, and not here."""
+        node = self._node
+        for shard in node.view.shards.values():
+            for segment in shard.segments.values():
+                is_missed = node.node_id in segment.local_nodes and segment.key not in node.disk.files
+                if is_missed and isinstance(judge_sealed(segment, node.node_id, has_file=False), NoteMissing):
+                    yield segment
