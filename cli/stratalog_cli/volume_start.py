@@ -46,8 +46,8 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, meta_urls: st
             return 3
         address = f"{node.address[0]}:{node.address[1]}"
         say(
-            f"stratalog ready: reads what node {node.identity.node_id} left, for other nodes, at {address}, admin "
-            f"{admin or 'off'}, data {printable(str(data))} (nothing is written there)"
+            f"stratalog ready: peers {address}, admin {admin or 'off'}, data {printable(str(data))} of node "
+            f"{node.identity.node_id}, read only"
         )
         over = await first_of(stopping, node.is_over)
         if over is node.is_over:

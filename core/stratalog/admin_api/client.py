@@ -33,6 +33,7 @@ from stratalog.admin_api.models import (
     VerifyStart,
     read_verify_line,
 )
+from stratalog.admin_api.mounts import EndMountRequest, MountInfo, MoveMountRequest
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown, Unavailable
 
 M = TypeVar("M", bound=BaseModel)
@@ -84,6 +85,15 @@ class AdminClient:
 
     def seal(self, request: SealRequest) -> list[SealedShard]:
         return _list(SealedShard, self._call("POST", "/v1/seal", request))
+
+    def mounts(self) -> list[MountInfo]:
+        return _list(MountInfo, self._call("GET", "/v1/mounts"))
+
+    def move_mount(self, request: MoveMountRequest) -> MountInfo:
+        return MountInfo.model_validate_json(self._call("POST", "/v1/mounts/move", request))
+
+    def end_mount(self, request: EndMountRequest) -> None:
+        self._call("POST", "/v1/mounts/end", request)
 
     def verify(self, request: VerifyRequest) -> Iterator[VerifyStart | VerifySegment | VerifyDone]:
         """One line per segment as the node checks it. Raises Unavailable when the stream ends before its last line."""

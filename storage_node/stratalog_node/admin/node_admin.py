@@ -52,6 +52,7 @@ from stratalog_node.admin.describe import (
     unsent_bytes,
 )
 from stratalog_node.admin.locate import locate
+from stratalog_node.admin.mounts import MountAdmin
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.admin.verify import verify
 from stratalog_node.shards.shard_view import ShardView
@@ -71,6 +72,7 @@ class NodeAdmin:
         self._services = services
         self.admin_address = admin_address
         self._turns = FairTurns()
+        self.mounts = MountAdmin(services, self._turns)
         self._checks = asyncio.Semaphore(_CHECKS_AT_ONCE)
 
     async def status(self) -> NodeStatus:

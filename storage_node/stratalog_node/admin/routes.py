@@ -11,6 +11,7 @@ from pydantic_core import from_json
 
 from stratalog.admin_api.errors import error_body, http_status_of
 from stratalog.admin_api.models import AlterTopic, CreateTopic, SealRequest, VerifyRequest
+from stratalog.admin_api.mounts import EndMountRequest, MoveMountRequest
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.telemetry.door import body_of
 from stratalog.telemetry.logs import logger
@@ -45,6 +46,9 @@ def add_admin_routes(application: web.Application, admin: NodeAdmin) -> None:
     router.add_get("/v1/locate", _guarded(routes.locate))
     router.add_post("/v1/seal", _guarded(routes.seal))
     router.add_post("/v1/verify", _guarded(routes.verify))
+    router.add_get("/v1/mounts", _guarded(routes.mounts))
+    router.add_post("/v1/mounts/move", _guarded(routes.move_mount))
+    router.add_post("/v1/mounts/end", _guarded(routes.end_mount))
 
 
 def _guarded(handler: Handler) -> Handler:
@@ -111,6 +115,18 @@ class _Routes:
 
     async def seal(self, request: web.Request) -> web.StreamResponse:
         return _answers(await self._admin.seal(_body(request, SealRequest)))
+
+    async def mounts(self, _request: web.Request) -> web.StreamResponse:
+        return _answers(await self._admin.mounts.mounts())
+
+    async def move_mount(self, request: web.Request) -> web.StreamResponse:
+        return _answer(await self._admin.mounts.move(_body(request, MoveMountRequest)))
+
+    async def end_mount(self, request: web.Request) -> web.StreamResponse:
+        from aiohttp import web
+
+        await self._admin.mounts.end(_body(request, EndMountRequest))
+        return web.Response(status=204)
 
     async def verify(self, request: web.Request) -> web.StreamResponse:
         """One JSON line per segment. The first line decides the status: what is refused is refused before it."""

@@ -1,0 +1,176 @@
+"""A node is gone and its directory stays: a process that may not write there serves it to all the others."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from stratalog.admin_api.client import AdminClient as NodeClient
+from stratalog.admin_api.models import SealRequest
+from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.model.commands import BeginRecovery, SealUnclean
+from stratalog.model.mount_commands import BeginMount
+from stratalog.model.mounts import MountMode
+from stratalog.model.segment import Segment
+from support.meta_process import MetaProcess
+from support.node_process import NodeFailed, NodeProcess
+from support.waiting import eventually, eventually_sync
+
+COUNT = 200
+STRATALOG = str(Path(sys.executable).with_name("stratalog"))
+_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE = 24, 1
+
+
+@pytest.fixture
+def meta(tmp_path: Path) -> Iterator[MetaProcess]:
+    process = MetaProcess(tmp_path, "meta", "--data", str(tmp_path / "meta"), settings=("node.lease.ms=600",)).start()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, meta: MetaProcess) -> Iterator[dict[int, NodeProcess]]:
+    started = {
+        number: NodeProcess(
+            tmp_path / f"node-{number}", verb=("node", "start"), arguments=("--meta", meta.url, "--id", str(number))
+        ).start()
+        for number in (1, 2)
+    }
+    yield started
+    for one in started.values():
+        one.kill()
+
+
+def keep_to_permissions() -> None:
+    """Root may write wherever it likes; this process, and what it runs, may not."""
+    ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, 0, 0, 0)
+
+
+@contextmanager
+def not_writable(root: Path) -> Iterator[None]:
+    """For whoever keeps to permissions; and nothing in it is another afterwards."""
+    places = [root, *root.rglob("*")]
+    modes = {path: path.stat().st_mode for path in places}
+    for path, mode in modes.items():
+        path.chmod(mode & ~0o222)
+    refused = subprocess.run(["touch", str(root / "mine")], preexec_fn=keep_to_permissions, capture_output=True)
+    assert refused.returncode != 0, "this is no proof: it may be written to"
+    before = {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in places}
+    try:
+        yield
+        assert {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in [root, *root.rglob("*")]} == before
+    finally:
+        for path, mode in modes.items():
+            path.chmod(mode)
+
+
+@contextmanager
+def read_only_process(data: Path, meta_url: str, said: Path) -> Iterator[None]:
+    command = [STRATALOG, "node", "start", "--read-only", "--data", str(data), "--meta", meta_url]
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--listen", "127.0.0.1:0", "--set", "metrics.listen="],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=keep_to_permissions,
+            start_new_session=True,
+        )
+    try:
+        eventually_sync(lambda: "stratalog ready: peers" in said.read_text() or process.poll() is not None, 60)
+        assert process.poll() is None, said.read_text()
+        yield
+        process.terminate()
+        assert process.wait(20) == 0, said.read_text()
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def produce(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic("flights", 1, 1)])["flights"].result(30)
+    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 60_000})
+    for number in range(COUNT):
+        producer.produce("flights", b"flight-%d" % number, partition=0)
+    assert producer.flush(60) == 0
+
+
+def consume(bootstrap: str) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("flights", 0, 0)])
+    found: list[bytes] = []
+
+    def has_all() -> bool:
+        found.extend(bytes(one.value() or b"") for one in consumer.consume(500, timeout=0.5) if one.error() is None)
+        return len(found) >= COUNT
+
+    eventually_sync(has_all, timeout=60)
+    consumer.close()
+    return found
+
+
+async def segments(client: HttpMetaClient) -> tuple[Segment, ...]:
+    snapshot = await client.snapshot()
+    topic = next(topic for topic in snapshot.topics if topic.name == "flights")
+    return next(shard.segments for shard in snapshot.shards if shard.key.topic_id == topic.topic_id)
+
+
+def ask(admin: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [STRATALOG, "mounts", *arguments, "--admin", admin], capture_output=True, text=True, timeout=60
+    )
+
+
+async def test_a_directory_that_cannot_be_written_is_read_by_the_other_nodes(
+    tmp_path: Path, meta: MetaProcess, nodes: dict[int, NodeProcess]
+) -> None:
+    await asyncio.to_thread(produce, nodes[1].bootstrap)
+    client = HttpMetaClient(meta.url)
+    left = (await segments(client))[0].leader
+    assert left is not None
+    other = nodes[3 - left]
+    await asyncio.to_thread(NodeClient(nodes[left].admin, timeout_s=60.0).seal, SealRequest(topic="flights", shard=0))
+    nodes[left].stop()
+    node = next(node for node in (await client.snapshot()).nodes if node.node_id == left)
+    last = (await segments(client))[-1]
+    await client.perform(BeginRecovery(last.key))
+    await client.perform(SealUnclean(last.key))  # it is empty; the log goes on at the other node
+    await eventually(lambda: is_over(client, left), timeout=20)
+    mount = await client.perform(BeginMount(left, node.storage_id, MountMode.VOLUME))
+
+    data = tmp_path / f"node-{left}"
+    with not_writable(data / "node"), read_only_process(data, meta.url, tmp_path / "volume.log"):
+        found = await asyncio.to_thread(consume, other.bootstrap)
+        assert found == [b"flight-%d" % number for number in range(COUNT)]
+
+        def told() -> list[dict[str, object]]:
+            return list(json.loads(ask(other.admin, "list", "--output", "json").stdout))
+
+        await asyncio.to_thread(eventually_sync, lambda: told()[0]["state"] == "serving", 20)
+        (shown,) = told()
+        assert (shown["name"], shown["holder"], shown["only_there"]) == (mount.name, 3 - left, 1)
+        assert re.match(r"127\.0\.0\.1:\d+", str(shown["volume"]))
+        assert "volume" in ask(other.admin, "list").stdout
+        assert "no other living node can hold it" in ask(other.admin, "move", mount.name).stderr
+        assert "1 sealed segments are nowhere but there" in ask(other.admin, "end", mount.name).stderr
+        with pytest.raises(NodeFailed, match=r"in use by another process|was retired"):
+            await asyncio.to_thread(nodes[left].start)
+    with pytest.raises(NodeFailed, match=f"node {left} was retired: its data set is mounted in volume mode"):
+        await asyncio.to_thread(nodes[left].start)
+    assert "nobody reads the directory" in ask(other.admin, "list").stderr
+    await client.close()
+
+
+async def is_over(client: HttpMetaClient, node_id: int) -> bool:
+    return not any(node.is_alive for node in (await client.snapshot()).nodes if node.node_id == node_id)
