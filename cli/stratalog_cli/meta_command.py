@@ -4,19 +4,77 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.load import load_process_settings
 from stratalog.telemetry.http import split_address
+from stratalog_cli.output import OutputFormat, OutputOption
+
+if TYPE_CHECKING:
+    from stratalog_meta.stores.etcd.access import EtcdAccess
+    from stratalog_meta.stores.etcd.address import EtcdAddress
+
+
+EtcdCaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--etcd-ca",
+        envvar="STRATALOG_ETCD_CA",
+        metavar="FILE",
+        help="Reach etcd by TLS: PEM of the authority by which its members prove themselves.",
+    ),
+]
+EtcdCertOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--etcd-cert", envvar="STRATALOG_ETCD_CERT", metavar="FILE", help="PEM: who connects, where etcd asks."
+    ),
+]
+EtcdKeyOption = Annotated[
+    Path | None,
+    typer.Option("--etcd-key", envvar="STRATALOG_ETCD_KEY", metavar="FILE", help="PEM: the key of --etcd-cert."),
+]
+EtcdUserOption = Annotated[
+    str | None,
+    typer.Option(
+        "--etcd-user",
+        envvar="STRATALOG_ETCD_USER",
+        metavar="NAME",
+        help="Its password comes from --etcd-password-file or STRATALOG_ETCD_PASSWORD.",
+    ),
+]
+EtcdPasswordFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--etcd-password-file",
+        envvar="STRATALOG_ETCD_PASSWORD_FILE",
+        metavar="FILE",
+        help="The password of --etcd-user, as the one line of a file.",
+    ),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="STRATALOG_STORE",
+        metavar="URL",
+        help="Keep the metadata in etcd: etcd://H:P,H:P,H:P[/PREFIX]; any number of instances, of which one leads.",
+    ),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", envvar="STRATALOG_DATA", metavar="DIR", help="Keep the metadata here: one instance."),
+]
 
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="The meta service as a process of its own.")
     group.callback()(_meta)
     group.command("start")(start)
+    group.command("rebuild")(rebuild)
     app.add_typer(group, name="meta")
 
 
@@ -29,19 +87,8 @@ def start(
         str,
         typer.Option("--listen", envvar="STRATALOG_LISTEN", metavar="HOST:PORT", help="Where nodes and tools ask it."),
     ] = "127.0.0.1:9100",
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", envvar="STRATALOG_DATA", metavar="DIR", help="Keep the metadata here: one instance."),
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            "--store",
-            envvar="STRATALOG_STORE",
-            metavar="URL",
-            help="Keep the metadata in etcd: etcd://H:P,H:P,H:P[/PREFIX]; any number of instances, of which one leads.",
-        ),
-    ] = None,
+    data: DataOption = None,
+    store: StoreOption = None,
     bucket: Annotated[
         str | None,
         typer.Option(
@@ -51,43 +98,11 @@ def start(
             help="The nodes' object store: snapshots of the metadata go there (docs/backup.md).",
         ),
     ] = None,
-    etcd_ca: Annotated[
-        Path | None,
-        typer.Option(
-            "--etcd-ca",
-            envvar="STRATALOG_ETCD_CA",
-            metavar="FILE",
-            help="Reach etcd by TLS: PEM of the authority by which its members prove themselves.",
-        ),
-    ] = None,
-    etcd_cert: Annotated[
-        Path | None,
-        typer.Option(
-            "--etcd-cert", envvar="STRATALOG_ETCD_CERT", metavar="FILE", help="PEM: who connects, where etcd asks."
-        ),
-    ] = None,
-    etcd_key: Annotated[
-        Path | None,
-        typer.Option("--etcd-key", envvar="STRATALOG_ETCD_KEY", metavar="FILE", help="PEM: the key of --etcd-cert."),
-    ] = None,
-    etcd_user: Annotated[
-        str | None,
-        typer.Option(
-            "--etcd-user",
-            envvar="STRATALOG_ETCD_USER",
-            metavar="NAME",
-            help="Its password comes from --etcd-password-file or STRATALOG_ETCD_PASSWORD.",
-        ),
-    ] = None,
-    etcd_password_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--etcd-password-file",
-            envvar="STRATALOG_ETCD_PASSWORD_FILE",
-            metavar="FILE",
-            help="The password of --etcd-user, as the one line of a file.",
-        ),
-    ] = None,
+    etcd_ca: EtcdCaOption = None,
+    etcd_cert: EtcdCertOption = None,
+    etcd_key: EtcdKeyOption = None,
+    etcd_user: EtcdUserOption = None,
+    etcd_password_file: EtcdPasswordFileOption = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", envvar="STRATALOG_CONFIG", metavar="FILE", help="KEY=VALUE lines, or TOML (.toml)."),
@@ -113,11 +128,66 @@ def start(
         parse_url(bucket)  # a mistyped one is refused before anything is made
     from stratalog_cli.meta_start import run_meta
 
-    if store is not None:
-        from stratalog_meta.stores.etcd.access import AccessFiles, read_access
-        from stratalog_meta.stores.etcd.address import parse_address
+    place, access = _place(data, store, etcd_user, etcd_password_file, etcd_ca, etcd_cert, etcd_key)
+    run_meta(loaded, listen, place, access, bucket)
 
-        files = AccessFiles(etcd_user, etcd_password_file, etcd_ca, etcd_cert, etcd_key)
-        run_meta(loaded, listen, parse_address(store), read_access(files, os.environ), bucket)
-    if data is not None:
-        run_meta(loaded, listen, data.absolute(), bucket=bucket)
+
+def _place(
+    data: Path | None,
+    store: str | None,
+    user: str | None,
+    password_file: Path | None,
+    ca: Path | None,
+    cert: Path | None,
+    key: Path | None,
+) -> tuple[Path | EtcdAddress, EtcdAccess | None]:
+    """Where the metadata are; exactly one of `data` and `store` is given."""
+    if store is None:
+        assert data is not None, "one of them is given"
+        return data.absolute(), None
+    from stratalog_meta.stores.etcd.access import AccessFiles, read_access
+    from stratalog_meta.stores.etcd.address import parse_address
+
+    return parse_address(store), read_access(AccessFiles(user, password_file, ca, cert, key), os.environ)
+
+
+def rebuild(
+    bucket: Annotated[
+        str,
+        typer.Option("--bucket", envvar="STRATALOG_BUCKET", metavar="URL", help="The lost cluster's object store."),
+    ],
+    nodes: Annotated[
+        str,
+        typer.Option(metavar="N[,N...]", help="Ids of the nodes that will serve, each on an empty disk."),
+    ] = "1",
+    data: DataOption = None,
+    store: StoreOption = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="ID", help="Which cluster, where the bucket holds several; saves a listing.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would come of it.")] = False,
+    etcd_ca: EtcdCaOption = None,
+    etcd_cert: EtcdCertOption = None,
+    etcd_key: EtcdKeyOption = None,
+    etcd_user: EtcdUserOption = None,
+    etcd_password_file: EtcdPasswordFileOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Make the metadata of a lost cluster again, from its bucket alone, into an empty store.
+
+    What is only on disks of before is not in it; docs/backup.md says what comes back."""
+    if (data is None) == (store is None):
+        raise InvalidRequest("name one place for the metadata: --data DIR, or --store etcd://H:P,H:P,H:P[/PREFIX]")
+    from stratalog.objects.urls import parse_url
+    from stratalog_cli.meta_rebuild import RebuildOptions, run_rebuild
+
+    parse_url(bucket)
+    place, access = _place(data, store, etcd_user, etcd_password_file, etcd_ca, etcd_cert, etcd_key)
+    run_rebuild(RebuildOptions(bucket, place, access, _node_ids(nodes), cluster, dry_run), output)
+
+
+def _node_ids(text: str) -> tuple[int, ...]:
+    numbers = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and len(part) <= 9 for part in numbers):
+        raise InvalidRequest(f"--nodes {text}: write the nodes' ids with commas between, as in 1,2,3")
+    return tuple(map(int, numbers))

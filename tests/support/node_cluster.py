@@ -27,8 +27,10 @@ from stratalog.model.metadata import ChangeSet, Life
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
+from stratalog_meta.bucket.backups import BackupPlace
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
+from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.node import Listen, StorageNode, wall_ms
 from stratalog_node.replication.replica import Replica
@@ -41,11 +43,19 @@ from support.waiting import eventually
 
 
 class NodeCluster:
-    def __init__(self, root: Path, patch: pytest.MonkeyPatch, store: ObjectStore | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        patch: pytest.MonkeyPatch,
+        store: ObjectStore | None = None,
+        *,
+        metadata: MetaStore | None = None,
+        backups: BackupPlace | None = None,
+    ) -> None:
         self.root = root
         self.store = store
         self.patch = patch
-        self.meta = GatedMeta(MetaService(MemoryStore(), wall_ms))
+        self.meta = GatedMeta(MetaService(metadata or MemoryStore(), wall_ms, backups=backups))
         self.nodes: dict[int, StorageNode] = {}
         self._boots: dict[int, int] = {}
         self._boot = "boot"

@@ -26,6 +26,11 @@ MAX_PRODUCER_ID: Final = 2**63 - 1
 MAX_PRODUCER_IDS_PER_BLOCK: Final = 1_000_000
 
 
+def disk_lock(storage_id: str) -> str:
+    """The lock by which a rebuild of the metadata keeps a disk out: its lease never ends, and no node holds it."""
+    return f"disk/{storage_id}"
+
+
 def acquire_lock(tx: TableTransaction, command: AcquireLock) -> Lock:
     """Take or renew."""
     for text in (command.name, command.holder):

@@ -12,13 +12,13 @@ from typing import Final
 
 from stratalog.machines.table_bounds import check_names
 from stratalog.machines.table_lives import begin_life, end_life, resume_life
-from stratalog.machines.table_locks import end_leases
+from stratalog.machines.table_locks import disk_lock, end_leases
 from stratalog.machines.table_mounts import lives_changed, refuse_if_mounted
 from stratalog.machines.table_records import NodeEntry
 from stratalog.machines.table_state import Steps, TableTransaction
 from stratalog.model.addresses import LAST_PORT, is_host
 from stratalog.model.commands import NoteLives, RegisterNode
-from stratalog.model.errors import Fenced, InvalidRequest
+from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.metadata import Life, Registration, life_name
 
 _MAX_INT32: Final = 2**31 - 1
@@ -41,6 +41,12 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
         f"node {node.node_id}", (node.storage_id, node.host, node.rack or "", command.start_id, command.boot_id)
     )
     refuse_if_mounted(tx.state, node.node_id)
+    if disk_lock(node.storage_id) in tx.state.locks:
+        raise Conflict(
+            f"node {node.node_id} comes with a disk from before the metadata were rebuilt from the bucket (storage id "
+            f"{node.storage_id}): they do not count on what it holds. Start the node on an empty --data directory, and "
+            "keep this one until you know that nothing is missed"
+        )
     known = tx.state.nodes.get(node.node_id)
     if known is not None and command.start_id and (known.start_id, known.info) == (command.start_id, node):
         return Registration(tx.state.header.cluster_id, known.node_epoch, known.token)

@@ -33,7 +33,7 @@ from stratalog_meta.writer import TableWriter
 
 _log = logger(__name__)
 
-_SHARE: Final = 20
+_SHARE: Final = 4
 """A snapshot is followed by a pause of so many times what it took."""
 _FIRST_RETRY_S: Final = 1.0
 _LEASE_MS: Final = 1

@@ -69,15 +69,17 @@ async def write_snapshot(
     encoded = encode_pieces(snapshot_id, items_of(captured))
     while (piece := await asyncio.to_thread(next, encoded, None)) is not None:
         body, count = piece
-        await _put(store, names.build(replace(name, piece=len(pieces))), body)
+        await put_whole(store, names.build(replace(name, piece=len(pieces))), body)
         pieces.append(piece_of(body))
         record_count += count
     head = MetaSnapshotHead(snapshot_id, now_ms, record_count, tuple(pieces))
-    await _put(store, names.build(name), encode_head(head))
+    await put_whole(store, names.build(name), encode_head(head))
     return head
 
 
-async def _put(store: ObjectStore, key: str, body: bytes) -> None:
+async def put_whole(store: ObjectStore, key: str, body: bytes) -> None:
+    """Put an object under a name that nobody else uses; a lost answer is resolved by reading back. Raises: Unavailable,
+    what the store raises."""
     try:
         async with asyncio.timeout(_PUT_S):
             await store.put(key, [body])

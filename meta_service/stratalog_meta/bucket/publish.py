@@ -1,0 +1,190 @@
+"""Makes a complete copy of a segment out of parts that lie in the bucket: the parts that are its own stay, those in
+bundles come home, what is nowhere is filled with batches without records; then the index, then the manifest.
+
+Every byte that goes into the copy is read and checked. One part is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from stratalog.formats.digest import EMPTY_DIGEST, object_digest
+from stratalog.formats.fields import Buffer
+from stratalog.formats.index_block import encode_index_block
+from stratalog.formats.index_points import IndexBuilder
+from stratalog.formats.manifest import Manifest, encode_manifest, manifest_digest
+from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.part import PART_HEADER_BYTES, check_part, decode_part_header, encode_part
+from stratalog.formats.record_batch import first_timestamp_ms, walk
+from stratalog.formats.records import encode_empty_batches
+from stratalog.machines.part_chain import FoundPart
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.rebuilt_shard import PlannedSegment
+from stratalog.machines.rebuilt_table import Published
+from stratalog.model.batch import BatchHeader
+from stratalog.model.errors import Corrupt, NotFound
+from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity
+from stratalog.objects.store import ObjectStore
+from stratalog_meta.bucket.snapshot_objects import put_whole
+
+
+class _Build(Protocol):
+    def __call__(
+        self, segment: SegmentKey, from_offset: int, to_offset: int, *, node_id: int, lock_epoch: int, attempt: int
+    ) -> str: ...
+
+
+_PRODUCERS: Final = 20_000
+"""The most that any shard may be set to remember."""
+
+
+class DamagedPart(Exception):
+    """A part of a chain is not whole: another chain is to be found without it."""
+
+    def __init__(self, part: RemotePart, reason: str) -> None:
+        super().__init__(f"{part.object_key}: {reason}")
+        self.part = part
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Under whose name objects are put: a node's, in an epoch of its write lock that nobody else has."""
+
+    node_id: int
+    lock_epoch: int
+
+
+@dataclass(slots=True)
+class _Copy:
+    """What was taken in so far."""
+
+    identity: SegmentIdentity
+    builder: IndexBuilder
+    producers: ProducerTable
+    parts: list[RemotePart] = field(default_factory=list)
+    digest: bytes = EMPTY_DIGEST
+    end_offset: int = 0
+
+    def take(self, part: RemotePart, headers: Iterable[BatchHeader], digest: bytes, now_ms: int) -> None:
+        for header in headers:
+            self.builder.append(
+                header.base_offset, header.size_bytes, first_timestamp_ms(header), header.max_timestamp_ms
+            )
+            self.producers.replay(header, now_ms)
+        self.parts.append(part)
+        self.digest, self.end_offset = digest, part.end_offset
+
+
+class SegmentPublisher:
+    def __init__(self, store: ObjectStore, names: ObjectNames, writer: Writer, now_ms: int) -> None:
+        self._store = store
+        self._names = names
+        self._writer = writer
+        self._now_ms = now_ms
+        self._attempt = 0
+        self.bytes_read = 0
+        self.bytes_put = 0
+
+    async def publish(
+        self, planned: PlannedSegment, topic: str, producers_before: Iterable[ProducerSnapshot]
+    ) -> Published:
+        """`producers_before` are those at the segment's base. Raises: DamagedPart; what the store raises."""
+        key = planned.key
+        opened_ms = self._now_ms if planned.known is None else planned.known.opened_ms
+        identity = SegmentIdentity(
+            self._names.cluster_id, key.topic_id, topic, key.shard, key.epoch, key.base_offset, opened_ms
+        )
+        producers = ProducerTable(producers_before, _PRODUCERS)
+        copy = _Copy(identity, IndexBuilder(key.base_offset), producers, end_offset=key.base_offset)
+        for found in planned.chain:
+            await self._take_part(copy, found)
+        if copy.end_offset < planned.end_offset:
+            data = encode_empty_batches(copy.end_offset, planned.end_offset, epoch=key.epoch)
+            await self._put_part(copy, planned.end_offset, data, _headers(data, copy, "what fills the gap"))
+        return await self._finish(copy, planned)
+
+    async def _take_part(self, copy: _Copy, found: FoundPart) -> None:
+        part = found.part
+        try:
+            body = await self._store.get_range(part.object_key, part.position, part.position + part.size_bytes)
+            self.bytes_read += len(body)
+            source = part.object_key
+            await asyncio.to_thread(
+                check_part, body, source=source, position=part.position, expected_digest_before=copy.digest
+            )
+            header = decode_part_header(body, source=source, position=part.position)
+        except (Corrupt, NotFound) as error:
+            raise DamagedPart(part, str(error)) from error
+        data = memoryview(body)[PART_HEADER_BYTES : header.index_position]
+        if not copy.parts:
+            copy.identity = replace(copy.identity, created_ms=header.identity.created_ms)
+        headers = _headers(data, copy, source)
+        if part.object_key.startswith(self._names.segment_prefix(copy.identity.key)):
+            copy.take(part, headers, header.digest_after, self._now_ms)
+        else:
+            await self._put_part(copy, part.end_offset, data, headers)
+
+    async def _put_part(self, copy: _Copy, end_offset: int, data: Buffer, headers: list[BatchHeader]) -> None:
+        base_offset = copy.end_offset
+        attempt = self._next_attempt()
+        buffers, digest = encode_part(copy.identity, base_offset, end_offset, data, headers, copy.digest, attempt)
+        body = b"".join(buffers)
+        name = self._names.chunk(copy.identity.key, base_offset, end_offset, **self._told(attempt))
+        await self._put(name, body)
+        copy.take(RemotePart(name, 0, len(body), base_offset, end_offset), headers, digest, self._now_ms)
+
+    async def _finish(self, copy: _Copy, planned: PlannedSegment) -> Published:
+        key = copy.identity.key
+        seal = self._seal(copy, planned)
+        block = encode_index_block(copy.identity, seal, copy.builder.freeze())
+        index_key = self._name_of(self._names.index, key, seal.end_offset)
+        await self._put(index_key, block)
+        manifest = Manifest(copy.identity, seal, tuple(copy.parts), index_key, len(block), object_digest(block))
+        body = encode_manifest(manifest)
+        manifest_key = self._name_of(self._names.manifest, key, seal.end_offset)
+        await self._put(manifest_key, body)
+        return Published(seal, manifest_key, manifest_digest(body), manifest.total_bytes + len(block) + len(body))
+
+    def _seal(self, copy: _Copy, planned: PlannedSegment) -> SealRecord:
+        """The one that the snapshot has, where that is the truth about these bytes."""
+        known = None if planned.known is None else planned.known.seal
+        if known is not None and (known.end_offset, known.digest) == (copy.end_offset, copy.digest):
+            return known
+        return SealRecord(
+            epoch=copy.identity.epoch,
+            base_offset=copy.identity.base_offset,
+            end_offset=copy.end_offset,
+            first_timestamp_ms=copy.builder.first_timestamp_ms,
+            max_timestamp_ms=copy.builder.max_timestamp_ms,
+            size_bytes=copy.builder.size_bytes,
+            digest=copy.digest,
+            producers=copy.producers.snapshot(),
+            replicas=(),
+            sealed_ms=self._now_ms,
+        )
+
+    def _next_attempt(self) -> int:
+        self._attempt += 1
+        return self._attempt
+
+    def _told(self, attempt: int) -> dict[str, int]:
+        return {"node_id": self._writer.node_id, "lock_epoch": self._writer.lock_epoch, "attempt": attempt}
+
+    def _name_of(self, build: _Build, key: SegmentKey, end_offset: int) -> str:
+        return build(key, key.base_offset, end_offset, **self._told(self._next_attempt()))
+
+    async def _put(self, key: str, body: bytes) -> None:
+        await put_whole(self._store, key, body)
+        self.bytes_put += len(body)
+
+
+def _headers(data: Buffer, copy: _Copy, source: str) -> list[BatchHeader]:
+    """Of batches that were checked."""
+    epoch, base = copy.identity.epoch, copy.end_offset
+    return [header for _, header in walk(data, source=source, verify=False, expected_base_offset=base, epoch=epoch)]

@@ -1,0 +1,213 @@
+"""Makes the metadata of a lost cluster again, from its bucket alone: `stratalog meta rebuild`.
+
+Reads the newest whole snapshot, looks through the bucket, completes in the bucket what was still being uploaded, and
+writes the records into an empty store, the header last: a store in which a rebuild was cut short has none, and is no
+store. Cut short anywhere it is simply begun again, into an empty store; what it put into the bucket is found then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+from uuid import UUID
+
+from stratalog.formats.meta_snapshot import MetaSnapshotHead
+from stratalog.formats.object_names import ObjectNames
+from stratalog.machines.meta_backups import FoundSnapshot
+from stratalog.machines.rebuilt_shard import LostRange, PlannedSegment, ShardPlan
+from stratalog.machines.rebuilt_table import Published, RebuildPlan, plan_rebuild, records_of
+from stratalog.machines.table_dump import writes_of
+from stratalog.machines.table_records import NodeEntry, PutHeader, StoredRecord, TableWrite
+from stratalog.model.errors import AlreadyExists, Corrupt, InvalidRequest, NotFound
+from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.segment import RemotePart, Segment
+from stratalog.objects.store import ObjectStore
+from stratalog_meta.bucket.publish import DamagedPart, SegmentPublisher, Writer
+from stratalog_meta.bucket.scan import BucketScan, each, scan_bucket
+from stratalog_meta.bucket.snapshot_objects import list_snapshots, read_snapshot
+from stratalog_meta.stores.meta_store import MetaStore
+
+_WRITES_AT_A_TIME: Final = 2_000
+OnProgress = Callable[[str, int, int | None], None]
+"""What is being done, how much of it is done, of how many (None: not known)."""
+_Key = tuple[SegmentKey, int, tuple[RemotePart, ...]]
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What came of it."""
+
+    cluster_id: str
+    head: MetaSnapshotHead
+    plan: RebuildPlan
+    objects: int = 0
+    damaged: dict[str, str] = field(default_factory=dict)
+    earlier_nodes: tuple[NodeEntry, ...] = ()
+    segments_published: int = 0
+    bytes_put: int = 0
+
+    @property
+    def segments(self) -> int:
+        return sum(len(shard.segments) for shard in self.plan.shards)
+
+    @property
+    def lost(self) -> list[LostRange]:
+        return [one for shard in self.plan.shards for one in shard.lost]
+
+    @property
+    def gone(self) -> list[SegmentKey]:
+        return [key for shard in self.plan.shards for key in shard.gone]
+
+    @property
+    def unused(self) -> list[SegmentKey]:
+        return [key for shard in self.plan.shards for key in shard.unused]
+
+    def topic_name(self, topic_id: UUID) -> str:
+        named = (topic.name for topic in (*self.plan.topics, *self.plan.taken_in) if topic.topic_id == topic_id)
+        return next(named, str(topic_id))
+
+
+class Rebuild:
+    def __init__(
+        self, store: ObjectStore, nodes: Sequence[int], clock_ms: Callable[[], int], on_progress: OnProgress
+    ) -> None:
+        """`nodes` will serve the cluster, each with an empty disk."""
+        if not nodes or len(set(nodes)) < len(nodes):
+            raise InvalidRequest(f"name each of the nodes that will serve once, and at least one, not {list(nodes)}")
+        self._store = store
+        self._nodes = tuple(nodes)
+        self._clock_ms = clock_ms
+        self._on_progress = on_progress
+        self._published: dict[_Key, Published] = {}
+
+    async def find_cluster(self) -> str:
+        """The one whose metadata lie in the bucket. Raises NotFound, and InvalidRequest where there are several."""
+        clusters = set()
+        async for info in self._store.list(""):
+            cluster, _, rest = info.key.partition("/")
+            if rest.startswith("meta/"):
+                clusters.add(cluster)
+        if not clusters:
+            raise NotFound(
+                f"{self._store.url} holds no snapshot of any metadata: is it the right bucket, and was --bucket given "
+                "to the meta service?"
+            )
+        if len(clusters) > 1:
+            names = ", ".join(sorted(clusters))
+            raise InvalidRequest(
+                f"{self._store.url} holds the metadata of several clusters: name one by --cluster ({names})"
+            )
+        return clusters.pop()
+
+    async def plan(self, cluster_id: str) -> tuple[Rebuilt, BucketScan, list[FoundSnapshot], list[StoredRecord]]:
+        """What would come of it; nothing is changed. Raises NotFound without a whole snapshot."""
+        names = ObjectNames("", cluster_id)
+        snapshots = await list_snapshots(self._store, names)
+        head, records, damaged = await self._newest(names, snapshots)
+        segments = [record for record in records if isinstance(record, Segment)]
+        done = 0
+
+        def step(what: str) -> None:
+            nonlocal done
+            done += 1
+            self._on_progress(f"looking: {what}", done, None)
+
+        scan = await scan_bucket(self._store, names, segments, step)
+        scan.damaged.update(damaged)
+        plan = plan_rebuild(records, scan.as_found(snapshots), self._nodes)
+        nodes = tuple(record for record in records if isinstance(record, NodeEntry))
+        rebuilt = Rebuilt(cluster_id, head, plan, scan.object_count, scan.damaged, nodes)
+        return rebuilt, scan, snapshots, records
+
+    async def run(self, cluster_id: str, target: MetaStore) -> Rebuilt:
+        """Raises AlreadyExists for a store that holds something, NotFound without a whole snapshot."""
+        if await target.load():
+            raise AlreadyExists(
+                f"{target.source} holds metadata: a rebuild goes into an empty store, for it replaces all of them"
+            )
+        rebuilt, scan, snapshots, records = await self.plan(cluster_id)
+        names = ObjectNames("", cluster_id)
+        now_ms = self._clock_ms()
+        writer = Writer(self._nodes[0], rebuilt.plan.writer_epoch())
+        publisher = SegmentPublisher(self._store, names, writer, now_ms)
+        while not await self._publish_all(publisher, rebuilt.plan, scan):
+            rebuilt.plan = plan_rebuild(records, scan.as_found(snapshots), self._nodes)
+        published = {planned.key: self._published[_key(planned)] for planned in rebuilt.plan.to_publish}
+        rebuilt.segments_published, rebuilt.bytes_put = len(published), publisher.bytes_put
+        await self._write(target, records_of(rebuilt.plan, published, now_ms))
+        return rebuilt
+
+    async def _newest(
+        self, names: ObjectNames, snapshots: Sequence[FoundSnapshot]
+    ) -> tuple[MetaSnapshotHead, list[StoredRecord], dict[str, str]]:
+        damaged: dict[str, str] = {}
+        for found in sorted((one for one in snapshots if one.is_headed), reverse=True):
+            try:
+                head, records = await read_snapshot(self._store, names, found)
+            except (Corrupt, NotFound) as error:
+                damaged[found.keys[0]] = str(error)
+                continue
+            return head, records, damaged
+        raise NotFound(
+            f"{self._store.url} holds no whole snapshot of the metadata of cluster {names.cluster_id}"
+            + "".join(f"; {why}" for why in damaged.values())
+        )
+
+    async def _publish_all(self, publisher: SegmentPublisher, plan: RebuildPlan, scan: BucketScan) -> bool:
+        """False when a part turned out to be damaged: then the plan is another one."""
+        waiting = [shard for shard in plan.shards if shard.to_publish]
+        total = sum(len(shard.to_publish) for shard in waiting)
+        topics = {topic.topic_id: topic.name for topic in (*plan.topics, *plan.taken_in)}
+        is_whole, done = True, 0
+
+        async def publish(shard: ShardPlan) -> None:
+            nonlocal is_whole, done
+            for at, planned in enumerate(shard.segments):
+                if planned.manifest is not None:
+                    continue
+                if _key(planned) not in self._published:
+                    before = self._producers_before(shard.segments[at - 1] if at else None)
+                    try:
+                        made = await publisher.publish(planned, topics[shard.key.topic_id], before)
+                    except DamagedPart as damaged:
+                        scan.drop(planned.key, damaged.part, damaged.reason)
+                        is_whole = False
+                        return
+                    self._published[_key(planned)] = made
+                done += 1
+                self._on_progress("completing segments", done, total)
+
+        await each(waiting, publish)
+        return is_whole
+
+    def _producers_before(self, before: PlannedSegment | None) -> Iterable[ProducerSnapshot]:
+        if before is None:
+            return ()
+        if before.manifest is None:
+            return self._published[_key(before)].seal.producers
+        seal = before.known.seal if before.known is not None else before.manifest.seal
+        return () if seal is None else seal.producers
+
+    async def _write(self, target: MetaStore, records: Iterator[StoredRecord]) -> None:
+        header: TableWrite | None = None
+        done = 0
+        every = writes_of(records)
+        while some := list(islice(every, _WRITES_AT_A_TIME)):
+            writes = []
+            for write in some:
+                if isinstance(write, PutHeader):
+                    header = write
+                else:
+                    writes.append(write)
+            await target.write([writes])
+            done += len(writes)
+            self._on_progress("writing records", done, None)
+        assert header is not None, "there is a header"
+        await target.write([[header]])
+
+
+def _key(planned: PlannedSegment) -> _Key:
+    return planned.key, planned.end_offset, tuple(found.part for found in planned.chain)

@@ -1,0 +1,247 @@
+"""Looks through the bucket for a rebuild of the metadata: what lies there of each segment, and who wrote it.
+
+One listing of the cluster's folder. Read is only what names do not tell: a manifest that the snapshot does not name,
+and, of segments without a manifest, the headers of their parts, in chunks and in bundles. What cannot be read is named
+(`damaged`) and counts as not there.
+Cost: a listing of everything, and a few small reads for what is newer than the snapshot. Memory: the names of the
+segments' objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+from uuid import UUID
+
+from stratalog.formats.bundle import BUNDLE_TRAILER_BYTES, decode_bundle_directory, decode_bundle_trailer
+from stratalog.formats.claim import decode_claim
+from stratalog.formats.manifest import decode_manifest, manifest_digest
+from stratalog.formats.object_names import (
+    BundleName,
+    ClaimName,
+    MetaSnapshotName,
+    ObjectNames,
+    SegmentObject,
+    SegmentObjectName,
+)
+from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, decode_part_header
+from stratalog.machines.meta_backups import FoundSnapshot
+from stratalog.machines.part_chain import FoundPart
+from stratalog.machines.rebuilt_shard import FoundManifest, FoundSegment
+from stratalog.machines.rebuilt_table import FoundTopic, Scan
+from stratalog.model.errors import Corrupt, NotFound
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.segment import RemotePart, Segment, SegmentIdentity
+from stratalog.objects.store import ObjectStore
+
+_AT_A_TIME: Final = 32
+_LISTED_PER_STEP: Final = 1_000
+T = TypeVar("T")
+Step = Callable[[str], None]
+"""Called with what was done since."""
+
+
+@dataclass(slots=True)
+class _Chunk:
+    key: str
+    size_bytes: int
+    name: SegmentObjectName
+
+
+@dataclass(slots=True)
+class _Folder:
+    manifests: list[FoundManifest] = field(default_factory=list)
+    chunks: list[_Chunk] = field(default_factory=list)
+    parts: list[FoundPart] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class BucketScan:
+    """What was found. `damaged` are keys of what could not be read, with the reason."""
+
+    folders: dict[SegmentKey, _Folder] = field(default_factory=dict)
+    bundles: list[tuple[str, int, BundleName]] = field(default_factory=list)
+    lock_epochs: dict[int, int] = field(default_factory=dict)
+    claims: dict[int, list[UUID]] = field(default_factory=lambda: defaultdict(list))
+    identities: dict[UUID, SegmentIdentity] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
+    object_count: int = 0
+
+    def note_writer(self, node_id: int, lock_epoch: int) -> None:
+        self.lock_epochs[node_id] = max(lock_epoch, self.lock_epochs.get(node_id, 0))
+
+    def note_identity(self, identity: SegmentIdentity) -> None:
+        known = self.identities.get(identity.topic_id)
+        if known is None or identity.created_ms < known.created_ms:
+            self.identities[identity.topic_id] = identity
+
+    def drop(self, segment: SegmentKey, part: RemotePart, reason: str) -> None:
+        """A part that turned out not to be whole."""
+        folder = self.folders[segment]
+        folder.parts = [found for found in folder.parts if found.part != part]
+        self.damaged[part.object_key] = reason
+
+    def as_found(self, snapshots: Sequence[FoundSnapshot]) -> Scan:
+        segments: dict[ShardKey, list[FoundSegment]] = defaultdict(list)
+        for key, folder in self.folders.items():
+            if folder.manifests or folder.parts:
+                segments[key.shard_key].append(FoundSegment(key, tuple(folder.manifests), tuple(folder.parts)))
+        topics = {topic_id: FoundTopic(one.topic, one.created_ms) for topic_id, one in self.identities.items()}
+        return Scan(segments, topics, self.lock_epochs, self.claims, snapshots)
+
+
+async def scan_bucket(store: ObjectStore, names: ObjectNames, known: Iterable[Segment], step: Step) -> BucketScan:
+    """Raises what the store raises: nothing is made of half a look."""
+    scan = BucketScan()
+    await _list(store, names, scan, step)
+    segments = {segment.key: segment for segment in known}
+    await each(scan.folders.items(), lambda one: _read_folder(store, names, scan, one[0], one[1], segments, step))
+    await each(scan.bundles, lambda one: _read_bundle(store, names, scan, one, step))
+    return scan
+
+
+async def _list(store: ObjectStore, names: ObjectNames, scan: BucketScan, step: Step) -> None:
+    claims: list[tuple[str, ClaimName]] = []
+    async for info in store.list(names.root):
+        name = names.parse(info.key)
+        scan.object_count += 1
+        if scan.object_count % _LISTED_PER_STEP == 0:
+            step(f"{scan.object_count} objects listed")
+        match name:
+            case SegmentObjectName():
+                scan.note_writer(name.node_id, name.lock_epoch)
+                folder = scan.folders.setdefault(name.segment, _Folder())
+                if name.kind is SegmentObject.CHUNK:
+                    folder.chunks.append(_Chunk(info.key, info.size_bytes, name))
+                elif name.kind is SegmentObject.MANIFEST:
+                    folder.manifests.append(FoundManifest(info.key, name.to_offset, name.lock_epoch, name.attempt))
+            case BundleName():
+                scan.note_writer(name.node_id, name.lock_epoch)
+                scan.bundles.append((info.key, info.size_bytes, name))
+            case ClaimName():
+                scan.note_writer(name.node_id, name.lock_epoch)
+                claims.append((info.key, name))
+            case MetaSnapshotName() | None:
+                pass
+    for key, claim in claims:
+        try:
+            scan.claims[claim.node_id].append(decode_claim(await store.get(key), source=key).nonce)
+        except (Corrupt, NotFound) as error:
+            scan.damaged[key] = str(error)
+
+
+async def _read_folder(
+    store: ObjectStore,
+    names: ObjectNames,
+    scan: BucketScan,
+    key: SegmentKey,
+    folder: _Folder,
+    known: dict[SegmentKey, Segment],
+    step: Step,
+) -> None:
+    segment = known.get(key)
+    named = segment.remote.manifest_key if segment is not None else None
+    if named is not None and any(manifest.key == named for manifest in folder.manifests):
+        folder.manifests = [manifest for manifest in folder.manifests if manifest.key == named]
+        return
+    read = [await _read_manifest(store, names, scan, key, manifest) for manifest in folder.manifests]
+    folder.manifests = [manifest for manifest in read if manifest is not None]
+    if folder.manifests:
+        return
+    for chunk in folder.chunks:
+        header = await _read_header(store, scan, chunk.key, 0)
+        span = (chunk.name.from_offset, chunk.name.to_offset)
+        if header is not None and _is_part(header, names, key, span, chunk.size_bytes):
+            part = RemotePart(chunk.key, 0, chunk.size_bytes, *span)
+            folder.parts.append(_found(part, header, chunk.name.lock_epoch, chunk.name.attempt))
+            scan.note_identity(header.identity)
+        elif header is not None:
+            scan.damaged[chunk.key] = "it is not what its name says"
+    step(f"segment {key.base_offset}-{key.epoch}")
+
+
+async def _read_manifest(
+    store: ObjectStore, names: ObjectNames, scan: BucketScan, key: SegmentKey, found: FoundManifest
+) -> FoundManifest | None:
+    """None for one that cannot be used: it is not whole, or something that it names is gone."""
+    try:
+        body = await store.get(found.key)
+        manifest = decode_manifest(body, source=found.key)
+        owner = (manifest.identity.cluster_id, manifest.identity.key, manifest.seal.end_offset)
+        if owner != (names.cluster_id, key, found.end_offset):
+            raise Corrupt("it is not what its name says", source=found.key, position=0)
+        for needed in {manifest.index_key, *(part.object_key for part in manifest.parts)}:
+            await store.head(needed)
+    except (Corrupt, NotFound) as error:
+        scan.damaged[found.key] = str(error)
+        return None
+    scan.note_identity(manifest.identity)
+    size_bytes = manifest.total_bytes + manifest.index_size_bytes + len(body)
+    return replace(found, seal=manifest.seal, digest=manifest_digest(body), size_bytes=size_bytes)
+
+
+async def _read_bundle(
+    store: ObjectStore, names: ObjectNames, scan: BucketScan, bundle: tuple[str, int, BundleName], step: Step
+) -> None:
+    """Its parts, of segments that have no manifest."""
+    key, size, name = bundle
+    try:
+        if size < BUNDLE_TRAILER_BYTES:
+            raise Corrupt("it is cut short", source=key, position=size)
+        tail = await store.get_range(key, size - BUNDLE_TRAILER_BYTES, size)
+        trailer = decode_bundle_trailer(tail, source=key, object_size=size)
+        end = trailer.directory_position + trailer.directory_size_bytes
+        directory = await store.get_range(key, trailer.directory_position, end)
+        entries = decode_bundle_directory(directory, trailer, source=key)
+    except (Corrupt, NotFound) as error:
+        scan.damaged[key] = str(error)
+        return
+    for entry in entries:
+        segment = entry.identity.key
+        folder = scan.folders.setdefault(segment, _Folder())
+        if folder.manifests:
+            continue
+        header = await _read_header(store, scan, key, entry.position)
+        span = (entry.base_offset, entry.end_offset)
+        if header is not None and _is_part(header, names, segment, span, entry.size_bytes):
+            part = RemotePart(key, entry.position, entry.size_bytes, *span)
+            folder.parts.append(_found(part, header, name.lock_epoch, name.attempt))
+            scan.note_identity(header.identity)
+    step("bundle")
+
+
+async def _read_header(store: ObjectStore, scan: BucketScan, key: str, position: int) -> PartHeader | None:
+    try:
+        head = await store.get_range(key, position, position + PART_HEADER_BYTES)
+        return decode_part_header(head, source=key, position=position)
+    except (Corrupt, NotFound) as error:
+        scan.damaged[key] = str(error)
+        return None
+
+
+def _is_part(header: PartHeader, names: ObjectNames, key: SegmentKey, span: tuple[int, int], size_bytes: int) -> bool:
+    told = (header.identity.cluster_id, header.identity.key, (header.base_offset, header.end_offset), header.size_bytes)
+    return told == (names.cluster_id, key, span, size_bytes)
+
+
+def _found(part: RemotePart, header: PartHeader, lock_epoch: int, attempt: int) -> FoundPart:
+    return FoundPart(part, header.digest_before, header.digest_after, lock_epoch, attempt)
+
+
+async def each(things: Iterable[T], do: Callable[[T], Awaitable[None]]) -> None:
+    """All of them, so many at a time; the first error ends it."""
+    waiting = iter(list(things))
+
+    async def work() -> None:
+        for thing in waiting:
+            await do(thing)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_AT_A_TIME):
+                group.create_task(work())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None

@@ -1,0 +1,187 @@
+"""A cluster is destroyed, its disks and its metadata: from the bucket alone it is made again, and nothing committed is
+missing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stratalog.machines.shard_table import ShardTable
+from stratalog.model.commands import AdvanceLogStart, AlterTopic
+from stratalog.model.errors import AlreadyExists, Conflict, NotFound
+from stratalog.model.ids import ShardKey
+from stratalog.model.segment import RemoteState, Segment
+from stratalog.objects import ObjectStore, open_store
+from stratalog_meta import MetaService
+from stratalog_meta.bucket.backups import BackupPlace
+from stratalog_meta.bucket.rebuild import Rebuild, Rebuilt
+from stratalog_meta.stores.memory import MemoryStore
+from stratalog_node.node import wall_ms
+from support.node_cluster import NodeCluster
+from support.waiting import eventually
+
+TIERED = {"remote_upload_interval_ms": 20}
+NODES = (1, 2, 3)
+
+
+@pytest.fixture
+async def bucket() -> AsyncIterator[ObjectStore]:
+    store = open_store("memory:")
+    yield store
+    await store.close()
+
+
+def place(bucket: ObjectStore) -> BackupPlace:
+    return BackupPlace(bucket, interval_s=0.02, soonest_s=0.02)
+
+
+async def until_told(cluster: NodeCluster) -> None:
+    service = cluster.meta.service
+
+    async def is_told() -> bool:
+        return service.backup_stats.version == await service.read_version()
+
+    await eventually(is_told)
+
+
+async def until_uploaded(cluster: NodeCluster, key: ShardKey) -> None:
+    """All that is committed is in the bucket."""
+
+    def is_there() -> bool:
+        shard = cluster.led(key)
+        last = cluster.segments(key)[-1]
+        return shard is not None and max(last.remote.commit_offset, last.base_offset) == shard.high_watermark
+
+    await eventually(is_there)
+
+
+async def until_complete(cluster: NodeCluster, key: ShardKey, number: int) -> None:
+    await eventually(lambda: cluster.segments(key)[number].remote.state is RemoteState.COMPLETE)
+
+
+async def rebuild(bucket: ObjectStore, target: MemoryStore, nodes: tuple[int, ...] = NODES) -> Rebuilt:
+    run = Rebuild(bucket, nodes, wall_ms, lambda *_: None)
+    rebuilt = await run.run(await run.find_cluster(), target)
+    await target.close()
+    return rebuilt
+
+
+async def loaded(store: MemoryStore) -> ShardTable:
+    table = ShardTable.load(await store.load(), "store")
+    await store.close()
+    assert table is not None
+    table.check_invariants()
+    return table
+
+
+async def test_every_committed_record_of_a_destroyed_cluster_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
+) -> None:
+    before, after = MemoryStore(), MemoryStore()
+    sealed: list[Segment] = []
+    async with NodeCluster(tmp_path / "old", monkeypatch, bucket, metadata=before, backups=place(bucket)) as cluster:
+        await cluster.start(*NODES, **TIERED)
+        keys = [await cluster.shard(3, name, remote_storage_enable="true") for name in ("flights", "trains")]
+        for key in keys:
+            for number in range(3):
+                await cluster.append(key, b"%d-a" % number, b"%d-b" % number, producer_id=5, base_sequence=2 * number)
+                if number < 2:
+                    shard = cluster.led(key)
+                    assert shard is not None
+                    shard.ask_roll(wall_ms())
+                    segment = await cluster.is_sealed(key, number)
+                    await until_complete(cluster, key, number)
+                    sealed.append(segment)
+            await until_uploaded(cluster, key)
+        await cluster.meta.service.perform(AdvanceLogStart(keys[1], 2))
+        await until_told(cluster)
+        told = {key: await cluster.values(key) for key in keys}
+        starts = {key: (await cluster.meta.service.shard(key)).log_start_offset for key in keys}
+        commits = {key: cluster.segments(key)[-1].remote.commit_offset for key in keys}
+    rebuilt = await rebuild(bucket, after)
+    assert not rebuilt.lost and not rebuilt.damaged
+    table = await loaded(after)
+    for segment in sealed:
+        made = table.segment(segment.key) if segment.key in _living(table) else None
+        assert made is None or made.seal == segment.seal
+    for key in keys:
+        assert table.shard(key).log_start_offset == starts[key]
+        assert table.shard(key).segments[-1].base_offset == commits[key]
+    async with NodeCluster(tmp_path / "new", monkeypatch, bucket, metadata=after, backups=place(bucket)) as cluster:
+        await cluster.start(*NODES, **TIERED)
+        for key in keys:
+            assert await cluster.values(key) == told[key]
+            again = await cluster.append(key, b"2-a", b"2-b", producer_id=5, base_sequence=4)
+            assert again == 4, "its producers are known: a repetition is none"
+            assert await cluster.append(key, b"later") == 6
+            assert await cluster.values(key) == [*told[key], b"later"]
+        await until_told(cluster)
+    with pytest.raises(Exception, match="older than the bucket"):
+        async with NodeCluster(tmp_path / "third", monkeypatch, bucket, metadata=before, backups=place(bucket)):
+            pass
+
+
+def _living(table: ShardTable) -> set[object]:
+    return {segment.key for shard in table.snapshot().shards for segment in shard.segments}
+
+
+async def test_what_came_after_the_snapshot_is_found_and_its_topic_taken_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
+) -> None:
+    after = MemoryStore()
+    hourly = BackupPlace(bucket, interval_s=3_600, soonest_s=0.02)
+    async with NodeCluster(tmp_path / "old", monkeypatch, bucket, backups=hourly) as cluster:
+        key = None
+        await cluster.start(1, **TIERED)
+        key = await cluster.shard(1, remote_storage_enable="true")
+        topic = (await cluster.meta.service.snapshot()).topics[0]
+        cluster.meta.service._backups._is_wanted.set()  # type: ignore[union-attr]
+        await until_told(cluster)
+        await cluster.meta.service.perform(AlterTopic(topic.topic_id, {**topic.settings, "retention.ms": "-1"}))
+        late = await cluster.shard(1, "late", remote_storage_enable="true")
+        for one in (key, late):
+            await cluster.append(one, b"a", b"b")
+            shard = cluster.led(one)
+            assert shard is not None
+            shard.ask_roll(wall_ms())
+            await until_complete(cluster, one, 0)
+            await cluster.append(one, b"c")
+            await until_uploaded(cluster, one)
+        sealed = {one: cluster.segments(one)[0].seal for one in (key, late)}
+    rebuilt = await rebuild(bucket, after, (7,))
+    assert [one.name for one in rebuilt.plan.taken_in] == ["late"]
+    table = await loaded(after)
+    assert table.topic(key.topic_id).settings == topic.settings, "as of the snapshot"
+    for one in (key, late):
+        assert table.shard(one).segments[0].seal == sealed[one]
+    async with NodeCluster(tmp_path / "new", monkeypatch, bucket, metadata=after) as cluster:
+        await cluster.start(7, **TIERED)
+        for one in (key, late):
+            assert await cluster.values(one) == [b"a", b"b", b"c"]
+
+
+async def test_a_disk_from_before_a_rebuild_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
+) -> None:
+    after = MemoryStore()
+    async with NodeCluster(tmp_path, monkeypatch, bucket, backups=place(bucket)) as cluster:
+        await cluster.start(1, **TIERED)
+        await until_told(cluster)
+    await rebuild(bucket, after, (1,))
+    async with NodeCluster(tmp_path, monkeypatch, bucket, metadata=after) as cluster:
+        with pytest.raises(Conflict, match="a disk from before the metadata were rebuilt"):
+            await cluster.start(1, **TIERED)
+
+
+async def test_a_rebuild_goes_into_an_empty_store_and_needs_a_snapshot(bucket: ObjectStore) -> None:
+    run = Rebuild(bucket, NODES, wall_ms, lambda *_: None)
+    with pytest.raises(NotFound, match="no snapshot of any metadata"):
+        await run.find_cluster()
+    used = MemoryStore()
+    service = MetaService(used, wall_ms)
+    await service.start()
+    await service.close()
+    with pytest.raises(AlreadyExists, match="an empty store"):
+        await run.run("cluster", used)
