@@ -144,6 +144,12 @@ class MetaProcess:
         instance = MetaInstance(candidacy, self._service)
         self._running.push_async_callback(instance.close)
         self._registry.add("stratalog_meta_leader", instance.stats)
+        self._registry.register(
+            "stratalog_meta_leader_is_leading",
+            "gauge",
+            "1 while this instance leads.",
+            lambda: int(instance.is_leading),
+        )
         url = await self._listen(listen, instance)
         address = self._settings.advertised_listeners or url.removeprefix("http://")
         instance.start()

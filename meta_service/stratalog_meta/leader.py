@@ -18,7 +18,7 @@ from typing import Final
 
 from stratalog.model.errors import NotLeader, StratalogError, Unavailable
 from stratalog.telemetry.logs import logger
-from stratalog.telemetry.metrics import counter, gauge
+from stratalog.telemetry.metrics import counter
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.leadership import Leadership
 from stratalog_meta.stores.meta_store import MetaStore
@@ -34,7 +34,6 @@ _log = logger(__name__)
 class LeaderStats:
     """`registry.add("stratalog_meta_leader", instance.stats)`."""
 
-    is_leading: int = gauge("1 while this instance leads.")
     won: int = counter("Times that this instance began to lead.")
     failed: int = counter("Times that it won but could not open the store.")
 
@@ -77,9 +76,14 @@ class MetaInstance:
             await asyncio.gather(self._task, return_exceptions=True)
 
     # Serving ----------------------------------------------------------------------------------------------------
+    @property
+    def is_leading(self) -> bool:
+        """Not while its lease is over by its own clock, though etcd may still renew it."""
+        return self._led is not None and self._led[0].is_leading
+
     def leading(self) -> MetaService:
         """The service, while this instance leads. Raises NotLeader."""
-        if self._led is not None and self._led[0].is_leading:
+        if self._led is not None and self.is_leading:
             return self._led[1]
         leader = self._leader_address()
         if leader is None:
@@ -132,7 +136,7 @@ class MetaInstance:
             held.callback(service.end_watches)
             held.callback(self._stop_serving)
             self._led, self._trouble = (leadership, service), None
-            self.stats.is_leading, self.stats.won = 1, self.stats.won + 1
+            self.stats.won += 1
             _log.info("meta_leads", version=await service.read_version())
             while not leadership.lost.is_set() and not service.is_broken:
                 with contextlib.suppress(TimeoutError):
@@ -141,4 +145,3 @@ class MetaInstance:
 
     def _stop_serving(self) -> None:
         self._led = None
-        self.stats.is_leading = 0

@@ -117,7 +117,7 @@ class Instances:
         self.election.elect(None if number is None else self.servers[number].address.removeprefix("http://"))
 
     def leads(self, number: int) -> bool:
-        return self.instances[number].stats.is_leading == 1
+        return self.instances[number].is_leading
 
 
 @asynccontextmanager

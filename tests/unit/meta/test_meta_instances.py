@@ -124,6 +124,15 @@ async def test_what_a_deposed_leader_still_knows_is_not_read_from_it() -> None:
             first.leading()
 
 
+async def test_a_leader_that_cannot_tell_whether_it_leads_does_not_say_so() -> None:
+    async with instances(1) as running:
+        await lead(running, 0)
+        running.election.is_in_doubt = True  # its lease is over by its own clock, and etcd does not answer
+        assert not running.instances[0].is_leading
+        running.election.is_in_doubt = False
+        assert running.instances[0].is_leading
+
+
 async def test_an_instance_that_stops_gives_the_lead_up_and_answers_what_was_asked() -> None:
     async with instances(2) as running:
         await lead(running, 0)
