@@ -85,8 +85,8 @@ crash: $(READY) s3  ## 200 rounds of kill -9 at random moments (20 of them are i
 	@$(PY) -m pytest -m '' tests/crash --crash-rounds 200 --timeout 3600 $(ARGS)
 
 .PHONY: chaos
-chaos: $(READY)  ## SECONDS=60: parts of a real cluster killed, paused and wiped at random under clients; prints its seed
-	@$(PY) -m pytest -q -m slow tests/cluster/test_chaos.py --chaos-seconds $(SECONDS) $(ARGS)
+chaos: $(READY)  ## SECONDS=60: parts of a real cluster killed, frozen, cut off and wiped at random; prints its seed
+	@$(PY) -m pytest -q -m slow tests/cluster --chaos-seconds $(SECONDS) $(ARGS)
 
 .PHONY: soak
 soak: $(READY) kcat s3  ## The slow tests

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,8 +16,14 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from stratalog_node.groups.placement import OFFSETS_TOPIC, shard_of
-from support.group_members import ConfluentMember, KafkaPythonMember, all_seen, share_all
-from support.group_members import Seen as Read
+from support.group_members import (
+    Committed,
+    CommittingMember,
+    ConfluentMember,
+    KafkaPythonMember,
+    all_seen,
+    share_all,
+)
 from support.history import Log, Outcome, Seen, Sent, anomalies
 from support.java_client import JavaTools
 from support.meta_process import MetaProcess
@@ -104,38 +109,12 @@ def _note(send: Sent, error: Any, message: Any) -> None:
         send.outcome, send.offset = Outcome.OK, message.offset()
 
 
-class Committed:
-    """What a group's members were told as committed: nothing below it may come again."""
+class StrictMember(CommittingMember):
+    """Nobody is put out here without knowing it: what was told as committed comes never again."""
 
-    def __init__(self) -> None:
-        self.told: dict[int, int] = defaultdict(int)
-        self.came_again: list[tuple[int, int]] = []
-        self.lock = threading.Lock()
-
-
-class CommittingMember(ConfluentMember):
-    def __init__(self, committed: Committed, bootstrap: str, group: str, topics: list[str]) -> None:
-        self._committed = committed
-        super().__init__(bootstrap, group, topics, partition_assignment_strategy="range")
-
-    def _poll(self) -> None:
-        known = self._committed
-        messages = [message for message in self.consumer.consume(500, 0.05) if message.error() is None]
-        with known.lock:
-            for message in messages:
-                self.seen.append(Read(message.partition(), message.offset(), message.value()))
-                if message.offset() < known.told[message.partition()]:
-                    known.came_again.append((message.partition(), message.offset()))
-        if not messages:
-            return
-        try:
-            told = self.consumer.commit(asynchronous=False)
-        except confluent_kafka.KafkaException:
-            return  # a rebalance, or no coordinator for now: it was not told as committed
-        with known.lock:
-            for place in told:
-                if place.error is None and place.offset >= 0:
-                    known.told[place.partition] = max(known.told[place.partition], place.offset)
+    def _look(self, shard: int, offset: int) -> None:
+        if offset < self._committed.told[shard]:
+            self._committed.went_back.append(f"shard {shard}, offset {offset}")
 
 
 def leaders_of(bootstrap: str, topic: str) -> dict[int, int]:
@@ -194,7 +173,7 @@ async def test_a_killed_coordinator_costs_its_groups_a_rediscovery_and_no_commit
     assert set(leaders_of(bootstrap, OFFSETS_TOPIC).values()) == {1, 2}, "each node coordinates some groups"
     confluent, python, aio, static = (group_at(nodes, 1, name) for name in ("confluent", "python", "aio", "static"))
     writer, committed = Writer(bootstrap, "flights"), Committed()
-    members: list[Any] = [CommittingMember(committed, bootstrap, confluent, ["flights"]) for _ in range(2)]
+    members: list[Any] = [StrictMember(committed, bootstrap, confluent, ["flights"]) for _ in range(2)]
     others: list[Any] = [KafkaPythonMember(bootstrap.split(","), python, ["flights"], reconnect_backoff_max_ms=200)]
     others.append(ConfluentMember(bootstrap, static, ["flights"], group_instance_id="one"))
     seen: set[bytes] = set()
@@ -231,7 +210,7 @@ async def test_a_killed_coordinator_costs_its_groups_a_rediscovery_and_no_commit
     assert [member.joined for member in members] == assignments, (
         "the membership went with the group: nobody joined anew"
     )
-    members.append(CommittingMember(committed, nodes[1].bootstrap, confluent, ["flights"]))
+    members.append(StrictMember(committed, nodes[1].bootstrap, confluent, ["flights"]))
     await eventually(lambda: share_all(members, SHARDS), PATIENCE_S)
     await asyncio.to_thread(writer.end)
     await eventually(
@@ -240,7 +219,7 @@ async def test_a_killed_coordinator_costs_its_groups_a_rediscovery_and_no_commit
     for member in [*members, *others]:
         await asyncio.to_thread(member.leave)
     consuming.cancel()
-    assert committed.came_again == [], "what was told as committed was read again"
+    assert committed.went_back == [], "what was told as committed was read again"
     admin = AdminClient({"bootstrap.servers": nodes[1].bootstrap})
     await eventually(lambda: set(admin.list_topics(timeout=10).brokers) == {2}, PATIENCE_S)  # it lingers for a moment
     listed = admin.list_consumer_groups().result(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Each kind of part is taken away under idempotent producers and a consumer group: nothing is lost or doubled.
+"""Each kind of part is killed, or cut off, under idempotent producers and a consumer group: nothing is lost or doubled.
 
 One cluster of real processes for all of them; each has a topic of its own, and leaves everything running.
 """
@@ -13,6 +13,8 @@ from stratalog_cli.cluster_plan import Role
 from support.cluster_traffic import Traffic
 from support.etcd_server import NO_ETCD, etcd_binary
 from support.real_cluster import RealCluster, real_cluster
+from support.waiting import eventually_sync
+from support.wires import both_ways, one_way
 
 pytestmark = [pytest.mark.real_etcd, pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)]
 SHARDS = 3
@@ -33,6 +35,7 @@ def traffic(cluster: RealCluster, request: pytest.FixtureRequest) -> Iterator[Tr
     try:
         traffic.flows()
         yield traffic
+        cluster.wires.mend()
         traffic.flows()
         assert traffic.judge() > 0
     finally:
@@ -93,3 +96,42 @@ def test_nodes_are_restarted_one_after_the_other(cluster: RealCluster, traffic: 
         cluster.start(name)
         cluster.until_calm()
         traffic.flows()
+
+
+def test_a_leader_is_cut_off_from_its_followers_and_from_the_meta_service(
+    cluster: RealCluster, traffic: Traffic
+) -> None:
+    cut_off = cluster.leader_of(traffic.topic)
+    cluster.wires.cut(both_ways([cut_off], cluster.others(cut_off)))
+    cluster.until_others_lead(traffic.topic, cut_off)
+    traffic.flows()
+
+
+def test_a_leader_hears_everybody_and_nobody_hears_it(cluster: RealCluster, traffic: Traffic) -> None:
+    unheard = cluster.leader_of(traffic.topic)
+    cluster.wires.cut(one_way([unheard], cluster.others(unheard)))
+    cluster.until_others_lead(traffic.topic, unheard)
+    traffic.flows()
+
+
+@pytest.mark.slow
+def test_everybody_hears_a_leader_and_it_hears_nobody(cluster: RealCluster, traffic: Traffic) -> None:
+    deaf = cluster.leader_of(traffic.topic)
+    cluster.wires.cut(one_way(cluster.others(deaf), [deaf]))
+    eventually_sync(lambda: len(cluster.shards(traffic.topic, but=deaf)[0][1]) < 3, 30)
+
+
+def test_the_leader_of_the_meta_service_is_cut_off_from_etcd(cluster: RealCluster, traffic: Traffic) -> None:
+    cut_off = cluster.leading(Role.META)
+    cluster.wires.cut(both_ways([cut_off], cluster.names(Role.ETCD)))
+    eventually_sync(lambda: cluster.leading(Role.META) != cut_off, 30)
+    traffic.flows()
+
+
+@pytest.mark.slow
+def test_the_leader_of_etcd_is_cut_off_from_the_other_members(cluster: RealCluster, traffic: Traffic) -> None:
+    cut_off = cluster.leading(Role.ETCD)
+    others = [name for name in cluster.names(Role.ETCD) if name != cut_off]
+    cluster.wires.cut(both_ways([cut_off], others))
+    eventually_sync(lambda: cluster.leading(Role.ETCD) != cut_off, 30)
+    traffic.flows()

@@ -1,7 +1,7 @@
 """What befalls a cluster at random: a plan that follows from its seed, and the hand that carries it out.
 
-One etcd member is down at a time, so that the metadata are there; of nodes and meta services all may be. A disk is
-wiped only where the others are whole: three copies bear that, and not another one beside it.
+One etcd member is down or cut off at a time, so that the metadata are there; of nodes and meta services all may be. A
+disk is wiped only where the others are whole: three copies bear that, and not another one beside it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from enum import Enum
 from typing import NamedTuple
 
 from stratalog_cli.cluster_plan import Role
 from support.real_cluster import RealCluster
+from support.wires import Wire, both_ways, one_way
 
 
 class What(Enum):
@@ -23,6 +25,13 @@ class What(Enum):
     STOP = "stop in order"
     WIPE = "wipe the disk of"
     KILL_ALL = "kill -9 all at once:"
+    CUT_OFF = "cut off"
+    MAKE_MUTE = "let nobody hear"
+    MAKE_DEAF = "let hear nothing:"
+
+
+_START_S = 100.0
+CUTS = (What.CUT_OFF, What.MAKE_MUTE, What.MAKE_DEAF)
 
 
 class Blow(NamedTuple):
@@ -32,6 +41,8 @@ class Blow(NamedTuple):
     role: Role
     number: int
     down_s: float
+    from_share: float
+    """Of a cut: from so many of the others, in the order of the plan turned by the number; one at least."""
 
 
 def blows(seed: int) -> Iterator[Blow]:
@@ -39,10 +50,14 @@ def blows(seed: int) -> Iterator[Blow]:
     chance = random.Random(seed)
     while True:
         role = chance.choices([Role.NODE, Role.META, Role.ETCD], [6, 3, 2])[0]
-        what = chance.choices([What.KILL, What.PAUSE, What.STOP], [5, 2, 2])[0]
+        what = chance.choices([What.KILL, What.PAUSE, What.STOP, *CUTS], [5, 2, 2, 2, 1, 1])[0]
         if role is Role.NODE and chance.random() < 0.15:
             what = chance.choice([What.WIPE, What.KILL_ALL])
-        yield Blow(chance.uniform(0.2, 5), what, role, chance.randint(1, 3), chance.uniform(0.1, 6))
+        from_share = chance.choice([0.1, 0.5, 1.0, 1.0])
+        yield Blow(chance.uniform(0.2, 5), what, role, chance.randint(1, 3), chance.uniform(0.1, 6), from_share)
+
+
+TALKS_TO = {Role.NODE: (Role.NODE, Role.META), Role.META: (Role.NODE, Role.ETCD), Role.ETCD: (Role.META, Role.ETCD)}
 
 
 class Chaos:
@@ -50,58 +65,97 @@ class Chaos:
         self._cluster = cluster
         self._tell = tell
         self._began = time.monotonic()
-        self._back: dict[str, float] = {}
-        """When a part that is down or paused comes back."""
+        self._struck: dict[str, float] = {}
+        """When a part that is down, paused or cut off comes back."""
+        self._cuts: dict[str, list[Wire]] = {}
+        self._work = ThreadPoolExecutor(1)
+        """A stop and a start may wait for somebody who is cut off, or paused, until that comes back."""
+        self._starting: dict[str, Future[None]] = {}
         self.count = 0
 
     def strike(self, blow: Blow) -> None:
-        cluster = self._cluster
         self._rest(blow.wait_s)
         name = f"{blow.role}-{blow.number}"
-        names = cluster.names(Role.NODE) if blow.what is What.KILL_ALL else [name]
-        if any(other in self._back for other in names):
+        names = self._cluster.names(Role.NODE) if blow.what is What.KILL_ALL else [name]
+        away = {*self._struck, *self._starting}
+        if away.intersection(names):
             return
-        if blow.role is Role.ETCD and any(other.startswith(Role.ETCD) for other in self._back):
+        if blow.role is Role.ETCD and any(other.startswith(Role.ETCD) for other in away):
             return
         if blow.what is What.WIPE:
-            self._calm()
-        self._say(f"{blow.what.value} {' '.join(names)}")
+            self.calm()
+        others = self._others(name, blow) if blow.what in CUTS else []
+        self._say(f"{blow.what.value} {' '.join(names)}{' from ' if others else ''}{' '.join(others)}")
         self.count += 1
-        match blow.what:
-            case What.KILL | What.KILL_ALL | What.WIPE:
+        self._carry_out(blow.what, names, others)
+        self._struck |= dict.fromkeys(names, time.monotonic() + blow.down_s)
+        if blow.what is What.WIPE:
+            self.calm()
+
+    def calm(self) -> None:
+        """Everything is there again."""
+        for name in list(self._struck):
+            self._bring_back(name)
+        while self._starting:
+            self._note_what_started(_START_S)
+        self._cluster.until_calm()
+
+    def _carry_out(self, what: What, names: list[str], others: list[str]) -> None:
+        (name, *_), cluster = names, self._cluster
+        match what:
+            case What.KILL | What.KILL_ALL:
                 cluster.kill(*names)
+            case What.WIPE:
+                cluster.kill(name)
+                cluster.wipe(name)
             case What.PAUSE:
                 cluster.signal(name, signal.SIGSTOP)
             case What.STOP:
-                cluster.stop(name)
-        if blow.what is What.WIPE:
-            cluster.wipe(name)
-        self._back |= dict.fromkeys(names, time.monotonic() + blow.down_s)
-        if blow.what is What.WIPE:
-            self._calm()
+                self._work.submit(cluster.stop, name)
+            case What.CUT_OFF:
+                self._cut(name, both_ways([name], others))
+            case What.MAKE_MUTE:
+                self._cut(name, one_way([name], others))
+            case What.MAKE_DEAF:
+                self._cut(name, one_way(others, [name]))
+
+    def _others(self, name: str, blow: Blow) -> list[str]:
+        names = [part.name for part in self._cluster.plan.parts if part.role in TALKS_TO[blow.role]]
+        names = [other for other in names[blow.number :] + names[: blow.number] if other != name]
+        return sorted(names[: max(1, round(blow.from_share * len(names)))])
+
+    def _cut(self, name: str, wires: list[Wire]) -> None:
+        self._cuts[name] = wires
+        self._cluster.wires.cut(wires)
 
     def _rest(self, wait_s: float) -> None:
         """Brings back meanwhile what is due."""
         until = time.monotonic() + wait_s
         while True:
             now = time.monotonic()
-            for name in [name for name, at in self._back.items() if at <= now]:
+            for name in [name for name, at in self._struck.items() if at <= now]:
                 self._bring_back(name)
+            self._note_what_started(0)
             if now >= until:
                 return
             time.sleep(0.05)
 
-    def _calm(self) -> None:
-        for name in list(self._back):
-            self._bring_back(name)
-        self._cluster.until_calm()
-
     def _bring_back(self, name: str) -> None:
-        del self._back[name]
+        del self._struck[name]
         self._say(f"{name} comes back")
+        self._cluster.wires.mend(self._cuts.pop(name, ()))
         self._cluster.signal(name, signal.SIGCONT)
+        self._starting[name] = self._work.submit(self._start, name)
+
+    def _start(self, name: str) -> None:
         if self._cluster.pid(name) is None:
             self._cluster.start(name)
+
+    def _note_what_started(self, wait_s: float) -> None:
+        for name, start in list(self._starting.items()):
+            if wait_s or start.done():
+                start.result(wait_s)
+                del self._starting[name]
 
     def _say(self, text: str) -> None:
         self._tell(f"{time.monotonic() - self._began:7.1f} s  {text}")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 
 import confluent_kafka
 
-from support.group_members import ConfluentMember
+from support.group_members import Committed, CommittingMember, Seen, take
 from support.history import Anomaly, Log, Outcome, Place, anomalies, differences
 from support.history import Seen as Read
 from support.ledger import IdempotentSender, Ledger
@@ -21,7 +22,9 @@ _FLOWS_S, _READ_S = 45.0, 60.0
 
 
 class Traffic:
-    def __init__(self, bootstrap: str, topic: str, shards: int, *, senders: int = 2, per_s: float = 150.0) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, shards: int, *, senders: int = 2, per_s: float = 150.0, members: int = 1
+    ) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
         self.places: list[Place] = [(topic, shard) for shard in range(shards)]
@@ -32,10 +35,15 @@ class Traffic:
         ]
         for sender in self._senders:
             sender.start()
-        self.member = ConfluentMember(bootstrap, f"group of {topic}", [topic], topic_metadata_refresh_interval_ms=500)
+        self.group = f"group of {topic}"
+        self.committed = Committed()
+        self._members = [
+            CommittingMember(self.committed, bootstrap, self.group, [topic], topic_metadata_refresh_interval_ms=500)
+            for _ in range(members)
+        ]
 
     def acknowledged(self) -> Counter[Place]:
-        return Counter(send.place for send in self.ledger.copy() if send.outcome is Outcome.OK)
+        return self.ledger.acknowledged_by_place()
 
     def flows(self, count: int = 5, limit_s: float = _FLOWS_S) -> None:
         """Each shard acknowledges so many more. Raises AssertionError naming those that do not."""
@@ -56,8 +64,12 @@ class Traffic:
         """After a test that did not come to judge."""
         for worker in self._senders:
             worker.stop()
-        if self.member.is_alive():
-            self.member.leave()
+        self._leave()
+
+    def _leave(self) -> None:
+        for member in self._members:
+            if member.is_alive():
+                member.leave()
 
     def judge(self) -> int:
         """Returns how many records were acknowledged. Raises AssertionError with every anomaly."""
@@ -73,23 +85,38 @@ class Traffic:
         return self.ledger.count(Outcome.OK)
 
     def _what_the_group_missed(self, logs: dict[Place, Log]) -> list[Anomaly | str]:
-        """Every record came, and what came is what the log has."""
+        """Every record came, what came is what the log has, and nothing that was committed went back."""
         wanted = {(place[1], read.offset) for place, log in logs.items() for read in log.records}
 
+        def seen() -> Iterator[Seen]:
+            return (one for member in self._members for one in list(member.seen))
+
         def missing() -> set[tuple[int, int]]:
-            return wanted - {(seen.partition, seen.offset) for seen in list(self.member.seen)}
+            return wanted - {(one.partition, one.offset) for one in seen()}
 
         try:
             eventually_sync(lambda: not missing(), _READ_S)
         except AssertionError:
             return [f"the group did not get {len(missing())} records, such as shard and offset {min(missing())}"]
         finally:
-            self.member.leave()
-        found: list[Anomaly | str] = []
+            self._leave()
+        found: list[Anomaly | str] = [*self.committed.went_back, *self._what_is_committed_no_more()]
         for place, log in logs.items():
-            seen = [Read(one.offset, one.value) for one in self.member.seen if one.partition == place[1]]
-            found += differences(place, log.records, seen)
+            found += differences(place, log.records, [Read(*one[1:]) for one in seen() if one.partition == place[1]])
         return found
+
+    def _what_is_committed_no_more(self) -> list[str]:
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.group})
+        try:
+            kept = consumer.committed([confluent_kafka.TopicPartition(*place) for place in self.places], _READ_S)
+        finally:
+            consumer.close()
+        told = self.committed.told
+        return [
+            f"shard {one.partition}: {told[one.partition]} was told as committed, and {one.offset} is"
+            for one in kept
+            if one.offset < told[one.partition]
+        ]
 
 
 def read_all(bootstrap: str, places: list[Place]) -> dict[Place, Log]:
@@ -111,9 +138,8 @@ def read_all(bootstrap: str, places: list[Place]) -> dict[Place, Log]:
     try:
         while any((logs[place][-1].offset + 1 if logs[place] else 0) < end for place, end in ends.items()):
             assert time.monotonic() < deadline, f"read to {_ends(logs)} of {ends} within {_READ_S} s"
-            for message in consumer.consume(1_000, 0.2):
-                if message.error() is None:
-                    logs[message.topic(), message.partition()].append(Read(message.offset(), message.value()))
+            for message in take(consumer):
+                logs[message.topic(), message.partition()].append(Read(message.offset(), message.value()))
     finally:
         consumer.close()
     return {place: Log(0, records) for place, records in logs.items()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -62,6 +63,22 @@ class _PollingMember(threading.Thread):
         raise NotImplementedError
 
 
+def take(consumer: confluent_kafka.Consumer, wait_s: float = 0.05) -> list[confluent_kafka.Message]:
+    """What has come, some hundred messages at most.
+
+    One by one: what `consume` has gathered when a leader changes meanwhile it throws away (librdkafka 2.16) and goes on
+    behind it.
+    """
+    found: list[confluent_kafka.Message] = []
+    for at in range(500):
+        message = consumer.poll(0 if at else wait_s)
+        if message is None:
+            break
+        if message.error() is None:
+            found.append(message)
+    return found
+
+
 class ConfluentMember(_PollingMember):
     def __init__(self, bootstrap: str, group: str, topics: Sequence[str], **settings: Any) -> None:
         super().__init__(f"{group} confluent")
@@ -85,10 +102,8 @@ class ConfluentMember(_PollingMember):
         self.start()
 
     def _poll(self) -> None:
-        messages = self.consumer.consume(500, 0.05)
-        for message in messages:
-            if message.error() is None:
-                self.seen.append(Seen(message.partition(), message.offset(), message.value()))
+        messages = take(self.consumer)
+        self.seen += [Seen(message.partition(), message.offset(), message.value()) for message in messages]
         if messages:
             # A rebalance may be under way: what was not committed is read again, which the tests allow for.
             with contextlib.suppress(confluent_kafka.KafkaException):
@@ -122,6 +137,58 @@ class ConfluentMember(_PollingMember):
             consumer.incremental_unassign(partitions)
         else:
             consumer.unassign()
+
+
+class Committed:
+    """What the members of a group were told as committed, and where one began below that later. Hold `lock`."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.told: dict[int, int] = defaultdict(int)
+        self.went_back: list[str] = []
+
+
+class CommittingMember(ConfluentMember):
+    """Each assignment begins at what was told as committed before it, or above.
+
+    One that the group has put out without its knowledge may go on for a moment with what it had fetched: no step back.
+    """
+
+    def __init__(
+        self, committed: Committed, bootstrap: str, group: str, topics: Sequence[str], **settings: Any
+    ) -> None:
+        self._committed = committed
+        self._due: dict[int, int] = {}
+        """Where a shard that was assigned begins, until its first message came."""
+        super().__init__(bootstrap, group, topics, partition_assignment_strategy="range", **settings)
+
+    def _assigned(self, consumer: Any, partitions: list[Any]) -> None:
+        with self._committed.lock:
+            self._due |= {partition.partition: self._committed.told[partition.partition] for partition in partitions}
+        super()._assigned(consumer, partitions)
+
+    def _poll(self) -> None:
+        known = self._committed
+        messages = take(self.consumer)
+        with known.lock:
+            for message in messages:
+                self.seen.append(Seen(message.partition(), message.offset(), message.value()))
+                self._look(message.partition(), message.offset())
+        if not messages:
+            return
+        try:
+            told = self.consumer.commit(asynchronous=False)
+        except confluent_kafka.KafkaException:
+            return  # a rebalance, or no coordinator for now: it was not told as committed
+        with known.lock:
+            for place in told:
+                if place.error is None and place.offset >= 0:
+                    known.told[place.partition] = max(known.told[place.partition], place.offset)
+
+    def _look(self, shard: int, offset: int) -> None:
+        due = self._due.pop(shard, 0)
+        if offset < due:
+            self._committed.went_back.append(f"shard {shard} began at {offset}, committed was {due}")
 
 
 class KafkaPythonMember(_PollingMember):

@@ -11,6 +11,7 @@ import contextlib
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -51,6 +52,7 @@ class Ledger:
         self._sent: list[tuple[int, Sent]] = []
         self._archive: list[tuple[int, Sent]] = []
         self._count = 0
+        self._acknowledged: Counter[Place] = Counter()
         self._commits: dict[tuple[str, Place], tuple[int, int]] = {}
         self.wrong_answers: list[str] = []
         """What no client should ever have been told; a test fails on any."""
@@ -65,6 +67,11 @@ class Ledger:
     def acknowledged(self, send: Sent, offset: int) -> None:
         with self._lock:
             send.offset, send.outcome = offset, Outcome.OK
+            self._acknowledged[send.place] += 1
+
+    def acknowledged_by_place(self) -> Counter[Place]:
+        with self._lock:
+            return self._acknowledged.copy()
 
     def copy(self, *, with_archive: bool = True) -> list[Sent]:
         with self._lock:

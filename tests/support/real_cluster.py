@@ -1,7 +1,8 @@
 """A cluster of real processes, run by `stratalog cluster start`: three nodes, meta services, members of etcd.
 
-Parts are called by their names (`node-1`). They are killed, paused, stopped, started again, and a node's disk is wiped.
-What clients were told meanwhile is judged by `support.history`. Blocking; everything has a limit.
+Parts are called by their names (`node-1`). They are killed, paused, stopped, started again, and a node's disk is wiped;
+they reach each other through `wires`, which are cut and mended. What clients were told meanwhile is judged by
+`support.history`. Blocking; everything has a limit.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from stratalog.model.errors import StratalogError
 from stratalog_cli.cluster_control import ask
 from stratalog_cli.cluster_directory import ClusterDirectory
 from stratalog_cli.cluster_health import all_health, troubles
-from stratalog_cli.cluster_plan import Plan, Role
+from stratalog_cli.cluster_plan import Asked, Plan, Role, first_plan
 from support.cluster_ports import free_block
 from support.waiting import eventually_sync
+from support.wires import Wires
 
 _AS_INSTALLED = str(Path(__file__).with_name("as_installed"))
+_WIRED_PARTS = str(Path(__file__).with_name("wired_parts.py"))
 _START_S, _CALM_S = 90, 40
 SETTINGS = {
     "node.lease.ms": 1_000,
@@ -44,10 +47,16 @@ class RealCluster:
     def __init__(self, folder: Path, settings: dict[str, object] | None = None) -> None:
         self.directory = ClusterDirectory(folder / "cluster")
         self._said = folder / "cluster.log"
-        command = [sys.executable, "-m", "stratalog_cli.entry", "cluster", "start", "--data", str(self.directory.path)]
-        command += ["--port-base", str(free_block()), "--bucket", str(folder / "bucket")]
-        for key, value in (SETTINGS | (settings or {})).items():
-            command += ["--set", f"{key}={value}"]
+        self.bucket = folder / "bucket"
+        base, table = free_block(), folder / "wires.json"
+        assigned = [f"{key}={value}" for key, value in (SETTINGS | (settings or {})).items()]
+        parts = first_plan(Asked(port_base=base), has_etcd=True).parts
+        # A part's admin port is for who looks at it from outside.
+        listens = {one.name: [at for what, at in one.addresses.items() if what != "admin"] for one in parts}
+        self.wires = Wires(listens, self.directory.path / "cluster.json")
+        table.write_text(json.dumps(self.wires.through), encoding="utf-8")
+        command = [sys.executable, "-P", _WIRED_PARTS, "cluster", str(table), str(self.directory.path), str(base)]
+        command += [str(self.bucket), *assigned]
         with self._said.open("wb") as output:
             self._process = subprocess.Popen(
                 command,
@@ -71,6 +80,7 @@ class RealCluster:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(10)
+        self.wires.close()
 
     # Who is what ------------------------------------------------------------------------------------------------
     @property
@@ -94,10 +104,10 @@ class RealCluster:
     def admin(self, name: str) -> AdminClient:
         return AdminClient(self.plan.part(name).addresses["admin"], timeout_s=5)
 
-    def shards(self, topic: str) -> dict[int, tuple[str | None, set[str]]]:
-        """Leader and who is in sync, by shard, as a node that lives knows them."""
+    def shards(self, topic: str, *, but: str | None = None) -> dict[int, tuple[str | None, set[str]]]:
+        """Leader and who is in sync, by shard, as a node that lives knows them. `but` is not asked."""
         for name in self.names(Role.NODE):
-            if self.pid(name) is not None:
+            if name != but and self.pid(name) is not None:
                 with suppress(StratalogError):
                     return {
                         one.shard: (
@@ -112,6 +122,16 @@ class RealCluster:
         found = self.shards(topic)[shard][0]
         assert found is not None
         return found
+
+    def until_others_lead(self, topic: str, cut_off: str) -> None:
+        """Of no shard do those who are not cut off think that this one leads it."""
+        eventually_sync(
+            lambda: all(leader not in (None, cut_off) for leader, _ in self.shards(topic, but=cut_off).values()), 30
+        )
+
+    def others(self, name: str) -> list[str]:
+        """The nodes and meta services beside this one."""
+        return [other for other in (*self.names(Role.NODE), *self.names(Role.META)) if other != name]
 
     def leading(self, role: Role) -> str:
         """Who leads the meta service, or etcd."""
@@ -157,6 +177,7 @@ class RealCluster:
     # Calm -------------------------------------------------------------------------------------------------------
     def heal(self) -> None:
         """Everything runs, and nothing needs an eye but what was given up."""
+        self.wires.mend()
         for part in self.plan.parts:
             self.signal(part.name, signal.SIGCONT)
         self.start(*self.down())
