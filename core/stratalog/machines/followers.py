@@ -41,6 +41,13 @@ class Followers:
         """The segment's replicas are these now. Credit of those that stay stands."""
         self._credits = {node_id: self._credits.get(node_id) or _Credit(self._base_offset) for node_id in node_ids}
 
+    def forget_others(self, members: Sequence[int]) -> None:
+        """Who is not in sync by a newer record than was known may have been let go of and listed again meanwhile, with
+        another copy: what it holds it says with its next fetch."""
+        for node_id, credit in self._credits.items():
+            if node_id not in members:
+                credit.offset = self._base_offset
+
     def fetched(self, node_id: int, life_epoch: int, offset: int, end_offset: int) -> bool:
         """Whether it is believed: a replica, in no older life than is known, that claims no more than there is."""
         credit = self._credits.get(node_id)

@@ -57,6 +57,7 @@ from stratalog.model.ids import SegmentKey
 
 _FIRST_PAUSE_MS = 20
 _LONGEST_PAUSE_MS = 1_000
+_INNOCENT_STRAYS = 2  # in a row: so many rounds may be under way when this copy grows
 _TAKES_DATA = (FollowerLife.FOLLOWING, FollowerLife.COPYING)
 _OVER = (FollowerLife.SEALED, FollowerLife.LEFT)
 
@@ -85,6 +86,7 @@ class SegmentFollower:
         "_paused_until_ms",
         "_peer",
         "_proof",
+        "_strays",
         "_told_fence",
         "_was_out_of_isr",
         "committed_offset",
@@ -142,6 +144,7 @@ class SegmentFollower:
         """What was told the service last did not come through."""
         self._pause_ms = 0
         self._paused_until_ms: int | None = None
+        self._strays = 0
         self._proof: CopyProven | None = None
 
     # What happens -------------------------------------------------------------------------------------------------
@@ -165,14 +168,12 @@ class SegmentFollower:
                 return self._appended()
             case AppendFailed():
                 self._appending = None
-                self._pause(now_ms)
-                return []
+                return self._pause(now_ms)
             case TailCut():
                 return self._cut()
             case CutFailed():
                 self._changes_file = False
-                self._pause(now_ms)
-                return []
+                return self._pause(now_ms)
             case CopyFilled(end_offset):
                 return self._filled(end_offset, now_ms)
             case FlushPolicyChanged(is_fsync):
@@ -186,8 +187,7 @@ class SegmentFollower:
                 return self._promise_written(fence)
             case PromiseFailed():
                 self._is_writing_promise = False
-                self._pause(now_ms)
-                return []
+                return self._pause(now_ms)
             case CopyProven():
                 return self._copy_proven(event)
             case ServiceTold():
@@ -198,8 +198,7 @@ class SegmentFollower:
                 return []
             case ServiceNotTold():
                 self._owes_word = True
-                self._pause(now_ms)
-                return []
+                return self._pause(now_ms)
             case TimePassed():
                 return self._try_again(now_ms)
             case _:
@@ -217,7 +216,7 @@ class SegmentFollower:
         elif self._was_out_of_isr and self.life is not FollowerLife.FAULTY:
             self._is_tail_whole = True  # let in again by what this life fetched
         if before is None or whence(before) != whence(record):
-            self._peer, self._pause_ms = 0, 0
+            self._peer = self._pause_ms = self._strays = 0
             if not self._owes_word:
                 self._paused_until_ms = None
         ended = [] if record.end_offset is None else self._end_known(record, record.end_offset)
@@ -312,12 +311,14 @@ class SegmentFollower:
             self._pause_ms = 0
             return self._move_high_watermark()
         if found.base_offset != self.end_offset:
-            return self._move_high_watermark()  # of an earlier question, or of one that was asked twice
+            self._strays += 1  # of an earlier question, or of one that was asked twice, unless too many come
+            is_wrong = self._strays > _INNOCENT_STRAYS
+            return self._refused(node_id, Refusal.DAMAGED, now_ms) if is_wrong else self._move_high_watermark()
         if found.epoch != self.key.epoch:
             why = Refusal.NEWER_EPOCH if found.epoch > self.key.epoch else Refusal.DAMAGED
             return self._refused(node_id, why, now_ms)
-        limit = self.record.end_offset
-        if found.end_offset <= found.base_offset or (limit is not None and found.end_offset > limit):
+        is_past_end = (limit := self.record.end_offset) is not None and found.end_offset > limit
+        if found.end_offset <= found.base_offset or is_past_end:
             return self._refused(node_id, Refusal.DAMAGED, now_ms)
         self._pause_ms = 0
         self._appending = found
@@ -326,7 +327,7 @@ class SegmentFollower:
     def _appended(self) -> list[FollowerEffect]:
         assert self._appending is not None, "nothing was being appended"
         self.end_offset = self._appending.end_offset
-        self._appending = None
+        self._appending, self._strays = None, 0
         flush: list[FollowerEffect] = []
         if self.is_fsync and not self._is_flushing and self.record is not None and self.record.end_offset is None:
             self._is_flushing = True
@@ -342,8 +343,7 @@ class SegmentFollower:
         return []
 
     def _move_high_watermark(self) -> list[FollowerEffect]:
-        mark = min(self.committed_offset, self.end_offset)
-        if mark <= self.high_watermark:
+        if (mark := min(self.committed_offset, self.end_offset)) <= self.high_watermark:
             return []
         self.high_watermark = mark
         return [MoveHighWatermark(mark)]
@@ -433,16 +433,16 @@ class SegmentFollower:
         return Ask(peers[self._peer % len(peers)], self.end_offset, is_throttled=is_throttled)
 
     def _look_whom_to_ask(self, now_ms: int) -> list[FollowerEffect]:
-        wanted = self._wanted(now_ms)
-        if wanted == self._asks:
+        if (wanted := self._wanted(now_ms)) == self._asks:
             return []
         self._asks = wanted
         return [AskNobody() if wanted is None else wanted]
 
     # Trying again ---------------------------------------------------------------------------------------------------
-    def _pause(self, now_ms: int) -> None:
+    def _pause(self, now_ms: int) -> list[FollowerEffect]:
         self._pause_ms = min(max(2 * self._pause_ms, _FIRST_PAUSE_MS), _LONGEST_PAUSE_MS)
         self._paused_until_ms = now_ms + self._pause_ms
+        return []
 
     def _try_again(self, now_ms: int) -> list[FollowerEffect]:
         record = self.record

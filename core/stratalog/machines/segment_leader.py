@@ -179,6 +179,7 @@ class SegmentLeader:
                 return self._advance() if self._in_sync.heard(isr, version) else []
             case ProposalReadBack(proposal, isr, version, was_refused):
                 self._note_replicas(self.replicas, isr)
+                self._forget_who_left(isr, version)
                 is_news = self._in_sync.read_back(proposal, isr, version, was_refused=was_refused)
                 return self._advance() if is_news else []
             case RecordHeard(record):
@@ -346,6 +347,11 @@ class SegmentLeader:
             # Which batches these are nobody noted: they are committed together.
             self._ends = deque([self.end_offset] if self.end_offset > self.high_watermark else [])
 
+    def _forget_who_left(self, isr: tuple[int, ...], version: int) -> None:
+        """Of replicas that a quorum counts with none is let go of."""
+        if self.followers is not None and version > self._in_sync.version and not self.policy.is_quorum:
+            self.followers.forget_others(isr)
+
     def _on_fetch(self, node_id: int, offset: int, life_epoch: int) -> list[LeaderEffect]:
         followers = self.followers
         if followers is None:
@@ -403,6 +409,7 @@ class SegmentLeader:
             return self._end_leading()
         if record.leader is None:
             return []
+        self._forget_who_left(record.isr, record.isr_version)
         is_news = self._in_sync.heard(record.isr, record.isr_version)
         self._note_replicas(record.replicas, record.isr)
         return self._advance() if is_news else []

@@ -74,4 +74,6 @@ def _move_active(tx: TableTransaction, segment: Segment, move: ReplicaMove) -> N
         left = tuple(node for node in segment.replicas if node not in move.dropped or node in needed)
         replicas = (*left, *added)
     if replicas != segment.replicas:
-        tx.replace_segment(segment, replace(segment, replicas=replicas))
+        # Who is let go of may be listed again, in the same life, with another copy: its leader sees a newer version.
+        version = segment.isr_version + (not set(segment.replicas) <= set(replicas))
+        tx.replace_segment(segment, replace(segment, replicas=replicas, isr_version=version))

@@ -243,6 +243,17 @@ def test_of_a_quorum_topic_one_replica_is_added_at_a_time_and_once_the_leader_kn
     assert story.segment(key).replicas == (1, 2, 3)
 
 
+def test_who_is_let_go_of_and_listed_again_is_seen_by_a_leader_that_heard_of_neither() -> None:
+    story = TableStory(nodes=3)
+    key = story.active(story.topic(replicas=3)).key
+    story.do(ProposeIsr(key, (1, 2), 0, caller=story.life(1)))
+    replicas = story.segment(key).replicas
+    story.do(MoveReplicas((ReplicaMove(key, replicas, dropped=(3,)),)))
+    assert (story.segment(key).replicas, story.segment(key).isr_version) == ((1, 2), 2)
+    story.do(MoveReplicas((ReplicaMove(key, (1, 2), added=(3,)),)))
+    assert (story.segment(key).replicas, story.segment(key).isr_version) == ((1, 2, 3), 2)
+
+
 def test_a_move_that_rests_on_other_replicas_or_names_a_dead_node_is_passed_over() -> None:
     story = TableStory(nodes=4)
     (key,) = sealed(story)
