@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -27,15 +27,16 @@ from stratalog.machines.retirement import (
     preflight,
 )
 from stratalog.machines.shard_table import ShardTable
-from stratalog.model.commands import BeginRecovery, SealUnclean
+from stratalog.model.commands import BeginRecovery, MoveReplicas, ReplicaMove, SealUnclean
 from stratalog.model.errors import Rejected, StratalogError
+from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import ChangeSet, Node, NodeChanged, Snapshot, Vitals
 from stratalog.model.mount_commands import BeginMount
 from stratalog.model.mounts import MountMode, MountState, data_set_name
 from stratalog.model.retirement import RetireStep, Wait
 from stratalog.model.retirement_commands import AdvanceRetirement, ReleaseNode
 from stratalog.model.retirement_status import RetirementStatus, words_of
-from stratalog.model.segment import SegmentState
+from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Topic
 from stratalog.telemetry.logs import logger
 from stratalog_meta.stats import RetirementStats
@@ -224,9 +225,7 @@ class Retirements:
             case GiveUpOpen(segments):
                 for key in segments:
                     try:
-                        segment = await self._writer.submit(BeginRecovery(key))
-                        if segment.state in (SegmentState.ACTIVE, SegmentState.SEALING):
-                            await self._writer.submit(SealUnclean(key))
+                        await self._give_up(key)
                     except Rejected as error:
                         _log.info("segment_not_given_up", segment=str(key), error=str(error))
             case AskMount():
@@ -234,6 +233,19 @@ class Retirements:
                     await self._writer.submit(BeginMount(node.node_id, record.storage_id, MountMode(record.mode)))
                 except Rejected as error:
                     _log.warning("mount_not_begun", node_id=node.node_id, error=str(error))
+
+    async def _give_up(self, key: SegmentKey) -> None:
+        """End it at what is known of it. Where no replica lives, one that does makes up what nobody has."""
+        segment = await self._writer.submit(BeginRecovery(key))
+        if segment.state is SegmentState.ACTIVE:
+            await self._writer.submit(SealUnclean(key))
+        elif segment.state is SegmentState.SEALING and segment.handed.source is None:
+            snapshot = await self._writer.read(ShardTable.snapshot)
+            stay = [node.node_id for node in snapshot.nodes if node.is_alive and not node.is_leaving]
+            led = next((one.leader for one in _behind(snapshot, key) if one.leader in stay), None)
+            added = tuple([led] if led is not None else stay[:1])
+            await self._writer.submit(MoveReplicas((ReplicaMove(key, segment.replicas, added),)))
+            await self._writer.submit(SealUnclean(key))
 
     # What is told -----------------------------------------------------------------------------------------------
     def status(self, node: Node) -> RetirementStatus:
@@ -248,6 +260,14 @@ class Retirements:
         left_s = survey.remaining_bytes // rate if rate and survey.remaining_bytes else -1
         told = (survey.remaining_segments, survey.remaining_bytes, rate, left_s)
         return RetirementStatus(node.node_id, node.is_alive, record, *told, words_of(record, *told))
+
+
+def _behind(snapshot: Snapshot, key: SegmentKey) -> Iterator[Segment]:
+    """The segments of its shard that follow it."""
+    shard = next((one for one in snapshot.shards if one.key == key.shard_key), None)
+    for segment in () if shard is None else shard.segments:
+        if segment.epoch > key.epoch:
+            yield segment
 
 
 def _mount_of(node: Node, snapshot: Snapshot) -> Served:

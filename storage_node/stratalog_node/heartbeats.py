@@ -16,7 +16,7 @@ from typing import Final
 from stratalog.meta_api.client import CommandTaker, LifeListener
 from stratalog.model.commands import RegisterNode
 from stratalog.model.errors import Conflict, Fenced, StratalogError
-from stratalog.model.metadata import Heartbeat, Life, Registration
+from stratalog.model.metadata import Heartbeat, Life, Registration, Vitals
 from stratalog.telemetry.logs import logger
 
 PER_LEASE: Final = 4
@@ -54,9 +54,11 @@ class Heartbeats:
         monotonic_ms: Callable[[], int],
         on_fenced: Callable[[str], None],
         has_room: Callable[[], bool] = lambda: True,
+        vitals: Callable[[], Vitals | None] = lambda: None,
     ) -> None:
         """`on_fenced` is told once, in words, that this life is over: the process must stop. `has_room`: whether the
         disk has it for more segments."""
+        self._vitals = vitals
         self._meta = meta
         self._life = life
         self._monotonic_ms = monotonic_ms
@@ -95,7 +97,9 @@ class Heartbeats:
         while self._lease_ms != 0:
             asked_ms = self._monotonic_ms()
             try:
-                heard = await self._meta.heartbeat(Heartbeat(self._life, has_room=self._has_room()))
+                heard = await self._meta.heartbeat(
+                    Heartbeat(self._life, has_room=self._has_room(), vitals=self._vitals())
+                )
             except Fenced as error:
                 self._is_over = True
                 log.error("this life of the node is over", error=str(error))

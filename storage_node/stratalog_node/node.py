@@ -22,7 +22,7 @@ from stratalog.meta_api.node_client import NodeMetaClient
 from stratalog.model.addresses import parse_address
 from stratalog.model.commands import RegisterNode
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import Life, NodeInfo
+from stratalog.model.metadata import Life, NodeInfo, Vitals
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.choices import FlushPolicy
@@ -38,6 +38,7 @@ from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.heartbeats import Heartbeats, register
 from stratalog_node.identity_file import load_or_create, lock_directory
+from stratalog_node.leaving.assembly import leaving_tasks, vitals_of
 from stratalog_node.mounts.holding import MountHolding
 from stratalog_node.mounts.probe import DataSetProbe
 from stratalog_node.open_files import OpenFiles
@@ -122,7 +123,7 @@ class StorageNode:
         self._tasks = TaskSet()
         self.turn: Turn
         self.local: LocalShards
-        self._is_disk_watched = False
+        self._is_disk_watched = self._is_running = False
         self.shards: ShardDirectory
         self.remote_reads: RemoteReads
         self.peer_reads: NodePeerReads
@@ -219,6 +220,8 @@ class StorageNode:
 
     def _begin_tasks(self, age_ms: Callable[[], int]) -> None:
         self._hold_mounts()
+        self._help_leave()
+        self._is_running = True
         self._tasks.start(follow(self.meta, self.catalog, self._end_life))
         self._tasks.start(self._look_at_ages(age_ms))
 
@@ -235,7 +238,7 @@ class StorageNode:
             ),
         )
         life = self.meta.life = Life(info.node_id, registration.node_epoch)
-        self._heartbeats = Heartbeats(self.meta, life, monotonic_ms, self._end_life, self._has_room)
+        self._heartbeats = Heartbeats(self.meta, life, monotonic_ms, self._end_life, self._has_room, self._vitals)
         self._taken.push_async_callback(self._heartbeats.close)
         self._heartbeats.start()
         return life
@@ -243,6 +246,12 @@ class StorageNode:
     def _has_room(self) -> bool:
         """For more segments. It lives before its disk has been looked at."""
         return not self._is_disk_watched or self.local.space.has_room
+
+    def _vitals(self) -> Vitals | None:
+        """What else the service is told with each heartbeat, once all of it is there."""
+        if not self._is_running:
+            return None
+        return vitals_of(self.settings, self.catalog, self.local, self.store, self.tier.uploader)
 
     def _end_life(self, why: str) -> None:
         if not self.is_over.is_set():
@@ -350,6 +359,22 @@ class StorageNode:
         probe = DataSetProbe(self.catalog, self.store, self.remote_reads.cold, self.peer_reads, self.cluster_id)
         self.mounts = MountHolding(self.meta, self.catalog, probe, self.settings.remote_upload_timeout_ms)
         self._tasks.start(self.mounts.run())
+
+    def _help_leave(self) -> None:
+        """Nodes that leave, this one among them."""
+        for task in leaving_tasks(
+            settings=self.settings,
+            catalog=self.catalog,
+            meta=self.meta,
+            local=self.local,
+            layout=self.layout,
+            store=self.store,
+            peers=self.peer_reads,
+            cluster_id=self.cluster_id,
+            led_shard=self._led_shard,
+            steady_ms=monotonic_ms,
+        ):
+            self._tasks.start(task)
 
     def _take_sealed(self, segment: Segment) -> None:
         shard = self.shards.get(segment.key.shard_key)

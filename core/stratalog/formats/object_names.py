@@ -25,6 +25,7 @@ _SEGMENT_OBJECT = re.compile(
 _BUNDLE_OBJECT = re.compile(rf"bundles/{_NUMBER}/{_NUMBER}/([0-9]{{12}})\.{_NUMBER}\.bundle")
 _META_OBJECT = re.compile(rf"meta/([0-9]{{12}})-{_OFFSET}\.{_UUID}\.(?:([0-9]{{6}})\.piece|snapshot)")
 _CLAIM_OBJECT = re.compile(rf"claims/{_NUMBER}/{_NUMBER}\.claim")
+_INVENTORY_OBJECT = re.compile(rf"retired/{_NUMBER}/{_NUMBER}\.{_NUMBER}\.{_NUMBER}\.inventory")
 _FILE = re.compile(rf"{_OFFSET}-{_NUMBER}\.(seg|idx)")
 _OFFSET_LIMIT = 1 << 63
 
@@ -57,6 +58,17 @@ class BundleName:
 
 
 @dataclass(frozen=True, slots=True)
+class InventoryName:
+    """The list of what a node held when it was retired."""
+
+    node_id: int
+    begun_ms: int
+    """Of the retirement."""
+    by_node: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimName:
     """The claim of one epoch of a node's write lock."""
 
@@ -74,7 +86,7 @@ class MetaSnapshotName:
     piece: int | None = None
 
 
-ObjectName: TypeAlias = SegmentObjectName | BundleName | ClaimName | MetaSnapshotName
+ObjectName: TypeAlias = SegmentObjectName | BundleName | ClaimName | InventoryName | MetaSnapshotName
 
 
 class ObjectNames:
@@ -160,6 +172,8 @@ class ObjectNames:
                 key = f"{self._root}bundles/{node_id}/{lock_epoch}/{number:012d}.{attempt}.bundle"
             case ClaimName(node_id, lock_epoch):
                 key = f"{self._root}claims/{node_id}/{lock_epoch}.claim"
+            case InventoryName(node_id, begun_ms, by_node, attempt):
+                key = f"{self._root}retired/{node_id}/{begun_ms}.{by_node}.{attempt}.inventory"
             case MetaSnapshotName(number, version, nonce, piece):
                 ending = "snapshot" if piece is None else f"{piece:06d}.piece"
                 key = f"{self._root}meta/{number:012d}-{version:020d}.{nonce}.{ending}"
@@ -194,6 +208,8 @@ class ObjectNames:
             return MetaSnapshotName(int(found[1]), int(found[2]), UUID(found[3]), piece)
         if found := _CLAIM_OBJECT.fullmatch(below):
             return ClaimName(int(found[1]), int(found[2]))
+        if found := _INVENTORY_OBJECT.fullmatch(below):
+            return InventoryName(*(int(group) for group in found.groups()))
         return None
 
 

@@ -230,6 +230,9 @@ class PolicyChanged:
 class RollAsked:
     """By command."""
 
+    is_empty_too: bool = False
+    """Also while nothing is in it: its replicas leave."""
+
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:

@@ -13,7 +13,7 @@ from stratalog.machines.leaving import Need, lost_of, need_of
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.retirement import MAX_GIVEN_UP_LISTED, LostRange
-from stratalog.model.segment import RemoteState, Segment
+from stratalog.model.segment import GapReason, RemoteState, Segment
 from stratalog.model.topic import Topic
 
 _NAMED: Final = 10
@@ -102,7 +102,8 @@ def _count(
             if segment.leader not in alive and not (segment.handed.source in alive and segment.end_offset is not None):
                 survey.stuck_count += 1
                 survey.stuck += [segment.key][: _NAMED - len(survey.stuck)]
-                if not alive.intersection(segment.replicas):
+                is_given_up = any(gap.reason is GapReason.UNCLEAN for gap in segment.handed.given_up)
+                if is_given_up or not alive.intersection(segment.replicas):
                     survey.abandoned += [segment.key][: _ABANDONED_AT_ONCE - len(survey.abandoned)]
         case Need.ONLY_HERE if not alive.intersection(segment.local_nodes):
             survey.lost_count += 1

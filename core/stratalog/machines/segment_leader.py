@@ -207,8 +207,8 @@ class SegmentLeader:
                     self._limit_bytes = int(policy.segment_bytes * _PREPARE_AT)
                 self.policy = policy
                 return []
-            case RollAsked():
-                return self._roll([]) if self.end_offset > self.key.base_offset else []
+            case RollAsked(is_empty_too):
+                return self._roll([]) if is_empty_too or self.end_offset > self.key.base_offset else []
             case TimePassed():
                 born = self.first_append_ms
                 is_old = born is not None and now_ms - born >= self.policy.segment_ms

@@ -42,7 +42,6 @@ from stratalog.model.retirement_commands import (
 )
 from stratalog.model.segment import Segment
 
-SIGHTINGS_KEPT = 2
 _LISTED_UNCONFIRMED = 10
 
 
@@ -130,7 +129,9 @@ def report_sighting(tx: TableTransaction, command: ReportSighting) -> None:
         command.is_differing,
         command.words,
     )
-    kept = (*old.sightings, seen)[-SIGHTINGS_KEPT:]
+    # The first of those that were clean in a row stays: who looks often is not kept waiting for ever.
+    is_in_row = seen.is_clean and bool(old.sightings) and old.sightings[0].is_clean
+    kept = (old.sightings[0], seen) if is_in_row else (seen,)
     tx.put_node(replace(known, retirement=replace(old, sightings=kept)))
 
 

@@ -42,6 +42,8 @@ class Successors:
         """With when the service said so."""
         self._wanted: set[SegmentKey] = set()
         """To be rolled, and nobody was known."""
+        self._leaving: set[SegmentKey] = set()
+        """To be rolled because a node of theirs leaves: when they are empty, too."""
         self._asked: set[SegmentKey] = set()
         self._failing: dict[SegmentKey, Backoff] = {}
         self._tasks = TaskSet()
@@ -70,12 +72,21 @@ class Successors:
             self._asked.add(key)
             self._tasks.start(self._prepare(shard, key))
 
+    def roll_anew(self, shard: ShardToRoll, key: SegmentKey) -> None:
+        """Ask again who goes on behind a segment, for who was named may leave, and end it once that is known, an empty
+        one too."""
+        self._prepared.pop(key, None)
+        self._leaving.add(key)
+        self._wanted.add(key)
+        self.prepare(shard, key)
+
     def forget(self, key: SegmentKey) -> None:
         """It has ended here. What is asked for it says nothing of what follows."""
         self._asked.discard(key)
         self._prepared.pop(key, None)
         self._failing.pop(key, None)
         self._wanted.discard(key)
+        self._leaving.discard(key)
 
     def _is_alone(self) -> bool:
         return all(node.node_id == self._context.node_id for node in self._context.catalog.nodes())
@@ -95,4 +106,4 @@ class Successors:
             self._asked.discard(key)
         if key in self._wanted and key in self._prepared:
             self._wanted.discard(key)
-            shard.tell(RollAsked())
+            shard.tell(RollAsked(is_empty_too=key in self._leaving))

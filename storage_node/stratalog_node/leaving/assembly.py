@@ -1,0 +1,58 @@
+"""What a node runs for nodes that leave, put together; and what it tells the service for their sake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from stratalog.formats.object_names import ObjectNames
+from stratalog.meta_api.client import MetaClient
+from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import Vitals
+from stratalog.objects.store import ObjectStore
+from stratalog.settings.process import ProcessSettings
+from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.leaving.duty import LeavingDuty
+from stratalog_node.leaving.handing_on import HandingOn
+from stratalog_node.leaving.sighting import Sighter
+from stratalog_node.replication.peer_reads import NodePeerReads
+from stratalog_node.shards.assembly import LocalShards
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.tier.uploader import NodeUploader
+
+
+def leaving_tasks(
+    *,
+    settings: ProcessSettings,
+    catalog: Catalog,
+    meta: MetaClient,
+    local: LocalShards,
+    layout: NodeLayout,
+    store: ObjectStore | None,
+    peers: NodePeerReads,
+    cluster_id: str,
+    led_shard: Callable[[ShardKey], ShardLog | None],
+    steady_ms: Callable[[], int],
+) -> list[Coroutine[Any, Any, None]]:
+    """Each runs without an end: what this node leads goes on elsewhere, and what others held is looked at."""
+    node_id = settings.node_id
+    sighter = Sighter(node_id, catalog, local.directory, layout, lambda: local.context.threads, store, peers)
+    names, interval_ms = ObjectNames("", cluster_id), settings.retire_verify_interval_ms
+    duty = LeavingDuty(node_id, catalog, meta, sighter, store, names, interval_ms, steady_ms)
+    return [HandingOn(node_id, catalog, led_shard).run(), duty.run()]
+
+
+def vitals_of(
+    settings: ProcessSettings,
+    catalog: Catalog,
+    local: LocalShards,
+    store: ObjectStore | None,
+    uploader: NodeUploader | None,
+) -> Vitals:
+    """Of the disk at each heartbeat; of the uploads, which costs a look at each, while somebody leaves."""
+    disk, away_ms = local.disk.usage(), 0
+    if uploader is not None and any(node.is_leaving for node in catalog.nodes()):
+        away_ms = uploader.status().uploader.store_away_ms
+    free, total = max(disk.usable_bytes, 0), max(disk.total_bytes, 0)
+    return Vitals(free, total, store is not None, away_ms, settings.remote_storage_enable)

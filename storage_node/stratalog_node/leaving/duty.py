@@ -1,0 +1,162 @@
+"""What nodes do for one that leaves: look twice whether all is there, and write down what it held.
+
+Each retirement that waits for it has one node whose turn it is, found alike by all: of those that stay one after
+another, so that two looks are two nodes' where there are two; of a volume its own node. What the metadata say decides,
+so a turn that is not taken falls to the next look, or to another node when that one dies.
+Lives on the event loop, as one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Final
+
+from stratalog.formats.object_names import InventoryName, ObjectNames
+from stratalog.meta_api.client import MetaClient
+from stratalog.model.errors import AlreadyExists, Corrupt, OutcomeUnknown, StratalogError
+from stratalog.model.metadata import Node
+from stratalog.model.retirement import Retirement, RetireMode, RetireStep
+from stratalog.model.retirement_commands import ReportInventory, ReportSighting
+from stratalog.model.segment import Segment
+from stratalog.objects.store import ObjectStore
+from stratalog.telemetry.logs import logger
+from stratalog_node.leaving.sighting import Sighter
+from stratalog_node.shards.catalog import Catalog
+
+log = logger(__name__)
+
+LOOK_S: Final = 0.25
+_AGAIN_MS: Final = 5_000
+"""After a look that was not clean, at most."""
+_MARGIN_MS: Final = 50
+INVENTORY_FORMAT: Final = 1
+
+
+class LeavingDuty:
+    def __init__(
+        self,
+        node_id: int,
+        catalog: Catalog,
+        meta: MetaClient,
+        sighter: Sighter,
+        store: ObjectStore | None,
+        names: ObjectNames,
+        interval_ms: int,
+        steady_ms: Callable[[], int],
+    ) -> None:
+        """`interval_ms` lies between two looks."""
+        self._node_id = node_id
+        self._catalog = catalog
+        self._meta = meta
+        self._sighter = sighter
+        self._store = store
+        self._names = names
+        self._interval_ms = interval_ms
+        self._steady_ms = steady_ms
+        self._known: dict[int, tuple[Retirement, int]] = {}
+        """Of each retirement the record whose sightings were new last, and when."""
+        self._attempt = 0
+
+    async def run(self) -> None:
+        """Without an end."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.look()
+            except StratalogError as error:
+                log.info("a retirement was not looked at yet", error=str(error))
+            except Exception:  # a node would never be let go of (F48)
+                log.error("retirements cannot be looked at", exc_info=True)
+
+    async def look(self) -> None:
+        """Raises what one retirement met; the next look goes on."""
+        for node in list(self._catalog.nodes()):
+            record = node.retirement
+            if record is None or record.step not in (RetireStep.VERIFY, RetireStep.SNAPSHOT):
+                self._known.pop(node.node_id, None)
+            elif record.step is RetireStep.VERIFY and self._is_due(node, record):
+                await self._sight(node, record)
+            elif record.step is RetireStep.SNAPSHOT and record.inventory_key is None and self._turn(node, 0):
+                await self._write_inventory(node, record)
+
+    def _is_due(self, node: Node, record: Retirement) -> bool:
+        known = self._known.get(node.node_id)
+        if known is None or (known[0].begun_ms, known[0].sightings) != (record.begun_ms, record.sightings):
+            known = self._known[node.node_id] = record, self._steady_ms()
+        if not self._turn(node, len(record.sightings)):
+            return False
+        if not record.sightings:
+            return True
+        is_clean = record.sightings[-1].is_clean
+        pause_ms = self._interval_ms + _MARGIN_MS if is_clean else min(self._interval_ms, _AGAIN_MS)
+        return self._steady_ms() - known[1] >= pause_ms
+
+    def _turn(self, node: Node, number: int) -> bool:
+        """Whether it is this node's."""
+        assert node.retirement is not None
+        if node.retirement.mode is RetireMode.VOLUME:
+            return node.node_id == self._node_id
+        staying = sorted(one.node_id for one in self._catalog.nodes() if one.is_alive and not one.is_leaving)
+        return bool(staying) and staying[number % len(staying)] == self._node_id
+
+    async def _sight(self, node: Node, record: Retirement) -> None:
+        seen = await self._sighter.look(node)
+        await self._meta.perform(
+            ReportSighting(
+                node.node_id,
+                record.storage_id,
+                record.begun_ms,
+                seen.segments,
+                tuple(seen.unconfirmed),
+                seen.unconfirmed_count,
+                seen.is_differing,
+                seen.words,
+            )
+        )
+
+    # The inventory ------------------------------------------------------------------------------------------------
+    async def _write_inventory(self, node: Node, record: Retirement) -> None:
+        """Create-only, under a name of this try; what was written is read back before it counts."""
+        if self._store is None:
+            return
+        self._attempt += 1
+        key = self._names.build(InventoryName(node.node_id, record.begun_ms, self._node_id, self._attempt))
+        body = await asyncio.to_thread(self._inventory, node, record, self._sighter.segments_of(node.node_id))
+        try:
+            await self._store.put(key, [body])
+        except (AlreadyExists, OutcomeUnknown) as error:
+            log.info("an inventory may be there already", key=key, error=str(error))
+        if await self._store.get(key) != body:
+            raise Corrupt("the inventory is another one", source=key, position=0)
+        await self._meta.perform(ReportInventory(node.node_id, record.storage_id, record.begun_ms, key))
+
+    def _inventory(self, node: Node, record: Retirement, segments: list[Segment]) -> bytes:
+        listed = [_entry(segment, self._catalog) for segment in segments]
+        told = {
+            "format": INVENTORY_FORMAT,
+            "cluster_id": self._names.cluster_id,
+            "node_id": node.node_id,
+            "storage_id": record.storage_id,
+            "mode": record.mode,
+            "metadata_version": self._catalog.version,
+            "segments": listed,
+        }
+        return json.dumps(told, separators=(",", ":")).encode()
+
+
+def _entry(segment: Segment, catalog: Catalog) -> dict[str, object]:
+    key, seal, topic = segment.key, segment.seal, catalog.topic_by_id(segment.key.topic_id)
+    return {
+        "topic": None if topic is None else topic.name,
+        "topic_id": str(key.topic_id),
+        "shard": key.shard,
+        "epoch": key.epoch,
+        "base_offset": key.base_offset,
+        "end_offset": segment.end_offset,
+        "size_bytes": None if seal is None else seal.size_bytes,
+        "digest": None if seal is None else seal.digest.hex(),
+        "manifest": segment.remote.manifest_key,
+        "holders": list(segment.local_nodes),
+    }

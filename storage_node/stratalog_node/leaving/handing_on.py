@@ -1,0 +1,72 @@
+"""Rolls what this node leads away from nodes that leave: itself, or a replica of what it leads.
+
+Level-triggered: each look goes over the shards that this node leads, and asks for what is not so yet. A segment is
+rolled as any other, to the successor that the service names then, so producers go on; so is one that is empty, and one
+that nobody wrote to yet is opened for it. Where no node stays, writing goes before leaving, and nothing is done.
+Lives on the event loop. Cost: nothing while nobody leaves; else a look at each shard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from stratalog.machines.leader_events import BatchesReceived
+from stratalog.model.errors import StratalogError
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.telemetry.logs import logger
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.shard_log import ShardLog
+
+log = logger(__name__)
+
+LOOK_S: Final = 0.5
+MOST_AT_ONCE: Final = 64
+"""Rolls that one look asks for: thousands of shards go one after another, not all in the same moment."""
+_SHARDS_PER_STEP: Final = 256
+
+
+class HandingOn:
+    def __init__(self, node_id: int, catalog: Catalog, led_shard: Callable[[ShardKey], ShardLog | None]) -> None:
+        """`led_shard`: one that this node leads and that has not stopped."""
+        self._node_id = node_id
+        self._catalog = catalog
+        self._led_shard = led_shard
+
+    async def run(self) -> None:
+        """Without an end."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.look()
+            except StratalogError as error:
+                log.info("a segment was not handed on yet", error=str(error))
+            except Exception:  # a node would never be let go of (F48)
+                log.error("segments cannot be handed on", exc_info=True)
+
+    async def look(self) -> None:
+        """One pass."""
+        leaving = {node.node_id for node in self._catalog.nodes() if node.is_leaving}
+        if not leaving or not any(node.is_alive and not node.is_leaving for node in self._catalog.nodes()):
+            return
+        asked = 0
+        for number, key in enumerate(list(self._catalog.shard_keys()), 1):
+            if number % _SHARDS_PER_STEP == 0:
+                await asyncio.sleep(0)
+            active = self._catalog.active_segment(key)
+            if active is None or active.leader != self._node_id or leaving.isdisjoint(active.replicas):
+                continue
+            if asked == MOST_AT_ONCE:
+                return
+            asked += 1
+            self._hand_on(key, active.key)
+
+    def _hand_on(self, key: ShardKey, segment: SegmentKey) -> None:
+        shard = self._led_shard(key)
+        if shard is None:
+            return
+        if shard.active is None:
+            shard.tell(BatchesReceived([]))
+        if shard.active is not None and shard.active.key == segment:
+            shard.workers.sealing.successors.roll_anew(shard, segment)

@@ -1,0 +1,188 @@
+"""Whole nodes leave a cluster: producers go on, no byte of what has a remote tier moves between nodes, everything is
+readable afterwards, and who left is refused when it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stratalog.model.errors import Fenced, StratalogError
+from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
+from stratalog.model.segment import RemoteState, SegmentState
+from stratalog.objects.obstore_store import open_memory
+from stratalog.objects.settings import StoreSettings
+from stratalog.objects.store import ObjectStore
+from stratalog_node.node import wall_ms
+from support.leaving_nodes import QUICK, Leaving
+from support.node_cluster import NodeCluster
+from support.waiting import eventually
+
+
+@pytest.fixture
+def store() -> ObjectStore:
+    return open_memory(StoreSettings())
+
+
+@pytest.fixture
+async def tiered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: ObjectStore) -> AsyncIterator[NodeCluster]:
+    async with NodeCluster(tmp_path, monkeypatch, store) as cluster:
+        await cluster.start(1, 2, 3, **QUICK)
+        yield cluster
+
+
+@pytest.fixture
+async def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(1, 2, 3, **QUICK)
+        yield cluster
+
+
+async def test_a_node_leaves_while_producers_go_on_and_nothing_moves_between_nodes(tiered: NodeCluster) -> None:
+    leaving = Leaving(tiered, has_store=True)
+    key = await tiered.shard(replicas=1)
+    idle = await tiered.shard(replicas=1, name="idle")
+    acknowledged = [await tiered.append(key, b"before-%d" % number) for number in range(5)]
+    gone = tiered.leader(key)
+    is_over = asyncio.Event()
+
+    async def produce() -> None:
+        number = 0
+        while not is_over.is_set():
+            with contextlib.suppress(StratalogError):  # refused: a client asks the one who leads now
+                acknowledged.append(await tiered.append(key, b"during-%d" % number))
+            number += 1
+            await asyncio.sleep(0.01)
+
+    producing = asyncio.get_running_loop().create_task(produce())
+    await leaving.retire(gone)
+    await leaving.until(step=RetireStep.DONE, of=gone)
+    is_over.set()
+    await producing
+    assert [step for node_id, step in leaving.steps if node_id == gone] == [
+        step for step in RetireStep if (gone, step) in leaving.steps
+    ], "in their order"
+    assert {RetireStep.SEAL, RetireStep.VERIFY, RetireStep.RELEASE} <= {step for _, step in leaving.steps}
+    values = await tiered.values(key)
+    assert len(values) >= len(acknowledged) == len(set(acknowledged)) and values[:5] == [
+        b"before-%d" % number for number in range(5)
+    ]
+    assert gone not in tiered.nodes
+    for shard in (key, idle):
+        segments = tiered.segments(shard)
+        assert all(gone not in (*one.local_nodes, one.leader) for one in segments)
+        assert all(
+            one.remote.state is RemoteState.COMPLETE or one.end_offset == one.base_offset
+            for one in segments
+            if one.state is SegmentState.SEALED and gone in one.replicas
+        )
+    assert all(node.following.stats.catch_up_bytes == 0 for node in tiered.nodes.values()), "no byte between nodes"
+    record = await leaving.record(gone)
+    assert record.inventory_key is not None and tiered.store is not None
+    inventory = await tiered.store.get(record.inventory_key)
+    assert b'"digest"' in inventory and record.storage_id.encode() in inventory
+    with pytest.raises(Fenced, match="was retired"):
+        await tiered.start(gone, **QUICK)
+
+
+async def test_without_a_remote_tier_others_copy_what_it_has_before_it_goes(plain: NodeCluster) -> None:
+    leaving = Leaving(plain, has_store=False)
+    key = await plain.shard(replicas=2)
+    values = [b"value-%d" % number for number in range(20)]
+    for value in values:
+        await plain.append(key, value)
+    gone = plain.leader(key)
+    await leaving.retire(gone)
+    await leaving.until(step=RetireStep.DONE, of=gone)
+    assert await plain.values(key) == values
+    for segment in plain.segments(key):
+        if segment.end_offset != segment.base_offset and segment.seal is not None:
+            assert len(segment.local_nodes) == 2 and gone not in segment.local_nodes
+    assert (await leaving.record(gone)).inventory_key is None, "there is no bucket to write it to"
+
+
+async def test_a_retirement_that_is_taken_back_costs_nothing(tiered: NodeCluster) -> None:
+    leaving = Leaving(tiered, has_store=True)
+    key = await tiered.shard(replicas=1)
+    await tiered.append(key, b"one")
+    stays = tiered.leader(key)
+    await leaving.retire(stays)
+    await leaving.until(step=RetireStep.VERIFY, of=stays)
+    await leaving.cancel(stays)
+    await leaving.look()
+    assert (await leaving.node(stays)).retirement is None
+    for number in range(3):
+        await tiered.shard(replicas=1, name=f"new-{number}")
+    led = [tiered.leader(shard) for shard in list(tiered.nodes[stays].catalog.shard_keys())]
+    assert stays in led, "it gets segments again"
+    assert (await tiered.values(key))[0] == b"one"
+
+
+async def test_a_node_that_died_leaves_when_others_or_the_bucket_have_all_of_it(tiered: NodeCluster) -> None:
+    leaving = Leaving(tiered, has_store=True)
+    key = await tiered.shard(replicas=2)
+    for number in range(5):
+        await tiered.append(key, b"value-%d" % number)
+    gone = tiered.leader(key)
+    await tiered.kill(gone)
+    await tiered.lose(gone)
+    await leaving.retire(gone)
+    await leaving.until(step=RetireStep.DONE, of=gone)
+    assert (await tiered.values(key))[:5] == [b"value-%d" % number for number in range(5)]
+    assert (await leaving.record(gone)).given_up_count == 0
+
+
+async def test_what_only_a_dead_node_had_is_waited_for_and_given_up_by_name(plain: NodeCluster) -> None:
+    leaving = Leaving(plain, has_store=False)
+    key = await plain.shard(replicas=1)
+    await plain.append(key, b"lost", b"too")
+    gone = plain.leader(key)
+    assert plain.nodes[gone].ask_roll(key)
+    await plain.is_sealed(key)
+    await plain.append(key, b"lost with it")
+    storage_id = (await leaving.node(gone)).storage_id
+    await plain.kill(gone)
+    await plain.lose(gone)
+    await leaving.retire(gone)
+    for _ in range(4):
+        await leaving.look()
+    wait = (await leaving.record(gone)).wait
+    assert wait is not None and wait.reason is WaitReason.SHARD_UNAVAILABLE
+    with pytest.raises(StratalogError, match="spelled out"):
+        await leaving.retire(gone, force="another")
+    await leaving.retire(gone, force=storage_id)
+    await leaving.until(step=RetireStep.DONE, of=gone)
+    record = await leaving.record(gone)
+    assert record.is_forced and (record.given_up[0].base_offset, record.given_up[0].end_offset) == (0, 2)
+    offset = await plain.append(key, b"it goes on")
+    assert offset >= 2
+
+
+async def test_of_a_volume_the_node_reads_its_own_files_and_a_damaged_one_is_named(plain: NodeCluster) -> None:
+    leaving = Leaving(plain, has_store=False)
+    key = await plain.shard(replicas=1)
+    await plain.append(key, b"one", b"two")
+    gone = plain.leader(key)
+    plain.nodes[gone].shards.get(key).ask_roll(wall_ms())  # type: ignore[union-attr]
+    segment = (await plain.is_sealed(key)).key
+    path = plain.layout(gone).segment(segment)
+    good = path.read_bytes()
+    path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    await leaving.retire(gone, RetireMode.VOLUME)
+    waits = []
+
+    def is_named() -> bool:
+        node = plain.nodes[gone].catalog.node(gone)
+        wait = None if node is None or node.retirement is None else node.retirement.wait
+        waits.append(wait)
+        return wait is not None and wait.reason is WaitReason.DIGEST_MISMATCH
+
+    await leaving.until(is_named)
+    assert str(path.name) in waits[-1].words  # type: ignore[union-attr]
+    path.write_bytes(good)
+    await leaving.until(step=RetireStep.RELEASE, of=gone)
+    assert segment in [one.key for one in plain.segments(key) if gone in one.local_nodes]
+    await eventually(lambda: gone not in plain.nodes)
