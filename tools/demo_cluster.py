@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,16 +17,35 @@ from pathlib import Path
 from demo_stage import DemoFailed, Node, Stage, node_settings
 
 _READY_S = 90
+_BLOCKS = 5
+"""So many blocks of ports are tried: between the look at one and its use somebody else may take it."""
 _STRATALOG = str(Path(sys.executable).with_name("stratalog"))
+
+
+class PortsTaken(DemoFailed):
+    """Nothing was started."""
 
 
 def start_cluster(directory: Path, nodes: int, segment_bytes: int, *, on_usual_ports: bool) -> Stage:
     """Raises: DemoFailed with the cluster's own words."""
+    is_new = not (directory / "cluster").exists()
+    for attempt in range(_BLOCKS):
+        base = None if on_usual_ports and not attempt and _are_free(9092, 9644) else _free_block()
+        try:
+            return _start_at(base, directory, nodes, segment_bytes)
+        except PortsTaken:
+            if not is_new or attempt == _BLOCKS - 1:
+                raise
+            shutil.rmtree(directory / "cluster", ignore_errors=True)  # a cluster keeps its ports
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _start_at(port_base: int | None, directory: Path, nodes: int, segment_bytes: int) -> Stage:
     data = directory / "cluster"
     command = [_STRATALOG, "cluster", "start", "--nodes", str(nodes), "--data", str(data)]
     command += ["--bucket", str(directory / "bucket")]
-    if not (on_usual_ports and _are_free(9092, 9644)):
-        command += ["--port-base", str(_free_block())]
+    if port_base is not None:
+        command += ["--port-base", str(port_base)]
     command += [word for key, value in node_settings(segment_bytes).items() for word in ("--set", f"{key}={value}")]
     directory.mkdir(parents=True, exist_ok=True)
     said = directory / "cluster.log"
@@ -46,7 +66,9 @@ def start_cluster(directory: Path, nodes: int, segment_bytes: int, *, on_usual_p
     while "\nready bootstrap=" not in said.read_text(encoding="utf-8", errors="replace"):
         if process.poll() is not None or time.monotonic() > deadline:
             end()
-            raise DemoFailed(f"the cluster did not start: {said.read_text(encoding='utf-8', errors='replace')}")
+            words = said.read_text(encoding="utf-8", errors="replace")
+            is_taken = "is taken" in words or "in use" in words
+            raise (PortsTaken if is_taken else DemoFailed)(f"the cluster did not start: {words}")
         time.sleep(0.02)
     told = json.loads((data / "cluster.json").read_text(encoding="utf-8"))
     parts = [part for part in told["parts"] if part["role"] == "node"]

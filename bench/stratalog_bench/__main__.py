@@ -3,7 +3,8 @@
     python -m stratalog_bench [--only PATTERN] [--seconds S] [--rounds N] [--quick] [--list] [--output DIR]
 
 BENCH_ONLY selects like --only: a regular expression, searched for in the names of the cells; such a run is written to
-`partial.*`. A cell that fails or cannot run here is told at the end and does not stop the others.
+`partial.*`, and so is each cell as soon as it is done: of a run that is ended early these rows are kept. A cell that
+fails or cannot run here is told at the end and does not stop the others.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure(bench: Bench, names: list[str], console: Console) -> Outcome:
+def measure(bench: Bench, names: list[str], console: Console, keep: Callable[[Outcome], object]) -> Outcome:
+    """`keep` gets what there is after each cell."""
     outcome = Outcome(machine(), bench.seconds, bench.rounds)
     for name in names:
         began = time.monotonic()
@@ -114,6 +116,7 @@ def measure(bench: Bench, names: list[str], console: Console) -> Outcome:
             outcome.rows += rows
             console.print(as_table(rows))
             console.print(f"  {time.monotonic() - began:.0f} s")
+        keep(outcome)
     if not bench.has_kafka():
         outcome.skipped["kafka"] = "no Java 17 and Maven here: every row beside Kafka is missing"
     return outcome
@@ -137,7 +140,7 @@ def main() -> int:
     began = time.monotonic()
     warm = nullcontext() if chosen.quick or chosen.no_warm else warm_memory.kept_warm()
     with warm, Bench(seconds=seconds, rounds=rounds, scale=scale) as bench:
-        outcome = measure(bench, names, console)
+        outcome = measure(bench, names, console, lambda so_far: write(so_far, chosen.output, is_whole=False))
     page = write(outcome, chosen.output, is_whole=len(names) == len(CELLS) and not chosen.quick)
     console.print(f"{len(outcome.rows)} rows in {time.monotonic() - began:.0f} s: {page}")
     return 1 if outcome.failed else 0
