@@ -17,7 +17,7 @@ from stratalog.kafka.metadata import encode_metadata, encode_topic
 from stratalog.model.commands import CreateTopic
 from stratalog.model.errors import AlreadyExists, InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.topic import Topic
-from stratalog_node.serve.api.brokers import living_and_just_departed
+from stratalog_node.serve.api.brokers import living_and_just_departed, living_nodes
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.placement import is_topic_name
 from stratalog_node.serve.context import NodeServices, RequestContext
@@ -37,6 +37,7 @@ async def handle(context: RequestContext, request: Any) -> messages.EncodedBody:
     pieces = services.control.metadata
     topics: list[bytes] = []
     slices = Slices()
+    nodes = living_and_just_departed
     if request.topics is None or (version == 0 and not request.topics):
         for topic in list(services.catalog.topics()):
             topics.append(pieces.topic(services.catalog, topic, version))
@@ -45,11 +46,13 @@ async def handle(context: RequestContext, request: Any) -> messages.EncodedBody:
         may_create = services.settings.auto_create_topics_enable and (
             version < _ALLOW_FLAG_SINCE or request.allow_auto_topic_creation
         )
+        if not request.topics:
+            nodes = living_nodes  # no leader is asked for, so none is lost with a broker (serve/departed.py)
         distinct, _ = await first_of_each(request.topics, lambda asked: _key(asked, version))
         for asked in distinct.values():
             topics.append(await _one(services, version, asked, may_create))
             await slices.did()
-    body = encode_metadata(version, living_and_just_departed(context), services.cluster_id, services.node_id, topics)
+    body = encode_metadata(version, nodes(context), services.cluster_id, services.node_id, topics)
     return messages.EncodedBody(body)
 
 
