@@ -23,7 +23,7 @@ Source: docs/design.md sections 3 and 10, "Restart", "Healing", "Unclean start".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import assert_never
@@ -73,6 +73,15 @@ def judge_sealed(segment: Segment, node_id: int, *, has_file: bool) -> TakeSeale
     if has_file and (segment.remote.state is RemoteState.COMPLETE or is_let_go):
         return FreeLeftover(segment.key)
     return None  # what differed stays for a person to look at
+
+
+def deleted_files(files: Iterable[SegmentKey], listed: Sequence[Segment], log_start_offset: int) -> list[SegmentKey]:
+    """Files of segments that were deleted and forgotten while this node was away: of epochs before all that `listed`
+    has, which begins at or below the log start. Metadata that are older than the files have an older log start."""
+    if not listed or listed[0].base_offset > log_start_offset:
+        return []
+    first = listed[0]
+    return [key for key in files if key.epoch < first.epoch and key.base_offset < first.base_offset]
 
 
 def written_end(segment: Segment, *, flushed_end: int, log_start_offset: int) -> int:

@@ -37,7 +37,7 @@ from stratalog.machines.restart_events import (
     TakeSealed,
 )
 from stratalog.machines.shard_life import Stop, StopCause
-from stratalog.machines.shard_restart import ShardRestart, judge_sealed
+from stratalog.machines.shard_restart import ShardRestart, deleted_files, judge_sealed
 from stratalog.machines.shared_segments import is_shared, shared_before_own
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -166,6 +166,10 @@ class Recovery:
     async def _recover(self, shard: ShardLog, files: Iterable[SegmentKey], *, is_first: bool) -> None:
         catalog, key = self._context.catalog, shard.key
         listed = catalog.segments(key)
+        if is_first:
+            for gone in deleted_files(files, listed, catalog.log_start_offset(key)):
+                log.info("a file of a segment that was deleted meanwhile goes", segment=str(gone))
+                await self._copies.free_local(None, gone)
         if (shared := shared_before_own(listed, self._context.node_id)) is not None:
             self._wait_for(shard, shared)
             return

@@ -11,6 +11,8 @@ NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 NUMBER = re.compile(r"\bF[1-9][0-9]?\b")
 ONE_NODE = {*range(27, 35), *range(37, 53), 58, *range(73, 87), 88, 90}
 """The faults that a node by itself can meet."""
+SEVERAL_NODES = {*range(1, 24), 25, 26, 35, 54, 55, *range(60, 73)}
+"""Those of a cluster. 24 needs several volumes in a node, 36 a mount."""
 
 
 def test_every_test_named_on_the_page_exists() -> None:
@@ -31,14 +33,14 @@ def test_every_fault_on_the_page_is_shown_by_a_test() -> None:
     assert not bare
 
 
-def test_every_fault_of_one_node_and_every_number_in_the_code_is_explained() -> None:
+def test_every_fault_that_applies_and_every_number_in_the_code_is_explained() -> None:
     explained = {
         number
         for line in PAGE.read_text(encoding="utf-8").splitlines()
         if line.startswith("| ")
         for number in NUMBER.findall(line.split("|")[1])
     }
-    assert {f"F{number}" for number in ONE_NODE} <= explained
+    assert {f"F{number}" for number in ONE_NODE | SEVERAL_NODES} <= explained
     unknown = {
         f"{number} in {relative(path)}"
         for path in project_files()

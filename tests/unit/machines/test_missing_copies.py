@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from stratalog.machines.missing_copies import Standing, judge_missing
+from stratalog.machines.shard_restart import deleted_files
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteCopy, RemoteState, SealRecord, Segment, SegmentState
 
@@ -46,3 +47,18 @@ def test_a_missing_copy_has_one_verdict(segment: Segment, has_store: bool, stand
 def test_a_lost_copy_that_others_hold_names_them() -> None:
     verdict = judge_missing(replace(HERE, local_nodes=(1, 2)), 1, has_store=True)
     assert "(2,)" in verdict.next_step
+
+
+def test_files_before_all_that_is_listed_are_of_deleted_segments_where_the_log_start_says_so() -> None:
+    """F70: they were deleted and forgotten while their node was away. Metadata put back from a copy say less."""
+
+    def key(epoch: int, base_offset: int) -> SegmentKey:
+        return SegmentKey(UUID(int=3), 0, epoch, base_offset)
+
+    listed = [replace(HERE, key=key(2, 100)), replace(HERE, key=key(3, 200))]
+    files = [key(0, 0), key(1, 50), key(2, 100), key(3, 200), key(4, 300)]
+    assert deleted_files(files, listed, log_start_offset=100) == files[:2]
+    assert deleted_files(files, listed, log_start_offset=150) == files[:2]
+    assert deleted_files(files, listed, log_start_offset=99) == [], "something between is not told of"
+    assert deleted_files(files, [], log_start_offset=100) == []
+    assert deleted_files([key(1, 100)], listed, log_start_offset=100) == [], "of what lies there it says nothing"
