@@ -16,6 +16,7 @@ from stratalog.machines import (
     resigning,
     retention,
     table_lives,
+    table_moves,
     table_nodes,
     table_remote,
     table_segments,
@@ -23,7 +24,6 @@ from stratalog.machines import (
 from stratalog.machines.chain_events import SegmentFlushed, SegmentHeard
 from stratalog.machines.follower_events import CopyProven, PromiseWritten
 from stratalog.machines.followers import Followers
-from stratalog.machines.group_events import GroupPersisted
 from stratalog.machines.in_sync import InSync
 from stratalog.machines.leader_events import IsrCommitted, LeaderEffect, ProposalReadBack
 from stratalog.machines.segment_leader import SegmentLeader
@@ -31,10 +31,8 @@ from stratalog.machines.shard_restart import ShardRestart
 from stratalog.model import commands
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import Fenced, StratalogError
-from stratalog.model.group import CommittedOffset, GroupError
 from stratalog.model.segment import RemoteState
-from stratalog_sim import node, retaining, shard
-from stratalog_sim.coordinator import Coordinators, GroupShard
+from stratalog_sim import bugs_of_groups, node, retaining, shard
 from stratalog_sim.disk import Disk, DiskFailed, DiskFile, digest_of
 from stratalog_sim.meta import MetaStore
 from stratalog_sim.node import NodeLife
@@ -47,6 +45,7 @@ from stratalog_sim.world import Shape, SimulatedWorld
 
 ONE_NODE = Shape()
 THREE_NODES = Shape(nodes=3, replicas=3)
+TWO_COPIES = Shape(nodes=3, replicas=2)
 QUORUM = Shape(nodes=3, replicas=3, is_quorum=True)
 IN_SYNC = Shape(nodes=3, replicas=3, is_quorum=False)
 Patch = tuple[Any, str, Any]
@@ -265,44 +264,6 @@ def _quorum_recovered_from_one() -> list[Patch]:
     return [(recovery_rule, "majority", majority)]
 
 
-def _commit_told_before_it_is_durable() -> list[Patch]:
-    """A coordinator answers, and writes then."""
-    commit = GroupShard._commit
-
-    def _commit(self: GroupShard, sender: str, request: Any, hosted: Any, ask: Any) -> None:
-        commit(self, sender, request, hosted, ask)
-        committed = CommittedOffset(ask.offset, -1, str(ask.number), 0)
-        if hosted.machine.commit_error(ask.member_id, None, ask.generation, 0) is GroupError.NONE:
-            hosted.offsets[ask.shard] = committed
-            self._node.reply(sender, request, GroupError.NONE)
-
-    return [(GroupShard, "_commit", _commit)]
-
-
-def _answers_after_it_lost_the_shard() -> list[Patch]:
-    """Who coordinated a group once goes on, whatever became of its shard."""
-    look = Coordinators.look
-
-    def look_once(self: Coordinators) -> None:
-        if not self.shards:
-            look(self)
-
-    def is_sure(self: GroupShard) -> bool:
-        return True
-
-    return [(Coordinators, "look", look_once), (GroupShard, "is_sure", is_sure)]
-
-
-def _coordinates_before_it_has_read() -> list[Patch]:
-    """A coordinator begins with what it finds at once."""
-
-    def load(self: GroupShard) -> Task:
-        self._take_over({})
-        yield Sleep(1)
-
-    return [(GroupShard, "load", load)]
-
-
 def _producers_forgotten_at_the_successor() -> list[Patch]:
     """Who takes a shard over begins with nobody's sequences."""
 
@@ -369,27 +330,6 @@ def _metadata_acknowledged_before_they_are_kept() -> list[Patch]:
     return [(MetaStore, "load", load_some)]
 
 
-def _committed_offset_shown_before_it_is_durable() -> list[Patch]:
-    """A coordinator remembers a commit before its log has it."""
-    commit = GroupShard._commit
-
-    def _commit(self: GroupShard, sender: str, request: Any, hosted: Any, ask: Any) -> None:
-        commit(self, sender, request, hosted, ask)
-        hosted.offsets[ask.shard] = CommittedOffset(ask.offset, -1, str(ask.number), 0)
-
-    return [(GroupShard, "_commit", _commit)]
-
-
-def _assignment_told_before_it_is_durable() -> list[Patch]:
-    """Members hear what is theirs before the log has it, so a successor gives the same generation out again."""
-
-    def _persist(self: GroupShard, hosted: Any, ticket: int, entry: Any) -> None:
-        self._node.scheduler.after(0, self._node, self.step, hosted, GroupPersisted(ticket))
-        self.submit(entry, lambda _: None)
-
-    return [(GroupShard, "_persist", _persist)]
-
-
 def _batch_between_is_passed_over() -> list[Patch]:
     """A reader of a copy begins one batch too late now and then."""
     committed = ShardShell.committed_batches
@@ -399,6 +339,18 @@ def _batch_between_is_passed_over() -> list[Patch]:
         return found[1:] if len(found) > 3 else found
 
     return [(ShardShell, "committed_batches", committed_batches)]
+
+
+def _copy_let_go_of_unasked() -> list[Patch]:
+    """Who is to be replaced is let go of before another has a copy."""
+
+    def move_sealed(tx: Any, segment: Any, move: Any) -> None:
+        gone = {*move.dropped, *(node_id for node_id in segment.local_nodes if node_id not in move.added)}
+        if move.added:
+            kept = tuple(one for one in segment.replicas if one not in gone)
+            tx.replace_segment(segment, replace(segment, replicas=(*kept, *move.added), local_nodes=()))
+
+    return [(table_moves, "_move_sealed", move_sealed)]
 
 
 def _seal_taken_for_a_fence() -> list[Patch]:
@@ -443,14 +395,24 @@ BUGS = {
         ),
         Bug("quorum of one", "acknowledged before most have it", _quorum_of_one, QUORUM),
         Bug("quorum recovered from one", "one voice names the end", _quorum_recovered_from_one, QUORUM),
-        Bug("commit told before durable", "a commit that may be lost", _commit_told_before_it_is_durable, THREE_NODES),
+        Bug(
+            "commit told before durable",
+            "a commit that may be lost",
+            bugs_of_groups.commit_told_before_it_is_durable,
+            THREE_NODES,
+        ),
         Bug(
             "answers after it lost the shard",
             "an old coordinator shows old offsets",
-            _answers_after_it_lost_the_shard,
+            bugs_of_groups.answers_after_it_lost_the_shard,
             THREE_NODES,
         ),
-        Bug("coordinates before it has read", "groups begin anew", _coordinates_before_it_has_read, THREE_NODES),
+        Bug(
+            "coordinates before it has read",
+            "groups begin anew",
+            bugs_of_groups.coordinates_before_it_has_read,
+            THREE_NODES,
+        ),
         Bug(
             "producers forgotten at the successor",
             "what is repeated gets in twice",
@@ -465,17 +427,24 @@ BUGS = {
         Bug(
             "commit shown before durable",
             "an offset that goes back",
-            _committed_offset_shown_before_it_is_durable,
+            bugs_of_groups.committed_offset_shown_before_it_is_durable,
             THREE_NODES,
         ),
         Bug(
             "assignment told before durable",
             "a generation is given out twice",
-            _assignment_told_before_it_is_durable,
+            bugs_of_groups.assignment_told_before_it_is_durable,
             THREE_NODES,
         ),
         Bug("a batch is passed over", "readers miss records", _batch_between_is_passed_over),
         Bug("shortened member votes", "who lost its tail names the end", _shortened_member_votes, THREE_NODES),
+        Bug(
+            "trimmed before the snapshot is whole",
+            "a group log without its beginning",
+            bugs_of_groups.trimmed_before_the_snapshot_is_whole,
+            THREE_NODES,
+        ),
+        Bug("copy let go of unasked", "nobody has a copy", _copy_let_go_of_unasked, TWO_COPIES),
         Bug("seal taken for a fence", "a leader begins its segment anew", _seal_taken_for_a_fence, THREE_NODES),
         Bug("fence not persisted", "a promise does not outlive its process", _fence_not_persisted, THREE_NODES),
     )

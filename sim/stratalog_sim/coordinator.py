@@ -8,6 +8,7 @@ acknowledged.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -32,8 +33,9 @@ from stratalog.machines.group_events import (
 )
 from stratalog.machines.internal_topics import GROUP_LOG
 from stratalog.machines.leader_events import OfferedBatch
+from stratalog.model import commands
 from stratalog.model.errors import StratalogError
-from stratalog.model.group import CommittedOffset, GroupError, MemberProtocol
+from stratalog.model.group import CommittedOffset, GroupError, GroupRecord, MemberProtocol
 from stratalog.model.ids import ShardKey
 from stratalog_sim.group_entries import (
     GroupEntry,
@@ -41,9 +43,11 @@ from stratalog_sim.group_entries import (
     MemberEntry,
     NothingEntry,
     OffsetEntry,
+    OpenedEntry,
     ReplayedGroup,
-    apply,
+    ReplayedLog,
 )
+from stratalog_sim.group_snapshot import GroupSnapshot, LiveKey, is_due
 from stratalog_sim.meta import LEASE_MS
 from stratalog_sim.process import Ask, Request, Sleep, Task
 from stratalog_sim.serving import Fetch
@@ -56,6 +60,7 @@ LIMITS = GroupLimits(min_session_timeout_ms=100, initial_rebalance_delay_ms=60, 
 SESSION_MS = 900
 _RETRY_MS = 60
 _READ_MS = 300
+_FLUSH_MS = 8
 _ENTRY_BYTES = 10
 _PROTOCOL = MemberProtocol("range", b"")
 Done = Callable[[GroupError], None]
@@ -120,6 +125,8 @@ class Committed(GroupAsk):
 @dataclass(slots=True)
 class _Hosted:
     machine: Group
+    durable: GroupRecord | None = None
+    """As the log has it."""
     offsets: dict[ShardKey, CommittedOffset] = field(default_factory=dict)
 
 
@@ -139,6 +146,8 @@ class GroupShard:
         self._opened_at: int | None = None
         self._waiters: dict[int, tuple[str, Request]] = {}
         self._last_waiter = 0
+        self._snapshot: GroupSnapshot | None = None
+        self._since_snapshot = self._last_snapshot = 0
 
     # The log --------------------------------------------------------------------------------------------------------
     def submit(self, entry: LogEntry, done: Done) -> None:
@@ -152,6 +161,9 @@ class GroupShard:
 
     def _write(self) -> None:
         taken, self._pending = self._pending, []
+        snapshot = self._snapshot
+        piece = snapshot.next_piece() if snapshot is not None else []
+        entries = (*piece, *(entry for entry, _ in taken))
 
         def answered(answers: tuple[Any, ...]) -> None:
             is_durable = isinstance(answers[0], int)
@@ -159,12 +171,52 @@ class GroupShard:
                 self._opened_at = answers[0] if self._opened_at is None else self._opened_at
             for _, done in taken:
                 done(GroupError.NONE if is_durable else GroupError.COORDINATOR_NOT_AVAILABLE)
-            if self._pending and not self.is_closed:
+            if is_durable:
+                self._since_snapshot += len(entries)
+            if snapshot is not None:
+                self._go_on_with(snapshot, answers[0], len(entries))
+            elif self.is_ready and is_due(self._since_snapshot, self._last_snapshot):
+                self._begin_snapshot()
+            if (self._pending or self._snapshot is not None) and not self.is_closed:
                 self._node.scheduler.after(0, self._node, self._write)
             else:
                 self._is_writing = False
 
-        self._node.append_to_group_log(self.key, tuple(entry for entry, _ in taken), answered)
+        self._node.append_to_group_log(self.key, entries, answered)
+
+    # Snapshots ------------------------------------------------------------------------------------------------------
+    def _begin_snapshot(self) -> None:
+        keys: list[LiveKey] = []
+        for group_id, hosted in self.groups.items():
+            keys += [(group_id, None), *((group_id, shard) for shard in hosted.offsets)]
+        self._snapshot = GroupSnapshot(self._node.network.next_number(), keys, self._live_entry)
+
+    def _live_entry(self, key: LiveKey) -> LogEntry | None:
+        group_id, shard = key
+        hosted = self.groups[group_id]
+        if shard is not None:
+            return OffsetEntry(group_id, shard, hosted.offsets[shard])
+        return GroupEntry(group_id, hosted.durable) if hosted.durable is not None else None
+
+    def _go_on_with(self, snapshot: GroupSnapshot, appended_at: Any, entries: int) -> None:
+        if not isinstance(appended_at, int) or self.is_closed:
+            self._snapshot, self._since_snapshot = None, 0  # the next one is as far away again
+            return
+        snapshot.appended(appended_at, entries)
+        if snapshot.is_complete:
+            self._snapshot, self._since_snapshot, self._last_snapshot = None, 0, snapshot.entries
+            self._node.tell(f"has a snapshot of groups from {snapshot.base_offset} on")
+            self._node.spawn(self._trim(snapshot.base_offset))
+
+    def _trim(self, offset: int) -> Task:
+        """The snapshot first: a power cut may take what is not flushed, and what is trimmed stays trimmed."""
+        node = self._node
+        yield Sleep(_FLUSH_MS)
+        files = [key for key in node.disk.files if key.shard_key == self.key]
+        if self.is_closed or not all(node.disk.flush(key) for key in files):
+            return
+        with suppress(StratalogError):  # the next one does
+            yield node.ask_meta(commands.AdvanceLogStart(self.key, offset))
 
     def close(self) -> None:
         self.is_closed = True
@@ -179,33 +231,38 @@ class GroupShard:
         node = self._node
         while not self.is_closed and self._opened_at is None:
             if not self._is_writing:
-                self.submit(NothingEntry(), lambda _: None)
+                self.submit(OpenedEntry(), lambda _: None)
             yield Sleep(_RETRY_MS)
         while not self.is_closed:
             opened_at = self._opened_at
             assert opened_at is not None
             position = node.view.log_start(self.key)
-            replayed: dict[str, ReplayedGroup] = {}
+            replayed = ReplayedLog(position)
             while position <= opened_at and not self.is_closed:
                 try:
                     fetched = yield Ask(node.name, Fetch(self.key, position), _READ_MS)
                 except StratalogError:
+                    continue
+                if fetched.error == "out of range" and fetched.log_start_offset > position:
+                    position = fetched.log_start_offset
+                    replayed = ReplayedLog(position)
                     continue
                 if not fetched.batches:
                     yield Sleep(_RETRY_MS)
                 for batch in fetched.batches:
                     if batch.base_offset >= position:
                         for entry in batch.entries:
-                            apply(replayed, entry)
+                            replayed.apply(entry)
                         position = batch.end_offset
             if not self.is_closed:
-                self._take_over(replayed)
+                node.judge.read_group_log(node.node_id, begins_complete=replayed.begins_complete)
+                self._take_over(replayed.groups)
             return
 
     def _take_over(self, replayed: dict[str, ReplayedGroup]) -> None:
         for group_id, one in replayed.items():
             group = Group(group_id, LIMITS, one.record, self._node.scheduler.now_ms)
-            self.groups[group_id] = _Hosted(group, dict(one.offsets))
+            self.groups[group_id] = _Hosted(group, one.record, dict(one.offsets))
             self._wake_in_time(self.groups[group_id])
         self.is_ready = True
         self._node.tell(f"coordinates the groups of shard {self.key.shard}: {', '.join(self.groups) or 'none'}")
@@ -329,10 +386,12 @@ class GroupShard:
             case _:
                 assert_never(effect)
 
-    def _persist(self, hosted: _Hosted, ticket: int, entry: LogEntry) -> None:
+    def _persist(self, hosted: _Hosted, ticket: int, entry: GroupEntry | MemberEntry) -> None:
         def done(error: GroupError) -> None:
             if not self.is_closed:
                 is_durable = error is GroupError.NONE
+                if is_durable:
+                    hosted.durable = _kept(hosted.durable, entry)
                 self.step(hosted, GroupPersisted(ticket) if is_durable else PersistFailed(ticket, error))
 
         self.submit(entry, done)
@@ -340,6 +399,13 @@ class GroupShard:
     def _answer(self, waiter: int, answer: Any) -> None:
         sender, request = self._waiters.pop(waiter)
         self._node.reply(sender, request, answer)
+
+
+def _kept(record: GroupRecord | None, entry: GroupEntry | MemberEntry) -> GroupRecord | None:
+    if isinstance(entry, GroupEntry):
+        return entry.record
+    is_present = record is not None and record.generation == entry.generation
+    return record.with_returned(entry.member) if record is not None and is_present else record
 
 
 class Coordinators:

@@ -1,7 +1,4 @@
-"""What a batch of the group log says, without bytes, and the groups that a log of such entries leaves.
-
-Snapshots are not simulated: the log goes back to its beginning.
-"""
+"""What a batch of the group log says, without bytes, and the groups that a log of such entries leaves."""
 
 from __future__ import annotations
 
@@ -35,11 +32,31 @@ class MemberEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenedEntry:
+    """A coordinator took the shard over."""
+
+
+@dataclass(frozen=True, slots=True)
 class NothingEntry:
-    """A coordinator took the shard over, or wanted to know whether it still may write."""
+    """A coordinator wanted to know whether it still may write."""
 
 
-LogEntry: TypeAlias = OffsetEntry | GroupEntry | MemberEntry | NothingEntry
+@dataclass(frozen=True, slots=True)
+class SnapshotBegunEntry:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEndedEntry:
+    """So many entries lie between the marks."""
+
+    number: int
+    count: int
+
+
+LogEntry: TypeAlias = (
+    OffsetEntry | GroupEntry | MemberEntry | NothingEntry | OpenedEntry | SnapshotBegunEntry | SnapshotEndedEntry
+)
 
 
 @dataclass(slots=True)
@@ -48,16 +65,39 @@ class ReplayedGroup:
     offsets: dict[ShardKey, CommittedOffset] = field(default_factory=dict)
 
 
-def apply(groups: dict[str, ReplayedGroup], entry: LogEntry) -> None:
-    """The last word on a key holds."""
-    match entry:
-        case OffsetEntry(group_id, shard, committed):
-            groups.setdefault(group_id, ReplayedGroup()).offsets[shard] = committed
-        case GroupEntry(group_id, record):
-            groups.setdefault(group_id, ReplayedGroup()).record = record
-        case MemberEntry(group_id, generation, member):
-            known = groups.get(group_id)
-            if known is not None and known.record is not None and known.record.generation == generation:
-                known.record = known.record.with_returned(member)
-        case NothingEntry():
-            pass
+class ReplayedLog:
+    """What the log leaves. It begins complete at offset 0, or with a whole snapshot."""
+
+    def __init__(self, log_start_offset: int) -> None:
+        self.groups: dict[str, ReplayedGroup] = {}
+        self.begins_complete = log_start_offset == 0
+        self._begun: int | None = None
+        self._counted = 0
+        self._is_first = True
+
+    def apply(self, entry: LogEntry) -> None:
+        """The last word on a key holds."""
+        self._counted += 1
+        match entry:
+            case OffsetEntry(group_id, shard, committed):
+                self._group(group_id).offsets[shard] = committed
+            case GroupEntry(group_id, record):
+                self._group(group_id).record = record
+            case MemberEntry(group_id, generation, member):
+                known = self.groups.get(group_id)
+                if known is not None and known.record is not None and known.record.generation == generation:
+                    known.record = known.record.with_returned(member)
+            case SnapshotBegunEntry(number):
+                self._begun = number if self._is_first else None
+                self._counted = 0
+            case SnapshotEndedEntry(number, count):
+                self.begins_complete |= number == self._begun and count == self._counted - 1
+                self._begun = None
+            case OpenedEntry():
+                self._begun = None
+            case NothingEntry():
+                pass
+        self._is_first = False
+
+    def _group(self, group_id: str) -> ReplayedGroup:
+        return self.groups.setdefault(group_id, ReplayedGroup())

@@ -38,7 +38,8 @@ class GroupTruth:
     def decided(self, batch: Batch) -> None:
         for at, entry in enumerate(batch.entries):
             if isinstance(entry, OffsetEntry):
-                self.positions[int(entry.committed.metadata)] = batch.base_offset + at
+                # A snapshot restates it later on: what counts is where it was said first.
+                self.positions.setdefault(int(entry.committed.metadata), batch.base_offset + at)
 
     def excused(self, batch: Batch) -> None:
         """It is owed no more, nor is what was told because of it."""
@@ -47,6 +48,7 @@ class GroupTruth:
         for entry in batch.entries:
             if isinstance(entry, OffsetEntry):
                 self.positions[int(entry.committed.metadata)] = -1
+                self.floors.pop((entry.group_id, entry.shard), None)
         for place, floor in list(self.floors.items()):
             if floor >= batch.base_offset:
                 del self.floors[place]

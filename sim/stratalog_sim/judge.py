@@ -327,6 +327,12 @@ class Judge:
                 return part.batches
         return None
 
+    def read_group_log(self, node_id: int, *, begins_complete: bool) -> None:
+        """A coordinator has read its log: it goes back to its beginning, or to a whole snapshot."""
+        self.checks += 1
+        if not begins_complete and not self.groups.losses:
+            raise Broken("a group log begins with all that is alive", f"node {node_id} finds no whole snapshot")
+
     # Disks and objects ------------------------------------------------------------------------------------------------
     def freed(self, node_id: int, key: SegmentKey, *, is_replica: bool = True) -> None:
         """A node deletes its copy. The last one never goes. `is_replica` False: the record names it no more."""

@@ -26,6 +26,8 @@ QUICK = {
     "copy proven from memory": "who is listed has it on its disk",
     "metadata not kept": "metadata survive a restart",
     "who follows tells the end": "a consumer never goes back",
+    "trimmed before the snapshot is whole": "a group log begins with all that is alive",
+    "copy let go of unasked": "the last copy is never deleted",
     "seal taken for a fence": "an offset is given once",
     "fence not persisted": "a promise is on the disk before it is told",
 }
