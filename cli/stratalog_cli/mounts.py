@@ -1,14 +1,16 @@
-"""`stratalog mounts …`: list, move, end."""
+"""`stratalog mounts …`: list, create, move, end."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from stratalog.admin_api.client import AdminClient
-from stratalog.admin_api.mounts import EndMountRequest, MountInfo, MoveMountRequest
+from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MountInfo, MoveMountRequest
 from stratalog.admin_api.wording import human_bytes, human_time
+from stratalog.model.errors import InvalidRequest
 from stratalog.telemetry.printable import printable
 from stratalog_cli.output import (
     DEFAULT_ADMIN,
@@ -21,6 +23,7 @@ from stratalog_cli.output import (
 from stratalog_cli.say import say
 from stratalog_cli.several_nodes import Nodes
 
+_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The mount's name, such as tier/3.")]
 
 
@@ -28,9 +31,10 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode=None,
-        help="What retired nodes left: who looks after it, and where it is read.",
+        help="Old data read only: what retired nodes left, and ranges of topics mounted by hand.",
     )
     group.command("list")(list_mounts)
+    group.command("create")(create)
     group.command("move")(move)
     group.command("end")(end)
     app.add_typer(group, name="mounts")
@@ -45,6 +49,51 @@ def list_mounts(admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = Outpu
         _print(mounts)
     else:
         say("no mounts: no node has been retired yet, or all that they left has ended")
+
+
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The topics are read as TOPIC@NAME.")],
+    topics: Annotated[list[str], typer.Option("--topic", metavar="TOPIC", help="May be repeated.")],
+    start: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="ISO 8601, UTC unless it says otherwise: 2013-01-01.")
+    ],
+    until: Annotated[str, typer.Option("--until", metavar="TIME", help="Not included: 2013-02-01.")],
+    expires: Annotated[
+        str | None,
+        typer.Option("--expires", metavar="TIME", help="When it ends by itself: 7d, 12h, 30m. Default: never."),
+    ] = None,
+    admin: AdminOption = DEFAULT_ADMIN,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Let sealed segments of topics be read under another name, by whole segments that have something of that time."""
+    request = CreateMountRequest(
+        name=name,
+        topics=topics,
+        from_ms=_time_ms(start, "--from"),
+        until_ms=_time_ms(until, "--until"),
+        lasts_ms=0 if expires is None else _duration_ms(expires),
+    )
+    mount = Nodes(admin).first(lambda node: node.create_mount(request))
+    if output is OutputFormat.JSON:
+        print_json(mount)
+    else:
+        say(f"{mount.segments} segments, {human_bytes(mount.bytes)}, read as {', '.join(map(printable, mount.topics))}")
+
+
+def _time_ms(text: str, option: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest(f"{option} {text!r}: expected a time such as 2013-01-01 or 2013-01-01T12:00") from None
+    return int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _duration_ms(text: str) -> int:
+    unit = _UNITS_MS.get(text[-1:])
+    number = text[:-1]
+    if unit is None or not number.isascii() or not number.isdigit() or len(number) > 6 or not int(number):
+        raise InvalidRequest(f"--expires {text!r}: expected a number and a unit, such as 7d, 12h or 30m")
+    return int(number) * unit
 
 
 def move(
@@ -69,24 +118,43 @@ def end(name: NameArgument, admin: AdminOption = DEFAULT_ADMIN) -> None:
     say(f"mount {printable(name)} has ended")
 
 
+def _holder(mount: MountInfo) -> str:
+    if mount.holder is not None:
+        return f"node {mount.holder}"
+    return "leaders" if mount.topics else "nobody"
+
+
 def _print(mounts: list[MountInfo]) -> None:
-    columns = ("mount", "mode", "state", "holder", "#token", "#segments", "#bytes", "#only there", "volume", "since")
+    columns = (
+        "mount",
+        "mode",
+        "state",
+        "holder",
+        "#token",
+        "#segments",
+        "#bytes",
+        "#only there",
+        "where",
+        "since",
+        "until",
+    )
     rows = [
         (
             mount.name,
             mount.mode,
             mount.state,
-            "nobody" if mount.holder is None else f"node {mount.holder}",
+            _holder(mount),
             str(mount.token),
             str(mount.segments),
             human_bytes(mount.bytes),
             str(mount.only_there),
-            mount.volume or ("not read now" if mount.mode == "volume" else "-"),
+            ", ".join(mount.topics) or mount.volume or ("not read now" if mount.mode == "volume" else "-"),
             human_time(mount.created_ms),
+            human_time(mount.expires_ms) if mount.expires_ms else "never",
         )
         for mount in mounts
     ]
-    print_table(columns, rows, give_up=("since", "#token", "#bytes"))
+    print_table(columns, rows, give_up=("since", "#token", "until", "#bytes"))
     for mount in mounts:
         if mount.mode == "volume" and mount.volume is None:
             say(

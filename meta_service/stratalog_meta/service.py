@@ -27,6 +27,7 @@ from stratalog.telemetry.logs import logger
 from stratalog_meta.bucket.backups import BackupPlace, BucketBackups
 from stratalog_meta.clocks import monotonic_ms
 from stratalog_meta.lives import LifeKeeper
+from stratalog_meta.mount_expiry import MountExpiry
 from stratalog_meta.recovery_news import RecoveryNews
 from stratalog_meta.repairs import CopyRepairs
 from stratalog_meta.retirements import VERIFY_INTERVAL_MS, Retirements
@@ -73,6 +74,7 @@ class MetaService:
         self._replace_after_ms = replace_after_ms
         self._lives: LifeKeeper | None = None
         self._repairs: CopyRepairs | None = None
+        self._expiry: MountExpiry | None = None
         self._retirements: Retirements | None = None
         self._verify_interval_ms = verify_interval_ms
         self._running: tuple[TableWriter, ChangeHistory, str] | None = None
@@ -120,6 +122,8 @@ class MetaService:
         )
         writer.start()
         self._running = (writer, history, table.cluster_id)
+        self._expiry = MountExpiry(self._clock_ms, writer)
+        self._expiry.start()
         if self._lease_ms is not None:
             nodes = table.snapshot().nodes
             self._lives = LifeKeeper(self._lease_ms, nodes, self._monotonic_ms, writer, self.life_stats, is_asked)
@@ -151,6 +155,8 @@ class MetaService:
         if self._running is None or self._is_closed:
             return
         self._is_closed = True
+        if self._expiry is not None:
+            await self._expiry.close()
         if self._lives is not None:
             await self._lives.close()
         if self._repairs is not None:

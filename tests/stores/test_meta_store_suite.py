@@ -43,7 +43,7 @@ from stratalog.machines.table_records import (
 from stratalog.model.errors import Corrupt, InvalidRequest, Unavailable
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
 from stratalog.model.metadata import Lock, NodeInfo
-from stratalog.model.mounts import Mount, MountMode, MountState, Volume
+from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange, Volume
 from stratalog.model.parts import PartList
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
@@ -106,6 +106,20 @@ MOUNT = Mount(
 )
 
 
+RANGES = (OffsetRange(0, 5), OffsetRange(7, MAX_OFFSET))
+HAND_MADE = Mount(
+    "2013-01",
+    MountMode.HAND_MADE,
+    -1,
+    "",
+    MountState.SERVING,
+    0,
+    9,
+    topics=(MountedTopic(TOPIC_ID, "orders", RANGES),),
+    expires_ms=MAX_OFFSET,
+)
+
+
 def writes_of(segment: Segment) -> list[TableWrite]:
     writes: list[TableWrite] = [PutSegmentHead(segment)]
     if segment.seal is not None:
@@ -123,6 +137,7 @@ EVERYTHING: list[TableWrite] = [
     PutNode(NODE),
     PutLock(LOCK),
     PutMount(MOUNT),
+    PutMount(HAND_MADE),
     PutMount(replace(MOUNT, name="gone")),
     DropMount("gone"),
     PutPurgedTopic(PURGED),
@@ -155,7 +170,19 @@ async def test_what_was_written_is_loaded_and_the_header_comes_first(store: Meta
     await store.write([EVERYTHING])
     records = await reloaded(store)
     assert records[0] == HEADER
-    expected = [HEADER, NODE, LOCK, MOUNT, PURGED, TOPIC, ShardRow(SHARD, MAX_OFFSET), SEALED, COMPLETE, ACTIVE]
+    expected = [
+        HEADER,
+        NODE,
+        LOCK,
+        MOUNT,
+        HAND_MADE,
+        PURGED,
+        TOPIC,
+        ShardRow(SHARD, MAX_OFFSET),
+        SEALED,
+        COMPLETE,
+        ACTIVE,
+    ]
     assert sorted(map(repr, records)) == sorted(map(repr, expected))
 
 
@@ -174,6 +201,7 @@ async def test_what_was_dropped_is_gone(store: MetaStore) -> None:
         DropPurgedTopic(PURGED.topic_id),
         DropShard(SHARD),
         DropMount(MOUNT.name),
+        DropMount(HAND_MADE.name),
         DropSegment(ACTIVE.key),
         DropSegment(COMPLETE.key),
     ]

@@ -33,7 +33,7 @@ from stratalog.admin_api.models import (
     VerifyStart,
     read_verify_line,
 )
-from stratalog.admin_api.mounts import EndMountRequest, MountInfo, MoveMountRequest
+from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MountInfo, MoveMountRequest
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown, Unavailable
 
 M = TypeVar("M", bound=BaseModel)
@@ -88,6 +88,9 @@ class AdminClient:
 
     def mounts(self) -> list[MountInfo]:
         return _list(MountInfo, self._call("GET", "/v1/mounts"))
+
+    def create_mount(self, request: CreateMountRequest) -> MountInfo:
+        return MountInfo.model_validate_json(self._call("POST", "/v1/mounts", request))
 
     def move_mount(self, request: MoveMountRequest) -> MountInfo:
         return MountInfo.model_validate_json(self._call("POST", "/v1/mounts/move", request))

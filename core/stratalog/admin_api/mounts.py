@@ -25,6 +25,23 @@ class MountInfo(BaseModel):
     bytes: int
     only_there: int
     """Of them those that lie nowhere but in the node's directory."""
+    topics: list[str] = []
+    """Of a mount made by hand: the names under which it is read."""
+    expires_ms: int = 0
+    """When it ends by itself; 0: never."""
+
+
+class CreateMountRequest(BaseModel):
+    """Sealed ranges of topics, read as `TOPIC@name`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    topics: list[str]
+    from_ms: int
+    until_ms: int
+    lasts_ms: int = 0
+    """It ends by itself after so long; 0: never."""
 
 
 class MoveMountRequest(BaseModel):

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar, assert_never, cast
 from uuid import UUID
 
 from stratalog.machines import (
+    table_hand_mounts,
     table_lives,
     table_locks,
     table_mounts,
@@ -238,6 +239,8 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
 
 def _dispatch_mounts(tx: TableTransaction, command: MountCommand) -> Steps[TableResult]:
     match command:
+        case mount_commands.CreateMount():
+            return (yield from table_hand_mounts.create_mount(tx, command))
         case mount_commands.BeginMount():
             return table_mounts.begin_mount(tx, command)
         case mount_commands.TakeMount():

@@ -11,7 +11,7 @@ from stratalog.machines.table_remote import NO_COMMIT
 from stratalog.machines.table_state import ShardEntry, TableState, describe_segment, is_unsettled
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import life_name
-from stratalog.model.mounts import Mount, MountState
+from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.segment import NO_HANDOVER, RemoteState, Segment, SegmentState
 
 
@@ -42,7 +42,12 @@ def check_invariants(state: TableState) -> None:
 
 
 def _check_mount(state: TableState, mount: Mount) -> None:
-    where, lock = f"mount {mount.name}", state.locks[mount.name]
+    where = f"mount {mount.name}"
+    if mount.mode is MountMode.HAND_MADE:
+        assert mount.holder is None and mount.topics and "/" not in mount.name, f"{where}: nobody holds it"
+        assert all(0 <= one.base_offset <= one.end_offset for topic in mount.topics for one in topic.ranges), where
+        return
+    lock = state.locks[mount.name]
     assert lock.epoch == mount.token, f"{where}: its token is its lock's epoch"
     assert (mount.holder is None) == (mount.state is MountState.WAITING) == (lock.holder == NOBODY), (
         f"{where}: it waits while nobody holds it, and then alone"

@@ -111,6 +111,8 @@ def release_mount(tx: TableTransaction, command: ReleaseMount) -> None:
 def move_mount(tx: TableTransaction, command: MoveMount) -> Mount:
     """Another node, on a person's word."""
     mount = _mount(tx.state, command.name)
+    if mount.mode is MountMode.HAND_MADE:
+        raise Conflict(f"mount {mount.name} was made by hand: whoever leads a shard serves it, so there is no holder")
     if command.node_id is None:
         chosen = _choice(tx.state, mount, {mount.holder} if mount.holder is not None else ())
         if chosen is None:
@@ -131,6 +133,9 @@ def end_mount(tx: TableTransaction, command: EndMount) -> Steps[None]:
     """Its lock is free from now on. One that is gone is passed over."""
     mount = tx.state.mounts.get(command.name)
     if mount is None:
+        return
+    if mount.mode is MountMode.HAND_MADE:
+        tx.drop_mount(mount.name)
         return
     count = 0
     for number, entry in enumerate(tx.state.shards.values(), 1):
@@ -178,6 +183,8 @@ def close_volume(tx: TableTransaction, command: CloseVolume) -> None:
 def lives_changed(tx: TableTransaction) -> None:
     """Whose holder is over, or has begun another life, gets one; so does who waits."""
     for mount in list(tx.state.mounts.values()):
+        if mount.mode is MountMode.HAND_MADE:
+            continue
         entry = tx.state.nodes.get(mount.holder) if mount.holder is not None else None
         if entry is None or not entry.is_alive:
             chosen = _choice(tx.state, mount)

@@ -13,6 +13,7 @@ from typing import Final
 from stratalog.machines.internal_topics import FIXED_SETTINGS, refuse_internal, settings_to_create
 from stratalog.machines.placement import place
 from stratalog.machines.recovery_rule import ACKS_POLICY, is_quorum
+from stratalog.machines.table_hand_mounts import forget_topic
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction
 from stratalog.model.commands import (
     AddShards,
@@ -73,6 +74,7 @@ def delete_topic(tx: TableTransaction, command: DeleteTopic) -> Steps[None]:
     refuse_internal(topic, "deleted")
     entries = [tx.state.shard(ShardKey(topic.topic_id, shard)) for shard in range(topic.shard_count)]
     yield from tx.drop_topic(topic)
+    forget_topic(tx, topic.topic_id)
     count = 0
     for entry in entries:
         for epoch in range(entry.first_epoch, entry.next_epoch):

@@ -102,6 +102,20 @@ class DoubtMount(NodeCommand[Mount]):
     token: Count
 
 
+# By hand ------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class CreateMount(NodeCommand[Mount]):
+    """Let what is sealed of these topics, and has something from `from_ms` up to, not with, `until_ms`, be read under
+    `TOPIC@name`, by whole segments. Raises AlreadyExists, NotFound where there is nothing, InvalidRequest."""
+
+    name: str
+    topics: tuple[str, ...]
+    from_ms: int
+    until_ms: int
+    lasts_ms: Count = 0
+    """It ends by itself after so long; 0: never."""
+
+
 MountCommand: TypeAlias = (
-    BeginMount | TakeMount | DoubtMount | ReleaseMount | MoveMount | EndMount | OpenVolume | CloseVolume
+    CreateMount | BeginMount | TakeMount | DoubtMount | ReleaseMount | MoveMount | EndMount | OpenVolume | CloseVolume
 )

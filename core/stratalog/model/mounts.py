@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
+from uuid import UUID, uuid5
 
-from stratalog.model.bounds import Count, Int32
+from stratalog.model.bounds import Count, CountOrNone, Int32
+from stratalog.model.topic import Topic
 
 
 def data_set_name(node_id: int) -> str:
@@ -22,6 +25,8 @@ class MountMode(StrEnum):
     """All of the data set is in the object store; nothing of it lies on a disk but what the cache has."""
     VOLUME = "volume"
     """It lies in the retired node's directory, which a process serves that writes nothing there."""
+    HAND_MADE = "hand-made"
+    """Sealed ranges of topics, under another name and until they end; whoever leads a shard serves them."""
 
 
 class MountState(StrEnum):
@@ -42,6 +47,25 @@ class Volume:
     """Of that process."""
 
 
+class OffsetRange(NamedTuple):
+    base_offset: Count
+    end_offset: Count
+
+
+@dataclass(frozen=True, slots=True)
+class MountedTopic:
+    """What of a topic is mounted by hand: a range of whole sealed segments for each shard that it had."""
+
+    topic_id: UUID
+    name: str
+    ranges: tuple[OffsetRange, ...]
+
+    def as_topic(self, mount: Mount) -> Topic:
+        """As clients see it: `flights@2013-01`. Its id is its own: what is said of it is not said of the topic."""
+        topic_id = uuid5(self.topic_id, f"{mount.name} {mount.created_ms}")
+        return Topic(f"{self.name}@{mount.name}", topic_id, len(self.ranges), 1, {}, mount.created_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class Mount:
     """One mount. `token` is the epoch of the write lock of the same name: it grows with each holder and never goes
@@ -49,8 +73,8 @@ class Mount:
 
     name: str
     mode: MountMode
-    node_id: Int32
-    """The retired node whose data set it is."""
+    node_id: CountOrNone
+    """The retired node whose data set it is; -1 of one made by hand."""
     storage_id: str
     """Of that node's directory, so that no other passes for it."""
     state: MountState
@@ -63,3 +87,7 @@ class Mount:
     """Of the holder's life: in its next one it takes the mount anew."""
     volume: Volume | None = None
     """In volume mode: where the directory is read now; None while it is not."""
+    topics: tuple[MountedTopic, ...] = ()
+    """What was mounted by hand."""
+    expires_ms: Count = 0
+    """When it ends by itself, by the service's clock; 0: never."""

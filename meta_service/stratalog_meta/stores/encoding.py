@@ -59,7 +59,7 @@ from stratalog.model.metadata import (
     TopicChanged,
     TopicDeleted,
 )
-from stratalog.model.mounts import Mount, MountMode, MountState, Volume
+from stratalog.model.mounts import Mount
 from stratalog.model.parts import PartList
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 from stratalog.model.segment import (
@@ -78,6 +78,7 @@ from stratalog.model.segment import (
     Vote,
 )
 from stratalog.model.topic import Shard, Topic
+from stratalog_meta.stores.mount_encoding import mount_fields, read_mount
 from stratalog_meta.stores.retirement_encoding import decode_retirement, encode_retirement
 
 FORMAT: Final = 1
@@ -120,7 +121,7 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
                 _value(lock.holder, lock.epoch, lock.expires_ms, lock.earlier),
             )
         case PutMount(mount):
-            yield _mount_key(mount.name), _mount(mount)
+            yield _mount_key(mount.name), _value(*mount_fields(mount))
         case DropMount(name):
             yield _mount_key(name), None
         case PutTopic(topic):
@@ -214,12 +215,6 @@ def _mount_key(name: str) -> bytes:
 
 def _mount_name(key: bytes) -> str:
     return key[1:].decode("utf-8", "surrogatepass")
-
-
-def _mount(mount: Mount) -> bytes:
-    held = (mount.token, mount.holder, mount.holder_epoch)
-    volume = None if mount.volume is None else (mount.volume.host, mount.volume.port, mount.volume.start_id)
-    return _value(mount.mode, mount.node_id, mount.storage_id, mount.rack, mount.state, *held, mount.created_ms, volume)
 
 
 def _shard_key(key: ShardKey) -> bytes:
@@ -337,10 +332,7 @@ class _Decoder:
             earlier = tuple(fields[3]) if len(fields) > 3 else ()
             return Lock(key[1:].decode("utf-8", "surrogatepass"), fields[0], fields[1], fields[2], earlier)
         if kind == _MOUNT:
-            mode, node_id, storage_id, rack, state, token, holder, holder_epoch, created_ms = fields[:9]
-            name, states = _mount_name(key), (MountMode(mode), node_id, storage_id, MountState(state))
-            volume = Volume(*fields[9]) if len(fields) > 9 and fields[9] is not None else None
-            return Mount(name, *states, token, created_ms, rack, holder, holder_epoch, volume)
+            return read_mount(_mount_name(key), fields)
         if kind == _TOPIC:
             return Topic(fields[0], UUID(bytes=key[1:17]), fields[1], fields[2], fields[3], fields[4], fields[5])
         if kind == _PURGED:

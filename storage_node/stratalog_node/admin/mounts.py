@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stratalog.admin_api.mounts import EndMountRequest, MountInfo, MoveMountRequest
-from stratalog.model.mount_commands import EndMount, MoveMount
+from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MountInfo, MoveMountRequest
+from stratalog.model.mount_commands import CreateMount, EndMount, MoveMount
 from stratalog.model.mounts import Mount, MountMode
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.telemetry.fair_turns import FairTurns
@@ -22,6 +22,12 @@ class MountAdmin:
         """By name. Cost: a look at each segment, in slices."""
         mounts = sorted(self._services.catalog.mounts(), key=lambda mount: (mount.node_id, mount.name))
         return await self._described(mounts)
+
+    async def create(self, request: CreateMountRequest) -> MountInfo:
+        """Raises: AlreadyExists, NotFound, InvalidRequest, Unavailable, OutcomeUnknown."""
+        when = request.from_ms, request.until_ms, request.lasts_ms
+        mount = await self._services.meta.perform(CreateMount(request.name, tuple(request.topics), *when))
+        return (await self._described([mount]))[0]
 
     async def move(self, request: MoveMountRequest) -> MountInfo:
         """Raises: NotFound, Conflict, Unavailable, OutcomeUnknown."""
@@ -50,6 +56,11 @@ class MountAdmin:
 
 
 def _is_of(segment: Segment, mount: Mount) -> bool:
+    if mount.mode is MountMode.HAND_MADE:
+        ranges = next((one.ranges for one in mount.topics if one.topic_id == segment.key.topic_id), ())
+        if segment.seal is None or segment.key.shard >= len(ranges):
+            return False
+        return ranges[segment.key.shard].base_offset < segment.seal.end_offset <= ranges[segment.key.shard].end_offset
     if mount.mode is MountMode.VOLUME:
         return mount.node_id in segment.local_nodes
     return segment.seal is not None and mount.node_id in segment.seal.replicas
@@ -74,4 +85,6 @@ def _info(mount: Mount, segments: int, size_bytes: int, only_there: int) -> Moun
         segments=segments,
         bytes=size_bytes,
         only_there=only_there,
+        topics=[topic.as_topic(mount).name for topic in mount.topics],
+        expires_ms=mount.expires_ms,
     )

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from stratalog.admin_api.errors import error_body, http_status_of
 from stratalog.admin_api.models import AlterTopic, CreateTopic, SealRequest, VerifyRequest
-from stratalog.admin_api.mounts import EndMountRequest, MoveMountRequest
+from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MoveMountRequest
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.telemetry.door import body_of
 from stratalog.telemetry.logs import logger
@@ -47,6 +47,7 @@ def add_admin_routes(application: web.Application, admin: NodeAdmin) -> None:
     router.add_post("/v1/seal", _guarded(routes.seal))
     router.add_post("/v1/verify", _guarded(routes.verify))
     router.add_get("/v1/mounts", _guarded(routes.mounts))
+    router.add_post("/v1/mounts", _guarded(routes.create_mount))
     router.add_post("/v1/mounts/move", _guarded(routes.move_mount))
     router.add_post("/v1/mounts/end", _guarded(routes.end_mount))
 
@@ -118,6 +119,9 @@ class _Routes:
 
     async def mounts(self, _request: web.Request) -> web.StreamResponse:
         return _answers(await self._admin.mounts.mounts())
+
+    async def create_mount(self, request: web.Request) -> web.StreamResponse:
+        return _answer(await self._admin.mounts.create(_body(request, CreateMountRequest)), status=201)
 
     async def move_mount(self, request: web.Request) -> web.StreamResponse:
         return _answer(await self._admin.mounts.move(_body(request, MoveMountRequest)))

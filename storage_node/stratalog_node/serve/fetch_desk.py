@@ -50,7 +50,7 @@ class FetchDesk:
         self.stats = serving.stats
         self.reader = reader
         self.replicas = replicas
-        self.shard_of = shards.by_name
+        self.shard_of = shards.read_by_name
         self._catalog = catalog
         self._shards = shards
         self._retrying: deque[Retried] = deque()

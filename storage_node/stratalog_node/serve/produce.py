@@ -323,7 +323,11 @@ class ProduceHandler:
             return
         shard = self._shard_of(name, partition)
         if shard is None:
-            pending.fail(slot, missing_shard_error(self._catalog, name, partition))
+            known = self._catalog.topic(name)
+            if known is not None and self._catalog.is_mounted(known):
+                pending.fail(slot, ErrorCode.POLICY_VIOLATION, f"{name} is mounted: it is read only")
+            else:
+                pending.fail(slot, missing_shard_error(self._catalog, name, partition))
             return
         if shard.topic.is_internal:
             pending.fail(slot, ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by the node alone")

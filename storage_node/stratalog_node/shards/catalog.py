@@ -54,6 +54,18 @@ class CatalogStats:
     reloads: int = counter("Times that all metadata were read, because the watch had lost its place.")
 
 
+@dataclass(frozen=True, slots=True)
+class MountedShard:
+    """A shard of a topic that is mounted by hand: a range of another one."""
+
+    key: ShardKey
+    """Of the shard that is read."""
+    topic: Topic
+    """That is mounted."""
+    base_offset: int
+    end_offset: int
+
+
 class Catalog:
     """Topics by name and id; each shard's segments, oldest first, without the deleted ones."""
 
@@ -65,22 +77,43 @@ class Catalog:
         self._shards: dict[ShardKey, _ShardEntry] = {}
         self._nodes: dict[int, Node] = {}
         self._mounts: dict[str, Mount] = {}
+        self._mounted: dict[str, Topic] = {}
+        """Topics that are mounted by hand, by the names under which they are read."""
+        self._mounted_ids: dict[UUID, Topic] = {}
+        self._ranges: dict[ShardKey, MountedShard] = {}
+        self._gone: list[Change] = []
+        """What the change that is being applied ended besides."""
         self._listeners: list[Callable[[Change], None]] = []
         self.version = -1
         self.stats = CatalogStats()
 
     # Reading ----------------------------------------------------------------------------------------------------
     def topic(self, name: str) -> Topic | None:
-        return self._by_name.get(name)
+        """Also one that is mounted by hand, as `flights@2013-01`."""
+        return self._by_name.get(name) or self._mounted.get(name)
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
-        return self._by_id.get(topic_id)
+        """Also one that is mounted by hand."""
+        return self._by_id.get(topic_id) or self._mounted_ids.get(topic_id)
+
+    def mounted_topics(self) -> Iterable[Topic]:
+        """By hand; none of them is among `topics`."""
+        return self._mounted.values()
+
+    def is_mounted(self, topic: Topic) -> bool:
+        """By hand: it is read only."""
+        return topic.topic_id in self._mounted_ids
+
+    def mounted_shard(self, key: ShardKey) -> MountedShard | None:
+        """What a shard of a topic that is mounted by hand reads."""
+        return self._ranges.get(key)
 
     def topics(self) -> Iterable[Topic]:
         return self._by_name.values()
 
     def topic_settings(self, topic_id: UUID) -> TopicSettings:
-        return self._settings[topic_id]
+        settings = self._settings.get(topic_id)
+        return self._resolve({}) if settings is None and topic_id in self._mounted_ids else self._settings[topic_id]
 
     def nodes(self) -> Iterable[Node]:
         return self._nodes.values()
@@ -135,14 +168,19 @@ class Catalog:
         return entry.log_start_offset if entry else 0
 
     def active_segment(self, key: ShardKey) -> Segment | None:
-        segments = self.segments(key)
+        segments = self.segments(self._real(key))
         if segments and segments[-1].state is SegmentState.ACTIVE:
             return segments[-1]
         return None
 
+    def _real(self, key: ShardKey) -> ShardKey:
+        mounted = self._ranges.get(key) if self._ranges else None
+        return key if mounted is None else mounted.key
+
     def leader_of(self, key: ShardKey) -> tuple[int, int] | None:
-        """Who leads the newest segment, and its epoch. It may be SEALING still: a roll is told in two pieces."""
-        segments = self.segments(key)
+        """Who leads the newest segment, and its epoch. It may be SEALING still: a roll is told in two pieces. A shard
+        that is mounted by hand is led by who leads the one that it reads."""
+        segments = self.segments(self._real(key))
         if not segments or segments[-1].leader is None:
             return None
         return segments[-1].leader, segments[-1].epoch
@@ -163,7 +201,8 @@ class Catalog:
             entry = self._shards[shard.key] = _ShardEntry(shard.log_start_offset)
             entry.segments = [s for s in shard.segments if s.state is not SegmentState.DELETED]
         self._nodes = {node.node_id: node for node in snapshot.nodes}
-        self._mounts = {mount.name: mount for mount in snapshot.mounts}
+        for mount in snapshot.mounts:
+            self._put_mount(mount)
         self.version = snapshot.version
 
     def reload(self, snapshot: Snapshot) -> None:
@@ -192,7 +231,11 @@ class Catalog:
         changes += [NodeChanged(node) for node in snapshot.nodes]
         mounted = {mount.name for mount in snapshot.mounts}
         changes += [MountEnded(name) for name in self._mounts if name not in mounted]
-        changes += [MountChanged(mount) for mount in snapshot.mounts]
+        for mount in snapshot.mounts:
+            before = self._mounts.get(mount.name)
+            if before is not None and before.created_ms != mount.created_ms:
+                changes.append(MountEnded(mount.name))  # made anew: its topics are others
+            changes.append(MountChanged(mount))
         yield from self.apply_in_steps(ChangeSet(snapshot.version, tuple(changes)))
 
     def apply(self, change_set: ChangeSet) -> None:
@@ -215,12 +258,44 @@ class Catalog:
             except Exception:  # told once, and not again with each attempt to follow
                 self.version = change_set.version
                 raise
-            for listener in self._listeners:
-                try:
-                    listener(change)
-                except Exception:  # the others, and the changes that follow, must be told all the same (F48)
-                    log.error("a listener failed on a change of metadata", change=type(change).__name__, exc_info=True)
+            for told in (change, *self._gone):
+                self._tell(told)
+            self._gone.clear()
         self.version = change_set.version
+
+    def _tell(self, change: Change) -> None:
+        for listener in self._listeners:
+            try:
+                listener(change)
+            except Exception:  # the others, and the changes that follow, must be told all the same (F48)
+                log.error("a listener failed on a change of metadata", change=type(change).__name__, exc_info=True)
+
+    def _put_mount(self, mount: Mount) -> None:
+        before = self._mounts.get(mount.name)
+        for mounted in before.topics if before is not None else ():
+            if before is not None and mounted not in mount.topics:
+                self._drop_mounted(mounted.as_topic(before))
+        self._mounts[mount.name] = mount
+        for mounted in mount.topics:
+            topic = mounted.as_topic(mount)
+            self._mounted[topic.name] = self._mounted_ids[topic.topic_id] = topic
+            for shard, (base_offset, end_offset) in enumerate(mounted.ranges):
+                real = ShardKey(mounted.topic_id, shard)
+                self._ranges[ShardKey(topic.topic_id, shard)] = MountedShard(real, topic, base_offset, end_offset)
+
+    def _end_mount(self, name: str) -> None:
+        """Who knows its topics hears that they are gone, as of any topic."""
+        mount = self._mounts.pop(name, None)
+        if mount is not None:
+            for mounted in mount.topics:
+                self._drop_mounted(mounted.as_topic(mount))
+
+    def _drop_mounted(self, topic: Topic) -> None:
+        self._mounted.pop(topic.name, None)
+        self._mounted_ids.pop(topic.topic_id, None)
+        for shard in range(topic.shard_count):
+            self._ranges.pop(ShardKey(topic.topic_id, shard), None)
+        self._gone.append(TopicDeleted(topic))
 
     def _put_topic(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
@@ -251,9 +326,9 @@ class Catalog:
             case NodeChanged(node):
                 self._nodes[node.node_id] = node
             case MountChanged(mount):
-                self._mounts[mount.name] = mount
+                self._put_mount(mount)
             case MountEnded(name):
-                self._mounts.pop(name, None)
+                self._end_mount(name)
 
     def _put_segment(self, segment: Segment) -> None:
         entry = self._shards.get(segment.key.shard_key)

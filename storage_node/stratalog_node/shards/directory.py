@@ -14,6 +14,7 @@ from stratalog.model.segment import SegmentState
 from stratalog.model.topic import Topic
 from stratalog_node.shards.committed_ends import learn_end
 from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.mounted import MountedLog
 from stratalog_node.shards.resigning import resign
 from stratalog_node.shards.rules import ShardRules
 from stratalog_node.shards.shard_log import ShardLog
@@ -29,10 +30,37 @@ class ShardDirectory:
         self._shards: dict[ShardKey, ShardLog] = {}
         self._by_name: dict[str, list[ShardLog | None]] = {}
         self._rules: dict[UUID, ShardRules] = {}
+        self._mounted: dict[ShardKey, MountedLog] = {}
+        """By hand: made when asked for."""
 
     # Looking up -----------------------------------------------------------------------------------------------------
     def get(self, key: ShardKey) -> ShardLog | None:
         return self._shards.get(key)
+
+    def read(self, key: ShardKey) -> ShardLog | None:
+        """As `get`; also a shard of a topic that is mounted by hand."""
+        return self._shards.get(key) or self.mounted(key)
+
+    def read_by_name(self, topic: str, shard: int) -> ShardLog | None:
+        """As `by_name`; also a shard of a topic that is mounted by hand, which is there for readers alone."""
+        shards = self._by_name.get(topic)
+        if shards is not None:
+            return shards[shard] if 0 <= shard < len(shards) else None
+        known = self._context.catalog.topic(topic)
+        return self.mounted(ShardKey(known.topic_id, shard)) if known is not None else None
+
+    def mounted(self, key: ShardKey) -> MountedLog | None:
+        """A shard of a topic that is mounted by hand, as it is now."""
+        mounted = self._context.catalog.mounted_shard(key)
+        real = self._shards.get(mounted.key) if mounted is not None else None
+        if mounted is None or real is None:
+            self._mounted.pop(key, None)
+            return None
+        found = self._mounted.get(key)
+        if found is None or not found.is_range_of(real, mounted):
+            found = self._mounted[key] = MountedLog(real, mounted)
+        found.refresh()
+        return found
 
     def by_name(self, topic: str, shard: int) -> ShardLog | None:
         shards = self._by_name.get(topic)
@@ -127,6 +155,8 @@ class ShardDirectory:
 
     def _detach(self, topic: Topic) -> None:
         """The topic is gone: writers and readers learn it now, files go after the grace period."""
+        for index in range(topic.shard_count):
+            self._mounted.pop(ShardKey(topic.topic_id, index), None)
         self._rules.pop(topic.topic_id, None)
         line = self._by_name.get(topic.name) or []
         if any(s is not None and s.key.topic_id == topic.topic_id for s in line):

@@ -78,6 +78,10 @@ class ShardLookups(Protocol):
 
     def get(self, key: ShardKey) -> ShardLookup | None: ...
 
+    def read(self, key: ShardKey) -> ShardLookup | None:
+        """Also a shard of a topic that is mounted by hand."""
+        ...
+
     def all(self) -> Iterable[ShardLookup]: ...
 
 

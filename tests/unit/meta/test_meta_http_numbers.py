@@ -48,6 +48,7 @@ from stratalog.model.metadata import Life, NodeInfo, PartCommit, PartReplacement
 from stratalog.model.mount_commands import (
     BeginMount,
     CloseVolume,
+    CreateMount,
     DoubtMount,
     EndMount,
     MoveMount,
@@ -171,6 +172,7 @@ async def mount_commands(world: MetaWorld) -> list[Command[Any]]:
         EndMount(mount.name),
         DoubtMount(mount.name, mount.token, caller=life),
         OpenVolume(7, "s7", "host", 9092, "start"),
+        CreateMount("by-hand", ("orders",), 0, 10),
         CloseVolume(7, "start"),
     ]
 

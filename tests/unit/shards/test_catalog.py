@@ -26,6 +26,7 @@ from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.node import Listen, StorageNode
 from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog_following import follow
 from support.gated_meta import GatedMeta
 from support.meta_worlds import seal_record
 from support.shard_rig import HandClock, ShardRig
@@ -144,9 +145,9 @@ async def test_a_node_whose_watch_lost_its_place_while_meta_was_away_follows_aga
         meta.service.watch = once_lost  # type: ignore[method-assign, assignment]
         meta.fail("snapshot", Unavailable("away"), ValueError("a bug"))
         for task in node._tasks:
-            if task.get_coro().__name__ == "_follow_meta":  # type: ignore[union-attr]
+            if task.get_coro().__name__ == "follow":  # type: ignore[union-attr]
                 task.cancel()
-        node._tasks.start(node._follow_meta())
+        node._tasks.start(follow(node.meta, node.catalog, node._end_life))
         await eventually(lambda: lost)
         await meta.service.perform(CreateTopic("flights", shard_count=1, replication_factor=1, settings={}))
         await eventually(lambda: node.shards.by_name("flights", 0) is not None)

@@ -39,7 +39,7 @@ async def handle(context: RequestContext, request: Any) -> messages.EncodedBody:
     slices = Slices()
     nodes = living_and_just_departed
     if request.topics is None or (version == 0 and not request.topics):
-        for topic in list(services.catalog.topics()):
+        for topic in [*services.catalog.topics(), *services.catalog.mounted_topics()]:
             topics.append(pieces.topic(services.catalog, topic, version))
             await slices.did()
     else:

@@ -54,7 +54,7 @@ def led_shard(
         raise NotHere(ErrorCode.LEADER_NOT_AVAILABLE, f"{where} has no active segment at present: try again")
     if active.leader != services.node_id:
         raise NotHere(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{where} is led by node {active.leader}")
-    shard = services.shards.get(key)
+    shard = services.shards.read(key)
     if shard is None:
         raise NotHere(ErrorCode.LEADER_NOT_AVAILABLE, f"{where} is still being opened on this node: try again")
     if not shard.is_leader:

@@ -1,0 +1,57 @@
+"""Ends mounts whose time is over: one task of the meta service that leads. What does not come of a look the next sees.
+
+Time is the service's wall clock, for it is a person who said when: one that is wrong ends a mount too early or too
+late, and nothing is lost by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from stratalog.machines.shard_table import ShardTable
+from stratalog.model.errors import StratalogError
+from stratalog.model.mount_commands import EndMount
+from stratalog.telemetry.logs import logger
+from stratalog_meta.writer import TableWriter
+
+_log = logger(__name__)
+
+_LONGEST_PAUSE_S: Final = 5.0
+
+
+class MountExpiry:
+    def __init__(self, clock_ms: Callable[[], int], writer: TableWriter) -> None:
+        self._clock_ms = clock_ms
+        self._writer = writer
+        self._task: asyncio.Task[Any] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="meta-mount-expiry")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_LONGEST_PAUSE_S)
+            try:
+                await self.look()
+            except StratalogError as error:
+                _log.debug("mounts_not_looked_at", error=str(error))
+            except Exception:  # a fault in one look must not keep all mounts for good (F48)
+                _log.exception("mounts_look_failed")
+
+    async def look(self) -> None:
+        """End what is over now."""
+        now_ms = self._clock_ms()
+        for name in await self._writer.read(lambda table: _over(table, now_ms)):
+            await self._writer.submit(EndMount(name))
+            _log.info("mount_expired", mount=name)
+
+
+def _over(table: ShardTable, now_ms: int) -> list[str]:
+    return [mount.name for mount in table.state.mounts.values() if 0 < mount.expires_ms <= now_ms]

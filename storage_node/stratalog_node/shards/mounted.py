@@ -1,0 +1,78 @@
+"""A shard of a topic that is mounted by hand: a sealed range of another shard, under another name, for readers alone.
+
+It reads through the shard that it is a range of, from wherever that one reads: its copies, other nodes, the object
+store, under the same limits. It ends where a segment ends, so no answer has more than the range. It takes no batches
+and moves no log start. Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from stratalog.model.errors import Reserved
+from stratalog.model.segment import Segment
+from stratalog_node.shards.catalog import MountedShard
+from stratalog_node.shards.shard_log import ShardLog
+
+
+class MountedLog(ShardLog):
+    """What readers ask of a shard; `refresh` before each look."""
+
+    __slots__ = ("_base_offset", "_end_offset", "_real")
+
+    def __init__(self, real: ShardLog, mounted: MountedShard) -> None:
+        self._real = real
+        self._base_offset, self._end_offset = mounted.base_offset, mounted.end_offset
+        self.context, self.workers, self.key, self.rules, self.chain = (
+            real.context,
+            real.workers,
+            real.key,
+            real.rules,
+            real.chain,
+        )
+        self.topic = mounted.topic
+        self.active = None
+        self.ended = []
+        self.inherited = None
+        self.waiters = set()
+        self._pending = []
+        self._is_dirty = False
+        self.high_watermark = mounted.end_offset
+        self.refresh()
+
+    def refresh(self) -> None:
+        """As the shard that it reads is now."""
+        real = self._real
+        self.copies, self.missing, self.rules = real.copies, real.missing, real.rules
+        self.is_leader = real.is_leader
+        self.log_start_offset = min(max(self._base_offset, real.log_start_offset), self._end_offset)
+
+    def is_range_of(self, real: ShardLog, mounted: MountedShard) -> bool:
+        return self._real is real and self.topic is mounted.topic
+
+    @property
+    def is_end_known(self) -> bool:
+        """It was sealed."""
+        return True
+
+    @property
+    def end_offset(self) -> int:
+        return self._end_offset
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        return [
+            one
+            for one in self.context.catalog.segments(self.key)
+            if one.seal is not None and one.base_offset >= self._first_base and one.seal.end_offset <= self._end_offset
+        ]
+
+    @property
+    def _first_base(self) -> int:
+        """Of the segment that the range begins in: the log start may have moved into it before it was mounted."""
+        bases = [one.base_offset for one in self.context.catalog.segments(self.key)]
+        return max((base for base in bases if base <= self._base_offset), default=self._base_offset)
+
+    async def delete_records_before(self, offset: int) -> NoReturn:
+        raise Reserved(f"{self.topic.name} is mounted: it is read only, its records go with those of the topic itself")

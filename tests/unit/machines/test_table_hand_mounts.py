@@ -1,0 +1,98 @@
+"""What is mounted by hand is whole sealed segments that have something of the time asked for, and stays that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stratalog.model.commands import DeleteTopic, SealSegment
+from stratalog.model.errors import AlreadyExists, Conflict, Fenced, InvalidRequest, NotFound
+from stratalog.model.metadata import MountEnded
+from stratalog.model.mount_commands import CreateMount, EndMount, MoveMount, TakeMount
+from stratalog.model.mounts import MountMode, MountState, OffsetRange
+from stratalog.model.topic import Topic
+from support.table_stories import TableStory, record_of
+
+
+def with_months(story: TableStory, name: str = "flights", shards: int = 1) -> Topic:
+    """Each shard has three sealed segments: times 0-99, 100-199, 200-299, ten records each; and an active one."""
+    topic = story.topic(name, shards=shards)
+    for shard in range(shards):
+        for month in range(3):
+            key = story.active(topic, shard).key
+            story.roll(key, (month + 1) * 10)
+            times = {"first_timestamp_ms": month * 100, "max_timestamp_ms": month * 100 + 99}
+            story.do(SealSegment(key, replace(record_of(key, (month + 1) * 10), **times)))
+    return topic
+
+
+@pytest.mark.parametrize(
+    ("from_ms", "until_ms", "found"),
+    [(100, 200, (10, 20)), (99, 201, (0, 30)), (150, 151, (10, 20)), (-5, 1, (0, 10)), (250, 9_999, (20, 30))],
+)
+def test_a_range_is_of_whole_segments_that_have_something_of_that_time(
+    from_ms: int, until_ms: int, found: tuple[int, int]
+) -> None:
+    story = TableStory()
+    with_months(story, shards=2)
+    mount = story.do(CreateMount("month", ("flights",), from_ms, until_ms)).result
+    assert mount.topics[0].ranges == (OffsetRange(*found),) * 2
+    assert (mount.mode, mount.state, mount.holder, mount.expires_ms) == (
+        MountMode.HAND_MADE,
+        MountState.SERVING,
+        None,
+        0,
+    )
+    assert mount.topics[0].as_topic(mount).name == "flights@month"
+
+
+def test_what_cannot_be_mounted_is_refused_in_words() -> None:
+    story = TableStory()
+    with_months(story)
+    for name in ("", "a/b", "a@b", "x" * 101):
+        with pytest.raises(InvalidRequest, match="a name has"):
+            story.do(CreateMount(name, ("flights",), 0, 1))
+    with pytest.raises(InvalidRequest, match="not after its begin"):
+        story.do(CreateMount("a", ("flights",), 5, 5))
+    with pytest.raises(InvalidRequest, match="1 to 1000 topics"):
+        story.do(CreateMount("a", (), 0, 1))
+    with pytest.raises(NotFound, match="'trains' does not exist"):
+        story.do(CreateMount("a", ("flights", "trains"), 0, 1))
+    with pytest.raises(NotFound, match="no sealed segment"):
+        story.do(CreateMount("a", ("flights",), 300, 400))
+    story.do(CreateMount("a", ("flights",), 0, 1))
+    with pytest.raises(AlreadyExists, match="'a' exists"):
+        story.do(CreateMount("a", ("flights",), 0, 1))
+
+
+def test_it_has_no_holder_ends_on_a_word_and_may_be_made_anew_under_another_id() -> None:
+    story = TableStory(2)
+    with_months(story)
+    story.now_ms = 5_000
+    first = story.do(CreateMount("a", ("flights",), 0, 100, lasts_ms=60_000)).result
+    assert first.expires_ms == 65_000
+    story.die(1, 2)
+    story.is_heard(1)
+    assert story.table.state.mounts["a"] == first, "who lives is nothing to it"
+    with pytest.raises(Conflict, match="made by hand"):
+        story.do(MoveMount("a"))
+    with pytest.raises(Fenced):
+        story.do(TakeMount("a", 0, caller=story.life(1)))
+    ended = story.do(EndMount("a")).change_set
+    assert ended is not None and ended.changes == (MountEnded("a"),)
+    story.now_ms = 6_000
+    second = story.do(CreateMount("a", ("flights",), 0, 100)).result
+    assert second.topics[0].as_topic(second).topic_id != first.topics[0].as_topic(first).topic_id
+
+
+def test_a_deleted_topic_leaves_its_mounts_and_ends_those_of_it_alone() -> None:
+    story = TableStory()
+    flights, trains = with_months(story), with_months(story, "trains")
+    story.do(CreateMount("both", ("flights", "trains"), 0, 100))
+    story.do(CreateMount("one", ("flights",), 0, 100))
+    story.do(DeleteTopic(flights.topic_id))
+    assert [topic.name for topic in story.table.state.mounts["both"].topics] == ["trains"]
+    assert "one" not in story.table.state.mounts
+    story.do(DeleteTopic(trains.topic_id))
+    assert not story.table.state.mounts

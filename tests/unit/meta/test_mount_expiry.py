@@ -1,0 +1,35 @@
+"""A mount that is to last for a time ends by itself once that is over, and no other does."""
+
+from __future__ import annotations
+
+from stratalog.model.commands import CreateTopic, RegisterNode, RollSegment, SealSegment
+from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import NodeInfo
+from stratalog.model.mount_commands import CreateMount
+from stratalog_meta.mount_expiry import MountExpiry
+from stratalog_meta.service import MetaService
+from stratalog_meta.stores.memory import MemoryStore
+from support.meta_worlds import seal_record
+
+
+async def test_a_mount_ends_when_its_time_is_over() -> None:
+    now_ms = 1_000
+    service = MetaService(MemoryStore(), lambda: now_ms)
+    await service.start()
+    await service.perform(RegisterNode(NodeInfo(1, "storage", "host", 9092)))
+    topic = await service.perform(CreateTopic("orders", 1, 1))
+    active = (await service.shard(ShardKey(topic.topic_id, 0))).segments[-1]
+    await service.perform(RollSegment(active.key, 10))
+    record = seal_record(await service.segment(active.key), 10)
+    await service.perform(SealSegment(active.key, record))
+    when = record.first_timestamp_ms, record.max_timestamp_ms + 1
+    await service.perform(CreateMount("for-ever", ("orders",), *when))
+    await service.perform(CreateMount("a-while", ("orders",), *when, lasts_ms=500))
+    expiry = MountExpiry(lambda: now_ms, service._parts()[0])
+    now_ms = 1_499
+    await expiry.look()
+    assert {mount.name for mount in (await service.snapshot()).mounts} == {"for-ever", "a-while"}
+    now_ms = 1_500
+    await expiry.look()
+    assert {mount.name for mount in (await service.snapshot()).mounts} == {"for-ever"}
+    await service.close()

@@ -1,0 +1,159 @@
+"""A range of a topic is mounted by hand: clients read it under another name, by whoever leads, and write nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from stratalog.model.commands import NoteLives
+from stratalog.model.ids import ShardKey
+from stratalog.model.mount_commands import CreateMount, EndMount
+from stratalog_node.shards.shard_log import ShardLog
+from support.several_nodes import TOPIC, SeveralNodes, several_nodes
+from support.shard_rig import START_MS
+from support.waiting import eventually
+
+NAME = f"{TOPIC}@2013-01"
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[SeveralNodes]:
+    async with several_nodes(tmp_path) as started:
+        yield started
+
+
+async def mounted(nodes: SeveralNodes, from_ms: int, until_ms: int) -> tuple[ShardKey, int, int]:
+    """The shard that is read, and the range of it."""
+    key, _ = await nodes.filled(segments=3)
+    command = CreateMount("2013-01", (TOPIC,), from_ms, until_ms)
+    mount = await nodes.meta.service.perform(command)
+    base, end = mount.topics[0].ranges[0]
+    await eventually(lambda: all(node.catalog.topic(NAME) is not None for node in nodes.nodes.values()))
+    return key, base, end
+
+
+def second_segment(nodes: SeveralNodes, key: ShardKey) -> tuple[int, int]:
+    """Times of its first and its last record."""
+    seal = nodes.leader(key).segments[1].seal
+    assert seal is not None
+    return seal.first_timestamp_ms, seal.max_timestamp_ms
+
+
+def consumer_of(nodes: SeveralNodes, **options: Any) -> Consumer:
+    return Consumer(
+        {"bootstrap.servers": nodes.bootstrap, "group.id": "readers", "enable.auto.commit": False} | options
+    )
+
+
+def read_all(consumer: Consumer, count: int) -> list[tuple[int, bytes | None]]:
+    found: list[tuple[int, bytes | None]] = []
+    for _ in range(100):
+        for message in consumer.consume(100, timeout=0.2):
+            assert message.error() is None, message.error()
+            found.append((message.offset() or 0, message.value()))
+        if len(found) >= count:
+            break
+    return found
+
+
+async def test_clients_read_the_range_under_its_name_and_nothing_else(nodes: SeveralNodes) -> None:
+    key, _ = await nodes.filled(segments=3)
+    first_ms, last_ms = second_segment(nodes, key)
+    mount = await nodes.meta.service.perform(CreateMount("2013-01", (TOPIC,), first_ms, last_ms + 1))
+    base, end = mount.topics[0].ranges[0]
+    segment = nodes.leader(key).segments[1]
+    assert (base, end) == (segment.base_offset, segment.end_offset) and base > 0
+    await eventually(lambda: all(node.catalog.topic(NAME) is not None for node in nodes.nodes.values()))
+
+    def look() -> None:
+        whole, part = consumer_of(nodes), consumer_of(nodes, **{"auto.offset.reset": "earliest"})
+        whole.assign([TopicPartition(TOPIC, 0, base)])
+        part.subscribe([NAME])
+        try:
+            assert part.get_watermark_offsets(TopicPartition(NAME, 0), timeout=20) == (base, end)
+            read = read_all(part, end - base)
+            assert read == read_all(whole, end - base)[: end - base]
+            assert [offset for offset, _ in read] == list(range(base, end))
+            at = part.offsets_for_times([TopicPartition(NAME, 0, first_ms + 1)], timeout=20)[0].offset
+            assert at == base + 1
+            part.commit(offsets=[TopicPartition(NAME, 0, base + 3)], asynchronous=False)
+            assert part.committed([TopicPartition(NAME, 0)], timeout=20)[0].offset == base + 3
+            assert NAME in part.list_topics(timeout=20).topics
+        finally:
+            whole.close()
+            part.close()
+
+    await asyncio.to_thread(look)
+
+
+async def test_what_would_write_is_refused_with_a_code_and_words(nodes: SeveralNodes) -> None:
+    _, base, _ = await mounted(nodes, 0, START_MS * 2)
+
+    def write() -> list[KafkaError]:
+        told: list[KafkaError] = []
+        producer = Producer({"bootstrap.servers": nodes.bootstrap, "message.timeout.ms": 20_000, "retries": 0})
+        producer.produce(NAME, b"x", partition=0, on_delivery=lambda error, _: told.append(error))
+        producer.flush(30)
+        admin = AdminClient({"bootstrap.servers": nodes.bootstrap})
+        for future in admin.delete_records([TopicPartition(NAME, 0, base + 1)]).values():
+            with pytest.raises(KafkaException) as refused:
+                future.result(30)
+            told.append(refused.value.args[0])
+        return told
+
+    produced, trimmed = await asyncio.to_thread(write)
+    assert produced.code() == KafkaError.POLICY_VIOLATION
+    assert trimmed.code() == KafkaError.POLICY_VIOLATION
+
+
+async def test_an_ended_mount_is_gone_for_clients_and_so_are_the_offsets_of_groups(nodes: SeveralNodes) -> None:
+    key, base, _ = await mounted(nodes, 0, START_MS * 2)
+
+    def commit() -> None:
+        consumer = consumer_of(nodes)
+        consumer.commit(offsets=[TopicPartition(NAME, 0, base + 1)], asynchronous=False)
+        consumer.close()
+
+    await asyncio.to_thread(commit)
+    await nodes.meta.service.perform(EndMount("2013-01"))
+    await eventually(lambda: all(node.catalog.topic(NAME) is None for node in nodes.nodes.values()))
+    assert all(node.shards.read_by_name(NAME, 0) is None for node in nodes.nodes.values())
+    assert nodes.leader(key).high_watermark > 0, "the topic itself goes on"
+    again = await nodes.meta.service.perform(CreateMount("2013-01", (TOPIC,), 0, START_MS * 2))
+    await eventually(lambda: all(node.catalog.topic(NAME) is not None for node in nodes.nodes.values()))
+
+    def committed() -> int:
+        consumer = consumer_of(nodes)
+        found = consumer.committed([TopicPartition(NAME, 0)], timeout=20)[0].offset
+        consumer.close()
+        return int(found)
+
+    assert await asyncio.to_thread(committed) < 0, f"{again.name} made anew begins anew"
+
+
+async def test_another_leader_serves_it_when_the_first_is_gone(nodes: SeveralNodes) -> None:
+    key, base, end = await mounted(nodes, 0, START_MS * 2)
+    first = nodes.leader(key).context.node_id
+    view = nodes.nodes[first].shards.read_by_name(NAME, 0)
+    assert view is not None and view.is_leader and (view.log_start_offset, view.high_watermark) == (base, end)
+    before = b"".join(map(bytes, await view.read(base, 1 << 20)))
+    for node_id in nodes.others(key):
+        away = nodes.nodes[node_id].shards.read_by_name(NAME, 0)
+        assert away is not None and not away.is_leader, "clients are sent to who leads"
+    await nodes.stop(first)
+    await nodes.meta.service.perform(NoteLives(lost=(nodes.meta_life(first),)))
+    await eventually(lambda: any(_leads(node.shards.read_by_name(NAME, 0)) for node in nodes.nodes.values()))
+    views = [node.shards.read_by_name(NAME, 0) for node in nodes.nodes.values()]
+    (led,) = [one for one in views if one is not None and one.is_leader]
+    assert (led.log_start_offset, led.high_watermark, len(led.segments)) == (base, end, 3)
+    assert b"".join(map(bytes, await led.read(base, 1 << 20))) == before
+
+
+def _leads(shard: ShardLog | None) -> bool:
+    return shard is not None and shard.is_leader
