@@ -72,6 +72,10 @@ class FlushStats:
     microseconds: int = counter("Time spent in grouped flushes, in microseconds.")
 
 
+LEAST_AHEAD_BYTES = 1 << 20
+"""What a roll may find unflushed of a replicated segment: its flush takes little longer than one of nothing."""
+
+
 class FlushedShard(Protocol):
     """A shard as its flushes see it."""
 
@@ -360,11 +364,12 @@ class Flusher:
         """Cost: a look at each file written to since its last flush."""
         unflushed = {active: active.file.size_bytes - active.flushed_bytes for active in self._dirty}
         excess_bytes = sum(unflushed.values()) - NODE_AHEAD_BYTES
-        due = [active for active, size_bytes in unflushed.items() if size_bytes > AHEAD_BYTES]
+        limits = {active: _most_ahead_bytes(active, shard) for active, shard in self._dirty.items()}
+        due = [active for active, size_bytes in unflushed.items() if size_bytes > limits[active]]
         if excess_bytes > 0:
             due = sorted(unflushed, key=unflushed.__getitem__, reverse=True)
         for active in due:
-            if unflushed[active] <= AHEAD_BYTES and excess_bytes <= 0:
+            if unflushed[active] <= limits[active] and excess_bytes <= 0:
                 break
             shard = self._dirty.get(active)
             if shard is not None and not shard.rules.is_fsync:
@@ -448,3 +453,12 @@ def _tell(ask: _Ask, event: ChainEvent) -> None:
     except Exception as fault:
         log.error("shard stopped by a fault", topic=ask.shard.topic.name, exc_info=True)
         ask.shard.stop_after_fault(f"a fault in the node, see its log: {fault}")
+
+
+def _most_ahead_bytes(active: ActiveSegment, shard: FlushedShard) -> int:
+    """Producers behind a roll that others take part in wait for the flush of what ended: so no more is unflushed near
+    a segment's end than is still to come."""
+    if len(active.leader.replicas) < 2:
+        return AHEAD_BYTES
+    left_bytes = shard.rules.roll.segment_bytes - active.leader.size_bytes
+    return min(AHEAD_BYTES, max(left_bytes, LEAST_AHEAD_BYTES))

@@ -3,21 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.leader_events import OfferedBatch
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
-from stratalog.model.metadata import ChangeSet
 from stratalog_node.shards.shard_log import ShardLog
-from support.node_cluster import NodeCluster
-from support.shard_rig import START_MS, Asked, make_batch
+from support.node_cluster import NodeCluster, deaf
+from support.sequences import offer_sequenced
+from support.shard_rig import Asked
 from support.waiting import eventually
 
 
@@ -27,31 +24,10 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         yield cluster
 
 
-def offer(shard: ShardLog, sequence: int) -> Asked:
-    """By the producer of this test, whose record this is."""
-    data = make_batch([b"%d" % sequence], producer_id=7, producer_epoch=0, base_sequence=sequence)
-    asked: Any = Asked()
-    shard.offer(OfferedBatch(memoryview(bytearray(data)), len(data), 1, START_MS, 7, 0, sequence, -1, asked, 0))
-    return asked  # type: ignore[no-any-return]
-
-
 async def answered(shard: ShardLog, sequence: int) -> Asked:
-    asked = offer(shard, sequence)
+    asked = offer_sequenced(shard, sequence)
     await eventually(lambda: asked.is_answered)
     return asked
-
-
-@contextmanager
-def deaf(cluster: NodeCluster, node_id: int) -> Iterator[None]:
-    """What the watch tells it meanwhile comes to it at the end."""
-    catalog, missed = cluster.nodes[node_id].catalog, list[ChangeSet]()
-    hear = catalog.apply_in_steps
-    with cluster.patch.context() as patch:
-        patch.setattr(catalog, "apply_in_steps", lambda change_set: iter(missed.append(change_set) or ()))
-        yield
-    for change_set in missed:
-        for _ in hear(change_set):
-            pass
 
 
 async def shard_of_three(cluster: NodeCluster) -> tuple[ShardKey, ShardLog]:
@@ -77,7 +53,7 @@ async def test_who_was_replaced_and_does_not_know_it_finds_no_fault_with_what_fo
             await eventually(lambda: True)
         assert await takes(2)
         assert old.is_leader and old.stop is None, "it has heard of nothing"
-        early = offer(old, 3)
+        early = offer_sequenced(old, 3)
         await eventually(lambda: cluster.meta.calls["read_version"])
         assert not early.is_answered
     await eventually(lambda: early.is_answered)

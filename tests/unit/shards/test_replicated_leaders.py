@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from stratalog.formats.index_block import decode_index_block
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.chain_events import SegmentHeard
@@ -74,6 +76,23 @@ async def test_what_some_batches_of_a_turn_reached_is_read_as_whole_batches(tmp_
         assert asked[2].is_acknowledged
         assert await rig.read_values(shard) == [b"1", b"2", b"3", b"4", b"5"]
         assert rig.stats.damaged_copies == 0
+
+
+async def test_the_nearer_the_end_of_a_segment_the_less_of_it_is_on_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog_node.shards.flusher.LEAST_AHEAD_BYTES", 1_000)
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig, segment_bytes="100000")
+        rig.append(shard, bytes(40_000))
+        active = shard.active
+        assert active is not None
+        await rig.flusher._flush_ahead()
+        assert active.flushed_bytes == 0, "as much is still to come"
+        rig.append(shard, bytes(20_000))
+        await eventually(lambda: active.flushed_bytes == active.file.size_bytes)
+        rig.append(shard, bytes(35_000))
+        await eventually(lambda: active.flushed_bytes == active.file.size_bytes)
 
 
 async def test_an_isr_whose_answer_was_lost_is_read_back(tmp_path: Path) -> None:
