@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "cluster": "stratalog_cli.cluster_command",
     "status": "stratalog_cli.status",
     "topics": "stratalog_cli.topics",
+    "nodes": "stratalog_cli.nodes",
     "mounts": "stratalog_cli.mounts",
     "segments": "stratalog_cli.segments",
     "locate": "stratalog_cli.segments",

@@ -6,6 +6,7 @@ import re
 
 from stratalog.machines.shard_life import StopCause
 from stratalog.machines.shard_troubles import TroubleKind
+from stratalog.model.retirement import WaitReason
 from stratalog.model.segment import GapReason
 from support.source_tree import PRODUCT_ROOTS, REPOSITORY, python_files
 
@@ -13,7 +14,12 @@ PAGE = (REPOSITORY / "docs" / "operate.md").read_text(encoding="utf-8")
 
 
 def test_every_trouble_and_every_stop_is_explained() -> None:
-    told = [*TroubleKind, *(cause for cause in StopCause if cause is not StopCause.DELETED), GapReason.RESTARTED]
+    told = [
+        *TroubleKind,
+        *WaitReason,
+        *(cause for cause in StopCause if cause is not StopCause.DELETED),
+        GapReason.RESTARTED,
+    ]
     assert not [word.value for word in told if f"`{word.value}`" not in PAGE]
 
 

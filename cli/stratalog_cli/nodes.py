@@ -1,0 +1,238 @@
+"""`stratalog nodes …`: list, retire, status, cancel.
+
+The commands state a wish and read what became of it; the meta service's leader does the work, so a command that is
+ended changes nothing. Progress goes to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from stratalog.admin_api.wording import human_bytes, human_duration
+from stratalog.model.errors import NotFound, Unavailable
+from stratalog.model.metadata import Node
+from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
+from stratalog.model.retirement_commands import CancelRetirement, RetireNode
+from stratalog.model.retirement_status import RetirementStatus
+from stratalog.telemetry.printable import printable
+from stratalog_cli.output import OutputFormat, OutputOption, console, is_watched, print_json, print_table
+from stratalog_cli.say import say
+
+if TYPE_CHECKING:
+    from stratalog.meta_api.http_client import HttpMetaClient
+
+T = TypeVar("T")
+_LOOK_S: Final = 0.5
+
+MetaOption = Annotated[
+    str,
+    typer.Option(
+        "--meta",
+        envvar="STRATALOG_META",
+        metavar="URL[,URL]",
+        help="The meta service's instances: http://HOST:PORT, with commas between.",
+    ),
+]
+NodeArgument = Annotated[int, typer.Argument(metavar="ID", help="The node's id, as `nodes list` shows it.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        no_args_is_help=True, rich_markup_mode=None, help="The nodes of a cluster, and how one leaves it."
+    )
+    group.command("list")(list_nodes)
+    group.command("retire")(retire)
+    group.command("status")(status)
+    group.command("cancel")(cancel)
+    app.add_typer(group, name="nodes")
+
+
+def list_nodes(meta: MetaOption, output: OutputOption = OutputFormat.TABLE) -> None:
+    """List the nodes that were ever registered: where they are, whether they live, and who leaves."""
+    nodes = _ask(meta, lambda client: client.nodes())
+    if output is OutputFormat.JSON:
+        print_json([_json(node) for node in nodes])
+        return
+    rows = [
+        (
+            str(node.node_id),
+            _state(node),
+            f"{node.host}:{node.port}",
+            node.rack or "-",
+            node.storage_id,
+            "-" if node.retirement is None else f"{node.retirement.step} ({node.retirement.mode})",
+        )
+        for node in sorted(nodes, key=lambda one: one.node_id)
+    ]
+    print_table(("#node", "state", "address", "rack", "storage id", "retirement"), rows, give_up=("rack", "address"))
+
+
+def retire(
+    node_id: NodeArgument,
+    meta: MetaOption,
+    mode: Annotated[
+        RetireMode,
+        typer.Option(
+            help="offload: what it held is served from the bucket, or from copies on other nodes; volume: from its "
+            "directory, where it is."
+        ),
+    ] = RetireMode.OFFLOAD,
+    wait: Annotated[bool, typer.Option("--wait", help="Show how it goes, until it is done.")] = False,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout", metavar="SECONDS", help="Of --wait: then end with code 3.")
+    ] = None,
+    force: Annotated[
+        str | None,
+        typer.Option(
+            "--force",
+            metavar="STORAGE-ID",
+            help="Of a node that is dead for good: give up what nobody else has. Its storage id, spelled out.",
+        ),
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Let a node leave. Nothing is released before all that it held is safe without it; asked again it is the same."""
+    _ask(meta, lambda client: client.perform(RetireNode(node_id, mode, force)))
+    found = _watch(meta, node_id, timeout_s, is_shown=output is OutputFormat.TABLE) if wait else _read(meta, node_id)
+    _show([found], output)
+    if not wait and output is OutputFormat.TABLE and found.retirement.step is not RetireStep.DONE:
+        say(
+            f"it goes on by itself: `stratalog nodes status {node_id}` shows how, `stratalog nodes cancel {node_id}` "
+            "takes it back"
+        )
+
+
+def status(
+    meta: MetaOption,
+    node_id: Annotated[int | None, typer.Argument(metavar="[ID]", help="Of one node. Default: all.")] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show how far nodes are that leave, or have left: step, what remains, and why one waits."""
+    if node_id is not None:
+        _show([_read(meta, node_id)], output)
+        return
+    found = _ask(meta, lambda client: client.retirements())
+    if found or output is OutputFormat.JSON:
+        _show(list(found), output)
+    else:
+        say("no node leaves, and none has left")
+
+
+def cancel(node_id: NodeArgument, meta: MetaOption) -> None:
+    """Let a node stay. Refused once it is released, with the reason."""
+    _ask(meta, lambda client: client.perform(CancelRetirement(node_id)))
+    say(f"node {node_id} stays: it gets new segments again; what was sealed or uploaded meanwhile stays so")
+
+
+# Asking -----------------------------------------------------------------------------------------------------------
+def _ask(meta: str, ask: Callable[[HttpMetaClient], Awaitable[T]]) -> T:
+    """Raises what the service says; Unavailable, with the reason of the list, when none answers."""
+    from stratalog.meta_api.http_client import HttpMetaClient
+
+    async def asked() -> T:
+        client = HttpMetaClient(meta)
+        try:
+            return await ask(client)
+        finally:
+            await client.close()
+
+    try:
+        return asyncio.run(asked())
+    except Unavailable as error:
+        raise Unavailable(f"{WaitReason.META_UNREACHABLE}: {error}") from error
+
+
+def _read(meta: str, node_id: int) -> RetirementStatus:
+    found = next((one for one in _ask(meta, lambda client: client.retirements()) if one.node_id == node_id), None)
+    if found is None:
+        raise NotFound(f"node {node_id} does not leave, and has not left: `stratalog nodes list` shows who is there")
+    return found
+
+
+def _watch(meta: str, node_id: int, timeout_s: float | None, *, is_shown: bool) -> RetirementStatus:
+    """Until it is done. A service that is away is waited for: another instance may lead soon."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[told]}", markup=False),
+    )
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    steps, most, told = list(RetireStep), 0, ""
+    with Progress(
+        *columns, TimeElapsedColumn(), console=console(to_stderr=True), transient=True, disable=not is_watched()
+    ) as progress:
+        task = progress.add_task(f"node {node_id}", total=len(steps) - 1, told="")
+        while True:
+            try:
+                found = _read(meta, node_id)
+            except Unavailable as error:
+                line = str(error)
+            else:
+                most = max(most, found.remaining_bytes)
+                share = 1 - found.remaining_bytes / most if most else 0.0
+                at = steps.index(found.retirement.step) + (share if found.retirement.step is RetireStep.OFFLOAD else 0)
+                line = f"{found.retirement.step}: {found.words}"
+                progress.update(task, completed=min(at, len(steps) - 1), told=printable(line))
+                if found.retirement.step is RetireStep.DONE:
+                    return found
+            if is_shown and not is_watched() and line != told:
+                say(f"node {node_id}: {printable(line)}", to_stderr=True)
+            told = line
+            if end is not None and time.monotonic() > end:
+                raise Unavailable(f"node {node_id} has not left after {timeout_s:g} s: {line}; it goes on by itself")
+            time.sleep(_LOOK_S)
+
+
+# Showing ----------------------------------------------------------------------------------------------------------
+def _state(node: Node) -> str:
+    if node.is_retired:
+        return "retired"
+    return ("alive" if node.is_alive else "not alive") + (", leaves" if node.is_leaving else "")
+
+
+def _show(found: list[RetirementStatus], output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json([_json(one) for one in found])
+        return
+    now_ms = time.time_ns() // 1_000_000
+    rows = [
+        (
+            str(one.node_id),
+            str(one.retirement.step),
+            str(one.retirement.mode),
+            str(one.remaining_segments),
+            human_bytes(one.remaining_bytes),
+            f"{human_bytes(one.bytes_per_second)}/s" if one.bytes_per_second else "-",
+            "-" if one.seconds_left < 0 else human_duration(one.seconds_left),
+            human_duration((now_ms - one.retirement.step_since_ms) // 1_000),
+            one.words,
+        )
+        for one in sorted(found, key=lambda one: one.node_id)
+    ]
+    columns = ("#node", "step", "mode", "#segments left", "#bytes left", "#rate", "#time left", "#for", "says")
+    print_table(columns, rows, give_up=("#for", "#time left", "#rate", "mode"))
+    for one in found:
+        record = one.retirement
+        for lost in record.given_up:
+            key = lost.segment
+            say(
+                f"node {one.node_id}: given up: topic {key.topic_id} shard {key.shard} offsets {lost.base_offset} to "
+                f"{lost.end_offset}"
+            )
+        if record.given_up_count > len(record.given_up):
+            say(f"node {one.node_id}: and {record.given_up_count - len(record.given_up)} more ranges")
+
+
+def _json(record: Any) -> object:
+    """As the meta service says it over HTTP."""
+    from stratalog.meta_api.json_shape import JsonShape
+
+    return json.loads(JsonShape(type(record)).write(record))
