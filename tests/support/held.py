@@ -6,6 +6,8 @@ import asyncio
 import os
 import threading
 
+from support.waiting import eventually
+
 
 def held() -> set[str]:
     """Open files and sockets, threads, tasks. asyncio keeps its own threads for the next who needs one."""
@@ -17,3 +19,11 @@ def held() -> set[str]:
         except FileNotFoundError:
             continue  # the listing's own
     return found
+
+
+async def gives_all_back(before: set[str]) -> None:
+    """Soon. Fails with what is still held."""
+    try:
+        await eventually(lambda: held() <= before)
+    except AssertionError:
+        raise AssertionError(f"still held: {sorted(held() - before)}") from None
