@@ -186,6 +186,31 @@ def test_a_segment_is_sealed_and_found_again(ask: Asker) -> None:
     assert "sealed" in ask.run("segments", "log").stdout
 
 
+def test_a_range_is_mounted_by_hand_listed_read_and_ended(ask: Asker) -> None:
+    assert "no mounts" in ask.run("mounts", "list").stdout
+    ask.run("topics", "create", "past", "--shards", "1")
+    ask.produce("past", 20)
+    ask.json("seal", "past")
+    when = ("--topic", "past", "--from", "2020-01-01", "--until", "2100-01-01T00:00+01:00")
+    made = ask.json("mounts", "create", "all", *when, "--expires", "2h")
+    assert (made["topics"], made["segments"], made["mode"]) == (["past@all"], 1, "hand-made")
+    assert made["expires_ms"] == made["created_ms"] + 2 * 3_600_000
+    shown = ask.run("mounts", "list").stdout
+    assert "past@all" in shown and "leaders" in shown and "serving" in shown
+    for wrong, told in (
+        (("create", "all", *when), "'all' exists"),
+        (("create", "b", "--topic", "past", "--from", "x", "--until", "2100-01-01"), "--from 'x'"),
+        (("create", "b", *when, "--expires", "2 weeks"), "such as 7d"),
+        (("create", "b", "--topic", "nothing", *when[2:]), "'nothing' does not exist"),
+        (("move", "all"), "made by hand"),
+        (("move", "none"), "no mount 'none'"),
+    ):
+        refused = ask.run("mounts", *wrong)
+        assert refused.exit_code and told in refused.stderr, (wrong, refused.output)
+    assert ask.run("mounts", "end", "all").exit_code == 0
+    eventually_sync(lambda: ask.json("mounts", "list") == [])
+
+
 def test_an_offset_is_located_in_the_local_file(ask: Asker) -> None:
     ask.run("topics", "create", "spot")
     ask.produce("spot", 30)

@@ -22,12 +22,14 @@ from stratalog.kafka.replica_fetch import (
     decode_replica_answer,
     encode_replica_fetch,
 )
-from stratalog.model.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.mount_commands import BeginMount, CloseVolume, EndMount, OpenVolume
 from stratalog.model.mounts import MountMode, MountState
+from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.volume.volume_node import VolumeNode
+from support.leaving_nodes import QUICK, Leaving
 from support.node_cluster import NodeCluster
 from support.shard_rig import START_MS
 from support.waiting import eventually
@@ -232,3 +234,35 @@ async def test_what_is_damaged_or_missing_in_the_directory_is_refused_and_never_
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
             ]
             assert served.files.stats.refusals >= 4
+
+
+async def test_a_node_is_retired_with_its_volume_and_consumers_read_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog_node.mounts.holding._LONGEST_PAUSE_MS", 100)
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(1, 2, 3, **QUICK)
+        leaving = Leaving(cluster, has_store=False)
+        key = await cluster.shard(1)
+        values = [b"value-%d" % number for number in range(10)]
+        for value in values:
+            await cluster.append(key, value)
+        gone_id = cluster.leader(key)
+        await leaving.retire(gone_id, RetireMode.VOLUME)
+        await leaving.until(step=RetireStep.MOUNT, of=gone_id)
+        await leaving.until(lambda: gone_id not in cluster.nodes)
+        await cluster.append(key, b"after")
+        with untouched(tmp_path / str(gone_id)):
+            async with volume(cluster, gone_id):
+                await leaving.until(step=RetireStep.DONE, of=gone_id)
+                assert await cluster.values(key) == [*values, b"after"]
+                holder = (await is_served(cluster, gone_id)).holder
+                assert holder is not None
+                others = sum(node.following.stats.fetched_bytes for node in cluster.nodes.values())
+                await cluster.kill(holder)
+                await cluster.lose(holder)
+                await eventually(lambda: (now := mount_of(cluster, gone_id)) is not None and now.holder != holder)
+                await is_served(cluster, gone_id)
+                assert others == 0, "no byte moved between nodes"
+        with pytest.raises(Fenced, match=f"node {gone_id} was retired"):
+            await cluster.start(gone_id)
