@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from itertools import islice
@@ -12,13 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.admin_api.models import SegmentInfo
 from stratalog_cli.cluster_plan import Role
 from support.chaos import Chaos, What, blows
 from support.cluster_traffic import Traffic
 from support.etcd_server import NO_ETCD, etcd_binary
-from support.real_cluster import real_cluster
+from support.real_cluster import RealCluster, real_cluster
+from support.topics import produce
+from support.waiting import eventually_sync
 
 SHARDS = 4
+AWAY_S, STALL_S = 60.0, 15.0
+CHUNK_BYTES = 512 << 10
 
 
 @pytest.mark.slow
@@ -51,6 +57,97 @@ def test_nothing_is_lost_whatever_befalls_the_parts(
             tell(f"and nothing of {sum(traffic.committed.told.values()):,} committed offsets went back")
         finally:
             traffic.end()
+
+
+@pytest.mark.slow
+@pytest.mark.real_etcd
+@pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)
+@pytest.mark.timeout(400)
+def test_with_the_meta_service_away_for_a_minute_clients_go_on_and_rolls_wait(tmp_path: Path) -> None:
+    with real_cluster(tmp_path, {"log.segment.bytes": 3 << 20}) as cluster:
+        cluster.make_topic("away", 2)
+        traffic = Traffic(cluster.bootstrap, "away", 2, per_s=300.0)
+        try:
+            traffic.flows()
+            cluster.kill(*cluster.names(Role.META))
+            gone, epochs = time.monotonic(), _epochs(cluster)
+            while time.monotonic() < gone + AWAY_S or not _is_some_shard_full(cluster, 3 << 20):
+                assert time.monotonic() < gone + 3 * AWAY_S, "too little was written to fill a segment"
+                traffic.flows(limit_s=STALL_S)
+                traffic.the_group_commits(STALL_S)
+            assert _epochs(cluster) == epochs
+            cluster.start(*cluster.names(Role.META))
+            eventually_sync(lambda: all(epoch > epochs[at] for at, epoch in _epochs(cluster).items()), 60)
+            traffic.flows()
+            assert traffic.judge() > 0
+        finally:
+            traffic.end()
+
+
+def _epochs(cluster: RealCluster) -> dict[int, int]:
+    return {shard: epoch for shard, (epoch, _) in cluster.written_now("away").items()}
+
+
+def _is_some_shard_full(cluster: RealCluster, segment_bytes: int) -> bool:
+    return any(size_bytes > segment_bytes for _, size_bytes in cluster.written_now("away").values())
+
+
+@pytest.mark.slow
+@pytest.mark.real_etcd
+@pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)
+@pytest.mark.timeout(400)
+def test_uploaders_that_are_killed_cost_a_twentieth_more_bytes_at_most(tmp_path: Path) -> None:
+    settings: dict[str, object] = {
+        "log.segment.bytes": 8 << 20,
+        "remote.upload.chunk.bytes": CHUNK_BYTES,
+        "remote.upload.interval.ms": 3_600_000,
+    }
+    with real_cluster(tmp_path, settings) as cluster:
+        cluster.make_topic("uploads", 1)
+        put = PutBytes(cluster.bucket)
+        for _ in range(2):
+            _produce_some(cluster)
+            put.look()
+            killed = cluster.leader_of("uploads")
+            cluster.kill(killed)
+            _produce_some(cluster)
+            cluster.start(killed)
+            cluster.until_calm()
+        ended: list[SegmentInfo] = []
+
+        def all_are_uploaded() -> bool:
+            put.look()
+            ended[:] = [one for one in cluster.segments("uploads") if one.state == "sealed"]
+            return all(one.remote_state == "complete" for one in ended)
+
+        eventually_sync(all_are_uploaded, 60)
+        produced = sum(one.size_bytes for one in cluster.segments("uploads"))
+        assert len(ended) > 3 and produced > 20 * CHUNK_BYTES
+        assert put.total <= 1.05 * produced, f"{put.total:,} bytes went up of {produced:,} that were produced"
+
+
+def _produce_some(cluster: RealCluster) -> None:
+    values = (b"%d" % number * 2_000 for number in range(1_500))
+    produce(cluster.bootstrap, "uploads", values, acks="all", batch_size=CHUNK_BYTES // 8)
+
+
+class PutBytes:
+    """Of data, in a bucket that is a directory: all that was ever seen (each attempt has a name of its own), and what
+    those who were killed had begun to put."""
+
+    def __init__(self, bucket: Path) -> None:
+        self._bucket = bucket
+        self._seen: dict[Path, int] = {}
+
+    def look(self) -> None:
+        for path in self._bucket.glob("*/*/**/*"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_file() and not {"claims", "meta"}.intersection(path.parts):
+                    self._seen[path] = path.stat().st_size
+
+    @property
+    def total(self) -> int:
+        return sum(self._seen.values()) + sum(path.stat().st_size for path in (self._bucket / ".incoming").iterdir())
 
 
 def test_a_seed_strikes_the_same_blows_of_every_kind() -> None:

@@ -12,12 +12,14 @@ import pytest
 from stratalog_cli.cluster_plan import Role
 from support.cluster_traffic import Traffic
 from support.etcd_server import NO_ETCD, etcd_binary
-from support.real_cluster import RealCluster, real_cluster
+from support.real_cluster import SEGMENT_BYTES, RealCluster, real_cluster
 from support.waiting import eventually_sync
 from support.wires import both_ways, one_way
 
 pytestmark = [pytest.mark.real_etcd, pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)]
 SHARDS = 3
+LARGEST_WRITE = 16_384
+"""Of what the senders have on their way at once: a segment passes its bound by one write at most."""
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,29 @@ def test_the_leader_of_the_meta_service_is_killed(cluster: RealCluster, traffic:
     traffic.flows()
     assert cluster.leading(Role.META) != killed
     cluster.start(killed)
+
+
+def test_while_the_whole_meta_service_is_away_records_flow_and_rolls_wait(
+    cluster: RealCluster, traffic: Traffic
+) -> None:
+    metas = cluster.names(Role.META)
+
+    def sizes() -> list[int]:
+        return [size_bytes for _, size_bytes in cluster.written_now(traffic.topic).values()]
+
+    eventually_sync(lambda: all(size_bytes < SEGMENT_BYTES * 3 // 4 for size_bytes in sizes()), 45)
+    cluster.kill(*metas)  # while none of them rolls
+    traffic.flows()
+    epochs = {shard: epoch for shard, (epoch, _) in cluster.written_now(traffic.topic).items()}
+    eventually_sync(lambda: any(size_bytes > SEGMENT_BYTES for size_bytes in sizes()), 45)
+    traffic.flows()
+    now = cluster.written_now(traffic.topic)
+    assert {shard: epoch for shard, (epoch, _) in now.items()} == epochs
+    assert all(size_bytes < 2 * SEGMENT_BYTES + LARGEST_WRITE for _, size_bytes in now.values())
+    cluster.start(metas[0])
+    eventually_sync(
+        lambda: any(epoch > epochs[at] for at, (epoch, _) in cluster.written_now(traffic.topic).items()), 30
+    )
 
 
 def test_the_leader_of_etcd_is_killed(cluster: RealCluster, traffic: Traffic) -> None:

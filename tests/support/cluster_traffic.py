@@ -60,6 +60,11 @@ class Traffic:
         except AssertionError:
             raise AssertionError(f"no {count} records were acknowledged within {limit_s} s in {slow}") from None
 
+    def the_group_commits(self, limit_s: float = _FLOWS_S) -> None:
+        """More than before, in each shard."""
+        before = dict(self.committed.told)
+        eventually_sync(lambda: all(self.committed.told[at] > before.get(at, 0) for _, at in self.places), limit_s)
+
     def end(self) -> None:
         """After a test that did not come to judge."""
         for worker in self._senders:

@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient as KafkaAdmin
 from confluent_kafka.admin import NewTopic
 
 from stratalog.admin_api.client import AdminClient
+from stratalog.admin_api.models import SegmentInfo
 from stratalog.model.errors import StratalogError
 from stratalog_cli.cluster_control import ask
 from stratalog_cli.cluster_directory import ClusterDirectory
@@ -34,9 +35,10 @@ from support.wires import Wires
 _AS_INSTALLED = str(Path(__file__).with_name("as_installed"))
 _WIRED_PARTS = str(Path(__file__).with_name("wired_parts.py"))
 _START_S, _CALM_S = 90, 40
+SEGMENT_BYTES = 65_536
 SETTINGS = {
     "node.lease.ms": 1_000,
-    "log.segment.bytes": 65_536,
+    "log.segment.bytes": SEGMENT_BYTES,
     "remote.upload.interval.ms": 1_000,
     "offsets.topic.num.partitions": 2,
     "group.initial.rebalance.delay.ms": 0,
@@ -117,6 +119,20 @@ class RealCluster:
                         for one in self.admin(name).topic(topic).shards
                     }
         raise AssertionError("no node answers")
+
+    def segments(self, topic: str) -> list[SegmentInfo]:
+        """As their leaders know them, and as any node does where there is none; by shard, the oldest first."""
+        told: list[SegmentInfo] = []
+        for name in self.names(Role.NODE):
+            if self.pid(name) is not None:
+                with suppress(StratalogError):
+                    told += self.admin(name).segments(topic)
+        best = {(one.shard, one.epoch): one for one in sorted(told, key=lambda one: one.leader == one.node_id)}
+        return [segment for _, segment in sorted(best.items())]
+
+    def written_now(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Epoch and committed bytes of the segment that is written, by shard."""
+        return {one.shard: (one.epoch, one.size_bytes) for one in self.segments(topic)}
 
     def leader_of(self, topic: str, shard: int = 0) -> str:
         found = self.shards(topic)[shard][0]
