@@ -28,7 +28,7 @@ _MOST_BETWEEN_S: Final = 5.0
 _BUSY_S: Final = 0.5
 """To the next look while copies are due: what a node has made leaves room for the next."""
 _SHARE: Final = 20
-"""A look is followed by a pause of so many times what it took."""
+"""A look is followed by a pause of so many times what it worked; to wait for the store costs nobody anything."""
 
 
 class CopyRepairs:
@@ -51,6 +51,8 @@ class CopyRepairs:
         self._stats = stats
         self._is_due = True
         self._seen: tuple[frozenset[int], frozenset[int]] | None = None
+        self._worked_ms = 0
+        """In the look under way."""
         self._task: asyncio.Task[Any] | None = None
 
     def start(self) -> None:
@@ -79,8 +81,7 @@ class CopyRepairs:
         pause_s = self._between_s
         while True:
             await asyncio.sleep(pause_s)
-            pause_s = self._between_s
-            began_ms = self._monotonic_ms()
+            pause_s, self._worked_ms = self._between_s, 0
             try:
                 if await self._look():
                     pause_s = min(pause_s, _BUSY_S)
@@ -90,7 +91,7 @@ class CopyRepairs:
             except Exception:  # a fault in one look must not leave copies missing for good (F48)
                 self._is_due = True
                 _log.exception("copies_look_failed")
-            pause_s = max(pause_s, _SHARE * (self._monotonic_ms() - began_ms) / 1_000)
+            pause_s = max(pause_s, _SHARE * self._worked_ms / 1_000)
 
     async def _look(self) -> bool:
         """Whether the next one should come soon."""
@@ -100,13 +101,15 @@ class CopyRepairs:
             return False
         self._is_due, is_anew = False, self._seen is None
         self._seen = seen
-        snapshot = await self._writer.read(ShardTable.snapshot)
+        snapshot = await self._writer.read(self._snapshot)
         if is_anew:
             for node in snapshot.nodes:
                 self._presence.node_changed(node, now_ms)
         if len(snapshot.nodes) < 2:
             return False
+        began_ms = self._monotonic_ms()
         plan = await self._plan(snapshot, *seen)
+        self._worked_ms += self._monotonic_ms() - began_ms
         self._stats.copies_waiting = plan.waiting
         if plan.moves:
             await self._writer.submit(MoveReplicas(tuple(plan.moves)))
@@ -115,6 +118,12 @@ class CopyRepairs:
             self._stats.copies_dropped += dropped
             _log.info("replicas_moved", segments=len(plan.moves), added=added, dropped=dropped, waiting=plan.waiting)
         return bool(plan.moves) or plan.is_bounded
+
+    def _snapshot(self, table: ShardTable) -> Snapshot:
+        began_ms = self._monotonic_ms()
+        snapshot = table.snapshot()
+        self._worked_ms += self._monotonic_ms() - began_ms
+        return snapshot
 
     async def _plan(self, snapshot: Snapshot, away: frozenset[int], steady: frozenset[int]) -> Plan:
         steps = plan_moves(snapshot, away, steady, self._is_tiered)

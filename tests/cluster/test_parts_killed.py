@@ -18,6 +18,7 @@ from support.wires import both_ways, one_way
 
 pytestmark = [pytest.mark.real_etcd, pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)]
 SHARDS = 3
+TWO_SEGMENTS = 2 * SEGMENT_BYTES
 LARGEST_WRITE = 16_384
 """Of what the senders have on their way at once: a segment passes its bound by one write at most."""
 
@@ -30,9 +31,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
 
 @pytest.fixture
 def traffic(cluster: RealCluster, request: pytest.FixtureRequest) -> Iterator[Traffic]:
-    """Records flow when the test begins; all that they did is judged when it ends."""
-    topic = request.node.name.removeprefix("test_")[:60]
-    cluster.make_topic(topic, SHARDS)
+    """Records flow when the test begins; what they did is judged when it ends. Parameter: the topic's settings."""
+    topic = request.node.originalname.removeprefix("test_")[:60]
+    cluster.make_topic(topic, SHARDS, getattr(request, "param", {}))
     traffic = Traffic(cluster.bootstrap, topic, SHARDS)
     try:
         traffic.flows()
@@ -70,23 +71,22 @@ def test_the_leader_of_the_meta_service_is_killed(cluster: RealCluster, traffic:
     cluster.start(killed)
 
 
+@pytest.mark.parametrize("traffic", [{"segment.bytes": str(TWO_SEGMENTS)}], indirect=True, ids=[""])
 def test_while_the_whole_meta_service_is_away_records_flow_and_rolls_wait(
     cluster: RealCluster, traffic: Traffic
 ) -> None:
     metas = cluster.names(Role.META)
+    cluster.kill(*metas)  # long before a segment is full: who rolls within the next lease waits until it is back
+    epochs = {shard: epoch for shard, (epoch, _) in cluster.written_now(traffic.topic).items()}
 
     def sizes() -> list[int]:
         return [size_bytes for _, size_bytes in cluster.written_now(traffic.topic).values()]
 
-    eventually_sync(lambda: all(size_bytes < SEGMENT_BYTES * 3 // 4 for size_bytes in sizes()), 45)
-    cluster.kill(*metas)  # while none of them rolls
-    traffic.flows()
-    epochs = {shard: epoch for shard, (epoch, _) in cluster.written_now(traffic.topic).items()}
-    eventually_sync(lambda: any(size_bytes > SEGMENT_BYTES for size_bytes in sizes()), 45)
+    eventually_sync(lambda: any(size_bytes > TWO_SEGMENTS for size_bytes in sizes()), 45)
     traffic.flows()
     now = cluster.written_now(traffic.topic)
     assert {shard: epoch for shard, (epoch, _) in now.items()} == epochs
-    assert all(size_bytes < 2 * SEGMENT_BYTES + LARGEST_WRITE for _, size_bytes in now.values())
+    assert all(size_bytes < 2 * TWO_SEGMENTS + LARGEST_WRITE for _, size_bytes in now.values())
     cluster.start(metas[0])
     eventually_sync(
         lambda: any(epoch > epochs[at] for at, (epoch, _) in cluster.written_now(traffic.topic).items()), 30

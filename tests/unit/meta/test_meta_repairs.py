@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import pytest
 
+from stratalog.machines.table_records import TableWrite
 from stratalog.model.commands import CreateTopic, RegisterNode, ReportReplica, RollSegment
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo
@@ -21,13 +22,27 @@ REPLACE_AFTER_MS = 400
 """Of the hand-moved clock; the service looks every 50 ms of real time."""
 
 
+class SlowStore(MemoryStore):
+    """Time passes while it writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.takes_ms = 0
+        self.passed_ms = 0
+
+    async def write(self, commands: Sequence[Sequence[TableWrite]]) -> None:
+        self.passed_ms += self.takes_ms
+        await super().write(commands)
+
+
 @dataclass
 class World:
     service: MetaService
+    store: SlowStore
     now_ms: int = 5_000
 
     def clock(self) -> int:
-        return self.now_ms
+        return self.now_ms + self.store.passed_ms
 
     async def register(self, node_id: int) -> Life:
         registration = await self.service.perform(RegisterNode(NodeInfo(node_id, f"disk-{node_id}", "host", 9092)))
@@ -53,14 +68,15 @@ class World:
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     made: list[World] = []
+    store = SlowStore()
     service = MetaService(
-        MemoryStore(),
+        store,
         HandClock(),
         lease_ms=80,
         replace_after_ms=REPLACE_AFTER_MS,
         monotonic_ms=lambda: made[0].clock(),
     )
-    made.append(World(service))
+    made.append(World(service, store))
     await service.start()
     yield made[0]
     await service.close()
@@ -83,6 +99,28 @@ async def test_a_node_that_is_gone_for_so_long_is_replaced_and_one_that_is_back_
     await world.pass_while_alive(*lives)
     await eventually(lambda: world.service.repair_stats.copies_dropped > 0)
     assert (await world.segment(key)).local_nodes == (1, 2)
+
+
+async def test_a_store_that_was_slow_for_a_moment_does_not_keep_the_next_copies_waiting(world: World) -> None:
+    lives = [await world.register(node_id) for node_id in (1, 2, 3)]
+    key = await world.sealed(lives[:2])
+    await world.service.heartbeat(Heartbeat(lives[1], is_last=True))
+    await eventually(lambda: _is_dead(world, 2))
+    world.store.takes_ms = 3_000
+    await world.pass_while_alive(lives[0], lives[2])
+    await eventually(lambda: world.service.repair_stats.copies_asked > 0)
+    world.store.takes_ms = 0
+    for life in lives:
+        await world.service.heartbeat(Heartbeat(life))
+    await eventually(lambda: _are_alive(world, 1, 2, 3))
+    version = (await world.segment(key)).isr_version
+    await world.service.perform(ReportReplica(key, record_of(key, 10), version, caller=lives[2]))
+    await world.pass_while_alive(*lives)
+    await eventually(lambda: world.service.repair_stats.copies_dropped > 0)
+
+
+async def _are_alive(world: World, *node_ids: int) -> bool:
+    return all([await _is_alive(world, node_id) for node_id in node_ids])
 
 
 async def _is_dead(world: World, node_id: int) -> bool:
