@@ -15,6 +15,7 @@ from stratalog.admin_api.next_steps import CHECK_STORE, RESTORE_OBJECT
 from stratalog.admin_api.wording import counted
 from stratalog.formats.bundle import check_bundle
 from stratalog.formats.claim import Claim, decode_claim
+from stratalog.formats.cut import decode_cut
 from stratalog.formats.digest import EMPTY_DIGEST, object_digest
 from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.manifest import Manifest, decode_manifest
@@ -22,6 +23,7 @@ from stratalog.formats.meta_snapshot import MetaSnapshotId, decode_head, decode_
 from stratalog.formats.object_names import (
     BundleName,
     ClaimName,
+    CutName,
     MetaSnapshotName,
     ObjectName,
     ObjectNames,
@@ -37,7 +39,7 @@ from stratalog.objects.store import ObjectStore
 from stratalog_cli.examination import Examination, Metadata
 
 _CLUSTER_ROOT = re.compile(
-    r"^(?:(?P<prefix>.+)/)?(?P<cluster>[^/]+)/(?:data/[0-9a-f-]{36}/|(?:bundles|claims)/[0-9]+/|meta/[0-9]{12}-)"
+    r"^(?:(?P<prefix>.+)/)?(?P<cluster>[^/]+)/(?:data/[0-9a-f-]{36}/|(?:bundles|claims)/[0-9]+/|meta/[0-9]{12}-|cuts/[^/]+[.]cut)"
 )
 _FOREIGN_NAMED = 3
 _ORPHAN = "none needed: the node sweeps what no metadata names after remote.orphan.grace.ms"
@@ -137,6 +139,10 @@ def _read_object(
             if claimed != (cluster_id, name.node_id, name.lock_epoch):
                 raise Corrupt(f"the claim says it is {claimed}: it belongs under another name", source=key, position=0)
             contents.claims[key] = claim
+        case CutName(cut_name):
+            cut = decode_cut(body, source=key)
+            if (cut.cluster_id, cut.name) != (cluster_id, cut_name):
+                raise Corrupt(f"it is snapshot {cut.name} of cluster {cut.cluster_id}", source=key, position=0)
         case MetaSnapshotName(number, version, nonce, piece):
             snapshot_id = MetaSnapshotId(cluster_id, number, version, nonce)
             if piece is not None:

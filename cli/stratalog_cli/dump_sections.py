@@ -20,6 +20,7 @@ from stratalog.formats.bundle import (
 )
 from stratalog.formats.claim import decode_claim
 from stratalog.formats.compression import Codec
+from stratalog.formats.cut import decode_cut
 from stratalog.formats.envelope import Structure, identify
 from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.index_points import IndexPoints
@@ -165,6 +166,18 @@ def _meta_snapshot(source: Readable, _options: DumpOptions) -> Iterator[Section]
             "bytes": sum(piece.size_bytes for piece in head.pieces),
         },
     )
+
+
+def _cut(source: Readable, _options: DumpOptions) -> Iterator[Section]:
+    cut = decode_cut(_whole(source), source=source.name)
+    names = {topic.topic_id: topic.name for topic in cut.topics}
+    yield Section("snapshot", {"name": cut.name, "cluster_id": cut.cluster_id, "created": human_time(cut.created_ms)})
+    for shard in cut.shards:
+        told: dict[str, Field] = {
+            "topic": names.get(shard.key.topic_id, str(shard.key.topic_id)),
+            "shard": shard.key.shard,
+        }
+        yield Section("cut", told | {"from": shard.log_start_offset, "to": shard.end_offset, "epoch": shard.epoch})
 
 
 def _part(source: Readable, options: DumpOptions) -> Iterator[Section]:
@@ -317,6 +330,7 @@ _READERS: dict[Structure, Callable[[Readable, DumpOptions], Iterator[Section]]] 
     Structure.MANIFEST: _manifest,
     Structure.CLAIM: _claim,
     Structure.META_SNAPSHOT: _meta_snapshot,
+    Structure.CUT: _cut,
     Structure.JOURNAL: _journal,
 }
 

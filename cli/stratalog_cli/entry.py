@@ -38,6 +38,7 @@ COMMANDS: Final = {
     "nodes": "stratalog_cli.nodes",
     "mounts": "stratalog_cli.mounts",
     "segments": "stratalog_cli.segments",
+    "snapshot": "stratalog_cli.snapshot_command",
     "locate": "stratalog_cli.segments",
     "seal": "stratalog_cli.segments",
     "verify": "stratalog_cli.verify",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -183,11 +184,22 @@ def rebuild(
 
     parse_url(bucket)
     place, access = _place(data, store, etcd_user, etcd_password_file, etcd_ca, etcd_cert, etcd_key)
-    run_rebuild(RebuildOptions(bucket, place, access, _node_ids(nodes), cluster, dry_run), output)
+    run_rebuild(RebuildOptions(bucket, place, access, node_ids(nodes), cluster, dry_run), output)
 
 
-def _node_ids(text: str) -> tuple[int, ...]:
+def node_ids(text: str) -> tuple[int, ...]:
     numbers = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() and len(part) <= 9 for part in numbers):
         raise InvalidRequest(f"--nodes {text}: write the nodes' ids with commas between, as in 1,2,3")
     return tuple(map(int, numbers))
+
+
+def place_of(
+    data: Path | None, store: str | None, environment: Mapping[str, str]
+) -> tuple[Path | EtcdAddress, EtcdAccess | None]:
+    """What etcd asks for comes from the environment alone. Raises: InvalidRequest."""
+    if (data is None) == (store is None):
+        raise InvalidRequest("name one place for the metadata: --data DIR, or --store etcd://H:P,H:P,H:P[/PREFIX]")
+    files = [environment.get(f"STRATALOG_ETCD_{name}") for name in ("PASSWORD_FILE", "CA", "CERT", "KEY")]
+    paths = [None if file is None else Path(file) for file in files]
+    return _place(data, store, environment.get("STRATALOG_ETCD_USER"), *paths)

@@ -92,7 +92,9 @@ class Turn:
         self._is_due = False
         """A run is to come, or under way, that works off what is put in line now."""
         self._is_before_sends = False
-        self._is_closed = False
+        self._is_stopped = False
+        """Closed, or held."""
+        self._is_held = False
         self._dirty: list[TurningShard] = []
         self._dirty_next: list[TurningShard] = []
         self._moved: dict[TurningShard, None] = {}
@@ -150,7 +152,7 @@ class Turn:
         self.steady_ms = self._monotonic_ms()
 
     def run(self) -> None:
-        if self._is_closed:
+        if self._is_stopped:
             return
         self._is_due = False
         self.stats.turns += 1
@@ -210,6 +212,19 @@ class Turn:
                 except Exception as error:
                     shard.turn_failed(error)
 
+    def hold(self) -> None:
+        """Until `let_go` nothing is written by a leader and nothing is answered: what all that is acknowledged knows of
+        lies below the ends of now. For a moment only: clients wait."""
+        assert not self._is_stopped, "held already, or closed"
+        self._is_stopped = self._is_held = self._is_due = True
+
+    def let_go(self) -> None:
+        """Go on with what was put in line meanwhile."""
+        if self._is_held:
+            self._is_stopped = self._is_held = self._is_due = False
+            self.request()
+
     def close(self) -> None:
         """No more turns: what is in line stays there."""
-        self._is_closed = self._is_due = True
+        self._is_stopped = self._is_due = True
+        self._is_held = False

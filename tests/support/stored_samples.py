@@ -9,6 +9,7 @@ from uuid import UUID
 from stratalog.formats.bundle import BundleHeader, BundleMember, check_bundle, encode_bundle
 from stratalog.formats.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from stratalog.formats.claim import Claim, decode_claim, encode_claim
+from stratalog.formats.cut import decode_cut, encode_cut
 from stratalog.formats.digest import EMPTY_DIGEST, extend_digest_over, object_digest
 from stratalog.formats.index_block import IndexBuilder, IndexPoint, IndexPoints, decode_index_block, encode_index_block
 from stratalog.formats.journal import (
@@ -32,8 +33,11 @@ from stratalog.formats.record_batch import check_batch, first_timestamp_ms, pars
 from stratalog.formats.records import Record, encode_batch
 from stratalog.formats.segment_file import decode_segment_header, encode_segment_header, walk_segment
 from stratalog.model.batch import BatchHeader
+from stratalog.model.cut import Cut, CutShard
+from stratalog.model.ids import ShardKey
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity
+from stratalog.model.topic import Topic
 
 TOPIC_ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
 BASE_OFFSET = 1_000
@@ -142,6 +146,15 @@ META_PIECE = next(encode_pieces(META_ID, META_ITEMS))[0]
 META_HEAD_VALUE = MetaSnapshotHead(META_ID, 1_700_000_000_000, len(META_ITEMS), (piece_of(META_PIECE),))
 META_HEAD = encode_head(META_HEAD_VALUE)
 
+CUT_VALUE = Cut(
+    IDENTITY.cluster_id,
+    "month-end.1",
+    1_700_000_000_000,
+    (Topic("orders.eu", TOPIC_ID, 4, 3, {"retention.ms": "-1", "note": "größer"}, 5, False),),
+    (CutShard(ShardKey(TOPIC_ID, 3), 1_000, 1_004, 7), CutShard(ShardKey(TOPIC_ID, 2), 0, 0, 0)),
+)
+CUT = encode_cut(CUT_VALUE)
+
 CHECKPOINT_VALUE = Checkpoint(
     IDENTITY.key, len(DATA), END_OFFSET, SEAL.first_timestamp_ms, SEAL.max_timestamp_ms, POINTS, PRODUCERS
 )
@@ -174,6 +187,7 @@ SAMPLES = (
     Sample("claim", CLAIM, lambda data, source: decode_claim(data, source=source)),
     Sample("meta-snapshot", META_HEAD, lambda data, source: decode_head(data, source=source)),
     Sample("meta-piece", META_PIECE, lambda data, source: decode_piece(data, META_ID, 0, source=source)),
+    Sample("cut", CUT, lambda data, source: decode_cut(data, source=source)),
     Sample("checkpoint", CHECKPOINT, lambda data, source: decode_checkpoint(data, source=source)),
     Sample("journal-header", JOURNAL_HEADER, lambda data, source: decode_journal_header(data, source=source)),
 )

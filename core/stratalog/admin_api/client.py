@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from stratalog.admin_api.cuts import Confirmed, CutRequest, Held, HoldRequest, Released
 from stratalog.admin_api.errors import error_from_body
 from stratalog.admin_api.models import (
     AlterTopic,
@@ -97,6 +98,15 @@ class AdminClient:
 
     def end_mount(self, request: EndMountRequest) -> None:
         self._call("POST", "/v1/mounts/end", request)
+
+    def hold_cut(self, request: HoldRequest) -> Held:
+        return Held.model_validate_json(self._call("POST", "/v1/cuts/hold", request))
+
+    def release_cut(self, request: CutRequest) -> Released:
+        return Released.model_validate_json(self._call("POST", "/v1/cuts/release", request))
+
+    def confirm_cut(self, request: CutRequest) -> Confirmed:
+        return Confirmed.model_validate_json(self._call("POST", "/v1/cuts/confirm", request))
 
     def verify(self, request: VerifyRequest) -> Iterator[VerifyStart | VerifySegment | VerifyDone]:
         """One line per segment as the node checks it. Raises Unavailable when the stream ends before its last line."""

@@ -24,6 +24,7 @@ _SEGMENT_OBJECT = re.compile(
 )
 _BUNDLE_OBJECT = re.compile(rf"bundles/{_NUMBER}/{_NUMBER}/([0-9]{{12}})\.{_NUMBER}\.bundle")
 _META_OBJECT = re.compile(rf"meta/([0-9]{{12}})-{_OFFSET}\.{_UUID}\.(?:([0-9]{{6}})\.piece|snapshot)")
+_CUT_OBJECT = re.compile(r"cuts/([A-Za-z0-9][A-Za-z0-9._-]{0,99})\.cut")
 _CLAIM_OBJECT = re.compile(rf"claims/{_NUMBER}/{_NUMBER}\.claim")
 _INVENTORY_OBJECT = re.compile(rf"retired/{_NUMBER}/{_NUMBER}\.{_NUMBER}\.{_NUMBER}\.inventory")
 _FILE = re.compile(rf"{_OFFSET}-{_NUMBER}\.(seg|idx)")
@@ -86,7 +87,14 @@ class MetaSnapshotName:
     piece: int | None = None
 
 
-ObjectName: TypeAlias = SegmentObjectName | BundleName | ClaimName | InventoryName | MetaSnapshotName
+@dataclass(frozen=True, slots=True)
+class CutName:
+    """A consistent cut, under the name that a person gave it."""
+
+    name: str
+
+
+ObjectName: TypeAlias = SegmentObjectName | BundleName | ClaimName | InventoryName | MetaSnapshotName | CutName
 
 
 class ObjectNames:
@@ -118,6 +126,10 @@ class ObjectNames:
     @property
     def meta_prefix(self) -> str:
         return f"{self._root}meta/"
+
+    @property
+    def cuts_prefix(self) -> str:
+        return f"{self._root}cuts/"
 
     def topic_prefix(self, topic_id: UUID) -> str:
         return f"{self._root}data/{topic_id}/"
@@ -174,6 +186,8 @@ class ObjectNames:
                 key = f"{self._root}claims/{node_id}/{lock_epoch}.claim"
             case InventoryName(node_id, begun_ms, by_node, attempt):
                 key = f"{self._root}retired/{node_id}/{begun_ms}.{by_node}.{attempt}.inventory"
+            case CutName(cut):
+                key = f"{self._root}cuts/{cut}.cut"
             case MetaSnapshotName(number, version, nonce, piece):
                 ending = "snapshot" if piece is None else f"{piece:06d}.piece"
                 key = f"{self._root}meta/{number:012d}-{version:020d}.{nonce}.{ending}"
@@ -203,6 +217,8 @@ class ObjectNames:
             return name if fits else None
         if found := _BUNDLE_OBJECT.fullmatch(below):
             return BundleName(*(int(group) for group in found.groups()))
+        if found := _CUT_OBJECT.fullmatch(below):
+            return CutName(found[1])
         if found := _META_OBJECT.fullmatch(below):
             piece = None if found[4] is None else int(found[4])
             return MetaSnapshotName(int(found[1]), int(found[2]), UUID(found[3]), piece)

@@ -103,13 +103,14 @@ class SegmentPublisher:
         producers = ProducerTable(producers_before, _PRODUCERS)
         copy = _Copy(identity, IndexBuilder(key.base_offset), producers, end_offset=key.base_offset)
         for found in planned.chain:
-            await self._take_part(copy, found)
+            await self._take_part(copy, found, planned.end_offset)
         if copy.end_offset < planned.end_offset:
             data = encode_empty_batches(copy.end_offset, planned.end_offset, epoch=key.epoch)
             await self._put_part(copy, planned.end_offset, data, _headers(data, copy, "what fills the gap"))
         return await self._finish(copy, planned)
 
-    async def _take_part(self, copy: _Copy, found: FoundPart) -> None:
+    async def _take_part(self, copy: _Copy, found: FoundPart, end_offset: int) -> None:
+        """All of it, or, where the segment is to end inside, the batches that end by then."""
         part = found.part
         try:
             body = await self._store.get_range(part.object_key, part.position, part.position + part.size_bytes)
@@ -125,6 +126,13 @@ class SegmentPublisher:
         if not copy.parts:
             copy.identity = replace(copy.identity, created_ms=header.identity.created_ms)
         headers = _headers(data, copy, source)
+        if part.end_offset > end_offset:
+            headers = [one for one in headers if one.end_offset <= end_offset]
+            data = data[: sum(one.size_bytes for one in headers)]
+            if not headers or headers[-1].end_offset != end_offset:
+                raise DamagedPart(part, f"no batch of it ends at offset {end_offset}")
+            await self._put_part(copy, end_offset, data, headers)
+            return
         if part.object_key.startswith(self._names.segment_prefix(copy.identity.key)):
             copy.take(part, headers, header.digest_after, self._now_ms)
         else:

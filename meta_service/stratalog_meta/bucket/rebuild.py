@@ -137,7 +137,7 @@ class Rebuild:
             rebuilt.plan = plan_rebuild(records, scan.as_found(snapshots), self._nodes)
         published = {planned.key: self._published[_key(planned)] for planned in rebuilt.plan.to_publish}
         rebuilt.segments_published, rebuilt.bytes_put = len(published), publisher.bytes_put
-        await self._write(target, records_of(rebuilt.plan, published, now_ms))
+        await write_records(target, records_of(rebuilt.plan, published, now_ms), self._on_progress)
         return rebuilt
 
     async def _newest(
@@ -191,22 +191,24 @@ class Rebuild:
         seal = before.known.seal if before.known is not None else before.manifest.seal
         return () if seal is None else seal.producers
 
-    async def _write(self, target: MetaStore, records: Iterator[StoredRecord]) -> None:
-        header: TableWrite | None = None
-        done = 0
-        every = writes_of(records)
-        while some := list(islice(every, _WRITES_AT_A_TIME)):
-            writes = []
-            for write in some:
-                if isinstance(write, PutHeader):
-                    header = write
-                else:
-                    writes.append(write)
-            await target.write([writes])
-            done += len(writes)
-            self._on_progress("writing records", done, None)
-        assert header is not None, "there is a header"
-        await target.write([[header]])
+
+async def write_records(target: MetaStore, records: Iterator[StoredRecord], on_progress: OnProgress) -> None:
+    """Into an empty store; the header comes last, so that a store which was not written to its end is none."""
+    header: TableWrite | None = None
+    done = 0
+    every = writes_of(records)
+    while some := list(islice(every, _WRITES_AT_A_TIME)):
+        writes = []
+        for write in some:
+            if isinstance(write, PutHeader):
+                header = write
+            else:
+                writes.append(write)
+        await target.write([writes])
+        done += len(writes)
+        on_progress("writing records", done, None)
+    assert header is not None, "there is a header"
+    await target.write([[header]])
 
 
 def _key(planned: PlannedSegment) -> _Key:

@@ -22,6 +22,7 @@ from stratalog.formats.manifest import decode_manifest, manifest_digest
 from stratalog.formats.object_names import (
     BundleName,
     ClaimName,
+    CutName,
     MetaSnapshotName,
     ObjectNames,
     SegmentObject,
@@ -124,7 +125,7 @@ async def _list(store: ObjectStore, names: ObjectNames, scan: BucketScan, step: 
             case ClaimName():
                 scan.note_writer(name.node_id, name.lock_epoch)
                 claims.append((info.key, name))
-            case MetaSnapshotName() | None:
+            case MetaSnapshotName() | CutName() | None:
                 pass
     for key, claim in claims:
         try:

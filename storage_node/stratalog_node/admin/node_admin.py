@@ -40,6 +40,7 @@ from stratalog.model.segment import Segment
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.fair_turns import FairTurns
 from stratalog.telemetry.process_stats import resident_bytes
+from stratalog_node.admin.cuts import CutAdmin
 from stratalog_node.admin.describe import (
     MAX_PLACES,
     cold_bytes,
@@ -73,6 +74,7 @@ class NodeAdmin:
         self.admin_address = admin_address
         self._turns = FairTurns()
         self.mounts = MountAdmin(services, self._turns)
+        self.cuts = CutAdmin(services)
         self._checks = asyncio.Semaphore(_CHECKS_AT_ONCE)
 
     async def status(self) -> NodeStatus:

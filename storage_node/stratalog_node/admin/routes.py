@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from stratalog.admin_api.cuts import CutRequest, HoldRequest
 from stratalog.admin_api.errors import error_body, http_status_of
 from stratalog.admin_api.models import AlterTopic, CreateTopic, SealRequest, VerifyRequest
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MoveMountRequest
@@ -50,6 +51,9 @@ def add_admin_routes(application: web.Application, admin: NodeAdmin) -> None:
     router.add_post("/v1/mounts", _guarded(routes.create_mount))
     router.add_post("/v1/mounts/move", _guarded(routes.move_mount))
     router.add_post("/v1/mounts/end", _guarded(routes.end_mount))
+    router.add_post("/v1/cuts/hold", _guarded(routes.hold_cut))
+    router.add_post("/v1/cuts/release", _guarded(routes.release_cut))
+    router.add_post("/v1/cuts/confirm", _guarded(routes.confirm_cut))
 
 
 def _guarded(handler: Handler) -> Handler:
@@ -131,6 +135,15 @@ class _Routes:
 
         await self._admin.mounts.end(_body(request, EndMountRequest))
         return web.Response(status=204)
+
+    async def hold_cut(self, request: web.Request) -> web.StreamResponse:
+        return _answer(await self._admin.cuts.hold(_body(request, HoldRequest)))
+
+    async def release_cut(self, request: web.Request) -> web.StreamResponse:
+        return _answer(self._admin.cuts.release(_body(request, CutRequest)))
+
+    async def confirm_cut(self, request: web.Request) -> web.StreamResponse:
+        return _answer(await self._admin.cuts.confirm(_body(request, CutRequest)))
 
     async def verify(self, request: web.Request) -> web.StreamResponse:
         """One JSON line per segment. The first line decides the status: what is refused is refused before it."""

@@ -19,6 +19,7 @@ from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.shard_view import ShardView
 from stratalog_node.topic_changes import TopicChanges
+from stratalog_node.turn import Turn
 
 
 def _zero() -> int:
@@ -62,6 +63,7 @@ class AdminServices:
     topic_changes: TopicChanges
     store: ObjectStore | None
     ask_roll: Callable[[ShardKey], bool]
+    turn: Turn
     readiness: Callable[[], Mapping[str, str]] = dict
     loop_blocks: Callable[[], int] = _zero
     tier_trouble: Callable[[], str | None] = _nothing

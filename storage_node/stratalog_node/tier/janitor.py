@@ -34,6 +34,7 @@ from stratalog_node.tier.bundle_keeper import BundleKeeper
 from stratalog_node.tier.deletion_alarm import DeletionAlarm
 from stratalog_node.tier.left_behind import LeftBehind
 from stratalog_node.tier.orphan_sweep import OrphanSweep, SweepReport
+from stratalog_node.tier.pins import Pins
 from stratalog_node.tier.rounds import Rounds
 from stratalog_node.tier.side_by_side import side_by_side
 from stratalog_node.tier.stats import TierStats
@@ -100,6 +101,7 @@ class Janitor:
         self._others_bundles: dict[int, BundleKeeper] = {}
         """Of nodes without a lease, whose leavings this one sweeps."""
         self._orphans: OrphanSweep | None = None
+        self._pins = None if store is None else Pins(store, names)
         if store is not None and uploader is not None:
             limits = BundleLimits(
                 delete_delay_ms=schedule.delete_delay_ms,
@@ -159,6 +161,9 @@ class Janitor:
         for segment in self._past_grace(await self._deleted_segments()):
             due[segment.key.shard_key].append(segment)
         count = 0
+        if due and self._pins is not None:
+            async with asyncio.timeout(self._schedule.call_timeout_ms / 1_000):
+                await self._pins.look()  # once they are DELETED: see there
 
         async def take(segments: list[Segment]) -> None:
             nonlocal count
@@ -196,7 +201,7 @@ class Janitor:
         try:
             async with asyncio.timeout(self._schedule.call_timeout_ms / 1_000):
                 known = await self._forget_local(segments)
-                gone = [segment.key for segment in known if self._is_keeper(segment)]
+                gone = [segment.key for segment in known if self._is_keeper(segment) and not self._is_pinned(segment)]
                 if self._store is not None and self._uploader is not None and gone:
                     gone = await self._empty_folders(self._store, self._uploader, gone)
             if gone:
@@ -207,6 +212,9 @@ class Janitor:
             return 0
         self._stats.segments_purged += len(gone)
         return len(gone)
+
+    def _is_pinned(self, segment: Segment) -> bool:
+        return self._pins is not None and self._pins.has(segment)
 
     def _is_keeper(self, segment: Segment) -> bool:
         return (

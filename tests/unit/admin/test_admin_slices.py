@@ -141,6 +141,7 @@ async def pages_of(meta: MetaService, directory: Path) -> AsyncIterator[Pages]:
         topic_changes=TopicChanges(meta, settings),
         store=cast(Any, Anywhere()),
         ask_roll=lambda _: False,
+        turn=cast(Any, None),
     )
     server = TelemetryServer(MetricRegistry(), add_routes=lambda app: add_admin_routes(app, NodeAdmin(services)))
     address = await server.start("127.0.0.1:0")

@@ -19,6 +19,7 @@ from stratalog.formats import (
     producers,
     segment_file,
 )
+from stratalog.formats.cut import decode_cut
 from stratalog.formats.envelope import Structure
 from stratalog.model.batch import BATCH_HEADER_BYTES
 from support.grammar_page import GrammarPage
@@ -28,6 +29,8 @@ from support.stored_samples import (
     CHECKPOINT,
     CLAIM,
     CLAIM_VALUE,
+    CUT,
+    CUT_VALUE,
     DATA,
     DIGEST,
     END_OFFSET,
@@ -120,6 +123,7 @@ def test_a_batch_header_is_read_by_the_page() -> None:
         ("claim", CLAIM),
         ("meta_snapshot", META_HEAD),
         ("meta_piece", META_PIECE),
+        ("cut", CUT),
         ("checkpoint", CHECKPOINT),
         ("journal_header", JOURNAL_HEADER),
         ("entry_header", JOURNAL_ENTRIES[0][: journal.JOURNAL_ENTRY_HEADER_BYTES]),
@@ -152,6 +156,9 @@ def test_fields_stand_where_the_page_says() -> None:
     claim = PAGE.read("claim", CLAIM)
     assert claim.values("nonce") == [CLAIM_VALUE.nonce]
     assert claim.values("lock_epoch") == [CLAIM_VALUE.lock_epoch]
+    cut = PAGE.read("cut", CUT)
+    assert cut.values("end_offset") == [shard.end_offset for shard in CUT_VALUE.shards]
+    assert decode_cut(CUT, source="cut") == CUT_VALUE
     assert PAGE.read("meta_snapshot", META_HEAD).values("records") == [len(META_ITEMS)]
     entry = PAGE.read("entry_header", JOURNAL_ENTRIES[1][: journal.JOURNAL_ENTRY_HEADER_BYTES])
     assert entry.values("number") == [JOURNAL_NUMBER]

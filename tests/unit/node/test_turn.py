@@ -162,3 +162,23 @@ async def test_a_closed_turn_asks_for_nothing_and_does_nothing() -> None:
     await asyncio.sleep(0)
     scene.turn.run()
     assert not scene.told and scene.turn.stats.turns == 0
+
+
+async def test_a_turn_that_is_held_writes_and_answers_nothing_until_it_is_let_go() -> None:
+    scene = Scene()
+    scene.turn.hold()
+    scene.turn.flush(scene.somebody("shard"))
+    scene.turn.send(scene.somebody("client"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    scene.turn.run()
+    assert scene.told == []
+    scene.turn.let_go()
+    scene.turn.let_go()
+    await eventually(lambda: scene.told == ["shard flushes", "shard moved", "look", "timer", "client sends"])
+    scene.turn.hold()
+    scene.turn.close()
+    scene.turn.let_go()
+    scene.turn.flush(scene.somebody("late"))
+    await asyncio.sleep(0)
+    assert "late flushes" not in scene.told, "a closed one stays closed"

@@ -1,0 +1,163 @@
+"""`stratalog snapshot …`: consistent cuts, their list, and a new cluster made of one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import typer
+
+from stratalog_cli.output import (
+    DEFAULT_ADMIN,
+    AdminOption,
+    OutputFormat,
+    OutputOption,
+    console,
+    is_watched,
+    print_fields,
+    print_json,
+    print_table,
+)
+from stratalog_cli.say import say
+
+if TYPE_CHECKING:
+    from stratalog.model.cut import Cut
+
+BucketOption = Annotated[
+    str, typer.Option("--bucket", envvar="STRATALOG_BUCKET", metavar="URL", help="The cluster's object store.")
+]
+ClusterOption = Annotated[
+    str | None, typer.Option("--cluster", metavar="ID", help="Whose, where the bucket holds several clusters.")
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Consistent cuts through all shards, and clusters made of them.")
+    for name, command in (("create", create), ("list", list_all), ("show", show), ("delete", delete)):
+        group.command(name)(command)
+    group.command("restore")(restore)
+    app.add_typer(group, name="snapshot")
+
+
+def create(
+    name: NameArgument,
+    bucket: BucketOption,
+    topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these; all when left out.")] = "",
+    wait: Annotated[float, typer.Option(metavar="SECONDS", help="For uploads.")] = 300.0,
+    admin: AdminOption = DEFAULT_ADMIN,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Cut through all shards at one moment: a record, and all that was acknowledged before it was written.
+
+    All nodes must be named by --admin: they are held for the moment that their answers take."""
+    from stratalog.objects.urls import parse_url
+    from stratalog_cli import snapshots
+
+    parse_url(bucket)
+    wanted = [one.strip() for one in topics.split(",") if one.strip()]
+    with _progress() as step:
+        cut = snapshots.create(name, bucket, admin, wanted, wait, step)
+    _print(cut, output)
+
+
+def list_all(bucket: BucketOption, cluster: ClusterOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
+    """List the snapshots in a bucket."""
+    from stratalog.admin_api.wording import human_time
+    from stratalog_cli import snapshots
+
+    found = snapshots.with_bucket(bucket, lambda store: snapshots.find(store, cluster))
+    if output is OutputFormat.JSON:
+        print_json([snapshots.as_json(cut) for cut in found])
+        return
+    columns = ("name", "created", "#topics", "#shards", "cluster")
+    rows = [
+        (cut.name, human_time(cut.created_ms), str(len(cut.topics)), str(len(cut.shards)), cut.cluster_id)
+        for cut in found
+    ]
+    print_table(columns, rows, give_up=("cluster",))
+
+
+def show(
+    name: NameArgument, bucket: BucketOption, cluster: ClusterOption = None, output: OutputOption = OutputFormat.TABLE
+) -> None:
+    """Show where each shard ends in a snapshot."""
+    from stratalog_cli import snapshots
+
+    _print(snapshots.with_bucket(bucket, lambda store: snapshots.find_one(store, cluster, name)), output)
+
+
+def delete(
+    name: NameArgument, bucket: BucketOption, cluster: ClusterOption = None, output: OutputOption = OutputFormat.TABLE
+) -> None:
+    """Forget a snapshot: what only it needed is taken away by the nodes, as retention says."""
+    from stratalog_cli import snapshots
+
+    cut = snapshots.with_bucket(bucket, lambda store: snapshots.delete_one(store, cluster, name))
+    if output is OutputFormat.JSON:
+        print_json(snapshots.as_json(cut))
+    else:
+        say(f"deleted: {cut.name}")
+
+
+def restore(
+    name: NameArgument,
+    bucket: BucketOption,
+    nodes: Annotated[str, typer.Option(metavar="N[,N...]", help="Ids of the new cluster's nodes.")] = "1",
+    data: Annotated[
+        Path | None, typer.Option("--data", envvar="STRATALOG_DATA", metavar="DIR", help="The new metadata go here.")
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", envvar="STRATALOG_STORE", metavar="URL", help="Or into etcd://H:P[/PREFIX]."),
+    ] = None,
+    cluster: ClusterOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Make a new cluster of a snapshot, from the bucket alone: its data are copied under the new cluster's id.
+
+    Goes into an empty store. What etcd asks for comes from STRATALOG_ETCD_*."""
+    from stratalog_cli import snapshots
+    from stratalog_cli.meta_command import node_ids, place_of
+    from stratalog_cli.snapshot_restore import restore as run
+
+    place, access = place_of(data, store, os.environ)
+    with _progress() as step:
+        restored = run(bucket, cluster, name, place, access, node_ids(nodes), step)
+    if output is OutputFormat.JSON:
+        print_json(
+            {**snapshots.as_json(restored.cut), "new_cluster_id": restored.cluster_id, "bytes": restored.bytes_put}
+        )
+        return
+    pairs = [("snapshot", name), ("new cluster", restored.cluster_id), ("segments", str(restored.segments))]
+    print_fields(pairs, title="restored")
+    say(f"next: start the meta service on it with --bucket, and nodes {nodes} on empty --data directories")
+
+
+def _print(cut: Cut, output: OutputFormat) -> None:
+    from stratalog_cli import snapshots
+
+    told = snapshots.as_json(cut)
+    if output is OutputFormat.JSON:
+        print_json(told)
+        return
+    columns = ("topic", "#shard", "#log start", "#offset", "#epoch")
+    rows = [tuple(str(value) for value in shard.values()) for shard in told["shards"]]
+    print_table(columns, rows, title=f"snapshot {cut.name}")
+
+
+class Step(Protocol):
+    def __call__(self, what: str, /) -> None: ...
+
+
+@contextmanager
+def _progress() -> Iterator[Step]:
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console(to_stderr=True), transient=True, disable=not is_watched()) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda what: progress.update(task, description=what)

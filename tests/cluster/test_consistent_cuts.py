@@ -1,0 +1,177 @@
+"""A cut through a cluster that is written to: a record, and all that was acknowledged before it; a new cluster is made
+of it, from the bucket alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from stratalog.admin_api.client import AdminClient as NodeClient
+from stratalog.admin_api.cuts import CutRequest, HoldRequest
+from stratalog.formats.cut import decode_cut
+from stratalog.model.errors import Conflict, NotFound
+from support.node_process import NodeProcess
+from support.waiting import eventually_sync
+
+STRATALOG = str(Path(sys.executable).with_name("stratalog"))
+SHARDS = 4
+SETTINGS = {"remote.upload.interval.ms": 50, "meta.snapshot.interval.ms": 100, "offsets.topic.num.partitions": 1}
+RETENTION = {"log.retention.check.interval.ms": 100, "remote.delete.delay.ms": 0}
+
+
+def stratalog(*arguments: str, code: int = 0) -> Any:
+    done = subprocess.run([STRATALOG, *arguments, "--output", "json"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout) if code == 0 else done.stderr
+
+
+class CausalChain:
+    """One record after the other, each on another shard, each sent once the one before was acknowledged."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        config = {"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"}
+        self._producer = Producer(config)
+        self._name = name
+        self._is_over = threading.Event()
+        self.sent: list[tuple[int, int]] = []
+        """(shard, offset) in the order of their acknowledgements."""
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        step = 0
+        while not self._is_over.is_set():
+            step += 1
+            told: list[Any] = []
+            shard = step * (1 if self._name == "up" else SHARDS - 1) % SHARDS
+            self._producer.produce(
+                "orders",
+                b"%d" % step,
+                partition=shard,
+                on_delivery=lambda error, one, told=told: told.append((error, one)),
+            )
+            self._producer.flush(20)
+            error, message = told[0]
+            assert error is None
+            self.sent.append((shard, message.offset()))
+
+    def end(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    folder = tmp_path_factory.mktemp("cuts")
+    with NodeProcess(folder / "data", bucket=str(folder / "bucket"), settings=SETTINGS | RETENTION) as node:
+        admin = AdminClient({"bootstrap.servers": node.bootstrap})
+        admin.create_topics([NewTopic("orders", SHARDS)])["orders"].result(10)
+        yield node
+
+
+def test_what_was_acknowledged_before_a_record_of_the_cut_is_in_the_cut(node: NodeProcess) -> None:
+    chains = [CausalChain(node.bootstrap, name) for name in ("up", "down", "up")]
+    try:
+        cuts = []
+        for number in range(3):
+            eventually_sync(lambda: min(len(chain.sent) for chain in chains) > 50 * (len(cuts) + 1), timeout=30)
+            cuts.append(stratalog("snapshot", "create", f"cut-{number}", *_of(node)))
+    finally:
+        for chain in chains:
+            chain.end()
+    for cut in cuts:
+        ends = {shard["shard"]: shard["offset"] for shard in cut["shards"] if shard["topic"] == "orders"}
+        assert sum(ends.values()) > 0
+        for chain in chains:
+            inside = [offset < ends[shard] for shard, offset in chain.sent]
+            assert inside == sorted(inside, reverse=True), "a record is in, one that was acknowledged before it is not"
+    listed = stratalog("snapshot", "list", "--bucket", str(node.bucket))
+    assert [cut["name"] for cut in listed] == ["cut-0", "cut-1", "cut-2"]
+    assert stratalog("snapshot", "show", "cut-1", "--bucket", str(node.bucket)) == cuts[1]
+    refused = stratalog("snapshot", "create", "cut-1", *_of(node), code=2)
+    assert "there is a snapshot 'cut-1' already" in refused
+
+
+def test_a_snapshot_outlives_the_deletion_of_its_topic_and_becomes_a_new_cluster(
+    node: NodeProcess, tmp_path: Path
+) -> None:
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin.create_topics([NewTopic("bills", 2, config={"retention.ms": "-1"})])["bills"].result(10)
+    producer = Producer({"bootstrap.servers": node.bootstrap})
+    for number in range(100):
+        producer.produce("bills", b"%d" % number, partition=number % 2)
+    assert producer.flush(20) == 0
+    cut = stratalog("snapshot", "create", "month-end", "--topics", "bills", *_of(node))
+    topic_id = _topic_id(node, cut)
+    for number in range(100, 150):
+        producer.produce("bills", b"%d" % number, partition=number % 2)
+    assert producer.flush(20) == 0
+    admin.delete_topics(["bills"])["bills"].result(10)
+    eventually_sync(lambda: not _local_files(node, topic_id), timeout=20)  # the deletion is done, as far as it may be
+    assert _manifests(node, cut, topic_id) >= 2
+
+    data = tmp_path / "restored"
+    restored = stratalog("snapshot", "restore", "month-end", "--bucket", str(node.bucket), "--data", str(data))
+    assert restored["new_cluster_id"] != cut["cluster_id"]
+    with NodeProcess(data, bucket=node.bucket, settings=SETTINGS) as again:
+        consumer = Consumer({"bootstrap.servers": again.bootstrap, "group.id": "none", "enable.auto.commit": False})
+        for one in cut["shards"]:
+            place = TopicPartition("bills", one["shard"])
+            assert consumer.get_watermark_offsets(place, timeout=20) == (one["log_start_offset"], one["offset"])
+        consumer.assign([TopicPartition("bills", shard, 0) for shard in range(2)])
+        values = []
+        while len(values) < 100:
+            message = consumer.poll(20)
+            assert message is not None and message.error() is None
+            values.append(int(message.value() or b""))
+        consumer.close()
+        assert sorted(values) == list(range(100)), "what came after the cut is not in it"
+    stratalog("snapshot", "delete", "month-end", "--bucket", str(node.bucket))
+    eventually_sync(lambda: _manifests(node, cut, topic_id) == 0, timeout=20)
+
+
+def test_a_hold_ends_by_itself_and_only_one_is_made_at_a_time(node: NodeProcess) -> None:
+    admin = NodeClient(node.admin)
+    first, second = CutRequest(cut_id=uuid4()), CutRequest(cut_id=uuid4())
+    admin.hold_cut(HoldRequest(cut_id=first.cut_id, max_ms=2_000))
+    with pytest.raises(Conflict, match="another cut"):
+        admin.hold_cut(HoldRequest(cut_id=second.cut_id))
+    assert admin.release_cut(first).was_held
+    assert not admin.release_cut(first).was_held
+    admin.hold_cut(HoldRequest(cut_id=second.cut_id, max_ms=1))
+    producer = Producer({"bootstrap.servers": node.bootstrap})
+    producer.produce("orders", b"goes on", partition=0)
+    assert producer.flush(20) == 0
+    assert not admin.release_cut(second).was_held, "such a hold makes no cut"
+    with pytest.raises(NotFound):
+        admin.confirm_cut(first)
+
+
+def _of(node: NodeProcess) -> tuple[str, ...]:
+    return "--bucket", str(node.bucket), "--admin", node.admin
+
+
+def _topic_id(node: NodeProcess, cut: Any) -> str:
+    """Of the only topic of a cut."""
+    key = Path(str(node.bucket)) / cut["cluster_id"] / "cuts" / f"{cut['name']}.cut"
+    (topic,) = decode_cut(key.read_bytes(), source="cut").topics
+    return str(topic.topic_id)
+
+
+def _manifests(node: NodeProcess, cut: Any, topic_id: str) -> int:
+    folder = Path(str(node.bucket)) / cut["cluster_id"] / "data" / topic_id
+    return sum(1 for _ in folder.rglob("*.manifest"))
+
+
+def _local_files(node: NodeProcess, topic_id: str) -> list[Path]:
+    return list((node.data_dir / "node" / "segments" / topic_id).rglob("*.seg"))

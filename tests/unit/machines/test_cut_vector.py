@@ -1,0 +1,59 @@
+"""What held nodes told makes a vector; whether the bucket has it all is seen from the segments."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.machines.cut_vector import TieredSegment, ToldEnd, coverage, join, not_told
+from stratalog.model.ids import ShardKey
+
+SHARD, OTHER = ShardKey(UUID(int=1), 0), ShardKey(UUID(int=1), 1)
+
+
+def test_of_two_that_say_they_lead_the_later_one_does() -> None:
+    old, new = ToldEnd(SHARD, 1, 3, 0, 90), ToldEnd(SHARD, 2, 4, 0, 80)
+    assert join([old, new]) == join([new, old]) == {SHARD: new}
+    assert not_told({SHARD: None, OTHER: None}, join([old])) == [OTHER]
+
+
+def test_a_cut_is_covered_once_all_its_segments_are_complete() -> None:
+    end = ToldEnd(SHARD, 1, 2, 5, 25)
+    whole = [TieredSegment(0, 0, 10, True), TieredSegment(1, 10, 20, True), TieredSegment(2, 20, 30, True)]
+    assert coverage(end, [*whole, TieredSegment(3, 30, 40, False)]) == coverage(end, whole)
+    assert (coverage(end, whole).epoch, coverage(end, whole).is_complete) == (2, True)
+    assert not coverage(end, [*whole[:2], TieredSegment(2, 20, 30, False)]).is_complete
+    assert not coverage(end, [*whole[:2], TieredSegment(2, 20, 22, True)]).is_complete
+    assert coverage(ToldEnd(SHARD, 1, 2, 5, 5), []).is_complete, "nothing is needed"
+
+
+def test_what_retention_took_meanwhile_is_told() -> None:
+    end = ToldEnd(SHARD, 1, 2, 5, 25)
+    assert "retention" in str(coverage(end, [TieredSegment(1, 10, 30, True)]).fault)
+    assert "retention" in str(coverage(end, []).fault)
+    gap = [TieredSegment(0, 0, 10, True), TieredSegment(2, 20, 30, True)]
+    assert "offset 10" in str(coverage(end, gap).fault)
+
+
+@given(st.data())
+def test_ends_that_are_told_while_all_are_held_keep_every_order(data: st.DataObject) -> None:
+    """Nodes are held one after the other, and let go when all were; records are written and acknowledged meanwhile by
+    those that are not held, each after the acknowledgement of the one before it."""
+    nodes = data.draw(st.integers(1, 4))
+    ends, acknowledged, held = [0] * nodes, list[tuple[int, int]](), dict[int, int]()
+    for step in data.draw(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=60)):
+        is_hold, node = step[0], step[1] % nodes
+        if is_hold:
+            held.setdefault(node, ends[node])
+            if len(held) == nodes:
+                break
+        elif node not in held:
+            acknowledged.append((node, ends[node]))
+            ends[node] += 1
+    for node in range(nodes):
+        held.setdefault(node, ends[node])
+    acknowledged += [(node, ends[node]) for node in range(nodes)]  # once they are let go
+    inside = [offset < held[node] for node, offset in acknowledged]
+    assert inside == sorted(inside, reverse=True)
