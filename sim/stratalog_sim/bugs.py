@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stratalog.machines import (
+    orphans,
     recovery_rule,
     resigning,
     retention,
@@ -32,7 +33,7 @@ from stratalog.model import commands
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.segment import RemoteState
-from stratalog_sim import bugs_of_groups, node, retaining, shard
+from stratalog_sim import bugs_of_groups, node, retaining, shard, sweeping
 from stratalog_sim.disk import Disk, DiskFailed, DiskFile, digest_of
 from stratalog_sim.meta import MetaStore
 from stratalog_sim.node import NodeLife
@@ -285,6 +286,15 @@ def _anybody_uploads() -> list[Patch]:
     return [(table_remote, "_check_uploader", check_uploader), (NodeLife, "uploads_segment", uploads_segment)]
 
 
+def _what_is_on_its_way_is_swept() -> list[Patch]:
+    """What no metadata name is an orphan, whoever is about to commit it."""
+
+    def judge_all(one: Any, facts: Any, *_: Any) -> Any:
+        return orphans.Verdict.WAIT if one.key in facts.referenced else orphans.Verdict.ORPHAN
+
+    return [(sweeping, "judge", judge_all)]
+
+
 def _commit_of_what_was_not_put() -> list[Patch]:
     """A put that was refused is taken for one whose answer was lost."""
 
@@ -420,6 +430,7 @@ BUGS = {
             THREE_NODES,
         ),
         Bug("anybody uploads", "two nodes commit the same", _anybody_uploads, THREE_NODES),
+        Bug("what is on its way is swept", "metadata name what is swept", _what_is_on_its_way_is_swept),
         Bug("commit of what was not put", "metadata name what is not there", _commit_of_what_was_not_put),
         Bug("copy proven from memory", "a listed copy is not on its disk", _copy_proven_from_memory, THREE_NODES),
         Bug("who follows tells the end", "readers are sent back", _who_follows_tells_the_end, THREE_NODES),

@@ -60,6 +60,19 @@ class Delete:
         return f"delete {self.key}"
 
 
+@dataclass(frozen=True, slots=True)
+class ListObjects:
+    """All there are, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    key: str
+    modified_ms: int
+    body: Stored
+    """Its name tells as much of it as who lists needs."""
+
+
 @dataclass
 class Store(Process):
     tell: Callable[..., None] = print
@@ -68,6 +81,7 @@ class Store(Process):
 
     def __post_init__(self) -> None:
         self.objects: dict[str, Stored] = {}
+        self._modified_ms: dict[str, int] = {}
 
     def put(self, key: str, body: Stored) -> None:
         self.objects[key] = body
@@ -82,10 +96,14 @@ class Store(Process):
                     self.reply(sender, request, AlreadyExists(f"{key} is there already"))
                     return
                 self.put(key, body)
+                self._modified_ms[key] = self.scheduler.now_ms
                 self.tell(f"store has {key}")
                 self.reply(sender, request, None)
             case Get(key):
                 self.reply(sender, request, self.objects.get(key) or NotFound(f"no object {key}"))
+            case ListObjects():
+                found = [StoredObject(key, self._modified_ms[key], self.objects[key]) for key in sorted(self.objects)]
+                self.reply(sender, request, tuple(found))
             case Delete(key):
                 if self.objects.pop(key, None) is not None:
                     self.tell(f"store has no more {key}")

@@ -51,6 +51,7 @@ from stratalog.model.segment import RemotePart, RemoteState, Segment
 from stratalog_sim.disk import Batch, digest_of, extend_digest
 from stratalog_sim.process import Ask, Sleep, Task
 from stratalog_sim.store import Get, Put, StoredManifest, StoredPart
+from stratalog_sim.sweeping import Sweeping
 
 if TYPE_CHECKING:
     from stratalog_sim.node import NodeLife
@@ -69,6 +70,8 @@ LIMITS = UploadLimits(
 _LEASE_MS = 1_500
 _COMMITS = 6
 _RETRY_MS = 40
+_DOUBT_MS = 10_000
+"""Longer than any put, commit and repetition of it may be on its way."""
 
 
 def is_bundle_key(key: str) -> bool:
@@ -79,8 +82,10 @@ class Uploads:
     def __init__(self, node: NodeLife) -> None:
         self._node = node
         self._machine = Uploader(LIMITS, is_bundle_key)
-        self._lock: Lock | None = None
+        self.lock: Lock | None = None
         self._attempt = 0
+        self._in_flight: dict[str, int] = {}
+        """By name of an object: until when nobody knows whether it will be committed."""
         self._wake_ms: int | None = None
 
     def begin(self) -> None:
@@ -88,6 +93,10 @@ class Uploads:
             for segment in shard.segments.values():
                 self.look_at(segment.key)
         self._node.spawn(self._hold_lock())
+        self._node.spawn(Sweeping(self._node, self).run())
+
+    def is_protected(self, object_key: str) -> bool:
+        return self._in_flight.get(object_key, 0) > self._node.scheduler.now_ms
 
     # The machine --------------------------------------------------------------------------------------------------
     def look_at(self, key: SegmentKey) -> None:
@@ -177,27 +186,27 @@ class Uploads:
         while True:
             try:
                 lock = yield node.ask_meta(commands.AcquireLock(name, holder, _LEASE_MS))
-                if self._lock is not None and self._lock.epoch != lock.epoch:
+                if self.lock is not None and self.lock.epoch != lock.epoch:
                     self._let_go()
-                if self._lock is None:
-                    self._lock = lock
+                if self.lock is None:
+                    self.lock = lock
                     self.step(LockGained(lock.epoch))
-                self._lock = lock
+                self.lock = lock
             except Rejected:
-                if self._lock is not None:
+                if self.lock is not None:
                     self._let_go()
             except StratalogError:
                 pass
             yield Sleep(_LEASE_MS // 3)
 
     def _let_go(self) -> None:
-        self._lock = None
+        self.lock = None
         self.step(LockLost())
 
     def _held(self) -> Lock:
-        if self._lock is None:
+        if self.lock is None:
             raise Fenced("the write lock is lost")
-        return self._lock
+        return self.lock
 
     # Sending --------------------------------------------------------------------------------------------------------
     def _send(self, task: int, pieces: tuple[Piece, ...], kind: str) -> Task:
@@ -215,8 +224,10 @@ class Uploads:
             name = f"{kind}-n{self._node.node_id}.{lock.epoch}.{self._attempt}"
             if kind == "chunk":
                 name += f"-e{first.key.epoch}-{first.batches[0].base_offset}-{first.batches[-1].end_offset}"
+            self._in_flight[name] = self._node.scheduler.now_ms + _DOUBT_MS
             yield Ask("store", Put(name, tuple(part for _, part in read)), LIMITS.put_timeout_ms)
             outcomes += yield from self._commit(lock, name, read)
+            del self._in_flight[name]
         self.step(TaskEnded(task, tuple(outcomes)))
 
     def _read(self, piece: Piece):  # type: ignore[no-untyped-def]  # a task with a result
@@ -320,6 +331,7 @@ class Uploads:
         self._attempt += 1
         name = f"manifest-n{self._node.node_id}.{lock.epoch}.{self._attempt}-e{key.epoch}"
         manifest = StoredManifest(key, tuple(part.object_key for part in parts), segment.seal.digest)
+        self._in_flight[name] = self._node.scheduler.now_ms + _DOUBT_MS
         yield Ask("store", Put(name, manifest), LIMITS.put_timeout_ms)
         yield Ask("store", Get(name), LIMITS.put_timeout_ms)
         size = sum(part.size_bytes for part in parts)

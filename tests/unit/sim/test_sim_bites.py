@@ -22,6 +22,7 @@ QUICK = {
     "coordinates before it has read": "no committed offset is lost",
     "producers forgotten at the successor": "the log is what clients were told",
     "anybody uploads": "one uploader per commit",
+    "what is on its way is swept": "nothing referenced is missing",
     "commit of what was not put": "nothing referenced is missing",
     "copy proven from memory": "who is listed has it on its disk",
     "metadata not kept": "metadata survive a restart",
