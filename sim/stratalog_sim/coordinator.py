@@ -195,7 +195,7 @@ class GroupShard:
         group_id, shard = key
         hosted = self.groups[group_id]
         if shard is not None:
-            return OffsetEntry(group_id, shard, hosted.offsets[shard])
+            return OffsetEntry(group_id, shard, hosted.offsets[shard], is_restated=True)
         return GroupEntry(group_id, hosted.durable) if hosted.durable is not None else None
 
     def _go_on_with(self, snapshot: GroupSnapshot, appended_at: Any, entries: int) -> None:

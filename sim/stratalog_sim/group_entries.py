@@ -14,6 +14,8 @@ class OffsetEntry:
     group_id: str
     shard: ShardKey
     committed: CommittedOffset
+    is_restated: bool = False
+    """By a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)

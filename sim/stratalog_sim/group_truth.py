@@ -38,8 +38,9 @@ class GroupTruth:
     def decided(self, batch: Batch) -> None:
         for at, entry in enumerate(batch.entries):
             if isinstance(entry, OffsetEntry):
-                # A snapshot restates it later on: what counts is where it was said first.
-                self.positions.setdefault(int(entry.committed.metadata), batch.base_offset + at)
+                number = int(entry.committed.metadata)
+                if not entry.is_restated or number not in self.positions:
+                    self.positions[number] = batch.base_offset + at
 
     def excused(self, batch: Batch) -> None:
         """It is owed no more, nor is what was told because of it."""
