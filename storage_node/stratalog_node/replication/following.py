@@ -245,15 +245,15 @@ class Following:
 
     async def _copy_anew(self, copy: ReplicaCopy) -> None:
         segment = self._context.catalog.segment(copy.key)
-        is_given_up = segment is not None and bool(segment.handed.given_up)
-        await self.on_disk(copy.set_aside if is_given_up else copy.remove)
+        await self.on_disk(copy.set_aside if segment is not None and segment.handed.given_up else copy.remove)
         await self._look_again(copy.key, _ANEW_S)
 
     def _begin_opening(self, name: SegmentName, key: SegmentKey) -> None:
         self._context.calm.disturbed()
-        self._opening.add(name)
-        is_damaged = isinstance(self._unopened.get(key), Corrupt)
-        self.start(self._begin_anew(name, key) if is_damaged else self._open(name, key))
+        if name not in self._opening:  # it may have been sealed meanwhile, and come through the line
+            self._opening.add(name)
+            begin = self._begin_anew if isinstance(self._unopened.get(key), Corrupt) else self._open
+            self.start(begin(name, key))
 
     async def _open(self, name: SegmentName, key: SegmentKey) -> None:
         context = self._context
@@ -330,8 +330,8 @@ class Following:
 
     def faulty(self) -> list[SegmentKey]:
         """Of which nobody knows what this disk holds."""
-        found = [one.copy.key for one in self.replicas.values() if one.follower.life is FollowerLife.FAULTY]
-        return [*found, *self._unopened]
+        faulty = (one.copy.key for one in self.replicas.values() if one.follower.life is FollowerLife.FAULTY)
+        return [*faulty, *self._unopened]
 
     def producers_at_end(
         self, key: SegmentKey, own: tuple[ProducerSnapshot, ...]
