@@ -97,6 +97,11 @@ class _Nodes:
             return node.retirement is None or node.retirement.mode is RetireMode.OFFLOAD
         return node_id in self.away
 
+    def is_retired(self, node_id: int) -> bool:
+        """It makes no copies any more, whatever of its volume is still read."""
+        node = self.by_id.get(node_id)
+        return node is not None and node.is_retired
+
     def is_leaving(self, node_id: int, topic: Topic) -> bool:
         """Or gone: what it has of the topic is to be on another, too."""
         node = self.by_id.get(node_id)
@@ -202,8 +207,10 @@ def _move_sealed(topic: Topic, segment: Segment, nodes: _Nodes, plan: Plan) -> R
     wanted, replicas, holders = topic.replication_factor, segment.replicas, segment.local_nodes
     provers = segment.seal.replicas
     leaves = {node_id for node_id in {*replicas, *holders} if nodes.is_leaving(node_id, topic)}
-    coming = [node_id for node_id in replicas if node_id not in holders and node_id not in leaves]
-    never_came = {node_id for node_id in replicas if node_id not in holders and node_id in leaves}
+    never_came = {
+        node_id for node_id in replicas if node_id not in holders and (node_id in leaves or nodes.is_retired(node_id))
+    }
+    coming = [node_id for node_id in replicas if node_id not in holders and node_id not in never_came]
     dropped = {node_id for node_id in never_came if node_id not in provers}
     present = [node_id for node_id in holders if node_id not in leaves]
     steady = [node_id for node_id in present if node_id in nodes.steady]

@@ -184,6 +184,13 @@ def _why_verify_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | No
     away = _store_away(seen)
     if away is not None:
         return away
+    node = seen.node
+    if is_volume(node) and not node.is_alive:
+        words = (
+            f"node {node.node_id} is not alive, so nobody can look at the files of its volume: start it, or cancel and "
+            "retire it in offload mode, by which what others and the bucket have is enough"
+        )
+        return Why(WaitReason.UNKNOWN_SEGMENTS, words)
     if not sightings or sightings[-1].is_clean:
         return None
     last = sightings[-1]

@@ -6,7 +6,7 @@ import pytest
 
 from stratalog.machines.copy_repair import plan_moves
 from stratalog.machines.retirement import Release, Served
-from stratalog.model.commands import AcquireLock, MoveReplicas, RegisterNode
+from stratalog.model.commands import AcquireLock, MoveReplicas, RegisterNode, ReplicaMove
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound
 from stratalog.model.metadata import NodeInfo, Vitals
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
@@ -41,8 +41,8 @@ def leaving(nodes: int = 3, mode: RetireMode = RetireMode.OFFLOAD) -> Retirement
     return story
 
 
-def copy_again(story: RetirementStory) -> None:
-    steps = plan_moves(story.table.snapshot(), frozenset(), frozenset(), is_tiered)
+def copy_again(story: RetirementStory, away: frozenset[int] = frozenset()) -> None:
+    steps = plan_moves(story.table.snapshot(), away, frozenset(), is_tiered)
     while True:
         try:
             next(steps)
@@ -313,6 +313,38 @@ def test_a_volume_is_looked_at_by_its_own_node_and_needs_no_copy_elsewhere() -> 
     story.leave(node_id, by_node=node_id)
     (sealed, _) = story.table.snapshot().shards[0].segments
     assert sealed.local_nodes == (node_id,), "it is listed: its directory is read by another"
+
+
+def test_nobody_can_look_at_the_volume_of_a_node_that_is_not_alive() -> None:
+    story = RetirementStory(nodes=3)
+    node_id = story.active(story.topic("plain", replicas=1)).replicas[0]
+    story.do(RetireNode(node_id, RetireMode.VOLUME))
+    story.looks(node_id)
+    story.roll_away(node_id)
+    story.report_all()
+    story.die(node_id)
+    story.looks(node_id)
+    assert story.record(node_id).step is RetireStep.VERIFY
+    assert waits_for(story, node_id) is WaitReason.UNKNOWN_SEGMENTS and "is not alive" in words(story, node_id)
+
+
+def test_who_is_retired_with_its_volume_makes_no_copy_that_others_wait_for() -> None:
+    story = RetirementStory(nodes=4)
+    ended = story.active(story.topic("plain", replicas=2)).key
+    first, second = story.segment(ended).replicas
+    gone, fourth = (node_id for node_id in (1, 2, 3, 4) if node_id not in (first, second))
+    story.roll(ended, 10)
+    story.report_all()
+    story.do(MoveReplicas((ReplicaMove(ended, (first, second), (gone,)),)))
+    story.do(RetireNode(gone, RetireMode.VOLUME))
+    story.looks(gone)
+    story.roll_away(gone)
+    story.report_all(only={first, second, fourth})
+    story.leave(gone, by_node=gone)
+    assert gone in story.segment(ended).replicas and gone not in story.segment(ended).local_nodes
+    story.die(second)
+    copy_again(story, away=frozenset({second}))
+    assert fourth in story.segment(ended).replicas, "nobody waits for the copy of who has left"
 
 
 def test_the_mount_is_waited_for_and_says_whether_somebody_has_it() -> None:
