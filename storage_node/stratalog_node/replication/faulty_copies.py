@@ -8,17 +8,16 @@ is, for this copy is the only one. Lives on the event loop. Cost: a look at each
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from stratalog.machines.copies_to_report import ENDS_SERVICE, has_others, is_faulty_untold, led_to_the_end
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import ReportFaultyCopies
-from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
+from stratalog_node.replication.tellings import tell_again
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.directory import ShardDirectory
 
@@ -49,14 +48,7 @@ class FaultyCopies:
 
     async def run(self) -> None:
         """Without an end."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                await self.look()
-            except StratalogError as error:
-                log.warning("faulty copies are not told yet", error=str(error))
-            except Exception:  # they would never be told (F48)
-                log.error("faulty copies cannot be looked for", exc_info=True)
+        await tell_again(self.look, lambda: LOOK_S, "faulty copies")
 
     async def look(self) -> None:
         """Raises: Unavailable, Fenced."""

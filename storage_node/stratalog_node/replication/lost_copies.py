@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from stratalog.machines.copies_to_report import lost_untold
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import ReportLostCopies
-from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.replication.stats import ReplicationStats
+from stratalog_node.replication.tellings import tell_again
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.directory import ShardDirectory
 
@@ -41,14 +41,7 @@ class LostCopies:
 
     async def run(self) -> None:
         """Without an end."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                await self.look()
-            except StratalogError as error:
-                log.warning("lost copies are not told yet", error=str(error))
-            except Exception:  # they would never be told (F48)
-                log.error("lost copies cannot be looked for", exc_info=True)
+        await tell_again(self.look, lambda: LOOK_S, "lost copies")
 
     async def look(self) -> None:
         """Raises: Unavailable, Fenced."""
