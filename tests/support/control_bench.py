@@ -132,6 +132,10 @@ class MemoryShards:
             return None
         return self._opened.setdefault(key, MemoryShard(self._bench, key, topic))
 
+    def read(self, key: ShardKey) -> MemoryShard | None:
+        """Nothing is mounted by hand here."""
+        return self.get(key)
+
     def all(self) -> Iterable[MemoryShard]:
         return [shard for key in self._bench.catalog.shard_keys() if (shard := self.get(key)) is not None]
 
