@@ -138,7 +138,7 @@ class Following:
         shard = node.shards[key]
         for one in shard.leaders():
             listed = node.view.segment(one.key)
-            if (not one.is_confirmed or listed is None) and node.is_shared(one.key) and one.key in node.disk.files:
+            if (not one.is_confirmed or listed is None) and one.key in node.disk.files:
                 node.disk.remove(one.key)
         node.tell(f"leads shard {key.shard} no more")
         shard.begin_anew()

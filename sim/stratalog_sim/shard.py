@@ -358,7 +358,8 @@ class ShardShell:
                 opened = yield self.node.ask_meta(commands.RollSegment(key, end_offset))
                 break
             except Rejected as refusal:
-                self.step(ShardStopped(Stop(f"roll refused: {refusal}", StopCause.DEPOSED)))
+                if any(one.key == key for one in self.chain.ended):  # else others seal it by now
+                    self.step(ShardStopped(Stop(f"roll refused: {refusal}", StopCause.DEPOSED)))
                 return
             except StratalogError:
                 yield Sleep(_RETRY_MS)
