@@ -38,7 +38,7 @@ from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands import ReportReplica, RollSegment
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, NodeInfo
-from stratalog.model.producers import BatchMemo, ProducerSnapshot
+from stratalog.model.producers import NO_PRODUCERS, ProducerTally
 from stratalog.model.segment import SealRecord, Segment, SegmentState
 from stratalog.model.topic import Topic
 from stratalog_meta.stores.meta_store import MetaStore
@@ -53,16 +53,11 @@ TURN = 500
 
 
 # What is put in -----------------------------------------------------------------------------------------------------
-def producers_at(count: int, end_offset: int) -> tuple[ProducerSnapshot, ...]:
-    def memos(number: int) -> tuple[BatchMemo, ...]:
-        return tuple(
-            BatchMemo(at * 100, at * 100 + 99, end_offset - (number + 1) * 500 + at * 100, START_MS) for at in range(5)
-        )
-
-    return tuple(ProducerSnapshot(1_000 + number, 0, START_MS, memos(number)) for number in range(count))
+def producers_at(count: int, end_offset: int) -> ProducerTally:
+    return ProducerTally(count, end_offset.to_bytes(16, "big"), 5_000, 86_400_000) if count else NO_PRODUCERS
 
 
-def seal_of(key: SegmentKey, replicas: tuple[int, ...], producers: tuple[ProducerSnapshot, ...]) -> SealRecord:
+def seal_of(key: SegmentKey, replicas: tuple[int, ...], producers: ProducerTally) -> SealRecord:
     end_offset = key.base_offset + RECORDS_OF_A_SEGMENT
     size, digest = 1 << 30, key.base_offset.to_bytes(16, "big")
     return SealRecord(

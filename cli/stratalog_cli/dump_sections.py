@@ -35,6 +35,7 @@ from stratalog.formats.journal import (
 from stratalog.formats.manifest import decode_manifest
 from stratalog.formats.meta_snapshot import decode_head
 from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header, decode_part_index
+from stratalog.formats.producers import decode_table
 from stratalog.formats.records import decode_records
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
 from stratalog.model.batch import BatchHeader
@@ -133,7 +134,7 @@ def _index(source: Readable, _options: DumpOptions) -> Iterator[Section]:
     block = decode_index_block(_whole(source), source=source.name)
     yield Section("segment", _identity(block.identity))
     yield _seal(block.seal)
-    yield from _producers(block.seal)
+    yield from _producers(block.table, source.name)
     yield from _points(block.points)
 
 
@@ -245,7 +246,6 @@ def _manifest(source: Readable, _options: DumpOptions) -> Iterator[Section]:
     manifest = decode_manifest(_whole(source), source=source.name)
     yield Section("segment", _identity(manifest.identity))
     yield _seal(manifest.seal)
-    yield from _producers(manifest.seal)
     yield Section(
         "index",
         {
@@ -452,13 +452,14 @@ def _seal(seal: SealRecord) -> Section:
             "last_time": human_time(seal.max_timestamp_ms),
             "sealed": human_time(seal.sealed_ms),
             "replicas": ", ".join(str(node) for node in seal.replicas),
-            "producers": len(seal.producers),
+            "producers": seal.producers.count,
+            "producers_digest": seal.producers.digest.hex() or None,
         },
     )
 
 
-def _producers(seal: SealRecord) -> Iterator[Section]:
-    for producer in seal.producers:
+def _producers(table: bytes, source: str) -> Iterator[Section]:
+    for producer in decode_table(table, source=source):
         last = producer.batches[-1].last_sequence if producer.batches else None
         yield Section(
             "producer",

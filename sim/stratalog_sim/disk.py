@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from stratalog.machines.restart_events import CheckpointClaim
+from stratalog.machines.restart_events import CheckpointClaim, Producers
 from stratalog.model.batch import BatchHeader
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog_sim.group_entries import LogEntry
@@ -140,6 +140,8 @@ class Disk:
     files: dict[SegmentKey, DiskFile] = field(default_factory=dict)
     sealed: dict[SegmentKey, None] = field(default_factory=dict)
     """Segments whose index block is beside the file."""
+    tables: dict[SegmentKey, Producers] = field(default_factory=dict)
+    """Of producers at the ends of segments, in those index blocks."""
     set_aside: int = 0
     checkpoints: dict[SegmentKey, list[CheckpointClaim]] = field(default_factory=dict)
     """Newest last; a power cut may take the newest."""
@@ -226,6 +228,7 @@ class Disk:
         self.on_removed(self.node_id, key)
         self.files.pop(key, None)
         self.sealed.pop(key, None)
+        self.tables.pop(key, None)
         self.checkpoints.pop(key, None)
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
@@ -274,5 +277,6 @@ class Disk:
         self.files.clear()
         self.fences.clear()
         self.sealed.clear()
+        self.tables.clear()
         self.checkpoints.clear()
         self.clean = None

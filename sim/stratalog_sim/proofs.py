@@ -1,41 +1,100 @@
-"""Who wrote what, as a node knows it: the state of producers at a segment's base, and the report on its copy."""
+"""Who wrote what, as a node knows it: the tables of producers at the ends of segments, and the report on its copy.
+
+Tables lie on the disks beside their segments. One that a node lacks it has from another that lives, or from the object
+store, without the delays and refusals of a network: what is taken is what the seal speaks of, and nothing else.
+"""
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.restart_events import Producers
+from stratalog.machines.sealed_producers import Producers, sealed_table
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import SealRecord, Segment
+from stratalog.model.producers import NO_PRODUCERS, ProducerRule, ProducerTally
+from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
 from stratalog_sim.disk import header_of
+from stratalog_sim.store import StoredManifest
 
 if TYPE_CHECKING:
     from stratalog_sim.node import NodeLife
 
+RULE = ProducerRule(1_000, 1_000_000_000)
+
 
 def producers_before(node: NodeLife, segment: Segment) -> Producers | None:
-    """At the segment's base: what the seal record before it says, else this node's own copies. None: not known here
-    yet, or a recovery is not sealed, and what it found is not safe to be acknowledged again."""
+    """At the segment's base: the table of the segment before it, else what this node's own copies say. None: not known
+    here yet, or a recovery is not sealed, and what it found is not safe to be acknowledged again."""
     earlier = [one for one in node.view.segments(segment.key.shard_key) if one.epoch < segment.epoch]
     if any(one.fence and one.seal is None for one in earlier):
         return None
-    known: Producers = ()
-    for before in earlier:
+    newest_sealed = next((at for at in range(len(earlier) - 1, -1, -1) if earlier[at].seal is not None), 0)
+    known: Producers | None = ()
+    for before in earlier[newest_sealed:]:
         if before.seal is not None:
-            known = before.seal.producers
+            known = table_of(node, before)
+            if known is None and before.state is SegmentState.DELETED:
+                known = ()  # gone with its records
             continue
         file = node.disk.files.get(before.key)
         whole = file.whole(before.key) if file is not None else []
         end = whole[-1].end_offset if whole else before.base_offset
-        if before.end_offset is None or end < before.end_offset:
+        if known is None or before.end_offset is None or end < before.end_offset:
             return None
-        table = ProducerTable(known)
-        for batch in whole:
-            if batch.end_offset <= before.end_offset:
-                table.replay(header_of(batch), node.now_ms)
-        known = table.snapshot()
+        known = _continued(node, before.key, known, before.end_offset)
     return known
+
+
+def table_of(node: NodeLife, segment: Segment) -> Producers | None:
+    """At the end of a sealed segment. None: nobody who can be asked has it."""
+    assert segment.seal is not None
+    if not segment.seal.producers.count:
+        return ()
+    for table in _tables(node, segment):
+        if _digest_of(table) == segment.seal.producers.digest:
+            return table
+    return None
+
+
+def _tables(node: NodeLife, segment: Segment) -> Iterator[Producers]:
+    yield node.disk.tables.get(segment.key, ())
+    for other in segment.local_nodes:
+        known = node.view.nodes.get(other)
+        if known is not None and known.is_alive:
+            yield node.judge.disks[other].tables.get(segment.key, ())
+    if segment.remote.state is RemoteState.COMPLETE:
+        manifest = node.judge.store.objects.get(segment.remote.manifest_key or "")
+        if isinstance(manifest, StoredManifest):
+            yield manifest.table
+
+
+def found_in(node: NodeLife, key: SegmentKey, end_offset: int) -> Producers:
+    """What a file's batches say of producers."""
+    table, file = ProducerTable(), node.disk.files.get(key)
+    for batch in file.whole(key) if file is not None else []:
+        if batch.end_offset <= end_offset:
+            table.replay(header_of(batch), node.now_ms)
+    return table.snapshot()
+
+
+def _continued(node: NodeLife, key: SegmentKey, before: Producers, end_offset: int) -> Producers:
+    """The table at the end of a segment. A view that lags does not say when it was opened: then nobody is forgotten."""
+    listed, found = node.view.segment(key), found_in(node, key, end_offset)
+    opened_ms = listed.opened_ms if listed is not None else 0
+    return sealed_table(before, found, base_offset=key.base_offset, opened_ms=opened_ms, rule=RULE)
+
+
+def tally_at_end(node: NodeLife, key: SegmentKey, before: Producers, end_offset: int) -> ProducerTally:
+    """What a node says of the table at a segment's end. From then on it lies on its disk."""
+    made = _continued(node, key, before, end_offset)
+    node.disk.tables[key] = made
+    return ProducerTally(len(made), _digest_of(made), *RULE) if made else NO_PRODUCERS
+
+
+def _digest_of(table: Producers) -> bytes:
+    return zlib.crc32(repr(table).encode()).to_bytes(4, "big")
 
 
 def proof_of(node: NodeLife, key: SegmentKey, end_offset: int, size_bytes: int, digest: bytes) -> SealRecord | None:
@@ -46,10 +105,6 @@ def proof_of(node: NodeLife, key: SegmentKey, end_offset: int, size_bytes: int, 
     before = producers_before(node, segment)
     if before is None:
         return None
-    table = ProducerTable(before)
-    file = node.disk.files.get(key)
-    for batch in file.whole(key) if file is not None else []:
-        table.replay(header_of(batch), node.now_ms)
     times = node.now_ms if size_bytes else -1
     return SealRecord(
         key.epoch,
@@ -59,7 +114,7 @@ def proof_of(node: NodeLife, key: SegmentKey, end_offset: int, size_bytes: int, 
         times,
         size_bytes,
         digest,
-        table.snapshot(),
+        tally_at_end(node, key, before, end_offset),
         (node.node_id,),
         node.now_ms,
     )

@@ -21,6 +21,7 @@ from stratalog.machines.restart_events import (
     StepFailed,
     StopShard,
 )
+from stratalog.machines.sealed_producers import as_seen
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shard_healing import (
     AttemptBegun,
@@ -42,7 +43,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog_sim.disk import Batch, Disk, DiskFailed, DiskFile, Hole, header_of
 from stratalog_sim.process import Ask, Sleep, Task
-from stratalog_sim.proofs import producers_before
+from stratalog_sim.proofs import producers_before, table_of
 from stratalog_sim.restart_steps import RestartSteps, Work
 from stratalog_sim.store import Get
 
@@ -60,6 +61,7 @@ class ShardStart(RestartSteps):
         self._restart = ShardRestart(shard.node.node_id, doubted_epoch)
         self._owed: list[int] = []
         self._missing: Heal | None = None
+        self._is_waiting = False
         self._is_healing_over = False
 
     @property
@@ -98,14 +100,28 @@ class ShardStart(RestartSteps):
         shard = self._shard
         view, key = shard.node.view, shard.key
         own = [one for one in view.segments(key) if not shard.node.is_shared(one.key) or one.seal is not None]
-        metadata = ShardMetadata(tuple(own), view.log_start(key), shard.is_fsync)
+        found = ((one.key, table_of(shard.node, one)) for one in own if one.seal is not None)
+        tables = {one: as_seen(table, shard.node.now_ms) for one, table in found if table is not None}
+        metadata = ShardMetadata(tuple(own), view.log_start(key), shard.is_fsync, tables)
         # What is shared with others is followed, or was never acknowledged: see `Following`.
         files = frozenset(one for one in self._disk.files if one.shard_key == key and not shard.node.is_shared(one))
         claims = {one: said[-1] for one, said in self._disk.checkpoints.items() if one.shard_key == key}
-        self._owed, self._missing = [], None
+        self._owed, self._missing, self._is_waiting = [], None, False
         self.do_pass(self._restart, FilesListed(metadata if key in view.shards else None, files, claims))
-        if self._missing is None:
+        if self._is_waiting:
+            shard.step(ShardRecovered((), None, 0, -1, Stop("a table of producers is away", StopCause.HEALING)))
+            shard.node.spawn(self._list_later())
+        elif self._missing is None:
             shard.step(ServiceBegun(tuple(self._owed)))
+
+    def _list_later(self) -> Task:
+        yield Sleep(_RETRY_MS)
+        if self._shard.node.shards.get(self._shard.key) is self._shard:
+            self.begin()
+
+    def lacks_table(self, segment: Segment) -> None:
+        self._shard.node.tell(f"lacks the table of producers of epoch {segment.epoch}")
+        self._is_waiting = True
 
     def ended(self, how: Serve | Heal | StopShard) -> None:
         tell = self._shard.node.tell
@@ -161,7 +177,7 @@ class ShardStart(RestartSteps):
         cells = self._disk.files[key].cells
         listed = self._shard.node.view.segment(key)
         before = producers_before(self._shard.node, listed) if listed is not None and not from_position else None
-        table = ProducerTable(producers if before is None else before)
+        table = ProducerTable(producers if before is None else as_seen(before, self._shard.node.now_ms))
         offset, position = key.base_offset, 0
         if from_position:
             claim = self._disk.checkpoints[key][-1]

@@ -24,6 +24,7 @@ from stratalog.machines.restart_events import (
     NoteMissing,
     OpenFile,
     Producers,
+    ReadProducers,
     RestartEvent,
     RestartStep,
     RevokeCheckpoints,
@@ -102,6 +103,8 @@ class RestartSteps(ABC):
                 return self.flush(key)
             case RevokeCheckpoints(keys) | RevokeStale(keys):
                 self.revoke(keys)
+            case ReadProducers(segment):
+                self.lacks_table(segment)
             case Serve() | Heal() | StopShard():
                 self.ended(step)
             case _:
@@ -155,6 +158,10 @@ class RestartSteps(ABC):
     @abstractmethod
     def begins_healing(self, step: HealingStep) -> None:
         """Before each step of an attempt."""
+
+    @abstractmethod
+    def lacks_table(self, segment: Segment) -> None:
+        """The pass came to no end for want of the table of producers at the end of this sealed segment."""
 
     @abstractmethod
     def owes_seal(self, key: SegmentKey) -> None:

@@ -66,6 +66,7 @@ from stratalog.machines.leader_events import (
 )
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.restart_events import CheckpointClaim, Producers
+from stratalog.machines.sealed_producers import as_seen, without
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shard_chain import ShardChain
 from stratalog.machines.shard_life import Stop, StopCause
@@ -73,11 +74,12 @@ from stratalog.model import commands
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import Fenced, Rejected, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.producers import ProducerTally
 from stratalog.model.segment import SealRecord
 from stratalog_sim.disk import Batch, Disk, DiskFailed, digest_of
 from stratalog_sim.meta import ReadSegment, ReadVersion
 from stratalog_sim.process import Ask, Sleep, Task
-from stratalog_sim.proofs import producers_before
+from stratalog_sim.proofs import producers_before, table_of, tally_at_end
 
 if TYPE_CHECKING:
     from stratalog_sim.node import NodeLife
@@ -276,7 +278,7 @@ class ShardShell:
         inherited = self.inherited
         if inherited is None:
             inherited = producers_before(self.node, segment)
-        table = None if inherited is None else ProducerTable(inherited)
+        table = None if inherited is None else ProducerTable(as_seen(inherited, self.node.now_ms))
         return ActiveNamed(segment.key, SegmentRecord.of(segment), table)
 
     def _name_successor(self) -> ChainEvent:
@@ -396,7 +398,7 @@ class ShardShell:
         if not self.disk.flush(key):
             self.step(SegmentFlushFailed(key.epoch, "the disk lost a page"))
             return
-        record = self.make_seal(key, leader.end_offset, leader.producers_at_end or ())
+        record = self.make_seal(key, leader.end_offset, self._tally(leader))
         if record is None:
             self.node.tell(f"cannot seal epoch {key.epoch}: its file is damaged")
             self.damaged[key] = None
@@ -424,7 +426,15 @@ class ShardShell:
         if any(one.key == key for one in self.chain.ended):
             self.step(SegmentLeft(key.epoch))
 
-    def make_seal(self, key: SegmentKey, end_offset: int, producers: Producers) -> SealRecord | None:
+    def _tally(self, leader: SegmentLeader) -> ProducerTally:
+        listed = self.node.view.segments(leader.key.shard_key)
+        ended = next((one for one in listed if one.epoch == leader.key.epoch - 1), None)
+        before = table_of(self.node, ended) if ended is not None and ended.seal is not None else None
+        if before is None:
+            before = without(leader.producers_at_end or (), leader.key.base_offset)
+        return tally_at_end(self.node, leader.key, before, leader.end_offset)
+
+    def make_seal(self, key: SegmentKey, end_offset: int, producers: ProducerTally) -> SealRecord | None:
         """From what the disk has, read once more. None: that is not the segment."""
         batches = self.disk.files[key].whole(key)
         if (batches[-1].end_offset if batches else key.base_offset) != end_offset:

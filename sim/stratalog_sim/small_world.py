@@ -41,6 +41,7 @@ from stratalog.model import commands
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, NodeInfo
+from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import SealRecord, Segment, SegmentState
 from stratalog_sim.broken import Broken
 from stratalog_sim.replica import named
@@ -453,7 +454,16 @@ class SmallWorld:
             )
         else:
             proof = SealRecord(
-                epoch, record.base_offset, word.end_offset, 0, 0, word.size_bytes, word.digest, (), (node_id,), 0
+                epoch,
+                record.base_offset,
+                word.end_offset,
+                0,
+                0,
+                word.size_bytes,
+                word.digest,
+                NO_PRODUCERS,
+                (node_id,),
+                0,
             )
             command = commands.ReportReplica(record.key, proof, caller=caller)
         try:

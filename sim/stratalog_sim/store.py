@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from stratalog.machines.restart_events import Producers
 from stratalog.model.errors import AlreadyExists, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog_sim.disk import Batch
@@ -29,6 +30,8 @@ class StoredManifest:
     parts: tuple[str, ...]
     """Keys of the objects, in order."""
     digest: bytes
+    table: Producers
+    """Of producers, at the segment's end."""
 
 
 Stored: TypeAlias = tuple[StoredPart, ...] | StoredManifest

@@ -50,6 +50,7 @@ from stratalog.model.metadata import Lock, PartCommit, PartReplacement, life_nam
 from stratalog.model.segment import RemotePart, RemoteState, Segment
 from stratalog_sim.disk import Batch, digest_of, extend_digest
 from stratalog_sim.process import Ask, Sleep, Task
+from stratalog_sim.proofs import table_of
 from stratalog_sim.store import Get, Put, StoredManifest, StoredPart
 from stratalog_sim.sweeping import Sweeping
 
@@ -328,9 +329,13 @@ class Uploads:
         if digest_of(batches) != segment.seal.digest:
             self.step(TaskEnded(task, (Unreadable(key, "its parts are not the sealed segment", is_final=True),)))
             return
+        producers = table_of(self._node, segment)
+        if producers is None:
+            self.step(TaskEnded(task, (Unreadable(key, "its table of producers is away", is_final=False),)))
+            return
         self._attempt += 1
         name = f"manifest-n{self._node.node_id}.{lock.epoch}.{self._attempt}-e{key.epoch}"
-        manifest = StoredManifest(key, tuple(part.object_key for part in parts), segment.seal.digest)
+        manifest = StoredManifest(key, tuple(part.object_key for part in parts), segment.seal.digest, producers)
         self._in_flight[name] = self._node.scheduler.now_ms + _DOUBT_MS
         yield Ask("store", Put(name, manifest), LIMITS.put_timeout_ms)
         yield Ask("store", Get(name), LIMITS.put_timeout_ms)

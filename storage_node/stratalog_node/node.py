@@ -160,8 +160,7 @@ class StorageNode:
         life = await self._register(
             NodeInfo(identity.node_id, identity.storage_id, *advertised, settings.broker_rack or None)
         )
-        snapshot = await self.meta.snapshot()
-        self.catalog.load(snapshot)
+        self.catalog.load(await self.meta.snapshot())
         pool = BufferPool()
         await self._open_shards(identity.node_id, life.epoch, pool)
         age_clock = NodeAgeClock(self.layout.clock_file, self._clock_ms, monotonic_ms)
@@ -206,6 +205,7 @@ class StorageNode:
             monotonic_ms=monotonic_ms,
             age_clock=age_clock,
             on_pressure=self.local.space.set_pressure,
+            table_of=self.local.context.tables.find,
         )
         taken.push_async_callback(self._tasks.cancel)
         taken.push_async_callback(self.tier.close)

@@ -28,6 +28,7 @@ from support.stored_samples import (
     SEGMENT_FILE,
     SEGMENT_HEADER,
     SEGMENT_SAMPLE,
+    TABLE,
     batch_of,
     part_of,
 )
@@ -66,6 +67,9 @@ def whole(data: bytes) -> tuple[int, int]:
 DIRECTORY_AT = struct.unpack_from(">q", BUNDLE, len(BUNDLE) - BUNDLE_TRAILER_BYTES + 16)[0]
 TRAILER_AT = len(BUNDLE) - BUNDLE_TRAILER_BYTES
 TRAILER = (TRAILER_AT, len(BUNDLE))
+
+BEHIND_POINTS = len(INDEX_BLOCK) - 1 - len(TABLE)
+"""In the index block: the table of producers follows."""
 
 CASES = (
     # Segment header
@@ -202,29 +206,29 @@ CASES = (
     Case(
         "more points than bytes",
         "index-block",
-        put(INDEX_BLOCK, len(INDEX_BLOCK) - 56, ">q", 2**40, reseal=whole(INDEX_BLOCK)),
-        len(INDEX_BLOCK) - 56,
-        (f"point count claims {2**40}", "48 bytes left cannot hold them"),
+        put(INDEX_BLOCK, BEHIND_POINTS - 56, ">q", 2**40, reseal=whole(INDEX_BLOCK)),
+        BEHIND_POINTS - 56,
+        (f"point count claims {2**40}", f"{len(INDEX_BLOCK) - BEHIND_POINTS + 48} bytes left cannot hold them"),
     ),
     Case(
         "fewer points than bytes",
         "index-block",
-        put(INDEX_BLOCK, len(INDEX_BLOCK) - 56, ">q", 1, reseal=whole(INDEX_BLOCK)),
-        len(INDEX_BLOCK) - 24,
-        ("24 bytes are left after the last field",),
+        put(INDEX_BLOCK, BEHIND_POINTS - 56, ">q", 1, reseal=whole(INDEX_BLOCK)),
+        BEHIND_POINTS - 23,
+        (f"{len(INDEX_BLOCK) - BEHIND_POINTS + 23} bytes are left after the last field",),
     ),
     Case(
         "points that fall",
         "index-block",
-        put(INDEX_BLOCK, len(INDEX_BLOCK) - 24, ">q", 1_003, reseal=whole(INDEX_BLOCK)),
-        len(INDEX_BLOCK) - 24,
+        put(INDEX_BLOCK, BEHIND_POINTS - 24, ">q", 1_003, reseal=whole(INDEX_BLOCK)),
+        BEHIND_POINTS - 24,
         ("point 1", "does not follow"),
     ),
     Case(
         "a point outside the segment",
         "index-block",
-        put(INDEX_BLOCK, len(INDEX_BLOCK) - 24, ">q", 1_009, reseal=whole(INDEX_BLOCK)),
-        len(INDEX_BLOCK) - 48,
+        put(INDEX_BLOCK, BEHIND_POINTS - 24, ">q", 1_009, reseal=whole(INDEX_BLOCK)),
+        BEHIND_POINTS - 48,
         ("outside offsets 1000 to 1009",),
     ),
     # Part

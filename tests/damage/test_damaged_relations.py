@@ -28,6 +28,7 @@ from support.stored_samples import (
     SAMPLES,
     SEAL,
     SEGMENT_HEADER,
+    TABLE,
 )
 
 PAGE = GrammarPage((Path(__file__).resolve().parents[2] / "docs" / "formats.md").read_text(encoding="utf-8"))
@@ -61,9 +62,16 @@ def lie(rule: str, data: bytes, field: str, nth: int, value: int) -> bytes:
         ("index_block", "max_timestamp_ms", 0, 5, "a point names time .*, the log ends at 5"),
         ("index_block", "max_timestamp_ms", 2, 5, "point 1 .* does not follow"),
         ("index_block", "replicas", 0, 2**60, "replica count claims"),
-        ("index_block", "memos", 0, 6, "producer 4 claims 6 batches, at most 5 are kept"),
-        ("index_block", "producer_id", 1, 4, "producer 4 follows producer 4: ids must rise"),
-        ("index_block", "producer_id", 1, 3, "producer 3 follows producer 4: ids must rise"),
+        ("index_block", "memos", 0, 6, "a table of producers with digest .*, the seal says"),
+        ("index_block", "producer_count", 0, -1, "producer count is -1, below 0"),
+        ("index_block", "producer_count", 0, 0, "no producers, and something is said of them"),
+        ("index_block", "expiration_ms", 0, -1, "expiration of producers is -1, below 0"),
+        ("index_block", "tables", 0, 2, "2 tables of producers: there is one or none"),
+        ("index_block", "tables", 0, 0, "bytes are left after the last field"),
+        ("manifest", "producer_limit", 0, -1, "most producers is -1, below 0"),
+        ("checkpoint", "memos", 0, 6, "producer 4 claims 6 batches, at most 5 are kept"),
+        ("checkpoint", "producer_id", 1, 4, "producer 4 follows producer 4: ids must rise"),
+        ("checkpoint", "producer_id", 1, 3, "producer 3 follows producer 4: ids must rise"),
         ("checkpoint", "position", 0, 0, "position 0 and next offset 1009 do not fit base offset 1000"),
         ("checkpoint", "next_offset", 0, 999, "next offset 999 do not fit base offset 1000"),
         ("checkpoint", "position", 0, 300, "outside offsets 1000 to 1009 and 300 bytes"),
@@ -133,6 +141,8 @@ def test_what_does_not_fit_together_is_not_written_either() -> None:
         encode_index_block(IDENTITY, replace(SEAL, epoch=8), POINTS)
     with pytest.raises(InvalidRequest, match="outside offsets 1000 to 1004"):
         encode_index_block(IDENTITY, replace(SEAL, end_offset=1_004), POINTS)
+    with pytest.raises(InvalidRequest, match="a table of producers with digest"):
+        encode_index_block(IDENTITY, SEAL, POINTS, TABLE[:-1])
     with pytest.raises(InvalidRequest, match="position 0 and next offset 1009"):
         encode_checkpoint(replace(CHECKPOINT_VALUE, position=0))
     with pytest.raises(InvalidRequest, match=r"point 1 .* does not follow"):

@@ -52,6 +52,7 @@ from support.format_strategies import (
     producers,
     records,
     seals,
+    tallies,
     times,
     topic_names,
     uuids,
@@ -79,11 +80,13 @@ def test_segment_headers(identity, draw):
 
 @given(identities, st.data())
 def test_index_blocks(identity, draw):
-    seal = draw.draw(seals(identity))
+    tally, table = draw.draw(tallies())
+    seal = draw.draw(seals(identity, tally))
     points = draw.draw(points_within(seal.base_offset, seal.end_offset, seal.size_bytes, seal.max_timestamp_ms))
-    data = encode_index_block(identity, seal, points)
+    table = draw.draw(st.sampled_from([table, b""]))
+    data = encode_index_block(identity, seal, points, table)
     block = decode_index_block(data, source="it")
-    assert (block.identity, block.seal, block.points) == (identity, seal, points)
+    assert (block.identity, block.seal, block.points, block.table) == (identity, seal, points, table)
     assert_one_flipped_bit_is_refused(data, draw, lambda damaged: decode_index_block(damaged, source="it"))
 
 

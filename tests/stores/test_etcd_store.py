@@ -18,7 +18,7 @@ from stratalog.model.commands import CommitParts
 from stratalog.model.errors import Corrupt, DiskFull, InvalidRequest, LimitExceeded, OutcomeUnknown, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock, PartCommit
-from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import SealRecord, Segment, SegmentState
 from stratalog_meta import MetaService
 from stratalog_meta.stores.etcd import rpc_pb2 as rpc
@@ -170,16 +170,15 @@ async def test_a_topic_of_thousands_of_shards_and_a_bundle_of_a_thousand_commits
 
 
 async def test_a_value_larger_than_etcd_takes_is_cut_and_comes_back_whole(etcd: EtcdServers, prefix: bytes) -> None:
-    """A seal record holds its producers: a hundred thousand of them are megabytes."""
-    producers = tuple(ProducerSnapshot(2**40 + number, 0, 0, ()) for number in range(100_000))
-    seal = SealRecord(0, 0, 9, 1, 1, 100, b"\x01", producers, (1,), 1)
+    """Nobody writes such a record today: three hundred thousand replicas."""
+    seal = SealRecord(0, 0, 9, 1, 1, 100, b"\x01", NO_PRODUCERS, tuple(range(2**30, 2**30 + 300_000)), 1)
     head = Segment(SEGMENT, SegmentState.SEALED, None, (1,), (1,), 0, 1, 9, seal)
     async with leading(etcd.endpoints, prefix) as (_, _, store):
         await store.write([[PutHeader(HEADER), PutSegmentHead(head), PutSeal(SEGMENT, seal)]])
         await store.close()
         assert head in await store.load()
         assert len(await leftovers(etcd, prefix)) > 1
-        small = SealRecord(0, 0, 9, 1, 1, 100, b"\x01", (), (1,), 1)
+        small = SealRecord(0, 0, 9, 1, 1, 100, b"\x01", NO_PRODUCERS, (1,), 1)
         await store.write([[PutSeal(SEGMENT, small)]])
         assert await leftovers(etcd, prefix) == []
     assert [record.seal for record in await stored(etcd.endpoints, prefix) if isinstance(record, Segment)] == [small]

@@ -55,7 +55,7 @@ from stratalog.model.metadata import (
     TopicDeleted,
     life_name,
 )
-from stratalog.model.producers import BatchMemo, ProducerSnapshot
+from stratalog.model.producers import ProducerTally
 from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
 from support.meta_worlds import CLIENT_KINDS, START_MS, MetaWorld, collect, part, placed, running, seal_record
 
@@ -249,7 +249,7 @@ async def test_a_roll_opens_the_next_segment_where_the_last_one_ends(world: Meta
 
 async def test_a_segment_is_sealed_once(world: MetaWorld) -> None:
     segment = await world.ready_topic()
-    producers = (ProducerSnapshot(5, 0, START_MS, (BatchMemo(0, 9, 0, START_MS),)),)
+    producers = ProducerTally(5, bytes(range(16)), 5_000, 86_400_000)
     record = SealRecord(0, 0, 10, START_MS, START_MS + 5, 1000, bytes(range(200, 216)), producers, (1,), START_MS)
     with pytest.raises(Conflict):
         await world.client.perform(SealSegment(segment.key, record))

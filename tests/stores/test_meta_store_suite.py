@@ -45,7 +45,7 @@ from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
 from stratalog.model.metadata import Lock, NodeInfo
 from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange, Volume
 from stratalog.model.parts import PartList
-from stratalog.model.producers import BatchMemo, ProducerSnapshot
+from stratalog.model.producers import ProducerTally
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
 from stratalog.model.topic import Topic
 from stratalog_meta.stores.meta_store import MetaStore
@@ -67,10 +67,7 @@ SEAL = SealRecord(
     -1,
     2**40,
     bytes(range(256)),
-    (
-        ProducerSnapshot(MAX_OFFSET, 7, 1, (BatchMemo(0, 4, 5, 1), BatchMemo(5, 9, 10, 2))),
-        ProducerSnapshot(1, 0, 0, ()),
-    ),
+    ProducerTally(20_000, bytes(range(16)), MAX_OFFSET, MAX_OFFSET),
     (1, 2),
     99,
 )

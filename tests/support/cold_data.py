@@ -15,6 +15,7 @@ from stratalog.formats.part import encode_part
 from stratalog.formats.record_batch import first_timestamp_ms, parse_header
 from stratalog.formats.records import Record, encode_batch
 from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import (
     RemoteCopy,
     RemotePart,
@@ -157,7 +158,7 @@ class ColdShard:
             max_timestamp_ms=index.max_timestamp_ms,
             size_bytes=sum(map(len, batches)),
             digest=digest,
-            producers=(),
+            producers=NO_PRODUCERS,
             replicas=(1,),
             sealed_ms=FIRST_TIME_MS + 1,
         )

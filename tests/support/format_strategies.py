@@ -7,9 +7,10 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from stratalog.formats.index_block import IndexPoint, IndexPoints
+from stratalog.formats.producers import encode_table, tally_of
 from stratalog.formats.records import Record, encode_batch
 from stratalog.model.ids import SegmentKey
-from stratalog.model.producers import BatchMemo, ProducerSnapshot
+from stratalog.model.producers import BatchMemo, ProducerRule, ProducerSnapshot, ProducerTally
 from stratalog.model.segment import SealRecord, SegmentIdentity
 
 I32_MAX, I64_MAX = 2**31 - 1, 2**63 - 1
@@ -57,7 +58,16 @@ producers = st.lists(
 
 
 @st.composite
-def seals(draw: st.DrawFn, identity: SegmentIdentity) -> SealRecord:
+def tallies(draw: st.DrawFn) -> tuple[ProducerTally, bytes]:
+    """With the table that it speaks of."""
+    table = draw(producers)
+    rule = ProducerRule(draw(st.integers(0, 2**63 - 1)), draw(st.integers(0, 2**63 - 1)))
+    encoded = encode_table(table)
+    return tally_of(table, encoded, rule), encoded
+
+
+@st.composite
+def seals(draw: st.DrawFn, identity: SegmentIdentity, tally: ProducerTally | None = None) -> SealRecord:
     count = draw(st.integers(0, 2**40))
     return SealRecord(
         epoch=identity.epoch,
@@ -67,7 +77,7 @@ def seals(draw: st.DrawFn, identity: SegmentIdentity) -> SealRecord:
         max_timestamp_ms=draw(times),
         size_bytes=draw(st.integers(1, 2**40)) if count else 0,
         digest=draw(digests),
-        producers=draw(producers),
+        producers=tally or draw(tallies())[0],
         replicas=tuple(draw(st.lists(naturals32, max_size=5))),
         sealed_ms=draw(times),
     )

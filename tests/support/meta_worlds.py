@@ -16,6 +16,7 @@ from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands import AcquireLock, CreateTopic, RegisterNode
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import ChangeSet, Lock, NodeInfo
+from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import RemotePart, SealRecord, Segment
 from stratalog.model.topic import Topic
 from stratalog_meta import MetaService
@@ -147,7 +148,16 @@ def seal_record(
 ) -> SealRecord:
     size = end_offset - segment.base_offset
     return SealRecord(
-        segment.epoch, segment.base_offset, end_offset, START_MS, START_MS, size, digest, (), replicas, START_MS
+        segment.epoch,
+        segment.base_offset,
+        end_offset,
+        START_MS,
+        START_MS,
+        size,
+        digest,
+        NO_PRODUCERS,
+        replicas,
+        START_MS,
     )
 
 

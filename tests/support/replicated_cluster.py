@@ -33,6 +33,7 @@ from stratalog.model.commands import (
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life, NodeInfo
+from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import GapReason, SealRecord, Segment, SegmentState
 from support.table_stories import state_of
 
@@ -397,4 +398,6 @@ def digest_of(log: list[int]) -> bytes:
 def proof_of(segment: Segment, log: list[int]) -> SealRecord:
     assert segment.end_offset is not None
     base = segment.base_offset
-    return SealRecord(segment.epoch, base, segment.end_offset, -1, -1, len(log) * 10, digest_of(log), (), (), 0)
+    return SealRecord(
+        segment.epoch, base, segment.end_offset, -1, -1, len(log) * 10, digest_of(log), NO_PRODUCERS, (), 0
+    )

@@ -14,6 +14,7 @@ from stratalog.machines.restart_events import (
     NoteMissing,
     OpenFile,
     Producers,
+    ReadProducers,
     RestartStep,
     RevokeCheckpoints,
     RevokeStale,
@@ -61,6 +62,8 @@ def in_words(step: RestartStep) -> str:
             return f"scan {key.epoch} from {key.base_offset + from_position // BATCH_BYTES}"
         case TraceCheckpoint(key):
             return f"trace what leads to the checkpoint of {key.epoch}"
+        case ReadProducers(segment):
+            return f"read who wrote up to the end of {segment.epoch}"
         case CutTail(key, position):
             return f"cut {key.epoch} at {key.base_offset + position // BATCH_BYTES}"
         case FlushFile(key):

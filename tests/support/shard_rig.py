@@ -203,6 +203,7 @@ class ShardRig:
         await self._end_tasks()
         await self.healing.close()
         await self.sealing.close()
+        await self.context.tables.close()
         flusher = self.flusher
         running = (flusher._background_task, flusher._group_task, flusher._retiring, *flusher._forgetting)
         tasks = [task for task in running if task is not None]

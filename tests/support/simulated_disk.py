@@ -45,13 +45,14 @@ from stratalog.machines.shard_healing import (
 )
 from stratalog.machines.shard_restart import ShardRestart
 from stratalog.model.ids import SegmentKey
-from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.producers import NO_PRODUCERS, ProducerSnapshot, ProducerTally
 from stratalog.model.segment import RemoteCopy, RemoteState, SealRecord, Segment, SegmentState
 from stratalog_sim.restart_steps import RestartSteps, Work
 from support.restart_words import BATCH_BYTES, healing_in_words, in_words
 
 NODE = 1
 WHOLE = ".~"
+TALLY = ProducerTally(1, b"t", 10, 0)
 TOPIC = uuid.UUID(int=7)
 
 
@@ -79,7 +80,18 @@ def segment_of(
     seal = None
     if state is SegmentState.SEALED:
         assert end_offset is not None
-        seal = SealRecord(key.epoch, key.base_offset, end_offset, -1, -1, 0, b"", producers_at(end_offset), (NODE,), 0)
+        seal = SealRecord(
+            key.epoch,
+            key.base_offset,
+            end_offset,
+            -1,
+            -1,
+            0,
+            b"",
+            TALLY if end_offset > 0 else NO_PRODUCERS,
+            (NODE,),
+            0,
+        )
     remote = RemoteCopy(
         RemoteState.COMPLETE if is_stored else RemoteState.PARTIAL if commit_offset > 0 else RemoteState.NONE,
         commit_offset,
@@ -131,6 +143,10 @@ class World(RestartSteps):
     failing: set[SegmentKey] = field(default_factory=set)
     """Files that cannot be written to."""
     said: list[str] = field(default_factory=list)
+    reads_tables_late: bool = False
+    """Tables of producers are read when a pass asks for them."""
+    tables: dict[SegmentKey, Producers] = field(default_factory=dict)
+    """What was read of them."""
     steps_left: int = -1
     """After so many the power goes; -1: never."""
     steps_done: int = 0
@@ -181,7 +197,9 @@ class World(RestartSteps):
             raise AssertionError("nothing is waited for here")
 
     def list_files(self) -> None:
-        metadata = ShardMetadata(tuple(self.segments), self.log_start, self.is_fsync)
+        sealed = {one.key: producers_at(one.end_offset or 0) for one in self.segments if one.seal is not None}
+        tables = self.tables if self.reads_tables_late else sealed
+        metadata = ShardMetadata(tuple(self.segments), self.log_start, self.is_fsync, dict(tables))
         listed = FilesListed(None if self.is_topic_deleted else metadata, frozenset(self.files), dict(self.checkpoints))
         self.outcome = None
         self.do_pass(self.restart, listed)
@@ -211,6 +229,12 @@ class World(RestartSteps):
     # Steps of a pass --------------------------------------------------------------------------------------------------
     def owes_seal(self, key: SegmentKey) -> None:
         pass
+
+    def lacks_table(self, segment: Segment) -> None:
+        """Read, and listed anew with it."""
+        assert segment.seal is not None and segment.key not in self.tables, "a table is asked for once"
+        self.tables[segment.key] = producers_at(segment.seal.end_offset)
+        self.list_files()
 
     def flush(self, key: SegmentKey) -> StepFailed | None:
         return StepFailed(key, "input/output error") if key in self.failing else None

@@ -43,6 +43,7 @@ from stratalog.machines.table_records import (
 )
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock, NodeInfo
+from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import (
     RemoteCopy,
     RemotePart,
@@ -90,7 +91,7 @@ def seal_of(epoch: int, batches: list[bytes]) -> tuple[SealRecord, IndexBuilder]
         max_timestamp_ms=index.max_timestamp_ms,
         size_bytes=index.size_bytes,
         digest=extend_digest_over(EMPTY_DIGEST, b"".join(batches)),
-        producers=(),
+        producers=NO_PRODUCERS,
         replicas=(NODE_ID,),
         sealed_ms=NOW_MS + 1,
     )

@@ -29,13 +29,14 @@ from stratalog.formats.meta_snapshot import (
     piece_of,
 )
 from stratalog.formats.part import PART_HEADER_BYTES, check_part, encode_part
+from stratalog.formats.producers import encode_table, tally_of
 from stratalog.formats.record_batch import check_batch, first_timestamp_ms, parse_header, walk
 from stratalog.formats.records import Record, encode_batch
 from stratalog.formats.segment_file import decode_segment_header, encode_segment_header, walk_segment
 from stratalog.model.batch import BatchHeader
 from stratalog.model.cut import Cut, CutShard
 from stratalog.model.ids import ShardKey
-from stratalog.model.producers import BatchMemo, ProducerSnapshot
+from stratalog.model.producers import BatchMemo, ProducerRule, ProducerSnapshot
 from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity
 from stratalog.model.topic import Topic
 
@@ -49,6 +50,7 @@ PRODUCERS = (
     ProducerSnapshot(4, 0, 1_700_000_000_500, ()),
     ProducerSnapshot(9, 2, 1_700_000_000_900, (BatchMemo(0, 4, 1_000, 5), BatchMemo(5, 5, 1_005, -1))),
 )
+TABLE = encode_table(PRODUCERS)
 
 
 def batch_of(base_offset: int, count: int, *, epoch: int = EPOCH, value: bytes = b"v" * 20, codec: int = 0) -> bytes:
@@ -79,7 +81,7 @@ def seal_of(headers: Sequence[BatchHeader], data: bytes) -> SealRecord:
         max_timestamp_ms=built.max_timestamp_ms,
         size_bytes=len(data),
         digest=extend_digest_over(EMPTY_DIGEST, data),
-        producers=PRODUCERS,
+        producers=tally_of(PRODUCERS, TABLE, ProducerRule(5_000, 86_400_000)),
         replicas=(1, 2, 5),
         sealed_ms=1_700_000_100_000,
     )
@@ -88,7 +90,7 @@ def seal_of(headers: Sequence[BatchHeader], data: bytes) -> SealRecord:
 SEAL = seal_of(HEADERS, DATA)
 SEGMENT_HEADER = encode_segment_header(IDENTITY)
 SEGMENT_FILE = SEGMENT_HEADER + DATA
-INDEX_BLOCK = encode_index_block(IDENTITY, SEAL, POINTS)
+INDEX_BLOCK = encode_index_block(IDENTITY, SEAL, POINTS, TABLE)
 
 
 def part_of(batches: Sequence[bytes], digest_before: bytes = EMPTY_DIGEST, attempt: int = 1) -> bytes:

@@ -26,6 +26,7 @@ from stratalog.model.commands import (
 )
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, Lock, NodeInfo, PartCommit
+from stratalog.model.producers import NO_PRODUCERS, ProducerTally
 from stratalog.model.segment import NextReplicas, RemotePart, SealRecord, Segment
 from stratalog.model.topic import Topic
 
@@ -119,10 +120,16 @@ class TableStory:
             promise(self, segment, node_id, end_offset, is_whole=is_whole, high_watermark=high_watermark)
         ).result
 
-    def report(self, segment: SegmentKey, node_id: int, digest: bytes = b"digest") -> Segment:
+    def report(
+        self,
+        segment: SegmentKey,
+        node_id: int,
+        digest: bytes = b"digest",
+        producers: ProducerTally = NO_PRODUCERS,
+    ) -> Segment:
         known = self.table.segment(segment)
         assert known.end_offset is not None
-        proof = replace(record_of(segment, known.end_offset, (node_id,)), digest=digest)
+        proof = replace(record_of(segment, known.end_offset, (node_id,)), digest=digest, producers=producers)
         return self.do(ReportReplica(segment, proof, caller=self.life(node_id))).result
 
 
@@ -142,7 +149,9 @@ def promise(
 
 def record_of(segment: SegmentKey, end_offset: int, replicas: tuple[int, ...] = (1,)) -> SealRecord:
     size = (end_offset - segment.base_offset) * 10
-    return SealRecord(segment.epoch, segment.base_offset, end_offset, -1, -1, size, b"digest", (), replicas, 5)
+    return SealRecord(
+        segment.epoch, segment.base_offset, end_offset, -1, -1, size, b"digest", NO_PRODUCERS, replicas, 5
+    )
 
 
 def state_of(table: ShardTable) -> object:

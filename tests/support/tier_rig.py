@@ -21,6 +21,7 @@ from stratalog.model.commands import CreateTopic, RegisterNode, RollSegment, Sea
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Change, NodeInfo, SegmentChanged, ShardChanged, TopicDeleted
+from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment, SegmentState
 from stratalog.model.topic import Topic
 from stratalog.objects.obstore_store import open_memory
@@ -278,6 +279,7 @@ class TierRig:
             "lock_ttl_ms": 60,
             "doubt_ms": 600_000,
             "gather_ms": 0,
+            "table_of": no_table,
         }
         return NodeUploader(**(wiring | changes))
 
@@ -393,7 +395,7 @@ class TierRig:
             max_timestamp_ms=max(times, default=-1),
             size_bytes=sum(header.size_bytes for header in copy.headers),
             digest=copy.digest(),
-            producers=(),
+            producers=NO_PRODUCERS,
             replicas=(NODE_ID,),
             sealed_ms=self.clock.now_ms,
         )
@@ -528,3 +530,8 @@ def _of(changes: dict[str, Any], kind: Any) -> Mapping[str, Any]:
 
 
 __all__ = ["NODE_ID", "RIG_LIMITS", "ManualClock", "RigCopy", "RigShard", "RigShards", "SegmentState", "TierRig"]
+
+
+async def no_table(segment: Segment) -> bytes:
+    """Nobody wrote with a producer id."""
+    return b""

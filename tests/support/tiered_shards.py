@@ -60,6 +60,7 @@ class TieredShardRig(ShardRig):
             lock_ttl_ms=60,
             doubt_ms=600_000,
             gather_ms=0,
+            table_of=self.local.context.tables.find,
         )
         await self.uploader.start()
 

@@ -53,7 +53,7 @@ class Structure(Enum):
         return self.name.lower().replace("_", " ")
 
 
-_VERSIONS = {Structure.CHECKPOINT: 2}
+_VERSIONS = {Structure.CHECKPOINT: 2, Structure.INDEX_BLOCK: 2, Structure.MANIFEST: 2}
 """Of those whose layout has changed."""
 
 

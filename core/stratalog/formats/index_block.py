@@ -1,7 +1,9 @@
-"""The index block of a sealed segment: identity, seal record, index points (docs/formats.md section 5).
+"""The index block of a sealed segment: identity, seal record, table of producers, index points (docs/formats.md section
+5).
 
-The same bytes lie beside the segment file (`.idx`) and in the object store (`.index`). With the segment's batches the
-block is a seal record that can be rebuilt. Immutable once made.
+It lies beside the segment file (`.idx`) and in the object store (`.index`). With the segment's batches the block is a
+seal record that can be rebuilt. Immutable once made. The table of producers is read only by who asks for it, and is the
+one that the seal speaks of or is not there: beside a file it may be missing, in the object store never.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratalog.formats.envelope import Structure, open_envelope, seal_envelope
-from stratalog.formats.fields import Buffer, FieldWriter
+from stratalog.formats.fields import Buffer, FieldReader, FieldWriter
 from stratalog.formats.identity import read_identity, write_identity
 from stratalog.formats.index_points import (
     INDEX_INTERVAL_BYTES,
@@ -19,6 +21,7 @@ from stratalog.formats.index_points import (
     IndexPoints,
     scan_range,
 )
+from stratalog.formats.producers import NO_TABLE, table_fault
 from stratalog.formats.seal import read_seal, write_seal
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.segment import SealRecord, SegmentIdentity
@@ -42,6 +45,13 @@ class IndexBlock:
     identity: SegmentIdentity
     seal: SealRecord
     points: IndexPoints
+    table: bytes = NO_TABLE
+    """Of producers at its end, as `formats/producers.py` writes it; none, too, where it was not known when the block
+    was written."""
+
+    @property
+    def has_table(self) -> bool:
+        return len(self.table) > 0 or not self.seal.producers.count
 
     def position_for_offset(self, offset: int) -> tuple[int, int]:
         """Scan `[position, next position)` for the batch that contains `offset`."""
@@ -54,15 +64,19 @@ class IndexBlock:
         return scan_range(self.points, self.points.before_time(timestamp_ms), self.seal.size_bytes)
 
 
-def encode_index_block(identity: SegmentIdentity, seal: SealRecord, points: IndexPoints) -> bytes:
-    """Raises: InvalidRequest when identity, seal and points are not of one segment."""
+def encode_index_block(
+    identity: SegmentIdentity, seal: SealRecord, points: IndexPoints, table: bytes = NO_TABLE
+) -> bytes:
+    """Raises: InvalidRequest when identity, seal, points and table are not of one segment."""
     out = FieldWriter()
     write_identity(out, identity)
     write_seal(out, seal, epoch=identity.epoch, base_offset=identity.base_offset)
-    fault = _points_fault(seal, points)
+    fault = _points_fault(seal, points) or (table_fault(table, seal.producers) if table else None)
     if fault is not None:
         raise InvalidRequest(fault)
     points.write(out)
+    out.u8(1 if table else 0, "tables of producers")
+    out.raw(table)
     return seal_envelope(Structure.INDEX_BLOCK, out.getvalue())
 
 
@@ -75,8 +89,20 @@ def decode_index_block(data: Buffer, *, source: str) -> IndexBlock:
     fault = _points_fault(seal, points)
     if fault is not None:
         fields.refuse(fault, back=len(points) * POINT_BYTES)
+    table = _read_table(fields, seal)
     fields.finish()
-    return IndexBlock(identity, seal, points)
+    return IndexBlock(identity, seal, points, table)
+
+
+def _read_table(fields: FieldReader, seal: SealRecord) -> bytes:
+    tables = fields.u8("tables of producers")
+    if tables > 1:
+        fields.refuse(f"{tables} tables of producers: there is one or none", back=1)
+    table = bytes(fields.take(fields.remaining, "table of producers")) if tables else NO_TABLE
+    fault = table_fault(table, seal.producers) if tables else None
+    if fault is not None:
+        fields.refuse(fault, back=len(table))
+    return table
 
 
 def _points_fault(seal: SealRecord, points: IndexPoints) -> str | None:

@@ -1,16 +1,77 @@
-"""What a shard remembers of its idempotent producers, as bytes; shared by checkpoint, index block and manifest."""
+"""What a shard remembers of its idempotent producers, as bytes: in checkpoints, and as the table of an index block, of
+which a seal record holds the tally."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from stratalog.formats.fields import FieldReader, FieldWriter
+from stratalog.formats.digest import EMPTY_DIGEST, object_digest
+from stratalog.formats.fields import Buffer, FieldReader, FieldWriter
 from stratalog.model.errors import InvalidRequest
-from stratalog.model.producers import BatchMemo, ProducerSnapshot
+from stratalog.model.producers import NO_PRODUCERS, BatchMemo, ProducerRule, ProducerSnapshot, ProducerTally
 
 MAX_MEMOS = 5
 MEMO_BYTES = 24
 PRODUCER_MIN_BYTES = 19
+NO_TABLE = b""
+"""Of a segment at whose end no producer is known."""
+
+
+def encode_table(producers: Iterable[ProducerSnapshot]) -> bytes:
+    """One encoding of each table: equal ones have equal bytes. Raises: InvalidRequest."""
+    ordered = sorted(producers)
+    if not ordered:
+        return NO_TABLE
+    out = FieldWriter()
+    write_producers(out, ordered)
+    return out.getvalue()
+
+
+def decode_table(table: Buffer, *, source: str) -> tuple[ProducerSnapshot, ...]:
+    """Raises: Corrupt."""
+    if not len(table):
+        return ()
+    fields = FieldReader(table, source=source, position=0)
+    producers = read_producers(fields)
+    fields.finish()
+    return producers
+
+
+def tally_of(producers: tuple[ProducerSnapshot, ...], table: bytes, rule: ProducerRule) -> ProducerTally:
+    """What a seal record says of a table: the producers, and their encoding."""
+    if not producers:
+        return NO_PRODUCERS
+    return ProducerTally(len(producers), object_digest(table), rule.limit, rule.expiration_ms)
+
+
+def table_fault(table: Buffer, tally: ProducerTally) -> str | None:
+    """Why this is not the table that a seal record speaks of; None when it is."""
+    found = object_digest(table) if len(table) else b""
+    if found == tally.digest:
+        return None
+    return f"a table of producers with digest {found.hex() or 'none'}, the seal says {tally.digest.hex() or 'none'}"
+
+
+def write_tally(out: FieldWriter, tally: ProducerTally) -> None:
+    out.natural(tally.count, "producer count")
+    out.digest(tally.digest or EMPTY_DIGEST, "digest of the producers")
+    out.natural(tally.limit, "most producers")
+    out.natural(tally.expiration_ms, "expiration of producers")
+
+
+def read_tally(fields: FieldReader) -> ProducerTally:
+    tally = ProducerTally(
+        fields.natural("producer count"),
+        fields.digest("digest of the producers"),
+        fields.natural("most producers"),
+        fields.natural("expiration of producers"),
+    )
+    if tally.count:
+        return tally
+    if tally != replace(NO_PRODUCERS, digest=EMPTY_DIGEST):
+        fields.refuse("no producers, and something is said of them")
+    return NO_PRODUCERS
 
 
 def write_producers(out: FieldWriter, producers: Iterable[ProducerSnapshot]) -> None:

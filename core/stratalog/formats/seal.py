@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratalog.formats.fields import FieldReader, FieldWriter
-from stratalog.formats.producers import read_producers, write_producers
+from stratalog.formats.producers import read_tally, write_tally
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.segment import SealRecord
 
@@ -38,7 +38,7 @@ def write_seal(out: FieldWriter, seal: SealRecord, *, epoch: int, base_offset: i
     out.natural(len(seal.replicas), "replica count")
     for node_id in seal.replicas:
         out.natural32(node_id, "replica's node id")
-    write_producers(out, seal.producers)
+    write_tally(out, seal.producers)
 
 
 def read_seal(fields: FieldReader, *, epoch: int, base_offset: int) -> SealRecord:
@@ -53,7 +53,7 @@ def read_seal(fields: FieldReader, *, epoch: int, base_offset: int) -> SealRecor
         digest=fields.digest("seal's digest"),
         sealed_ms=fields.i64("seal's time"),
         replicas=tuple(fields.natural32("replica's node id") for _ in range(fields.count("replica count", 4))),
-        producers=read_producers(fields),
+        producers=read_tally(fields),
     )
     fault = seal_fault(seal, epoch=epoch, base_offset=base_offset)
     if fault is not None:

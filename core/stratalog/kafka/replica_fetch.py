@@ -5,7 +5,7 @@ entry is a segment: the partition with the epoch as current leader epoch, so tha
 asked for at once; in the answer the epoch is in `CurrentLeader` (tag 1). Sessions are those of KIP-227. Records are
 spliced into the reply, and given out of it as views, never copied.
 A request without a session (`is_sealed_read`) reads one sealed segment and confirms nothing; its entry may name a time
-(a tag of our own).
+(a tag of our own), or ask for the segment's table of producers instead of batches (another).
 Ordinary clients take version 12 (`kafka/fetch.py`). Pure. Cost: about 1 us an entry.
 Source: docs/replication.md sections 3 and 4, docs/kafka.md "Fetch".
 """
@@ -44,6 +44,9 @@ class SegmentAsk(NamedTuple):
     max_bytes: int
     timestamp_ms: int = -1
     """At or above 0, of a sealed read: only the first batch that claims this time or a later one."""
+    table_position: int = -1
+    """At or above 0, of a sealed read: no batches, but the table of producers at the segment's end, from this byte on;
+    the answer's high watermark is the size of all of it."""
 
 
 @dataclass(slots=True)
@@ -96,7 +99,8 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _UNKNOWN_EPOCH, _UNKNOWN_OFFSET = -1, -1
 _TIME_TAG = 100
-_TIME = struct.Struct(">BBq")
+_TABLE_TAG = 101
+_TAGGED = struct.Struct(">BBq")
 
 
 def encode_replica_fetch(correlation_id: int, client_id: str, asked: ReplicaFetch) -> bytes:
@@ -120,9 +124,14 @@ def encode_replica_fetch(correlation_id: int, client_id: str, asked: ReplicaFetc
 
 
 def _encode_ask(ask: SegmentAsk) -> bytes:
-    tags = 1 if ask.timestamp_ms >= 0 else 0
+    tagged = b""
+    if ask.timestamp_ms >= 0:
+        tagged = _TAGGED.pack(_TIME_TAG, 8, ask.timestamp_ms)
+    elif ask.table_position >= 0:
+        tagged = _TAGGED.pack(_TABLE_TAG, 8, ask.table_position)
+    tags = 1 if tagged else 0
     entry = _ENTRY.pack(ask.shard, ask.epoch, ask.fetch_offset, _UNKNOWN_EPOCH, _UNKNOWN_OFFSET, ask.max_bytes, tags)
-    return entry + _TIME.pack(_TIME_TAG, 8, ask.timestamp_ms) if tags else entry
+    return entry + tagged
 
 
 def _runs(entries: Sequence[tuple[Any, ...]]) -> list[tuple[int, int]]:
@@ -155,12 +164,16 @@ def _decode_fetch(frame: memoryview, position: int, room: int) -> ReplicaFetch:
         for _ in range(entries):
             shard, epoch, offset, _, _, most, tags = _ENTRY.unpack_from(frame, position)
             position += _ENTRY.size
-            timestamp_ms = -1
+            timestamp_ms = table_position = -1
             if tags:
-                time, position = find_tag(frame, position - 1, _TIME_TAG)
+                tagged_at = position - 1
+                time, position = find_tag(frame, tagged_at, _TIME_TAG)
+                table, _ = find_tag(frame, tagged_at, _TABLE_TAG)
                 if time is not None:
                     (timestamp_ms,) = _I64.unpack_from(time)
-            request.asks.append(_new(SegmentAsk, (topic_id, shard, epoch, offset, most, timestamp_ms)))
+                if table is not None:
+                    (table_position,) = _I64.unpack_from(table)
+            request.asks.append(_new(SegmentAsk, (topic_id, shard, epoch, offset, most, timestamp_ms, table_position)))
         position = skip_tags(frame, position)
     count, position = _count(frame, position)
     for _ in range(count):

@@ -14,7 +14,10 @@ from stratalog.machines.shard_life import Stop
 from stratalog.model.append import AppendFailure
 from stratalog.model.ids import SegmentKey
 
-_NO_PRODUCERS = "what producers wrote before is not known here yet: the segment before is to be sealed first"
+_NO_PRODUCERS = (
+    "what producers wrote before is not known here yet: the segment before is to be sealed first, and its table of "
+    "producers to be had from a node that has it, or from the object store"
+)
 
 
 class NotYet(NamedTuple):

@@ -80,7 +80,7 @@ class ProducerTable:
 
     def replace(self, snapshots: Iterable[ProducerSnapshot]) -> None:
         """Start again from a checkpoint or a seal record."""
-        ordered = sorted(snapshots, key=lambda entry: entry.last_append_ms)
+        ordered = sorted(snapshots, key=_last_append)
         self.dropped += max(0, len(ordered) - self.limit)
         self._entries = {entry.producer_id: entry for entry in ordered[-self.limit :]}
 
@@ -158,13 +158,6 @@ class ProducerTable:
         return len(silent)
 
 
-def continued(before: Iterable[ProducerSnapshot], own: Iterable[ProducerSnapshot]) -> tuple[ProducerSnapshot, ...]:
-    """What a table that stood at `before` says once the batches are replayed that made `own` out of an empty one."""
-    found = {entry.producer_id: entry for entry in before}
-    for entry in own:
-        known = found.get(entry.producer_id)
-        if known is not None and known.producer_epoch == entry.producer_epoch:
-            batches = (*known.batches, *entry.batches)[-KEPT_BATCHES:]
-            entry = ProducerSnapshot(entry.producer_id, entry.producer_epoch, entry.last_append_ms, batches)
-        found[entry.producer_id] = entry
-    return tuple(found[producer_id] for producer_id in sorted(found))
+def _last_append(entry: ProducerSnapshot) -> tuple[int, int]:
+    """By the log; of what it no longer tells by time."""
+    return entry.batches[-1].base_offset if entry.batches else -1, entry.last_append_ms

@@ -8,7 +8,7 @@ relies on. A step that is answered by an event is the last of its list.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from stratalog.model.ids import SegmentKey
@@ -37,6 +37,8 @@ class ShardMetadata:
     log_start_offset: int
     is_fsync: bool
     """The topic's flush policy: what is acknowledged must be flushed first."""
+    tables: Mapping[SegmentKey, Producers] = field(default_factory=dict)
+    """What was read of the producers at the ends of sealed segments: what the pass asked for (`ReadProducers`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,14 @@ class TraceCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadProducers:
+    """The pass cannot go on without the table of producers at this sealed segment's end: have the files listed anew,
+    with it. The last of its list."""
+
+    segment: Segment
+
+
+@dataclass(frozen=True, slots=True)
 class CutTail:
     """Cut the file where its whole batches end: what follows is torn, or room ahead."""
 
@@ -273,5 +283,14 @@ CopyStep: TypeAlias = TakeSealed | NoteMissing | FreeLeftover
 FileStep: TypeAlias = OpenFile | SetAside | MakeAnew | ScanFile | TraceCheckpoint | CutTail | FlushFile
 """About files of segments that are not sealed."""
 RestartStep: TypeAlias = (
-    CopyStep | FileStep | RevokeCheckpoints | RevokeStale | Serve | Heal | StopShard | SealEnded | ConfirmRoll
+    CopyStep
+    | FileStep
+    | ReadProducers
+    | RevokeCheckpoints
+    | RevokeStale
+    | Serve
+    | Heal
+    | StopShard
+    | SealEnded
+    | ConfirmRoll
 )

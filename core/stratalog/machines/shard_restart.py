@@ -44,6 +44,7 @@ from stratalog.machines.restart_events import (
     NoteMissing,
     OpenFile,
     Producers,
+    ReadProducers,
     RecoveredLog,
     RecoveredSegment,
     RestartEvent,
@@ -106,7 +107,8 @@ class _Opening:
     key: SegmentKey
     segment: Segment | None
     """None: its roll was not confirmed."""
-    producers_before: Producers
+    producers_before: Producers | None
+    """None: not read, for a checkpoint says what follows from it."""
     size_bytes: int = 0
     claim: CheckpointClaim | None = None
     """Gone on from, as long as it is not refuted."""
@@ -121,8 +123,11 @@ class _Pass:
     is_fsync: bool
     files: frozenset[SegmentKey]
     checkpoints: Mapping[SegmentKey, CheckpointClaim]
-    producers: Producers
-    """At the end of what was looked at so far."""
+    tables: Mapping[SegmentKey, Producers]
+    producers: Producers | None
+    """At the end of what was looked at so far; None: not read, of `sealed`."""
+    sealed: Segment | None = None
+    """The sealed segment that was looked at last."""
     at: int = 0
     strays: list[SegmentKey] | None = None
     """Files of epochs that metadata does not list and that were not looked at; None before their turn."""
@@ -162,7 +167,7 @@ class ShardRestart:
         self._high_watermark = 0
         self._left_behind: tuple[SegmentKey, Producers] | None = None
         """The segment that was to be healed last, with the producers at the end of what its file has."""
-        self._pass = _Pass((), 0, False, frozenset(), {}, ())
+        self._pass = _Pass((), 0, False, frozenset(), {}, {}, ())
 
     def step(self, event: RestartEvent) -> list[RestartStep]:
         match event:
@@ -181,7 +186,7 @@ class ShardRestart:
                 assert opening.bare_scan is not None
                 if is_led_to:
                     return self._found(opening, opening.bare_scan)
-                return [ScanFile(key, 0, opening.producers_before)]
+                return self._scan_all(opening)
             case StepFailed(key, why):
                 return self._stop(key, why)
             case _:
@@ -225,6 +230,7 @@ class ShardRestart:
             metadata.is_fsync,
             event.files,
             event.checkpoints,
+            metadata.tables,
             producers,
         )
         verdicts = [
@@ -244,7 +250,8 @@ class ShardRestart:
             match segment.state:
                 case SegmentState.SEALED:
                     assert segment.seal is not None
-                    this.producers = segment.seal.producers
+                    this.producers = this.tables.get(segment.key) if segment.seal.producers.count else ()
+                    this.sealed = segment
                 case SegmentState.SEALING | SegmentState.ACTIVE:
                     if self._node_id not in segment.replicas:
                         return self._serve()
@@ -265,6 +272,8 @@ class ShardRestart:
         if claim is not None and claim.position == 0:
             this.producers = claim.producers
             this.standing.add(key)
+        if this.producers is None:
+            return self._read_producers()
         if self._written_end(segment) > segment.base_offset:
             return self._heal(segment, segment.base_offset)
         has_next = any(other.epoch > key.epoch for other in this.files)
@@ -306,9 +315,18 @@ class ShardRestart:
         opening.size_bytes = size_bytes
         claim = self._pass.checkpoints.get(key)
         if claim is None or claim.position > size_bytes:
-            return [ScanFile(key, 0, opening.producers_before)]
+            return self._scan_all(opening)
         opening.claim = claim
         return [ScanFile(key, claim.position, claim.producers)]
+
+    def _scan_all(self, opening: _Opening) -> list[RestartStep]:
+        if opening.producers_before is None:
+            return self._read_producers()
+        return [ScanFile(opening.key, 0, opening.producers_before)]
+
+    def _read_producers(self) -> list[RestartStep]:
+        assert self._pass.sealed is not None
+        return [ReadProducers(self._pass.sealed)]
 
     def _scanned(self, scan: FileScanned) -> list[RestartStep]:
         opening = self._current
@@ -399,6 +417,7 @@ class ShardRestart:
         self._high_watermark = max(self._high_watermark, known_end)
         if segment.state is SegmentState.ACTIVE:
             self._doubted_epoch = segment.epoch
+        assert self._pass.producers is not None, "a file was scanned, or none is there and the table was read"
         self._left_behind = (segment.key, self._pass.producers)
         return [Heal(segment, local_end, known_end, self._log())]
 

@@ -16,7 +16,7 @@ from stratalog.machines.recovery_rule import Waiting, decide, is_quorum
 from stratalog.model.bounds import Int32
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Snapshot
-from stratalog.model.segment import GivenUp, Segment, SegmentState
+from stratalog.model.segment import GivenUp, RemoteState, Segment, SegmentState
 from stratalog.model.topic import Shard, Topic
 
 
@@ -39,6 +39,9 @@ class TroubleKind(StrEnum):
     NOT_SEALED = "not_sealed"
     """It ended a while ago, and `nodes`, which live, have not told of their copies: without the word of all of them
     nothing is sealed, freed, or whole in the object store."""
+    NO_PRODUCERS = "no_producers"
+    """Who wrote up to the end of `segment`, which is sealed, stands in the index blocks of nodes none of which lives:
+    a node that is to go on behind it, and does not know them already, refuses writes until one of `nodes` is back."""
     COPY_DIFFERS = "copy_differs"
     """The copies of `nodes` differ from the sealed one, and are not served."""
     GIVEN_UP = "given_up"
@@ -69,6 +72,7 @@ def troubles(snapshot: Snapshot, now_ms: int) -> Iterator[Trouble]:
             yield from _of(topic, segment, nodes)
         yield from _of_seals(topic, shard, nodes, now_ms - SEAL_TAKES_MS)
         yield from _of_copies(topic, shard, nodes)
+        yield from _of_producers(topic, shard, nodes)
 
 
 def _of(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trouble]:
@@ -162,6 +166,20 @@ def _of_copies(topic: Topic, shard: Shard, nodes: dict[int, Node]) -> Iterator[T
             f"{making} are being copied again: start nodes where they are fewer than {wanted}"
         )
         yield Trouble(topic.name, left[0][0].key, TroubleKind.TOO_FEW_COPIES, holders, None, words)
+
+
+def _of_producers(topic: Topic, shard: Shard, nodes: dict[int, Node]) -> Iterator[Trouble]:
+    """Of the segment behind which the log goes on. Whoever proved its copy has the table."""
+    newest = next((segment for segment in reversed(shard.segments) if segment.seal is not None), None)
+    if newest is None or newest.seal is None or newest.state is not SegmentState.SEALED:
+        return
+    is_stored = newest.remote.state is RemoteState.COMPLETE
+    if newest.seal.producers.count and not is_stored and not any(_is_alive(one, nodes) for one in newest.local_nodes):
+        words = (
+            "who wrote before is known to no other node that lives: a leader that does not know it takes no writes: "
+            "start one of the nodes that have the segment before"
+        )
+        yield Trouble(topic.name, newest.key, TroubleKind.NO_PRODUCERS, newest.local_nodes, None, words)
 
 
 def _waited_for(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> tuple[int, ...]:

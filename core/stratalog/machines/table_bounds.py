@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sized
 from typing import Final
 
 from stratalog.model.errors import InvalidRequest, LimitExceeded
+from stratalog.model.producers import ProducerTally
 from stratalog.model.segment import RemotePart, SealRecord
 
 INT64_MAX: Final = 2**63 - 1
@@ -62,14 +63,14 @@ def is_seal_in_bounds(record: SealRecord) -> bool:
         and 0 <= record.size_bytes <= INT64_MAX
         and 0 <= record.sealed_ms <= INT64_MAX
         and all(_is_int64(time) for time in times)
-        and all(
-            _is_int64(producer.producer_id)
-            and _is_int64(producer.producer_epoch)
-            and _is_int64(producer.last_append_ms)
-            and all(_is_int64(number) for memo in producer.batches for number in memo)
-            for producer in record.producers
-        )
+        and _is_tally_in_bounds(record.producers)
     )
+
+
+def _is_tally_in_bounds(producers: ProducerTally) -> bool:
+    numbers = (producers.count, producers.limit, producers.expiration_ms)
+    has_digest = 0 < len(producers.digest) <= MAX_DIGEST_BYTES if producers.count else not producers.digest
+    return has_digest and all(0 <= number <= INT64_MAX for number in numbers)
 
 
 def _is_int64(number: int) -> bool:

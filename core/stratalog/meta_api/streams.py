@@ -115,9 +115,8 @@ def _lines(snapshot: Snapshot, encoded: EncodedShards) -> Iterator[tuple[bytes, 
 
 
 def weight_of(segment: Segment) -> int:
-    """How many records it is: itself, its parts, its producers."""
-    producers = segment.seal.producers if segment.seal is not None else ()
-    return 1 + len(segment.remote.parts) + len(producers)
+    """How many records it is: itself, its parts."""
+    return 1 + len(segment.remote.parts)
 
 
 def cut(records: Sequence[T], weight_of: Callable[[T], int], most: int) -> Iterator[tuple[int, int]]:

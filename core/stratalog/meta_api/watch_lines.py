@@ -26,7 +26,7 @@ from stratalog.model.parts import PartList
 from stratalog.model.segment import Segment
 
 RECORDS_PER_LINE: Final = 256
-"""Changes, parts and producers in one line; a change that alone has more is a line of its own."""
+"""Changes and parts in one line; a change that alone has more is a line of its own."""
 MAX_ENCODED_BYTES: Final = 16 * 1024 * 1024
 
 

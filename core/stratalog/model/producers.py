@@ -1,8 +1,11 @@
-"""What a shard remembers of an idempotent producer."""
+"""What a shard remembers of an idempotent producer, and what a seal record says of all of them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from stratalog.model.bounds import Count
 
 
 class BatchMemo(NamedTuple):
@@ -21,3 +24,34 @@ class ProducerSnapshot(NamedTuple):
     producer_epoch: int
     last_append_ms: int
     batches: tuple[BatchMemo, ...]
+
+
+class ProducerRule(NamedTuple):
+    """Which producers a sealed segment's table keeps, beside those who wrote in it last."""
+
+    limit: Count
+    """At most so many, those who wrote last."""
+    expiration_ms: Count
+    """None that was silent for longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerTally:
+    """What a seal record says of the table of producers at the segment's end: the table itself lies in index blocks.
+
+    With `rule` the table is a function of the segment's batches and of the table before it, so that whoever has both
+    makes the same one.
+    """
+
+    count: Count
+    digest: bytes
+    """Over the table's bytes (`formats/producers.py`); empty where the table is."""
+    limit: Count
+    expiration_ms: Count
+
+    @property
+    def rule(self) -> ProducerRule:
+        return ProducerRule(self.limit, self.expiration_ms)
+
+
+NO_PRODUCERS: Final = ProducerTally(0, b"", 0, 0)

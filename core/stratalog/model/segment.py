@@ -14,7 +14,7 @@ from uuid import UUID
 
 from stratalog.model.bounds import Count, CountOrNone, Int32
 from stratalog.model.ids import SegmentKey
-from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.producers import ProducerTally
 
 
 class SegmentState(StrEnum):
@@ -66,7 +66,7 @@ class SealRecord:
     max_timestamp_ms: int
     size_bytes: Count
     digest: bytes
-    producers: tuple[ProducerSnapshot, ...]
+    producers: ProducerTally
     replicas: tuple[Int32, ...]
     sealed_ms: Count
 

@@ -370,9 +370,9 @@ class ProcessSettings(BaseModel):
     producer_id_max_per_shard: int = Field(
         default=5_000,
         ge=10,
-        le=20_000,
+        le=100_000,
         description="Most idempotent producers a shard remembers; above it the one that has not written for longest is "
-        "forgotten. Each segment's seal record carries all of them, about 30 to 140 bytes each.",
+        "forgotten. Each sealed segment's index block carries all of them, about 40 to 140 bytes each.",
     )
 
     # Upload to the object store ---------------------------------------------------------------------------------

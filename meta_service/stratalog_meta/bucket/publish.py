@@ -18,16 +18,18 @@ from stratalog.formats.index_points import IndexBuilder
 from stratalog.formats.manifest import Manifest, encode_manifest, manifest_digest
 from stratalog.formats.object_names import ObjectNames
 from stratalog.formats.part import PART_HEADER_BYTES, check_part, decode_part_header, encode_part
+from stratalog.formats.producers import encode_table, tally_of
 from stratalog.formats.record_batch import first_timestamp_ms, walk
 from stratalog.formats.records import encode_empty_batches
 from stratalog.machines.part_chain import FoundPart
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.rebuilt_shard import PlannedSegment
 from stratalog.machines.rebuilt_table import Published
+from stratalog.machines.sealed_producers import Producers, sealed_table
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey
-from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.producers import NO_PRODUCERS, ProducerRule
 from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity
 from stratalog.objects.store import ObjectStore
 from stratalog_meta.bucket.snapshot_objects import put_whole
@@ -39,8 +41,8 @@ class _Build(Protocol):
     ) -> str: ...
 
 
-_PRODUCERS: Final = 20_000
-"""The most that any shard may be set to remember."""
+_RULE: Final = ProducerRule(limit=100_000, expiration_ms=7 * 86_400_000)
+"""Of tables of producers that no seal speaks of yet: the most that any shard may be set to remember."""
 
 
 class DamagedPart(Exception):
@@ -92,22 +94,23 @@ class SegmentPublisher:
         self.bytes_put = 0
 
     async def publish(
-        self, planned: PlannedSegment, topic: str, producers_before: Iterable[ProducerSnapshot]
-    ) -> Published:
-        """`producers_before` are those at the segment's base. Raises: DamagedPart; what the store raises."""
+        self, planned: PlannedSegment, topic: str, producers_before: Producers
+    ) -> tuple[Published, Producers]:
+        """`producers_before` are those at the segment's base; those at its end come with what was published. Raises:
+        DamagedPart; what the store raises."""
         key = planned.key
         opened_ms = self._now_ms if planned.known is None else planned.known.opened_ms
         identity = SegmentIdentity(
             self._names.cluster_id, key.topic_id, topic, key.shard, key.epoch, key.base_offset, opened_ms
         )
-        producers = ProducerTable(producers_before, _PRODUCERS)
-        copy = _Copy(identity, IndexBuilder(key.base_offset), producers, end_offset=key.base_offset)
+        found_producers = ProducerTable((), _RULE.limit)
+        copy = _Copy(identity, IndexBuilder(key.base_offset), found_producers, end_offset=key.base_offset)
         for found in planned.chain:
             await self._take_part(copy, found, planned.end_offset)
         if copy.end_offset < planned.end_offset:
             data = encode_empty_batches(copy.end_offset, planned.end_offset, epoch=key.epoch)
             await self._put_part(copy, planned.end_offset, data, _headers(data, copy, "what fills the gap"))
-        return await self._finish(copy, planned)
+        return await self._finish(copy, planned, producers_before)
 
     async def _take_part(self, copy: _Copy, found: FoundPart, end_offset: int) -> None:
         """All of it, or, where the segment is to end inside, the batches that end by then."""
@@ -147,17 +150,32 @@ class SegmentPublisher:
         await self._put(name, body)
         copy.take(RemotePart(name, 0, len(body), base_offset, end_offset), headers, digest, self._now_ms)
 
-    async def _finish(self, copy: _Copy, planned: PlannedSegment) -> Published:
-        key = copy.identity.key
-        seal = self._seal(copy, planned)
-        block = encode_index_block(copy.identity, seal, copy.builder.freeze())
+    async def _finish(
+        self, copy: _Copy, planned: PlannedSegment, producers_before: Producers
+    ) -> tuple[Published, Producers]:
+        key, known = copy.identity.key, planned.known
+        rule = _RULE
+        if known is not None and known.seal is not None and known.seal.producers.count:
+            rule = known.seal.producers.rule
+        producers = sealed_table(
+            producers_before,
+            copy.producers.snapshot(),
+            base_offset=key.base_offset,
+            opened_ms=0 if known is None else known.opened_ms,
+            rule=rule,
+        )
+        table = encode_table(producers)
+        # Where the snapshot's seal speaks of another table, which is nowhere, this one is the truth from now on.
+        seal = replace(self._seal(copy, planned), producers=tally_of(producers, table, rule))
+        block = encode_index_block(copy.identity, seal, copy.builder.freeze(), table)
         index_key = self._name_of(self._names.index, key, seal.end_offset)
         await self._put(index_key, block)
         manifest = Manifest(copy.identity, seal, tuple(copy.parts), index_key, len(block), object_digest(block))
         body = encode_manifest(manifest)
         manifest_key = self._name_of(self._names.manifest, key, seal.end_offset)
         await self._put(manifest_key, body)
-        return Published(seal, manifest_key, manifest_digest(body), manifest.total_bytes + len(block) + len(body))
+        size_bytes = manifest.total_bytes + len(block) + len(body)
+        return Published(seal, manifest_key, manifest_digest(body), size_bytes), producers
 
     def _seal(self, copy: _Copy, planned: PlannedSegment) -> SealRecord:
         """The one that the snapshot has, where that is the truth about these bytes."""
@@ -172,7 +190,7 @@ class SegmentPublisher:
             max_timestamp_ms=copy.builder.max_timestamp_ms,
             size_bytes=copy.builder.size_bytes,
             digest=copy.digest,
-            producers=copy.producers.snapshot(),
+            producers=NO_PRODUCERS,
             replicas=(),
             sealed_ms=self._now_ms,
         )

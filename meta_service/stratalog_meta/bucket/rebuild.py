@@ -7,22 +7,25 @@ store. Cut short anywhere it is simply begun again, into an empty store; what it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 from uuid import UUID
 
+from stratalog.formats.index_block import decode_index_block
+from stratalog.formats.manifest import decode_manifest
 from stratalog.formats.meta_snapshot import MetaSnapshotHead
 from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.producers import decode_table
 from stratalog.machines.meta_backups import FoundSnapshot
 from stratalog.machines.rebuilt_shard import LostRange, PlannedSegment, ShardPlan
 from stratalog.machines.rebuilt_table import Published, RebuildPlan, plan_rebuild, records_of
+from stratalog.machines.sealed_producers import Producers
 from stratalog.machines.table_dump import writes_of
 from stratalog.machines.table_records import NodeEntry, PutHeader, StoredRecord, TableWrite
 from stratalog.model.errors import AlreadyExists, Corrupt, InvalidRequest, NotFound
 from stratalog.model.ids import SegmentKey
-from stratalog.model.producers import ProducerSnapshot
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.store import ObjectStore
 from stratalog_meta.bucket.publish import DamagedPart, SegmentPublisher, Writer
@@ -82,6 +85,7 @@ class Rebuild:
         self._clock_ms = clock_ms
         self._on_progress = on_progress
         self._published: dict[_Key, Published] = {}
+        self._producers: dict[_Key, Producers] = {}
 
     async def find_cluster(self) -> str:
         """The one whose metadata lie in the bucket. Raises NotFound, and InvalidRequest where there are several."""
@@ -169,27 +173,34 @@ class Rebuild:
                 if planned.manifest is not None:
                     continue
                 if _key(planned) not in self._published:
-                    before = self._producers_before(shard.segments[at - 1] if at else None)
+                    before = await self._producers_before(shard.segments[at - 1] if at else None)
                     try:
-                        made = await publisher.publish(planned, topics[shard.key.topic_id], before)
+                        made, producers = await publisher.publish(planned, topics[shard.key.topic_id], before)
                     except DamagedPart as damaged:
                         scan.drop(planned.key, damaged.part, damaged.reason)
                         is_whole = False
                         return
                     self._published[_key(planned)] = made
+                    self._producers[_key(planned)] = producers
                 done += 1
                 self._on_progress("completing segments", done, total)
 
         await each(waiting, publish)
         return is_whole
 
-    def _producers_before(self, before: PlannedSegment | None) -> Iterable[ProducerSnapshot]:
+    async def _producers_before(self, before: PlannedSegment | None) -> Producers:
+        """At the base of a segment: of what was completed now, or of the index block that the manifest names."""
         if before is None:
             return ()
         if before.manifest is None:
-            return self._published[_key(before)].seal.producers
+            return self._producers[_key(before)]
         seal = before.known.seal if before.known is not None else before.manifest.seal
-        return () if seal is None else seal.producers
+        if seal is None or not seal.producers.count:
+            return ()
+        source = before.manifest.key
+        manifest = decode_manifest(await self._store.get(source), source=source)
+        block = decode_index_block(await self._store.get(manifest.index_key), source=manifest.index_key)
+        return decode_table(block.table, source=manifest.index_key)
 
 
 async def write_records(target: MetaStore, records: Iterator[StoredRecord], on_progress: OnProgress) -> None:

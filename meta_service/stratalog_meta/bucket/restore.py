@@ -8,7 +8,7 @@ The records go into an empty store, the header last.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,7 @@ from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header
 from stratalog.machines.part_chain import FoundPart
 from stratalog.machines.rebuilt_shard import PlannedSegment, ShardPlan
 from stratalog.machines.rebuilt_table import Published, RebuildPlan, records_of
+from stratalog.machines.sealed_producers import Producers
 from stratalog.machines.table_locks import NOBODY
 from stratalog.machines.table_records import TableHeader
 from stratalog.model.cut import Cut, CutShard
@@ -25,7 +26,6 @@ from stratalog.model.errors import AlreadyExists, Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock
 from stratalog.model.mounts import data_set_name
-from stratalog.model.producers import ProducerSnapshot
 from stratalog.objects.store import ObjectStore
 from stratalog_meta.bucket.publish import DamagedPart, SegmentPublisher, Writer
 from stratalog_meta.bucket.rebuild import write_records
@@ -68,16 +68,14 @@ async def restore_cut(
     async def copy(shard: CutShard) -> None:
         nonlocal done
         plan = plans[shard] = ShardPlan(shard.key, shard.log_start_offset)
-        producers: Iterable[ProducerSnapshot] = ()
+        producers: Producers = ()
         for key, manifest in await _manifests(store, names, shard):
             planned = await _planned(store, key, manifest, shard)
             try:
-                made = await publisher.publish(planned, topics[shard.key.topic_id], producers)
+                published[key], producers = await publisher.publish(planned, topics[shard.key.topic_id], producers)
             except DamagedPart as damaged:
                 raise Corrupt(damaged.reason, source=damaged.part.object_key, position=0) from damaged
             plan.segments.append(planned)
-            published[key] = made
-            producers = made.seal.producers
         done += 1
         step(f"copying: {done} of {len(cut.shards)} shards")
 

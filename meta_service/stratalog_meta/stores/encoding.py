@@ -61,7 +61,7 @@ from stratalog.model.metadata import (
 )
 from stratalog.model.mounts import Mount
 from stratalog.model.parts import PartList
-from stratalog.model.producers import BatchMemo, ProducerSnapshot
+from stratalog.model.producers import NO_PRODUCERS, ProducerTally
 from stratalog.model.segment import (
     Doubt,
     GapReason,
@@ -277,10 +277,14 @@ def _seal(record: SealRecord) -> bytes:
         record.max_timestamp_ms,
         record.size_bytes,
         record.digest.hex(),
-        record.producers,
+        _tally(record.producers),
         record.replicas,
         record.sealed_ms,
     )
+
+
+def _tally(producers: ProducerTally) -> tuple[object, ...]:
+    return producers.count, producers.digest.hex(), producers.limit, producers.expiration_ms
 
 
 def decode(items: Iterable[tuple[bytes, bytes]], source: str) -> Iterator[StoredRecord]:
@@ -435,10 +439,7 @@ class _Decoder:
         )
 
     def _seal_record(self, key: SegmentKey, fields: Json) -> SealRecord:
-        producers = tuple(
-            ProducerSnapshot(entry[0], entry[1], entry[2], tuple(BatchMemo(*memo) for memo in entry[3]))
-            for entry in fields[5]
-        )
+        count, digest, limit, expiration_ms = fields[5]
         return SealRecord(
             key.epoch,
             key.base_offset,
@@ -447,7 +448,7 @@ class _Decoder:
             fields[2],
             fields[3],
             bytes.fromhex(fields[4]),
-            producers,
+            ProducerTally(count, bytes.fromhex(digest), limit, expiration_ms) if count else NO_PRODUCERS,
             self._shared(fields[6]),
             fields[7],
         )

@@ -16,14 +16,14 @@ from stratalog.formats.checkpoint import Checkpoint
 from stratalog.kafka.replica_fetch import SegmentAnswer
 from stratalog.machines.fetch_rounds import SegmentName, segment_name
 from stratalog.machines.follower_events import Ask, FollowerLife, RangeRefused, Refusal, SegmentGone
-from stratalog.machines.producer_table import continued
+from stratalog.machines.sealed_producers import Producers
 from stratalog.machines.segment_follower import SegmentFollower
 from stratalog.machines.token_bucket import TokenBucket
 from stratalog.model.commands import NodeCommand, ReportReplica
 from stratalog.model.errors import Corrupt, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
-from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.producers import ProducerTally
 from stratalog.model.segment import Segment
 from stratalog.settings.choices import FlushPolicy
 from stratalog.telemetry.logs import logger
@@ -42,7 +42,7 @@ from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.cold_reads import RemoteBatches
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.opening import set_aside
-from stratalog_node.shards.producers_before import producers_before
+from stratalog_node.shards.producers_before import tally_at_end
 from stratalog_node.task_set import TaskSet
 
 log = logger(__name__)
@@ -224,11 +224,12 @@ class Following:
         return replica.end_offset if replica is not None and replica.follower.lacks_data else None
 
     async def _write_seal(self, copy: ReplicaCopy, segment: Segment) -> None:
-        """Into the index block, in which stands what this copy alone knew."""
+        """Into the index block, in which stands what this copy alone knew; and the table of producers with it."""
         assert segment.seal is not None
         seal = segment.seal
         try:
-            await self.on_disk(lambda: copy.write_index(seal))
+            table = await self._context.tables.for_block(segment, copy.found_producers)
+            await self.on_disk(lambda: copy.write_index(seal, table))
         except StratalogError as error:
             log.warning("an index block lacks the seal record", segment=str(segment.key), error=str(error))
 
@@ -333,13 +334,8 @@ class Following:
         faulty = (one.copy.key for one in self.replicas.values() if one.follower.life is FollowerLife.FAULTY)
         return [*faulty, *self._unopened]
 
-    def producers_at_end(
-        self, key: SegmentKey, own: tuple[ProducerSnapshot, ...]
-    ) -> tuple[ProducerSnapshot, ...] | None:
-        """No more of them than a shard remembers: else each seal that followers tell of would hold more than the one
-        before it."""
-        before = producers_before(self._context, key, self._ended(key.shard_key))
-        return None if before is None else self._context.producer_table(continued(before, own)).snapshot()
+    async def producers_at_end(self, key: SegmentKey, found: Producers) -> ProducerTally | None:
+        return await tally_at_end(self._context, key, found, self._ended(key.shard_key))
 
     def _let_go(self, replica: Replica) -> None:
         """It is sealed: no longer followed. Its file stays."""

@@ -16,7 +16,7 @@ from stratalog.formats.batch_scan import scan_batches
 from stratalog.formats.record_batch import parse_header
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.errors import MalformedFrame
-from stratalog.kafka.replica_fetch import SegmentAsk, decode_replica_answer
+from stratalog.kafka.replica_fetch import SegmentAnswer, SegmentAsk, decode_replica_answer
 from stratalog.machines.backoff import longest_pause
 from stratalog.machines.read_sources import provers
 from stratalog.model.batch import BATCH_HEADER_BYTES
@@ -55,6 +55,7 @@ class PeerReadStats:
 
     reads: int = counter("Ranges of sealed segments read from other nodes.")
     bytes_read: int = counter("Bytes of batches read from other nodes.")
+    tables_read: int = counter("Pieces of tables of producers read from other nodes.")
     joined: int = counter("Reads of a range that was on its way already.")
     failures: int = counter("Reads that another node did not answer.")
     refusals: int = counter("Reads that another node refused, or answered with bytes that do not check.")
@@ -156,6 +157,34 @@ class NodePeerReads:
             offset = header.end_offset
         return offset, timestamp_ms  # not behind the record that is looked for
 
+    async def producer_table(self, segment: Segment, nodes: Sequence[int]) -> bytes:
+        """See `PeerReads`. In pieces, each from a node that has it: the table is one and the same."""
+        table = bytearray()
+        while True:
+            piece, size_bytes = await self._table_piece(segment, nodes, len(table))
+            table += piece
+            if not piece or len(table) >= size_bytes:
+                return bytes(table)
+
+    async def _table_piece(self, segment: Segment, nodes: Sequence[int], position: int) -> tuple[memoryview, int]:
+        problems: list[str] = []
+        key = segment.key
+        ask = SegmentAsk(key.topic_id, key.shard, key.epoch, key.base_offset, _RANGE_BYTES, -1, position)
+        async with self._limits.transfer(_RANGE_BYTES):
+            for node_id in nodes:
+                try:
+                    told = await self._ask(node_id, key, ask)
+                except Refused as error:
+                    problems.append(str(error))
+                except Unavailable as error:
+                    self._note_failed(node_id)
+                    problems.append(str(error))
+                else:
+                    self._failed.pop(node_id, None)
+                    self.stats.tables_read += 1
+                    return (told.records[0] if told.records else memoryview(b"")), told.high_watermark
+        raise Unavailable(f"no other node gives the table of producers of segment {key}: {'; '.join(problems)}")
+
     async def _of_any(
         self, segment: Segment, nodes: Sequence[int], offset: int, max_bytes: int, timestamp_ms: int
     ) -> bytes | memoryview:
@@ -195,6 +224,18 @@ class NodePeerReads:
 
     async def _from(self, node_id: int, segment: Segment, ask: SegmentAsk) -> bytes | memoryview:
         """Raises: Refused, Unavailable."""
+        told = await self._ask(node_id, segment.key, ask)
+        data = told.records[0] if told.records else memoryview(b"")
+        source = f"node {node_id}, segment {segment.key}"
+        try:
+            await self._threads().read(lambda: _check(data, segment, ask, source))
+        except Corrupt as error:
+            log.warning("what another node sent does not check", node=node_id, error=str(error))
+            raise Refused(str(error)) from error
+        return data
+
+    async def _ask(self, node_id: int, key: SegmentKey, ask: SegmentAsk) -> SegmentAnswer[memoryview]:
+        """Checked by nobody yet. Raises: Refused, Unavailable."""
         frame = await self._line(node_id).ask(ask, self._answer_s)
         try:
             _, answer = decode_replica_answer(memoryview(frame), _MOST_NAMED)
@@ -205,23 +246,21 @@ class NodePeerReads:
             raise Unavailable(f"node {node_id} does not answer this node: error {answer.error_code}")
         told = answer.segments[0]
         if told.error_code or told[:3] != ask[:3]:
-            raise Refused(f"node {node_id} does not serve segment {segment.key}: {_name_of(told.error_code)}")
-        data = told.records[0] if told.records else memoryview(b"")
-        source = f"node {node_id}, segment {segment.key}"
-        try:
-            await self._threads().read(lambda: _check(data, segment, ask, source))
-        except Corrupt as error:
-            log.warning("what another node sent does not check", node=node_id, error=str(error))
-            raise Refused(str(error)) from error
-        return data
+            raise Refused(f"node {node_id} does not serve segment {key}: {_name_of(told.error_code)}")
+        return told
 
     def _line(self, node_id: int) -> PeerLine:
         line = self._lines.get(node_id)
         if line is None:
             line = self._lines[node_id] = PeerLine(
-                node_id, self._asker, lambda: self._catalog.reads_at(node_id), self._most_bytes
+                node_id, self._asker, lambda: self._address_of(node_id), self._most_bytes
             )
         return line
+
+    def _address_of(self, node_id: int) -> tuple[str, int] | None:
+        """Who has no lease is asked where it was last: only for what it alone may have (`producer_table`)."""
+        address, node = self._catalog.reads_at(node_id), self._catalog.node(node_id)
+        return (node.host, node.port) if address is None and node is not None else address
 
     async def close(self) -> None:
         await self._flights.close()

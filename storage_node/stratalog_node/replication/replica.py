@@ -59,7 +59,7 @@ from stratalog.model.batch import BATCH_HEADER_BYTES
 from stratalog.model.commands import NodeCommand, PromiseFence, ReportReplica
 from stratalog.model.errors import Conflict, Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
-from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.producers import ProducerSnapshot, ProducerTally
 from stratalog.model.segment import SealRecord, Segment, SegmentState
 from stratalog.settings.choices import FlushPolicy
 from stratalog.settings.topic import TopicSettings
@@ -103,10 +103,8 @@ class Surroundings(Protocol):
         """What nobody has: see `replication/filling.py`."""
         ...
 
-    def producers_at_end(
-        self, key: SegmentKey, own: tuple[ProducerSnapshot, ...]
-    ) -> tuple[ProducerSnapshot, ...] | None:
-        """With `own` of the segment alone. None: what was before it is not known here yet."""
+    async def producers_at_end(self, key: SegmentKey, found: tuple[ProducerSnapshot, ...]) -> ProducerTally | None:
+        """With `found` in the segment alone. None: what was before it is not known here yet."""
         ...
 
     def version_of(self, key: SegmentKey) -> int:
@@ -411,14 +409,15 @@ class Replica:
                 self.hear(CopyProven(self._proof.size_bytes, self._proof.digest))
 
     async def _report(self) -> None:
-        assert self._proof is not None, "nothing was proven"
-        producers = self._around.producers_at_end(self.copy.key, self._proof.producers)
-        if producers is None:
+        found = self.copy.found_producers
+        assert self._proof is not None and found is not None, "nothing was proven"
+        tally = await self._around.producers_at_end(self.copy.key, found)
+        if tally is None:
             # The seal carries what producers wrote up to its end, not in this segment alone.
             log.info("a copy is told of once the segments before it are settled", segment=str(self.name))
             self.hear(ServiceNotTold())
             return
-        proof = replace(self._proof, producers=producers)
+        proof = replace(self._proof, producers=tally)
         await self._tell(ReportReplica(self.copy.key, proof, self._around.version_of(self.copy.key)))
 
     async def _tell(self, command: NodeCommand[Segment]) -> None:

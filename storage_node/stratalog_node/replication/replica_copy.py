@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from stratalog.formats.checkpoint import Checkpoint
 from stratalog.formats.index_block import encode_index_block
 from stratalog.formats.index_points import IndexBuilder, IndexPoint
+from stratalog.formats.producers import NO_TABLE
 from stratalog.formats.record_batch import parse_header, walk
 from stratalog.formats.segment_file import (
     SEGMENT_HEADER_BYTES,
@@ -20,9 +21,11 @@ from stratalog.formats.segment_file import (
     decode_segment_header,
     encode_segment_header,
 )
+from stratalog.machines.sealed_producers import Producers
 from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import SealRecord, SegmentIdentity
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.files import SegmentFile, SpareFile, read_front, sync_names_of, write_durably
@@ -57,6 +60,7 @@ class ReplicaCopy:
         "_local",
         "file",
         "flushed_bytes",
+        "found_producers",
         "key",
         "scan",
     )
@@ -70,6 +74,8 @@ class ReplicaCopy:
         self._is_made = False
         self.scan = self._new_scan()
         self.flushed_bytes = 0
+        self.found_producers: Producers | None = None
+        """What the batches of all of it say of producers, once it was read back."""
         self._has_digest = True
         """The scan has read all of it, and not from a checkpoint on."""
         self._checkpointed = 0, context.turn.now_ms
@@ -259,8 +265,9 @@ class ReplicaCopy:
 
     def prove(self) -> SealRecord:
         """Blocking: cut the room ahead, flush, read all of it once more, and write its index block. Requires: nothing
-        is appended any more, and the file is pinned. Returns: the seal record as this copy alone would have it, with
-        producers of its own batches. Raises: FlushLost, Corrupt, Unavailable, DiskFull."""
+        is appended any more, and the file is pinned. Returns: the seal record as this copy alone would have it, but
+        without producers: those of its own batches are `found_producers` then. Raises: FlushLost, Corrupt, Unavailable,
+        DiskFull."""
         if not self._is_made:
             self.file.create(encode_segment_header(self._identity))
             self._is_made = True
@@ -285,19 +292,21 @@ class ReplicaCopy:
             max_timestamp_ms=scan.index.max_timestamp_ms,
             size_bytes=scan.position,
             digest=scan.digest,
-            producers=scan.producers.snapshot(),
+            producers=NO_PRODUCERS,
             replicas=(self._context.node_id,),
             sealed_ms=self._context.turn.now_ms,
         )
+        self.found_producers = scan.producers.snapshot()
         self.write_index(record)  # now, so that it is there as soon as readers are
         return record
 
-    def write_index(self, seal: SealRecord) -> None:
-        """Blocking: the index block, beside a file that does not grow any more. Raises: DiskFull, Unavailable."""
+    def write_index(self, seal: SealRecord, table: bytes = NO_TABLE) -> None:
+        """Blocking: the index block, beside a file that does not grow any more. `table`: of producers, that of the
+        seal, where it is known. Raises: DiskFull, Unavailable."""
         path = self._context.layout.index(self.key)
         if not self.file.path.exists():
             return  # freed meanwhile, or deleted
-        write_durably(path, [encode_index_block(self._identity, seal, self.scan.index.freeze())])
+        write_durably(path, [encode_index_block(self._identity, seal, self.scan.index.freeze(), table)])
         sync_names_of([path])
         if not self.file.path.exists():
             path.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
-"""One question of another node for a sealed segment that this one proved: batches from an offset on, or the first batch
-that claims a time. It begins no session, confirms nothing, and waits for nothing. Lives on the event loop.
+"""One question of another node for a sealed segment that this one proved: batches from an offset on, the first batch
+that claims a time, or a piece of its table of producers. It begins no session, confirms nothing, and waits for nothing.
+Lives on the event loop.
 
 From the page cache it is answered in its turn; from the disk on a thread, as many at a time as a connection's room
 allows, which a node bounds by how much it asks.
@@ -13,6 +14,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import NO_SESSION, ReplicaFetch, SegmentAnswer, SegmentAsk, encode_replica_answer
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import ShardKey
+from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.connection import Connection
@@ -60,6 +62,9 @@ class SealedRead(Answer):
         copy = proven_copy(shard, segment)
         if copy is None:
             self._answer(ask, ErrorCode.REPLICA_NOT_AVAILABLE)
+        elif ask.table_position >= 0:
+            self._connection.slow_reads += 1
+            self._task = self._desk.loop.create_task(self._read_table(shard, segment, ask))
         elif not copy.seal.base_offset <= ask.fetch_offset < copy.seal.end_offset:
             self._answer(ask, ErrorCode.OFFSET_OUT_OF_RANGE)
         elif ask.timestamp_ms >= 0 or not self._read_cached(shard, copy, ask):
@@ -109,6 +114,27 @@ class SealedRead(Answer):
         self._answer(ask, code, shard, pieces, size_bytes)
         self._desk.turn.request()
 
+    async def _read_table(self, shard: ShardLog, segment: Segment, ask: SegmentAsk) -> None:
+        pieces: list[Piece] = []
+        code, total_bytes = 0, -1
+        try:
+            table = await shard.context.tables.here(segment)
+            begin, total_bytes = ask.table_position, len(table)
+            piece = memoryview(table)[begin : begin + self._room_bytes(ask)]
+            pieces = [piece] if len(piece) else []
+        except StratalogError as error:
+            log.warning("another node cannot be given a table of producers", error=str(error))
+            code = ErrorCode.REPLICA_NOT_AVAILABLE
+        except Exception as error:  # a fault costs one connection, not a node that waits for ever (F48)
+            log.error("a table was not read", peer=self._connection.info.peer, error=str(error), exc_info=error)
+            self._connection.close(f"Fetch failed: {error}")
+            return
+        finally:
+            self._connection.slow_reads -= 1
+        self._task = None
+        self._answer(ask, code, shard, pieces, sum(map(len, pieces)), total_bytes=total_bytes)
+        self._desk.turn.request()
+
     def _answer(
         self,
         ask: SegmentAsk,
@@ -116,9 +142,12 @@ class SealedRead(Answer):
         shard: ShardLog | None = None,
         records: list[Piece] | None = None,
         size_bytes: int = 0,
+        *,
+        total_bytes: int = -1,
     ) -> None:
+        """`total_bytes`: of a whole table, of which the records are a piece."""
         start = shard.log_start_offset if shard is not None else -1
-        self._finish([SegmentAnswer(*ask[:3], code, -1, start, records or (), size_bytes)])
+        self._finish([SegmentAnswer(*ask[:3], code, total_bytes, start, records or (), size_bytes)])
 
     def _finish(self, answers: list[SegmentAnswer[Piece]], error_code: int = 0) -> None:
         self._desk.stats.sealed_reads += 1

@@ -56,7 +56,7 @@ class ActiveSegment(LocalCopy):
         self.identity = identity
         self.leader = leader
         self.index = index
-        self.read_back = ReadBack(identity.key)
+        self.read_back = ReadBack(identity.key, leader.producers.limit)
         self.flushed_bytes = 0
         self.followers: set[GrowthListener] = set()
         self.hw_offset = leader.high_watermark

@@ -149,8 +149,11 @@ async def open_shards(
             descriptors=descriptors,
             clock_ms=clock_ms,
             turn=turn,
+            cold=cold,
+            peers=peers,
         )
         taken.push_async_callback(context.spares.close)
+        taken.push_async_callback(context.tables.close)
         sealing = Sealing(context, flusher, service_heard_ms)
         elsewhere = Elsewhere(cold, peers)
         reader = ShardReader(pool, answer_bytes, elsewhere)

@@ -25,6 +25,10 @@ class ColdReads(Protocol):
 
     async def offset_of_max_timestamp(self, segment: Segment) -> tuple[int, int] | None: ...
 
+    async def producer_table(self, segment: Segment) -> bytes:
+        """Of a published segment, as its index block has it. Raises: Corrupt, NotFound, Unavailable."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class CommittedRange:

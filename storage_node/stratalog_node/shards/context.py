@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.producers import ProducerSnapshot
+from stratalog.model.producers import ProducerRule, ProducerSnapshot
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.layout import NodeLayout
@@ -19,9 +19,12 @@ from stratalog_node.disk.spare_files import SpareFiles
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.calm import Calm
 from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.cold_reads import ColdReads
 from stratalog_node.shards.events import ShardEvents
 from stratalog_node.shards.followed_copies import FollowedCopies
 from stratalog_node.shards.openings import Openings
+from stratalog_node.shards.peer_reads import PeerReads
+from stratalog_node.shards.producer_tables import ProducerTables
 from stratalog_node.shards.sealed_points import SealedPoints
 from stratalog_node.shards.stats import ShardStats
 from stratalog_node.shards.write_gate import WriteGate
@@ -50,6 +53,8 @@ class ShardContext:
     followed: FollowedCopies
     """What others lead and this node has copies of."""
     calm: Calm
+    tables: ProducerTables
+    """Of producers, at the ends of sealed segments."""
 
     @classmethod
     def of(
@@ -65,6 +70,8 @@ class ShardContext:
         descriptors: Descriptors,
         clock_ms: Callable[[], int],
         turn: Turn,
+        cold: ColdReads | None = None,
+        peers: PeerReads | None = None,
     ) -> ShardContext:
         """With all that needs nothing else to be made."""
         stats = ShardStats()
@@ -87,7 +94,13 @@ class ShardContext:
             Openings(turn),
             FollowedCopies(),
             Calm(),
+            ProducerTables(node_id, layout, threads, descriptors, catalog, cold, peers),
         )
+
+    @property
+    def producer_rule(self) -> ProducerRule:
+        """By which tables of producers are sealed here; of a sealed one its seal says the rule."""
+        return ProducerRule(self.settings.producer_id_max_per_shard, self.settings.producer_id_expiration_ms)
 
     def producer_table(self, snapshots: Iterable[ProducerSnapshot]) -> ProducerTable:
         return ProducerTable(snapshots, self.settings.producer_id_max_per_shard)

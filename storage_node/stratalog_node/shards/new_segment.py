@@ -10,6 +10,7 @@ from stratalog.formats.index_points import IndexBuilder
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, encode_segment_header
 from stratalog.machines.chain_events import ActiveNamed, ActiveUnknown
 from stratalog.machines.leader_events import SegmentRecord
+from stratalog.machines.sealed_producers import as_seen
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shared_segments import is_shared
 from stratalog.model.errors import Unavailable
@@ -86,5 +87,5 @@ def name_active(
         producers = inherited.producers
     else:
         producers = producers_before(context, segment.key, ended)
-    table = None if producers is None else context.producer_table(producers)
+    table = None if producers is None else context.producer_table(as_seen(producers, context.turn.now_ms))
     return ActiveNamed(segment.key, SegmentRecord.of(segment), table)

@@ -27,3 +27,7 @@ class PeerReads(Protocol):
         """(offset, timestamp) of the first record from an offset on with that time or a later one. Raises:
         Unavailable."""
         ...
+
+    async def producer_table(self, segment: Segment, nodes: Sequence[int]) -> bytes:
+        """At its end; checked by nobody yet. Of the first of `nodes` that has it. Raises: Unavailable."""
+        ...

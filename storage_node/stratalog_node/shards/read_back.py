@@ -1,8 +1,8 @@
 """How far a segment that is not sealed yet was read back out of its file and checked, from its start on without a gap.
 
 Uploads read every batch once, in order, soon after it was written, and check it. What the seal needs to know of a batch
-(digest, index points, times) is noted then, so that the seal reads only what no upload has read. Nothing is noted from
-what was meant to be written: each byte that counts here came out of the file and its checksum was right.
+(digest, index points, times, producers) is noted then, so that the seal reads only what no upload has read. Nothing is
+noted from what was meant to be written: each byte that counts here came out of the file and its checksum was right.
 Lives on the disk threads. Memory: nothing but itself until the first upload, then the segment's index points.
 """
 
@@ -18,10 +18,11 @@ from stratalog_node.disk.segment_scan import ReadAt, SegmentScan
 
 
 class ReadBack:
-    __slots__ = ("_key", "_scan", "_turn")
+    __slots__ = ("_key", "_most_producers", "_scan", "_turn")
 
-    def __init__(self, key: SegmentKey) -> None:
+    def __init__(self, key: SegmentKey, most_producers: int) -> None:
         self._key = key
+        self._most_producers = most_producers
         self._scan: SegmentScan | None = None
         self._turn = threading.Lock()
 
@@ -32,15 +33,18 @@ class ReadBack:
             return
         scan, self._scan = self._scan, None  # what is taken in by half is worth nothing: then the seal reads it all
         try:
-            scan = scan or SegmentScan.begin(self._key, ProducerTable())
+            scan = scan or self._begin()
             scan.take_in(position, headers, data)
             self._scan = scan
         finally:
             self._turn.release()
 
+    def _begin(self) -> SegmentScan:
+        return SegmentScan.begin(self._key, ProducerTable((), self._most_producers))
+
     def finish(self, read: ReadAt, size_bytes: int, until: Callable[[], bool], *, anew: bool) -> SegmentScan:
         """Read the rest; all of it when `anew`. Asked again it goes on where it was stopped. Blocking."""
         with self._turn:
             if self._scan is None or anew:
-                self._scan = SegmentScan.begin(self._key, ProducerTable())
+                self._scan = self._begin()
             return self._scan.advance(read, size_bytes, until)

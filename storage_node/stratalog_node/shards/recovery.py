@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import assert_never
 
 from stratalog.formats.checkpoint import Checkpoint
@@ -24,6 +25,7 @@ from stratalog.machines.restart_events import (
     FreeLeftover,
     Heal,
     NoteMissing,
+    ReadProducers,
     RecoveredLog,
     RestartEvent,
     RestartStep,
@@ -36,10 +38,11 @@ from stratalog.machines.restart_events import (
     StopShard,
     TakeSealed,
 )
+from stratalog.machines.sealed_producers import as_seen
 from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.machines.shard_restart import ShardRestart, deleted_files, judge_sealed
 from stratalog.machines.shared_segments import is_shared, shared_before_own
-from stratalog.model.errors import StratalogError
+from stratalog.model.errors import StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
@@ -86,7 +89,8 @@ class Recovery:
         """Of the shards that are not healed yet."""
         self.unhealed: dict[ShardKey, Heal] = {}
         self.waiting: dict[ShardKey, SegmentKey] = {}
-        """Shards that are not opened before a segment is sealed that other nodes have a say in."""
+        """Shards that are not opened before a segment is sealed that other nodes have a say in, or before the table of
+        producers at its end is had."""
 
     def replay_journal(self) -> int:
         """Blocking. Returns how many entries the journals of the last life had."""
@@ -171,33 +175,55 @@ class Recovery:
                 log.info("a file of a segment that was deleted meanwhile goes", segment=str(gone))
                 await self._copies.free_local(None, gone)
         if (shared := shared_before_own(listed, self._context.node_id)) is not None:
-            self._wait_for(shard, shared)
+            self._wait_for_seal(shard, shared)
             return
         self.waiting.pop(key, None)
         # What is shared with other nodes is followed, whoever led it (`replication/`).
         own = tuple(segment for segment in listed if not is_shared(listed, segment.epoch))
         own_files = frozenset(file for file in files if not is_shared(listed, file.epoch))
         metadata = ShardMetadata(own, catalog.log_start_offset(key), is_fsync=shard.rules.is_fsync)
-        event: RestartEvent | None = FilesListed(metadata, own_files, self._claims(key))
-        opened = OpenedFiles(self._context, self._flusher, shard, self._checkpoints.get(key, {}))
-        restart = self._restarts[key]
-        try:
-            while event is not None:
-                event = await self._perform(shard, restart.step(event), opened, is_first=is_first)
-        finally:
-            opened.close()
+        while (sealed := await self._pass(shard, metadata, own_files, is_first=is_first)) is not None:
+            try:
+                found = await self._context.tables.producers(sealed, is_far=not is_first)
+            except Unavailable as error:
+                if not is_first:
+                    raise
+                self._wait_for(shard, sealed, str(error))  # others are asked once this node serves
+                return
+            seen = as_seen(found, self._context.turn.now_ms)
+            metadata = replace(metadata, tables={**metadata.tables, sealed.key: seen})
         if key not in self.unhealed:
             del self._restarts[key]
 
-    def _wait_for(self, shard: ShardLog, shared: Segment) -> None:
+    async def _pass(
+        self, shard: ShardLog, metadata: ShardMetadata, files: frozenset[SegmentKey], *, is_first: bool
+    ) -> Segment | None:
+        """Returns: the sealed segment without whose table of producers it came to no end."""
+        key, restart = shard.key, self._restarts[shard.key]
+        event: RestartEvent | None = FilesListed(metadata, files, self._claims(key))
+        opened = OpenedFiles(self._context, self._flusher, shard, self._checkpoints.get(key, {}))
+        try:
+            while event is not None:
+                steps = restart.step(event)
+                event = await self._perform(shard, steps, opened, is_first=is_first)
+        finally:
+            opened.close()
+        last = steps[-1] if steps else None
+        return last.segment if isinstance(last, ReadProducers) else None
+
+    def _wait_for_seal(self, shard: ShardLog, shared: Segment) -> None:
+        reason = (
+            f"segment {shared.base_offset}-{shared.epoch} is not sealed yet, and other nodes {shared.replicas} have a "
+            "say in it: what producers wrote up to its end is known then"
+        )
+        self._wait_for(shard, shared, reason)
+
+    def _wait_for(self, shard: ShardLog, awaited: Segment, why: str) -> None:
         """Its files are not touched meanwhile: scanned now, the log would begin without its producers."""
         if self._directory.get(shard.key) is not shard:
             return  # its topic was deleted meanwhile
-        self.waiting[shard.key] = shared.key
-        reason = (
-            f"{shard.topic.name}-{shard.key.shard}: segment {shared.base_offset}-{shared.epoch} is not sealed yet, and "
-            f"other nodes {shared.replicas} have a say in it: what producers wrote up to its end is known then"
-        )
+        self.waiting[shard.key] = awaited.key
+        reason = f"{shard.topic.name}-{shard.key.shard}: {why}"
         log.warning("shard not opened yet", reason=reason)
         for segment in self._context.catalog.segments(shard.key):
             has_file = self._context.layout.segment(segment.key).exists()
@@ -252,6 +278,8 @@ class Recovery:
                 self._take(shard, found, opened, stop)
             case SealEnded(key):
                 self._owed.setdefault(shard, []).append(key.epoch)
+            case ReadProducers():
+                pass  # done by who began the pass
             case ConfirmRoll(_, new):
                 log.info("unconfirmed roll found", topic=shard.topic.name, shard=shard.key.shard, epoch=new.epoch)
                 self._owed.setdefault(shard, [])

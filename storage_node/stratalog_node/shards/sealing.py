@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Protocol, assert_never
 
 from stratalog.formats.index_block import IndexBlock, encode_index_block
+from stratalog.formats.producers import encode_table, tally_of
 from stratalog.machines.chain_events import (
     ConfirmRoll,
     DropEmptySegment,
@@ -37,6 +38,7 @@ from stratalog.machines.leader_events import (
     ProposeIsr,
     SegmentRecord,
 )
+from stratalog.machines.sealed_producers import Producers, sealed_table
 from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model import commands
 from stratalog.model.commands import AdvanceLogStart, RollSegment
@@ -51,6 +53,7 @@ from stratalog_node.shards.bearing_out import BearingOut
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.flusher import FlushedShard, Flusher
 from stratalog_node.shards.local_copy import LocalCopy
+from stratalog_node.shards.producers_before import producers_before_seal
 from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.successors import Successors
 from stratalog_node.task_set import TaskSet
@@ -325,9 +328,10 @@ class Sealing:
                 return
             try:
                 if block is None:
+                    make = partial(self._make_seal, old, await producers_before_seal(self._context, old))
                     # A slot for the work, not for the waiting: two segments in trouble must not keep all others out.
                     async with self._slots:
-                        block = await self._context.threads.seal_file(old.file, lambda: self._make_seal(old))
+                        block = await self._context.threads.seal_file(old.file, make)
                 block = await self._ask_seal(old, block)
                 break
             except FlushLost as error:
@@ -351,6 +355,7 @@ class Sealing:
                 tell("seal not written yet", segment=str(old.key), retry_s=backoff.next_s, error=str(error))
                 await backoff.pause()
         self._context.stats.sealed += 1
+        self._context.tables.keep(old.key, block.table)
         index_path = self._context.layout.index(old.key)
         copy = SealedCopy(old.key, old.file, index_path, block.seal, checked_from=0)  # the seal has checked it
         copy.damage = old.damage
@@ -379,7 +384,10 @@ class Sealing:
             raise _OthersOwe("other replicas have not reported their copies yet")
         if self._context.node_id in segment.replicas and self._context.node_id not in segment.local_nodes:
             raise _OthersOwe("this node does not know of all that was said of the copies yet")
-        sealed = IndexBlock(block.identity, segment.seal, block.points)
+        table = block.table
+        if segment.seal.producers != block.seal.producers:
+            table = await self._context.tables.for_block(segment, None)
+        sealed = IndexBlock(block.identity, segment.seal, block.points, table)
         await self._context.threads.background(lambda: self._write_index(sealed))
         return sealed
 
@@ -400,7 +408,7 @@ class Sealing:
     def _write_index(self, block: IndexBlock) -> None:
         """Blocking."""
         path = self._context.layout.index(block.identity.key)
-        write_durably(path, [encode_index_block(block.identity, block.seal, block.points)])
+        write_durably(path, [encode_index_block(block.identity, block.seal, block.points, block.table)])
         sync_names_of([path])
 
     def _let_go(self, shard: SealedShard, old: ActiveSegment) -> None:
@@ -434,7 +442,7 @@ class Sealing:
         self.successors.forget(old.key)
         self._flusher.forget(old)
 
-    def _make_seal(self, old: ActiveSegment) -> IndexBlock:
+    def _make_seal(self, old: ActiveSegment, before: Producers) -> IndexBlock:
         """Blocking: cut the room ahead, flush, read back and check every batch that no upload has read back yet (all of
         them where damage was found since), and write the index block beside the file."""
         old.file.cut_room()
@@ -450,7 +458,15 @@ class Sealing:
                 source=str(old.file.path),
                 position=scan.position,
             )
-        assert old.leader.producers_at_end is not None
+        listed, rule = self._context.catalog.segment(old.key), self._context.producer_rule
+        producers = sealed_table(
+            before,
+            scan.producers.snapshot(),
+            base_offset=old.key.base_offset,
+            opened_ms=listed.opened_ms if listed is not None else 0,
+            rule=rule,
+        )
+        table = encode_table(producers)
         record = SealRecord(
             epoch=old.key.epoch,
             base_offset=old.key.base_offset,
@@ -459,12 +475,12 @@ class Sealing:
             max_timestamp_ms=scan.index.max_timestamp_ms,
             size_bytes=scan.position,
             digest=scan.digest,
-            producers=old.leader.producers_at_end,
+            producers=tally_of(producers, table, rule),
             replicas=(self._context.node_id,),
             sealed_ms=self._context.clock_ms(),
         )
         points = scan.index.freeze()
-        block = IndexBlock(old.identity, record, points)
+        block = IndexBlock(old.identity, record, points, table)
         self._write_index(block)
         return block
 

@@ -6,13 +6,14 @@ Without a store only retention and the deletion of local files run. Order of sta
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from stratalog.admin_api.wording import counted
 from stratalog.formats.object_names import ObjectNames
 from stratalog.machines.retention import DiskPressure
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.metadata import life_name
+from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.metrics import MetricRegistry
@@ -47,6 +48,7 @@ class NodeTier:
         monotonic_ms: Callable[[], int],
         age_clock: NodeAgeClock,
         on_pressure: Callable[[DiskPressure | None], None],
+        table_of: Callable[[Segment], Awaitable[bytes]],
     ) -> None:
         self.stats = TierStats()
         self.names = ObjectNames("", cluster_id)
@@ -69,6 +71,7 @@ class NodeTier:
                 stats=self.stats,
                 storage_id=storage_id,
                 doubt_ms=settings.remote_orphan_grace_ms,
+                table_of=table_of,
             )
         self.retention = RetentionWorker(
             node_id=node_id,

@@ -127,6 +127,10 @@ class ColdReader:
         self.stats.reads += 1
         return await self._with_reload(segments, offset, lambda known: self._read(known, offset, max_bytes, room_bytes))
 
+    async def producer_table(self, segment: Segment) -> bytes:
+        """See `ColdReads`."""
+        return (await self._index.index_block(segment)).table
+
     async def find_by_time(self, segment: Segment, timestamp_ms: int, from_offset: int = 0) -> tuple[int, int] | None:
         """(offset, timestamp) of the segment's first record from an offset on with that time or a later one, exact
         inside compressed batches; None when what of it is in the cold tier has none."""

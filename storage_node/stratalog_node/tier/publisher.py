@@ -8,7 +8,7 @@ crash anywhere leaves attempts that nobody names; the next life publishes anew (
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from stratalog.formats.digest import EMPTY_DIGEST, object_digest
 from stratalog.formats.index_block import encode_index_block
@@ -51,7 +51,9 @@ class Publisher:
         known: KnownSegments,
         limits: UploadLimits,
         stats: TierStats,
+        table_of: Callable[[Segment], Awaitable[bytes]],
     ) -> None:
+        """`table_of`: of producers at the end of a sealed segment; raises StratalogError while nobody has it."""
         self._store = store
         self._meta = meta
         self._reader = reader
@@ -60,6 +62,7 @@ class Publisher:
         self._known = known
         self._limits = limits
         self._stats = stats
+        self._table_of = table_of
 
     async def publish(self, lock: Lock, effect: Publish) -> tuple[PieceOutcome, ...]:
         key = effect.key
@@ -77,7 +80,12 @@ class Publisher:
         if fault is not None:
             reason = f"segment {key} is not completed: {fault}; run `stratalog verify` on both tiers"
             return (Unreadable(key, reason, is_final=True),)
-        return await self._write(lock, segment, identity, seal, effect.parts, indexes)
+        try:
+            table = await self._table_of(segment)
+        except StratalogError as error:
+            return (Unreadable(key, str(error), is_final=False),)
+        block = encode_index_block(identity, seal, segment_points(key, indexes), table)
+        return await self._write(lock, segment, identity, seal, effect.parts, block)
 
     async def _indexes(self, key: SegmentKey, parts: Sequence[RemotePart]) -> list[PartIndex]:
         indexes: list[PartIndex] = []
@@ -93,10 +101,9 @@ class Publisher:
         identity: SegmentIdentity,
         seal: SealRecord,
         parts: Sequence[RemotePart],
-        indexes: Sequence[PartIndex],
+        block: bytes,
     ) -> tuple[PieceOutcome, ...]:
         key = segment.key
-        block = encode_index_block(identity, seal, segment_points(key, indexes))
         index_key = self._attempts.index(key, seal.end_offset, lock.epoch)
         manifest_key = self._attempts.manifest(key, seal.end_offset, lock.epoch)
         manifest = Manifest(identity, seal, tuple(parts), index_key, len(block), object_digest(block))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from itertools import islice
 from typing import Any, assert_never
@@ -105,8 +105,11 @@ class NodeUploader:
         gather_ms: int = 20,
         storage_id: str = "",
         nonce: UUID | None = None,
+        table_of: Callable[[Segment], Awaitable[bytes]],
     ) -> None:
-        """`holder` (node id and epoch) and `nonce` must be of this process life, `nonce` also among copies of a disk.
+        """`table_of`: see `Publisher`.
+
+        `holder` (node id and epoch) and `nonce` must be of this process life, `nonce` also among copies of a disk.
         Moved high watermarks are gathered for `gather_ms`; doubtful attempts kept from the sweep for `doubt_ms`."""
         self.stats = stats or TierStats()
         self.names = names or ObjectNames("", cluster_id)
@@ -151,6 +154,7 @@ class NodeUploader:
             known=self._known,
             limits=limits,
             stats=self.stats,
+            table_of=table_of,
         )
         owner = ClaimOwner(node_id, storage_id, nonce := nonce or uuid4())
         self.claim = EpochClaim(owner, self.names, store, limits, self.stats, catalog.has_remote_data, clock_ms)

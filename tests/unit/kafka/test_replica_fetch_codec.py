@@ -135,3 +135,8 @@ def test_a_damaged_frame_is_malformed_or_another_request(data: st.DataObject) ->
     for decode in (lambda: decode_replica_fetch(body, 16), lambda: decode_replica_answer(body)):
         with contextlib.suppress(MalformedFrame):
             decode()
+
+
+def test_a_table_of_producers_is_asked_for_from_a_byte_on() -> None:
+    ask = SegmentAsk(ONE, 0, 5, 100, 1_000, table_position=1 << 20)
+    assert decoded(encode_replica_fetch(1, "node-3", replace(ASKED, asks=[ask]))).asks == [ask]

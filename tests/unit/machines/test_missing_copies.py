@@ -10,9 +10,10 @@ import pytest
 from stratalog.machines.missing_copies import Standing, judge_missing
 from stratalog.machines.shard_restart import deleted_files
 from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import RemoteCopy, RemoteState, SealRecord, Segment, SegmentState
 
-SEAL = SealRecord(0, 0, 100, 1, 1, 5_000, b"d", (), (1,), 0)
+SEAL = SealRecord(0, 0, 100, 1, 1, 5_000, b"d", NO_PRODUCERS, (1,), 0)
 HERE = Segment(
     SegmentKey(UUID(int=3), 0, 0, 0), SegmentState.SEALED, None, (1,), (1,), 0, 0, 100, SEAL, (1,),
     RemoteCopy(RemoteState.PARTIAL, 40),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.machines.producer_table import KEPT_BATCHES, Duplicate, ProducerTable, SequenceFault, continued
+from stratalog.machines.producer_table import KEPT_BATCHES, Duplicate, ProducerTable, SequenceFault
 from stratalog.model.batch import BatchHeader
 
 LAST = 2**31 - 1
@@ -96,27 +96,3 @@ def test_restoring_undoes_a_record(log: list[BatchHeader]) -> None:
             table.restore(header.producer_id, old)
         assert table.snapshot() == before
         table.replay(header, header.base_offset)
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(1, 3)), max_size=30),
-    st.integers(0, 30),
-)
-def test_what_one_segment_says_goes_on_behind_what_the_one_before_said(
-    written: list[tuple[int, int, int]], at: int
-) -> None:
-    """However a row of batches is cut in two: (producer, how much its epoch grows, records)."""
-    whole, first, second = ProducerTable(), ProducerTable(), ProducerTable()
-    epochs: dict[int, int] = {}
-    sequences: dict[int, int] = {}
-    offset = 0
-    for number, (producer_id, grown, count) in enumerate(written):
-        if grown == 2:
-            epochs[producer_id] = epochs.get(producer_id, 0) + 1
-            sequences[producer_id] = 0
-        sequence = sequences.get(producer_id, 0)
-        for table in (whole, first if number < at else second):
-            table.record(producer_id, epochs.get(producer_id, 0), sequence, count, offset, number)
-        sequences[producer_id] = sequence + count
-        offset += count
-    assert continued(first.snapshot(), second.snapshot()) == whole.snapshot()

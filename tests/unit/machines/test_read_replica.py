@@ -10,13 +10,14 @@ import pytest
 
 from stratalog.machines.read_replica import has_run, reader_of
 from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import SealRecord, Segment, SegmentState
 
 TOPIC = UUID(int=1)
 
 
 def sealed(epoch: int, base: int, end: int, *nodes: int, size_bytes: int = 1_000) -> Segment:
-    seal = SealRecord(epoch, base, end, 0, 0, size_bytes, b"d" * 16, (), nodes, 0)
+    seal = SealRecord(epoch, base, end, 0, 0, size_bytes, b"d" * 16, NO_PRODUCERS, nodes, 0)
     key = SegmentKey(TOPIC, 0, epoch, base)
     return Segment(key, SegmentState.SEALED, None, nodes, nodes, 1, 0, end, seal, nodes)
 

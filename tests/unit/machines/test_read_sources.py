@@ -9,10 +9,11 @@ import pytest
 
 from stratalog.machines.read_sources import ReadSource, provers, sources
 from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import SealRecord, Segment, SegmentState
 
 NEAR, STORE, FAR = ReadSource.NEAR_NODE, ReadSource.STORE, ReadSource.FAR_NODE
-SEAL = SealRecord(0, 0, 10, 0, 0, 100, b"d" * 16, (), (1, 2, 3, 4), 0)
+SEAL = SealRecord(0, 0, 10, 0, 0, 100, b"d" * 16, NO_PRODUCERS, (1, 2, 3, 4), 0)
 SEGMENT = Segment(
     SegmentKey(UUID(int=1), 0, 0, 0), SegmentState.SEALED, None, (1, 2, 3), (1, 2, 3), 1, 0, 10, SEAL, (1, 2, 3, 4)
 )

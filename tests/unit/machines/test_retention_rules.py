@@ -16,6 +16,7 @@ from stratalog.machines.retention import (
 )
 from stratalog.machines.service_gate import ServiceGate
 from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import RemoteCopy, RemoteState, SealRecord, Segment, SegmentState
 
 TOPIC = UUID(int=3)
@@ -24,7 +25,9 @@ UNLIMITED = RetentionLimits(-1, -1, -1, -1, may_read_cold=True)
 
 def _sealed(base: int, max_timestamp_ms: int, size: int = 100, sealed_ms: int = 0, complete: bool = True) -> Segment:
     key = SegmentKey(TOPIC, 0, base, base)
-    seal = SealRecord(base, base, base + 1, max_timestamp_ms, max_timestamp_ms, size, b"d", (), (1,), sealed_ms)
+    seal = SealRecord(
+        base, base, base + 1, max_timestamp_ms, max_timestamp_ms, size, b"d", NO_PRODUCERS, (1,), sealed_ms
+    )
     remote = RemoteCopy(RemoteState.COMPLETE if complete else RemoteState.PARTIAL)
     return Segment(key, SegmentState.SEALED, None, (1,), (1,), 0, 0, base + 1, seal, (1,), remote)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stratalog.machines.shard_troubles import Trouble, TroubleKind, troubles
 from stratalog.model.commands import ProposeIsr, SealUnclean
 from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import ProducerTally
 from stratalog.model.segment import GapReason, GivenUp
 from support.table_stories import TableStory
 
@@ -132,3 +133,17 @@ def test_a_copy_that_differs_and_a_range_that_was_given_up_stay_told() -> None:
     assert few.kind is TroubleKind.TOO_FEW_COPIES and "1 sealed segments have fewer than 3 copies" in few.words
     assert gap.given_up == GivenUp(5, 7, GapReason.UNCLEAN) and "offsets 5 to 7" in gap.words
     assert (differs.kind, differs.nodes) == (TroubleKind.COPY_DIFFERS, (3,))
+
+
+def test_a_table_of_producers_that_no_living_node_has_is_told_and_whom_to_start() -> None:
+    story = TableStory(nodes=3)
+    first = story.active(story.topic(replicas=2))
+    story.prepare(first.key)
+    story.roll(first.key, 10)
+    for node in first.replicas:
+        story.report(first.key, node, producers=ProducerTally(1, b"t", 10, 10))
+    assert TroubleKind.NO_PRODUCERS not in {one.kind for one in told(story)}
+    for node in first.replicas:
+        story.die(node)
+    (trouble,) = [one for one in told(story) if one.kind is TroubleKind.NO_PRODUCERS]
+    assert (trouble.segment, trouble.nodes) == (first.key, first.replicas)

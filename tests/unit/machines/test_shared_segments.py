@@ -7,13 +7,14 @@ from uuid import UUID
 
 from stratalog.machines.shared_segments import is_shared
 from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import SealRecord, Segment, SegmentState
 
 
 def segment(epoch: int, *replicas: int, is_sealed: bool = False) -> Segment:
     base = 100 * epoch
     found = Segment(SegmentKey(UUID(int=1), 0, epoch, base), SegmentState.ACTIVE, 1, replicas, replicas, 0, 0)
-    seal = SealRecord(epoch, base, base + 100, 0, 0, 1, b"", (), replicas, 0)
+    seal = SealRecord(epoch, base, base + 100, 0, 0, 1, b"", NO_PRODUCERS, replicas, 0)
     return replace(found, state=SegmentState.SEALED, seal=seal) if is_sealed else found
 
 

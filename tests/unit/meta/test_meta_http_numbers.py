@@ -57,7 +57,7 @@ from stratalog.model.mount_commands import (
     TakeMount,
 )
 from stratalog.model.mounts import MountMode
-from stratalog.model.producers import BatchMemo, ProducerSnapshot
+from stratalog.model.producers import ProducerTally
 from stratalog.model.retirement_commands import CancelRetirement, ReportInventory, ReportSighting, RetireNode
 from stratalog.model.segment import RemotePart, SealRecord
 from support.meta_worlds import MetaWorld, part, running, seal_record
@@ -86,9 +86,9 @@ def asked(command: Command[Any]) -> tuple[str, Any]:
 
 
 def sealed(segment: SegmentKey) -> SealRecord:
-    producer = ProducerSnapshot(7, 0, 1, (BatchMemo(0, 9, 0, 1),))
+    producers = ProducerTally(7, b"\xd2" * 16, 5_000, 86_400_000)
     record = seal_record(segment, 10)
-    return SealRecord(record.epoch, 0, 10, 1, 2, 10, b"\xd1" * 8, (producer,), record.replicas, record.sealed_ms)
+    return SealRecord(record.epoch, 0, 10, 1, 2, 10, b"\xd1" * 8, producers, record.replicas, record.sealed_ms)
 
 
 def with_each_number(body: Any, number: int) -> Iterator[Any]:

@@ -135,7 +135,7 @@ async def test_a_seal_that_a_follower_tells_of_holds_no_more_producers_than_a_sh
     await cluster.lose(leader)
     segment = await cluster.is_sealed(key, 1)
     assert segment.seal is not None and segment.is_fenced
-    assert len(segment.seal.producers) == 10
+    assert segment.seal.producers.count == 10
 
 
 async def acknowledged(cluster: NodeCluster, nodes: int, **settings: str) -> ShardKey:

@@ -111,7 +111,7 @@ async def test_a_first_file_that_cannot_be_made_costs_no_producer(
 
 
 async def test_a_shard_remembers_so_many_producers_and_no_more(tmp_path: Path) -> None:
-    """Each segment's seal record carries them: 200,000 were 5.8 MB, for each segment anew."""
+    """Each segment's index block carries them: 200,000 were 5.8 MB, for each segment anew."""
     async with ShardRig(tmp_path, producer_id_max_per_shard=10) as rig:
         shard = await rig.shard_of()
         for number in range(30):
@@ -121,7 +121,9 @@ async def test_a_shard_remembers_so_many_producers_and_no_more(tmp_path: Path) -
         await rig.all_sealed()
         seal = shard.segments[0].seal
         assert seal is not None
-        assert [known.producer_id for known in seal.producers] == [0, *range(21, 30)], "longest unseen, first gone"
+        table = rig.local.context.tables.known(shard.segments[0])
+        assert table is not None and seal.producers.count == 10
+        assert [known.producer_id for known in table] == [0, *range(21, 30)], "longest unseen, first gone"
         shard.forget_silent_producers(rig.clock(), DAY_MS)
         assert rig.stats.producers_dropped == 20
         known = await rig.acknowledged(shard, b"x", **producer(29))

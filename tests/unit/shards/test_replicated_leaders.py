@@ -29,6 +29,7 @@ from stratalog.model.commands import (
 from stratalog.model.errors import Conflict, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import NodeInfo, PartCommit
+from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import RemotePart, SealRecord
 from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.shard_log import ShardLog
@@ -206,7 +207,7 @@ async def test_a_segment_is_sealed_once_its_followers_have_the_same(tmp_path: Pa
         await eventually(lambda: len(shard.segments[0].handed.reports) == 1)
         assert shard.segments[0].seal is None, "two have not said what they have"
         (report,) = shard.segments[0].handed.reports
-        proof = SealRecord(0, 0, 2, START_MS, START_MS + 1, report.size_bytes, report.digest, (), (), 0)
+        proof = SealRecord(0, 0, 2, START_MS, START_MS + 1, report.size_bytes, report.digest, NO_PRODUCERS, (), 0)
         for node_id in (2, 3):
             node = rig.catalog.node(node_id)
             assert node is not None
@@ -234,7 +235,7 @@ async def test_a_copy_that_was_freed_before_its_leader_heard_of_the_seal_is_told
         await eventually(lambda: rig.meta.calls[ReportReplica] > reports_before)
         key, service = shard.segments[0].key, rig.meta.service
         (report,) = shard.segments[0].handed.reports
-        proof = SealRecord(0, 0, 2, START_MS, START_MS + 1, report.size_bytes, report.digest, (), (), 0)
+        proof = SealRecord(0, 0, 2, START_MS, START_MS + 1, report.size_bytes, report.digest, NO_PRODUCERS, (), 0)
         for node_id in (2, 3):
             node = rig.catalog.node(node_id)
             assert node is not None
@@ -302,7 +303,7 @@ async def test_a_leader_that_was_deposed_leads_again_when_it_is_named_again(tmp_
         assert opened.leader == 1
         early = rig.append(shard, b"2")
         assert early.error is ErrorCode.KAFKA_STORAGE_ERROR, "what producers wrote is known once it is sealed"
-        proof = SealRecord(0, 0, 1, START_MS, START_MS, 100, b"d" * 32, (), (), 0)
+        proof = SealRecord(0, 0, 1, START_MS, START_MS, 100, b"d" * 32, NO_PRODUCERS, (), 0)
         for node_id in (1, 2, 3):
             node = rig.catalog.node(node_id)
             assert node is not None

@@ -13,6 +13,7 @@ import pytest
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leader_events import PersistBatches
 from stratalog.machines.roll_order import RollOrder
+from stratalog.machines.sealed_producers import Producers
 from stratalog.model.commands import RollSegment
 from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Unavailable
 from stratalog_node.disk.journal_file import JournalFile
@@ -157,10 +158,10 @@ async def test_a_seal_that_meets_faults_is_tried_again_and_keeps_no_other_waitin
         shard = await rig.shard_of()
         real = Sealing._make_seal
 
-        def make_seal(sealing: Sealing, old: ActiveSegment) -> object:
+        def make_seal(sealing: Sealing, old: ActiveSegment, before: Producers) -> object:
             if old.key.epoch == 0:
                 raise RuntimeError("a bug")
-            return real(sealing, old)
+            return real(sealing, old, before)
 
         with monkeypatch.context() as patch:
             patch.setattr(Sealing, "_make_seal", make_seal)

@@ -1,0 +1,266 @@
+"""Tables of producers at the ends of sealed segments: of this node's index blocks, of other nodes, of the object store,
+or made again from the batches. None is taken that the seal record does not speak of.
+
+A table is what keeps repetitions out of a log, so a shard goes on behind a sealed segment once it has it, and not
+before (`shards/producers_before.py`). Lives on the event loop; files are read on the disk threads.
+Memory: the tables in use last, as bytes, at most `_HELD_BYTES` and one.
+Source: docs/replication.md section 5.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from stratalog.formats.index_block import decode_index_block
+from stratalog.formats.producers import NO_TABLE, decode_table, encode_table, table_fault
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.sealed_producers import Producers, sealed_table
+from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
+from stratalog.telemetry.logs import logger
+from stratalog_node.backoff import Backoff
+from stratalog_node.disk.descriptors import Descriptors
+from stratalog_node.disk.files import SegmentFile, read_file
+from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.disk.segment_scan import SegmentScan
+from stratalog_node.disk.threads import DiskThreads
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.cold_reads import ColdReads
+from stratalog_node.shards.peer_reads import PeerReads
+from stratalog_node.single_flight import SingleFlight
+from stratalog_node.task_set import TaskSet
+
+log = logger(__name__)
+
+_HELD_BYTES = 16 << 20
+
+_Source = Callable[[], Awaitable[bytes]]
+
+
+class ProducerTables:
+    def __init__(
+        self,
+        node_id: int,
+        layout: NodeLayout,
+        threads: DiskThreads,
+        descriptors: Descriptors,
+        catalog: Catalog,
+        cold: ColdReads | None,
+        peers: PeerReads | None,
+    ) -> None:
+        """`cold` is None on a node without an object store, `peers` on one that is alone."""
+        self._node_id = node_id
+        self._layout = layout
+        self._threads = threads
+        self._descriptors = descriptors
+        self._catalog = catalog
+        self._cold = cold
+        self._peers = peers
+        self._held: OrderedDict[SegmentKey, bytes] = OrderedDict()
+        self._held_bytes = 0
+        self._flights: SingleFlight[tuple[SegmentKey, bool], bytes] = SingleFlight()
+        self._sought: set[SegmentKey] = set()
+        self._gone: set[SegmentKey] = set()
+        """Of deleted segments: with their records the tables went, too."""
+        self._tasks = TaskSet()
+
+    async def close(self) -> None:
+        await self._tasks.cancel()
+        await self._flights.close()
+
+    # What is known --------------------------------------------------------------------------------------------------
+    def known(self, segment: Segment) -> Producers | None:
+        """At the end of a sealed segment. None: not here; it is sought from now on, until it is found."""
+        table = self._known(segment)
+        if table is None and segment.key in self._gone:
+            return ()
+        if table is None:
+            if segment.key not in self._sought:
+                self._sought.add(segment.key)
+                self._tasks.start(self._seek(segment.key))
+            return None
+        return decode_table(table, source=f"table of producers of segment {segment.key}")
+
+    def keep(self, key: SegmentKey, table: bytes) -> None:
+        """It was made here, or found: whoever goes on behind the segment has it at once."""
+        if not table:
+            return
+        self._held_bytes += len(table) - len(self._held.pop(key, NO_TABLE))
+        self._held[key] = table
+        while self._held_bytes > _HELD_BYTES and len(self._held) > 1:
+            _, dropped = self._held.popitem(last=False)
+            self._held_bytes -= len(dropped)
+
+    def _known(self, segment: Segment) -> bytes | None:
+        if not _seal_of(segment).producers.count:
+            return NO_TABLE
+        table = self._held.get(segment.key)
+        if table is None or table_fault(table, _seal_of(segment).producers) is not None:
+            return None
+        self._held.move_to_end(segment.key)
+        return table
+
+    # Looking for it -------------------------------------------------------------------------------------------------
+    async def here(self, segment: Segment) -> bytes:
+        """From this node's disk alone. Raises: Unavailable."""
+        return await self._join(segment, is_far=False)
+
+    async def find(self, segment: Segment) -> bytes:
+        """From wherever it is. Raises: Unavailable, which says who was asked."""
+        return await self._join(segment, is_far=True)
+
+    async def producers(self, segment: Segment, *, is_far: bool) -> Producers:
+        """The same, decoded. Raises: Unavailable."""
+        table = await self._join(segment, is_far=is_far)
+        return decode_table(table, source=f"table of producers of segment {segment.key}")
+
+    async def for_block(self, segment: Segment, found: Producers | None) -> bytes:
+        """For the index block of a sealed segment, whose batches say `found`, where they were read just now. `NO_TABLE`
+        where it cannot be had now; who needs it asks again."""
+        if found is not None and self._known(segment) is None:
+            try:
+                before = await self._before(segment, is_far=True)
+                table = await self._threads.background(lambda: self._derived(segment, before, found))
+                self.keep(segment.key, table)
+            except StratalogError as error:
+                log.info("a table of producers is not made here", segment=str(segment.key), error=str(error))
+        try:
+            return await self.find(segment)
+        except StratalogError as error:
+            log.warning("an index block is written without its table of producers", error=str(error))
+            return NO_TABLE
+
+    async def _join(self, segment: Segment, *, is_far: bool) -> bytes:
+        known = self._known(segment)
+        if known is not None:
+            return known
+        table = await self._flights.join((segment.key, is_far), lambda: self._look(segment, is_far=is_far))
+        self.keep(segment.key, table)
+        return table
+
+    async def _look(self, segment: Segment, *, is_far: bool) -> bytes:
+        sources: list[_Source] = [partial(self._in_block, segment)]
+        if is_far:
+            sources += self._far_sources(segment)
+        return await self._first(segment, [*sources, partial(self._made_anew, segment, is_far=is_far)])
+
+    def _far_sources(self, segment: Segment) -> Sequence[_Source]:
+        peers, cold = self._peers, self._cold
+        sources: list[_Source] = []
+        if peers is not None:
+            near, far = peers.holders(segment)
+            # Who has no lease may answer all the same, and nobody is believed.
+            nodes = tuple(one for one in dict.fromkeys((*near, *far, *segment.local_nodes)) if one != self._node_id)
+            if nodes:
+                sources.append(lambda: peers.producer_table(segment, nodes))
+        if cold is not None and segment.remote.state is RemoteState.COMPLETE:
+            sources.append(lambda: cold.producer_table(segment))
+        return sources
+
+    async def _first(self, segment: Segment, sources: Sequence[_Source]) -> bytes:
+        problems: list[str] = []
+        for ask in sources:
+            try:
+                table = await ask()
+            except StratalogError as error:
+                problems.append(str(error))
+                continue
+            fault = table_fault(table, _seal_of(segment).producers)
+            if fault is None:
+                return table
+            problems.append(fault)
+        raise Unavailable(
+            f"what producers wrote up to the end of segment {segment.key} is not known here, and cannot be had now: "
+            f"{'; '.join(problems)}: start a node of {segment.local_nodes} that has the segment"
+        )
+
+    async def _in_block(self, segment: Segment) -> bytes:
+        path = self._layout.index(segment.key)
+
+        def read() -> bytes:
+            data = read_file(path)
+            if data is None:
+                raise NotFound(f"{path} is not there")
+            block = decode_index_block(data, source=str(path))
+            if not block.has_table:
+                raise NotFound(f"{path} was written without it")
+            return block.table
+
+        return await self._threads.background(read)
+
+    async def _made_anew(self, segment: Segment, *, is_far: bool) -> bytes:
+        """Cost: a read of the segment's file."""
+        path = self._layout.segment(segment.key)
+        seal = _seal_of(segment)
+        if not path.exists():
+            raise NotFound(f"{path} is not there")
+        before = await self._before(segment, is_far=is_far)
+        file = SegmentFile(path, self._descriptors, SEGMENT_HEADER_BYTES + seal.size_bytes)
+        try:
+            scan = await self._threads.read_file(file, lambda: _scan(segment, file, seal))
+        finally:
+            file.retire()
+        return await self._threads.background(lambda: self._derived(segment, before, scan.producers.snapshot()))
+
+    def _derived(self, segment: Segment, before: Producers, found: Producers) -> bytes:
+        """Raises: Corrupt where that is not what the seal speaks of."""
+        tally = _seal_of(segment).producers
+        made = sealed_table(
+            before, found, base_offset=segment.base_offset, opened_ms=segment.opened_ms, rule=tally.rule
+        )
+        table = encode_table(made)
+        fault = table_fault(table, tally)
+        if fault is not None:
+            raise Corrupt(f"the batches of segment {segment.key} give {fault}", source="the segment", position=0)
+        return table
+
+    async def _before(self, segment: Segment, *, is_far: bool) -> Producers:
+        """The table at its base, not made anew: of a row of segments nobody has one."""
+        listed = self._catalog.segments(segment.key.shard_key)
+        before = next((one for one in listed if one.epoch == segment.epoch - 1), None)
+        if before is None:
+            return ()
+        if before.seal is None:
+            raise Unavailable(f"segment {before.key} is not sealed yet")
+        table = self._known(before)
+        if table is None:
+            sources: list[_Source] = [partial(self._in_block, before)]
+            table = await self._first(before, [*sources, *(self._far_sources(before) if is_far else ())])
+            self.keep(before.key, table)
+        return decode_table(table, source=f"table of producers of segment {before.key}")
+
+    async def _seek(self, key: SegmentKey) -> None:
+        """Until it is found, or the segment is gone. Whoever waits for it asks again."""
+        backoff = Backoff()
+        try:
+            while (segment := self._catalog.segment(key)) is not None and segment.seal is not None:
+                try:
+                    await self.find(segment)
+                    return
+                except StratalogError as error:
+                    if segment.state is SegmentState.DELETED:
+                        self._gone.add(key)
+                        return
+                    log.warning("a shard waits for a table of producers", segment=str(key), error=str(error))
+                await backoff.pause()
+        finally:
+            self._sought.discard(key)
+
+
+def _seal_of(segment: Segment) -> SealRecord:
+    assert segment.seal is not None, f"segment {segment.key} is not sealed"
+    return segment.seal
+
+
+def _scan(segment: Segment, file: SegmentFile, seal: SealRecord) -> SegmentScan:
+    """Blocking. Raises: Corrupt unless these are the batches that were sealed."""
+    scan = SegmentScan.begin(segment.key, ProducerTable((), limit=max(1, seal.producers.limit)))
+    scan.advance(lambda at, size: file.read(SEGMENT_HEADER_BYTES + at, size), seal.size_bytes)
+    if scan.digest != seal.digest:
+        why = scan.stopped or "other batches"
+        raise Corrupt(f"not what was sealed: {why}", source=str(file.path), position=scan.position)
+    return scan

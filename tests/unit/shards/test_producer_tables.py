@@ -1,0 +1,145 @@
+"""Who wrote before a sealed segment's end is found in index blocks, made anew, or waited for; and a seal is a small
+command whoever wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.meta_api.wire import wire_of
+from stratalog.model.commands import SealSegment
+from stratalog.model.errors import Unavailable
+from stratalog.model.segment import RemoteState
+from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.tier.remote_index import RemoteIndex
+from support.shard_rig import ShardRig
+from support.tiered_shards import TieredShardRig
+from support.waiting import eventually
+
+MANY = 20_000
+SMALL_BYTES = 1_024
+BLOCK_BYTES = 50 * MANY
+
+
+def producer(number: int = 7, sequence: int = 0) -> dict[str, Any]:
+    return {"producer_id": number, "producer_epoch": 0, "base_sequence": sequence}
+
+
+async def rolled(rig: ShardRig, producers: int = 1) -> ShardLog:
+    """Each producer wrote a batch, whose offset is its number, and the segment is sealed."""
+    shard = await rig.shard_of()
+    for number in range(producers):
+        rig.offer(shard, b"x", **producer(number))
+    rig.tick()
+    await eventually(lambda: shard.high_watermark == producers)
+    shard.ask_roll(rig.clock())
+    await rig.all_sealed()
+    return shard
+
+
+async def repeated(rig: ShardRig, shard: ShardLog, number: int = 0) -> int:
+    """The offset that a repetition of a producer's batch is answered with."""
+    return (await rig.acknowledged(rig.shard(shard), b"x", **producer(number))).offset
+
+
+async def test_twenty_thousand_producers_are_sealed_by_a_small_command_and_outlive_a_restart(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path, producer_id_max_per_shard=MANY) as rig:
+        shard = await rolled(rig, MANY)
+        (segment, _) = shard.segments
+        assert segment.seal is not None and segment.seal.producers.count == MANY
+        command = SealSegment(segment.key, segment.seal)
+        assert len(wire_of(command).body.write(command)) < SMALL_BYTES
+        assert rig.layout.index(segment.key).stat().st_size < BLOCK_BYTES
+        await rig.restart("crash")  # no checkpoint says it either
+        for number in (0, MANY // 2, MANY - 1):
+            assert await repeated(rig, shard, number) == number
+
+
+async def test_segments_that_follow_have_what_was_before_in_their_tables_too(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rolled(rig)
+        for at in range(1, 3):
+            await rig.acknowledged(shard, b"y", **producer(at))
+            shard.ask_roll(rig.clock())
+            await rig.all_sealed()
+        assert [s.seal.producers.count for s in shard.segments if s.seal is not None] == [1, 2, 3]
+        await rig.restart("crash")
+        assert [await repeated(rig, shard, number) for number in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize("how", ["damaged", "gone"])
+async def test_a_table_whose_index_block_is_no_good_is_made_of_the_segment_anew(tmp_path: Path, how: str) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rolled(rig, 3)
+        path = rig.layout.index(shard.segments[0].key)
+        await rig.crash()
+        if how == "gone":
+            path.unlink()
+        else:
+            data = bytearray(path.read_bytes())
+            data[-5] ^= 1
+            path.write_bytes(data)
+        await rig.start()
+        assert await repeated(rig, shard, 2) == 2
+
+
+async def test_without_any_table_the_shard_waits_and_takes_no_producer_for_a_new_one(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rolled(rig)
+        key = shard.segments[0].key
+        index, data = rig.layout.index(key), rig.layout.segment(key)
+        kept = index.read_bytes()
+        await rig.crash()
+        index.unlink()
+        data.unlink()
+        await rig.start()
+        shard = rig.shard(shard)
+        assert shard.stop is not None and "what producers wrote" in shard.stop.reason
+        assert not rig.append(shard, b"x", **producer(0)).is_acknowledged
+        assert not rig.append(shard, b"x").is_acknowledged, "its log is not opened at all"
+        index.write_bytes(kept)
+        await eventually(lambda: shard.stop is None)
+        assert await repeated(rig, shard) == 0
+
+
+async def freed(rig: TieredShardRig, shard: ShardLog) -> None:
+    """The local copy of its first segment goes, for the object store has it."""
+    await rig.uploaded()
+    await eventually(lambda: shard.segments[0].remote.state is RemoteState.COMPLETE)
+    await rig.crash()
+    rig.layout.index(shard.segments[0].key).unlink()
+    rig.layout.segment(shard.segments[0].key).unlink()
+
+
+async def test_a_table_of_a_freed_segment_comes_from_the_object_store(tmp_path: Path) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rolled(rig, 3)
+        await freed(rig, shard)
+        await rig.start()
+        await rig.healed(shard)
+        assert await repeated(rig, shard, 1) == 1
+
+
+async def test_a_shard_waits_for_an_object_store_that_alone_has_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rolled(rig)
+        await freed(rig, shard)
+        asked = 0
+
+        async def away(self: RemoteIndex, key: str, size_bytes: int) -> bytes:
+            nonlocal asked
+            asked += 1
+            raise Unavailable("the store is away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RemoteIndex, "_whole", away)
+            await rig.start()
+            await eventually(lambda: asked > 0)
+            assert rig.shard(shard).stop is not None
+            assert not rig.append(rig.shard(shard), b"x", **producer(0)).is_acknowledged
+        await rig.healed(shard)
+        assert await repeated(rig, shard) == 0
