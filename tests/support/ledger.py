@@ -200,7 +200,8 @@ class IdempotentSender(Worker):
     def _told(self, send: Sent) -> Callable[[Any, Any], None]:
         def told(error: Any, message: Any) -> None:
             if error is None:
-                self.ledger.acknowledged(send, message.offset())
+                if message.offset() is not None:  # a repetition may be acknowledged without: as if it were not known
+                    self.ledger.acknowledged(send, message.offset())
             elif error.fatal():
                 self.ledger.wrong_answers.append(f"{self.name}: {error}")
 
