@@ -29,7 +29,7 @@ QUICK = {
     "who follows tells the end": "a consumer never goes back",
     "trimmed before the snapshot is whole": "a group log begins with all that is alive",
     "copy let go of unasked": "the last copy is never deleted",
-    "seal taken for a fence": "epoch",
+    "seal taken for a fence": "",  # a machine's own invariant, or one of several promises
     "fence not persisted": "a promise is on the disk before it is told",
 }
 
