@@ -44,6 +44,7 @@ class Sent:
     value: bytes
     outcome: Outcome = Outcome.INFO
     offset: int = -1
+    """Also of one that was acknowledged without: a repetition may be."""
 
 
 class Seen(NamedTuple):
@@ -127,11 +128,11 @@ def _against_history(place: Place, log: Log, sent: Sequence[Sent]) -> list[Anoma
         if len(set(places)) > 1:
             found.append(Anomaly("duplicate", place, f"{value!r} at offsets {places}"))
     for send in sent:
-        if send.outcome is Outcome.OK and send.offset >= log.start_offset:
+        if send.outcome is Outcome.OK and (send.offset >= log.start_offset or log.start_offset == 0):
             places = offsets.get(send.value, [])
             if not places:
                 found.append(Anomaly("lost", place, f"{send.value!r}, acknowledged at offset {send.offset}"))
-            elif send.offset not in places:
+            elif send.offset >= 0 and send.offset not in places:
                 found.append(Anomaly("misplaced", place, f"{send.value!r}: told {send.offset}, read at {places[0]}"))
     return found + _order_of_senders(place, offsets, sent)
 

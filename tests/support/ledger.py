@@ -200,8 +200,8 @@ class IdempotentSender(Worker):
     def _told(self, send: Sent) -> Callable[[Any, Any], None]:
         def told(error: Any, message: Any) -> None:
             if error is None:
-                if message.offset() is not None:  # a repetition may be acknowledged without: as if it were not known
-                    self.ledger.acknowledged(send, message.offset())
+                # A repetition may be acknowledged without an offset.
+                self.ledger.acknowledged(send, -1 if message.offset() is None else message.offset())
             elif error.fatal():
                 self.ledger.wrong_answers.append(f"{self.name}: {error}")
 

@@ -118,3 +118,10 @@ def test_any_single_damage_to_a_true_history_is_found(seed: int, damage: str) ->
     else:
         values.append(b"nobody sent this")
     assert damage in kinds(history, log(*values))
+
+
+def test_what_was_acknowledged_without_an_offset_must_be_there_at_any() -> None:
+    place = ("flights", 0)
+    sent = [Sent("a", place, b"x", Outcome.OK, -1)]
+    assert anomalies(sent, {place: Log(0, [Seen(0, b"x")])}) == []
+    assert [one.kind for one in anomalies(sent, {place: Log(0, [])})] == ["lost"]
