@@ -66,6 +66,8 @@ class ProducerTables:
         self._sought: set[SegmentKey] = set()
         self._gone: set[SegmentKey] = set()
         """Of deleted segments: with their records the tables went, too."""
+        self._instead: dict[SegmentKey, Producers] = {}
+        """Of segments whose tables nobody has or ever will: what stands in for them (`_stand_in`)."""
         self._tasks = TaskSet()
 
     async def close(self) -> None:
@@ -76,6 +78,8 @@ class ProducerTables:
     def known(self, segment: Segment) -> Producers | None:
         """At the end of a sealed segment. None: not here; it is sought from now on, until it is found."""
         table = self._known(segment)
+        if table is None and segment.key in self._instead:
+            return self._instead[segment.key]
         if table is None and segment.key in self._gone:
             return ()
         if table is None:
@@ -114,8 +118,14 @@ class ProducerTables:
         return await self._join(segment, is_far=True)
 
     async def producers(self, segment: Segment, *, is_far: bool) -> Producers:
-        """The same, decoded. Raises: Unavailable."""
-        table = await self._join(segment, is_far=is_far)
+        """The same, decoded; where nobody will ever have it what the segment alone says. Raises: Unavailable."""
+        try:
+            table = await self._join(segment, is_far=is_far)
+        except Unavailable:
+            instead = await self._stand_in(segment)
+            if instead is None:
+                raise
+            return instead
         return decode_table(table, source=f"table of producers of segment {segment.key}")
 
     async def for_block(self, segment: Segment, found: Producers | None) -> bytes:
@@ -166,7 +176,7 @@ class ProducerTables:
         for ask in sources:
             try:
                 table = await ask()
-            except StratalogError as error:
+            except (StratalogError, OSError) as error:  # one file that cannot be read holds up no start
                 problems.append(str(error))
                 continue
             fault = table_fault(table, _seal_of(segment).producers)
@@ -195,16 +205,42 @@ class ProducerTables:
     async def _made_anew(self, segment: Segment, *, is_far: bool) -> bytes:
         """Cost: a read of the segment's file."""
         path = self._layout.segment(segment.key)
-        seal = _seal_of(segment)
         if not path.exists():
             raise NotFound(f"{path} is not there")
         before = await self._before(segment, is_far=is_far)
+        found = await self._own_producers(segment)
+        return await self._threads.background(lambda: self._derived(segment, before, found))
+
+    async def _own_producers(self, segment: Segment) -> Producers:
+        """What the batches of this node's copy say. Raises: Corrupt, NotFound, Unavailable."""
+        seal = _seal_of(segment)
+        path = self._layout.segment(segment.key)
         file = SegmentFile(path, self._descriptors, SEGMENT_HEADER_BYTES + seal.size_bytes)
         try:
             scan = await self._threads.read_file(file, lambda: _scan(segment, file, seal))
         finally:
             file.retire()
-        return await self._threads.background(lambda: self._derived(segment, before, scan.producers.snapshot()))
+        return scan.producers.snapshot()
+
+    async def _stand_in(self, segment: Segment) -> Producers | None:
+        """Where all before the segment was deleted, its table cannot be made again. Once the index block of its only
+        copy is lost, too, nobody ever has it: then the producers are those of its own batches. Who is forgotten so
+        wrote nothing that is still in the log. None: somebody may have it yet."""
+        key = segment.key
+        is_shared = segment.remote.state is RemoteState.COMPLETE or segment.local_nodes != (self._node_id,)
+        listed = self._catalog.segments(key.shard_key)
+        if is_shared or any(one.epoch < segment.epoch for one in listed):
+            return None
+        if key not in self._instead:
+            try:
+                found = await self._own_producers(segment)
+            except StratalogError:
+                return None
+            rule = _seal_of(segment).producers.rule
+            made = sealed_table((), found, base_offset=key.base_offset, opened_ms=segment.opened_ms, rule=rule)
+            log.warning("producers that wrote only in deleted segments are forgotten", segment=str(key), kept=len(made))
+            self._instead[key] = made
+        return self._instead[key]
 
     def _derived(self, segment: Segment, before: Producers, found: Producers) -> bytes:
         """Raises: Corrupt where that is not what the seal speaks of."""
@@ -229,7 +265,12 @@ class ProducerTables:
         table = self._known(before)
         if table is None:
             sources: list[_Source] = [partial(self._in_block, before)]
-            table = await self._first(before, [*sources, *(self._far_sources(before) if is_far else ())])
+            try:
+                table = await self._first(before, [*sources, *(self._far_sources(before) if is_far else ())])
+            except Unavailable:
+                if (instead := await self._stand_in(before)) is None:
+                    raise
+                return instead
             self.keep(before.key, table)
         return decode_table(table, source=f"table of producers of segment {before.key}")
 
@@ -239,7 +280,7 @@ class ProducerTables:
         try:
             while (segment := self._catalog.segment(key)) is not None and segment.seal is not None:
                 try:
-                    await self.find(segment)
+                    await self.producers(segment, is_far=True)
                     return
                 except StratalogError as error:
                     if segment.state is SegmentState.DELETED:

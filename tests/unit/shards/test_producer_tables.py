@@ -3,13 +3,14 @@ command whoever wrote."""
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stratalog.meta_api.wire import wire_of
-from stratalog.model.commands import SealSegment
+from stratalog.model.commands import AdvanceLogStart, SealSegment
 from stratalog.model.errors import Unavailable
 from stratalog.model.segment import RemoteState
 from stratalog_node.shards.shard_log import ShardLog
@@ -83,6 +84,51 @@ async def test_a_table_whose_index_block_is_no_good_is_made_of_the_segment_anew(
             path.write_bytes(data)
         await rig.start()
         assert await repeated(rig, shard, 2) == 2
+
+
+async def test_an_index_block_that_the_disk_cannot_read_keeps_no_node_from_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rolled(rig, 3)
+        path, read_bytes = rig.layout.index(shard.segments[0].key), Path.read_bytes
+
+        def failing(self: Path) -> bytes:
+            if self == path:
+                raise OSError(errno.EIO, "Input/output error", str(path))
+            return read_bytes(self)
+
+        monkeypatch.setattr(Path, "read_bytes", failing)
+        await rig.restart("crash")
+        assert await repeated(rig, shard, 2) == 2
+
+
+async def test_a_lost_index_block_behind_deleted_segments_stops_no_shard_for_good(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rolled(rig)
+        await rig.acknowledged(shard, b"y", **producer(1))
+        shard.ask_roll(rig.clock())
+        await rig.all_sealed()
+        sealed = shard.segments[1]
+        assert sealed.seal is not None and sealed.seal.producers.count == 2
+        await rig.meta.service.perform(AdvanceLogStart(shard.key, 1))
+        await eventually(lambda: len(shard.segments) == 2)
+        await rig.crash()
+        rig.layout.index(sealed.key).unlink()
+        await rig.start()
+        shard = rig.shard(shard)
+        assert shard.stop is None
+        assert await repeated(rig, shard, 1) == 1
+        # Nobody can read what the other one wrote: it goes on as it likes, and the next seal has both again.
+        await rig.acknowledged(shard, b"x", **producer(0, 1))
+        shard.ask_roll(rig.clock())
+        await rig.all_sealed()
+        newest = shard.segments[-2].seal
+        assert newest is not None and newest.producers.count == 2
+        await rig.crash()
+        rig.layout.index(shard.segments[-2].key).unlink()
+        await rig.start()
+        assert await repeated(rig, shard, 1) == 1
 
 
 async def test_without_any_table_the_shard_waits_and_takes_no_producer_for_a_new_one(tmp_path: Path) -> None:
