@@ -258,16 +258,3 @@ class NodeCluster:
 
     async def until(self, predicate: Callable[[], object]) -> None:
         await eventually(predicate)
-
-
-@contextmanager
-def deaf(cluster: NodeCluster, node_id: int) -> Iterator[None]:
-    """What the watch tells it meanwhile comes to it at the end."""
-    catalog, missed = cluster.nodes[node_id].catalog, list[ChangeSet]()
-    hear = catalog.apply_in_steps
-    with cluster.patch.context() as patch:
-        patch.setattr(catalog, "apply_in_steps", lambda change_set: iter(missed.append(change_set) or ()))
-        yield
-    for change_set in missed:
-        for _ in hear(change_set):
-            pass

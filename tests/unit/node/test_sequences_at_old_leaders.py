@@ -12,7 +12,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog_node.shards.shard_log import ShardLog
-from support.node_cluster import NodeCluster, deaf
+from support.node_cluster import NodeCluster
 from support.sequences import offer_sequenced
 from support.shard_rig import Asked
 from support.waiting import eventually
@@ -40,7 +40,7 @@ async def shard_of_three(cluster: NodeCluster) -> tuple[ShardKey, ShardLog]:
 
 async def test_who_was_replaced_and_does_not_know_it_finds_no_fault_with_what_follows(cluster: NodeCluster) -> None:
     key, old = await shard_of_three(cluster)
-    with deaf(cluster, old.context.node_id):
+    with cluster.deaf(old.context.node_id):
         await cluster.lose(old.context.node_id)
         others = [node.shards.get(key) for number, node in cluster.nodes.items() if number != old.context.node_id]
         await eventually(lambda: any(shard is not None and shard.is_leader for shard in others))

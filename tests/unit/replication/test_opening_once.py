@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stratalog_node.replication.replica_copy import ReplicaCopy
-from support.node_cluster import NodeCluster, deaf
+from support.node_cluster import NodeCluster
 from support.sequences import offer_sequenced
 from support.waiting import eventually
 
@@ -31,7 +31,7 @@ async def test_a_segment_that_is_sealed_while_its_copy_is_opened_is_followed_by_
         key = await cluster.shard(3)
         old = await cluster.leads_again(key)
         node_id = old.context.node_id
-        with deaf(cluster, node_id):
+        with cluster.deaf(node_id):
             offer_sequenced(old, 0)
             await eventually(lambda: old.end_offset == 1)
             await cluster.lose(node_id)
