@@ -11,14 +11,22 @@ from hypothesis import strategies as st
 
 from stratalog.machines.meta_backups import FoundSnapshot, stranger
 from stratalog.machines.part_chain import FoundPart
-from stratalog.machines.rebuilt_shard import EMPTY_DIGEST, FoundManifest, FoundSegment, plan_shard
-from stratalog.machines.rebuilt_table import FoundTopic, Published, Scan, plan_rebuild, records_of
+from stratalog.machines.rebuilt_shard import (
+    EMPTY_DIGEST,
+    FoundManifest,
+    FoundSegment,
+    PlannedSegment,
+    ShardPlan,
+    plan_shard,
+)
+from stratalog.machines.rebuilt_table import FoundTopic, Published, RebuildPlan, Scan, plan_rebuild, records_of
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import NodeEntry, PurgedTopic, ShardRow, StoredRecord, TableHeader
 from stratalog.model.commands import AcquireLock, RegisterNode
 from stratalog.model.errors import Conflict
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock, NodeInfo
+from stratalog.model.producers import ProducerTally
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
 from stratalog.model.topic import Topic
 
@@ -221,3 +229,17 @@ def test_a_topic_of_after_the_snapshot_is_taken_in_unless_its_name_is_another_s(
         plan = plan_rebuild(records(world), scan, (1,))
         assert [topic.shard_count for topic in plan.taken_in] == ([2] if is_taken else [])
         assert plan.orphans == ([] if is_taken else [NEW_ID])
+
+
+def test_a_rebuilt_seal_speaks_of_the_table_of_producers_that_lies_in_the_bucket() -> None:
+    """Another one may have been had by the lost disks alone: no shard would ever find it."""
+    key = SegmentKey(TOPIC_ID, 0, 3, 10)
+    lost, made = (ProducerTally(count, bytes([count]) * 16, 5_000, 60_000) for count in (2, 1))
+    sealed = replace(seal(3, 10, 20), producers=lost)
+    known = Segment(key, SegmentState.SEALED, None, (1,), (1,), 0, 5, 20, sealed, (1,))
+    published = Published(replace(sealed, producers=made), "manifest", bytes(16), 9)
+    shard = ShardPlan(SHARD, 10, [PlannedSegment(key, 20, known)])
+    topic = Topic("flights", TOPIC_ID, 1, 1, {}, 5)
+    plan = RebuildPlan(TableHeader("cluster", 1, 1), [topic], [shard], [], [], [], (7,))
+    (segment, _) = [one for one in records_of(plan, {key: published}, 100) if isinstance(one, Segment)]
+    assert segment.seal == replace(sealed, producers=made)

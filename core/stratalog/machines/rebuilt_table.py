@@ -219,7 +219,8 @@ def _complete(planned: PlannedSegment, made: Published | None, nodes: tuple[int,
             assert manifest.seal is not None, "one that the snapshot does not name was read"
             seal, key, digest, size_bytes = manifest.seal, manifest.key, manifest.digest, manifest.size_bytes
     if known is not None and known.seal is not None and known.seal.digest == seal.digest:
-        seal = known.seal
+        # Of producers what the bucket has is the truth: a table that only lost disks had is never found again.
+        seal = replace(known.seal, producers=seal.producers)
     replicas = tuple(dict.fromkeys((*nodes, *seal.replicas)))  # who proved it stays named, as the record says
     return Segment(
         planned.key,

@@ -173,7 +173,7 @@ class Rebuild:
                 if planned.manifest is not None:
                     continue
                 if _key(planned) not in self._published:
-                    before = await self._producers_before(shard.segments[at - 1] if at else None)
+                    before = await self._producers_before(shard.segments[at - 1] if at else None, scan)
                     try:
                         made, producers = await publisher.publish(planned, topics[shard.key.topic_id], before)
                     except DamagedPart as damaged:
@@ -188,19 +188,25 @@ class Rebuild:
         await each(waiting, publish)
         return is_whole
 
-    async def _producers_before(self, before: PlannedSegment | None) -> Producers:
-        """At the base of a segment: of what was completed now, or of the index block that the manifest names."""
+    async def _producers_before(self, before: PlannedSegment | None, scan: BucketScan) -> Producers:
+        """At the base of a segment: of what was completed now, or of the index block that the manifest names. None
+        where that cannot be read: who wrote before is forgotten then, and a cluster is made again all the same."""
         if before is None:
             return ()
         if before.manifest is None:
             return self._producers[_key(before)]
         seal = before.known.seal if before.known is not None else before.manifest.seal
-        if seal is None or not seal.producers.count:
+        if seal is not None and not seal.producers.count:
             return ()
         source = before.manifest.key
-        manifest = decode_manifest(await self._store.get(source), source=source)
-        block = decode_index_block(await self._store.get(manifest.index_key), source=manifest.index_key)
-        return decode_table(block.table, source=manifest.index_key)
+        try:
+            manifest = decode_manifest(await self._store.get(source), source=source)
+            source = manifest.index_key
+            block = decode_index_block(await self._store.get(source), source=source)
+            return decode_table(block.table, source=source)
+        except (Corrupt, NotFound) as error:
+            scan.damaged[source] = str(error)
+            return ()
 
 
 async def write_records(target: MetaStore, records: Iterator[StoredRecord], on_progress: OnProgress) -> None:

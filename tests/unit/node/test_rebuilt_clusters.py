@@ -162,6 +162,32 @@ async def test_what_came_after_the_snapshot_is_found_and_its_topic_taken_in(
             assert await cluster.values(one) == [b"a", b"b", b"c"]
 
 
+async def test_a_damaged_index_block_in_the_bucket_keeps_no_cluster_from_being_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
+) -> None:
+    after = MemoryStore()
+    async with NodeCluster(tmp_path / "old", monkeypatch, bucket, backups=place(bucket)) as cluster:
+        await cluster.start(1, **TIERED)
+        key = await cluster.shard(1, remote_storage_enable="true")
+        await cluster.append(key, b"a", producer_id=5, base_sequence=0)
+        shard = cluster.led(key)
+        assert shard is not None
+        shard.ask_roll(wall_ms())
+        await until_complete(cluster, key, 0)
+        await cluster.append(key, b"b", producer_id=5, base_sequence=1)
+        await until_uploaded(cluster, key)
+        await until_told(cluster)
+    (index,) = [info.key async for info in bucket.list("") if info.key.endswith(".index")]
+    await bucket.delete([index])
+    await bucket.put(index, [b"what was here is gone"])
+    rebuilt = await rebuild(bucket, after, (7,))
+    assert list(rebuilt.damaged) == [index]
+    async with NodeCluster(tmp_path / "new", monkeypatch, bucket, metadata=after) as cluster:
+        await cluster.start(7, **TIERED)
+        assert await cluster.append(key, b"b", producer_id=5, base_sequence=1) == 1, "it is a repetition"
+        assert await cluster.append(key, b"c", producer_id=5, base_sequence=2) == 2
+
+
 async def test_a_disk_from_before_a_rebuild_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:
