@@ -110,12 +110,12 @@ async def test_a_flush_that_fails_for_what_others_seal_by_now_stops_nothing(
     node_id = shard.context.node_id
     begun, gate, real = threading.Event(), threading.Event(), Sealing._make_seal
 
-    def make_seal(sealing: Sealing, old: ActiveSegment) -> Any:
+    def make_seal(sealing: Sealing, old: ActiveSegment, *before: Any) -> Any:
         if sealing is cluster.nodes[node_id].local.sealing:
             begun.set()
             assert gate.wait(30)
             raise FlushLost(f"{old.file.path}: the kernel dropped what it could not write")
-        return real(sealing, old)
+        return real(sealing, old, *before)
 
     monkeypatch.setattr(Sealing, "_make_seal", make_seal)
     shard.ask_roll(0)
