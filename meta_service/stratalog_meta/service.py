@@ -155,8 +155,6 @@ class MetaService:
         if self._running is None or self._is_closed:
             return
         self._is_closed = True
-        if self._expiry is not None:
-            await self._expiry.close()
         if self._lives is not None:
             await self._lives.close()
         if self._repairs is not None:
@@ -167,6 +165,8 @@ class MetaService:
             await self._retirements.close()
         writer, history, _ = self._running
         await writer.close()
+        if self._expiry is not None:
+            await self._expiry.close()
         history.close()
         await self._store.close()
 
