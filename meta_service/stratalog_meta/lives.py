@@ -58,7 +58,8 @@ class LifeKeeper:
     def heard(self, heartbeat: Heartbeat, is_connected: Callable[[], bool] | None) -> None:
         """Raises Fenced for a life that is not the present one."""
         now_ms = self._monotonic_ms()
-        self._leases.heard(heartbeat.life, now_ms, is_last=heartbeat.is_last, has_room=heartbeat.has_room)
+        said = heartbeat
+        self._leases.heard(said.life, now_ms, is_last=said.is_last, has_room=said.has_room, vitals=said.vitals)
         if is_connected is not None:
             self._is_connected[heartbeat.life.node_id] = is_connected
         if heartbeat.vitals is not None:
@@ -115,3 +116,5 @@ class LifeKeeper:
             _log.warning("node_disk_nearly_full", node_id=life.node_id, life=life.epoch)
         for life in due.roomy:
             _log.info("node_disk_has_room_again", node_id=life.node_id, life=life.epoch)
+        for one in due.scarce:
+            _log.info("node_disk_scarcity", node_id=one.life.node_id, life=one.life.epoch, scarcity=one.scarcity)

@@ -9,6 +9,7 @@ what must follow. A lease is 2,000 ms; a new leader begins at 0 and looks at the
     > stands still until MS      the process does not run: it hears nobody, and does not look
     > store away | > store back  what is due is not noted
     > 1/3 is heard [without room]  a heartbeat of life 3 of node 1; `> 1/3 says goodbye`: its last one
+    > 1/3 is heard with 30 % free  of its disk
     > node 1 asks to begin on disk-b
 """
 
@@ -20,7 +21,7 @@ from dataclasses import replace
 from stratalog.machines.node_leases import NodeLeases
 from stratalog.model.commands import NoteLives
 from stratalog.model.errors import StratalogError
-from stratalog.model.metadata import Life, Node, NodeInfo
+from stratalog.model.metadata import Life, Node, NodeInfo, Vitals
 
 LEASE_MS = 2_000
 
@@ -60,6 +61,8 @@ class LeaseStory:
                 self._is_store_away = where == "away"
             case [life, "is", "heard", "without", "room"]:
                 self._led().heard(_life(life), self._now_ms, has_room=False)
+            case [life, "is", "heard", "with", percent, "%", "free"]:
+                self._led().heard(_life(life), self._now_ms, vitals=Vitals(int(percent), 100, has_store=False))
             case [life, "is", "heard"]:
                 self._led().heard(_life(life), self._now_ms)
             case [life, "says", "goodbye"]:
@@ -90,8 +93,9 @@ class LeaseStory:
             self._note(due)
         words = [("lost", life) for life in due.lost] + [("alive again", life) for life in due.heard]
         words += [("nearly full", life) for life in due.full] + [("roomy again", life) for life in due.roomy]
+        scarce = [f"{self._now_ms}: {one.life.node_id}/{one.life.epoch} has class {one.scarcity}" for one in due.scarce]
         tail = ", not noted" if self._is_store_away else ""
-        return [f"{self._now_ms}: {life.node_id}/{life.epoch} is {word}{tail}" for word, life in words]
+        return [f"{self._now_ms}: {life.node_id}/{life.epoch} is {word}{tail}" for word, life in words] + scarce
 
     def _note(self, due: NoteLives) -> None:
         for lives, is_alive in ((due.lost, False), (due.heard, True)):
@@ -101,6 +105,8 @@ class LeaseStory:
         for lives, has_room in ((due.full, False), (due.roomy, True)):
             for life in lives:
                 self._put(replace(self._nodes[life.node_id], has_room=has_room))
+        for one in due.scarce:
+            self._put(replace(self._nodes[one.life.node_id], scarcity=one.scarcity))
 
     def _put(self, node: Node) -> None:
         self._nodes[node.node_id] = node

@@ -20,9 +20,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from stratalog.model.commands import NoteLives
+from stratalog.machines.disk_room import scarcity_of
+from stratalog.model.commands import NoteLives, ScarcityNoted
 from stratalog.model.errors import Conflict, Fenced
-from stratalog.model.metadata import Life, Node, NodeInfo
+from stratalog.model.metadata import Life, Node, NodeInfo, Vitals
 
 LOOKS_PER_LEASE: Final = 8
 LONGEST_PROBATION: Final = 32
@@ -43,6 +44,9 @@ class _Lease:
     is_retired: bool
     has_room: bool
     """What it said itself with its last heartbeat."""
+    noted_scarcity: int = 0
+    vitals: Vitals | None = None
+    """As it told them last."""
     losses: int = 0
     """That count against it."""
     lost_ms: int = 0
@@ -70,10 +74,18 @@ class NodeLeases:
             if known.is_noted_alive and not node.is_alive:
                 self._count_loss(known, now_ms)
             known.is_noted_alive, known.has_noted_room = node.is_alive, node.has_room
+            known.noted_scarcity = node.scarcity
             return
         ends_ms = now_ms + self.lease_ms if node.is_alive else now_ms
         self._leases[node.node_id] = _Lease(
-            node.life, node.storage_id, ends_ms, node.is_alive, node.has_room, node.is_retired, node.has_room
+            node.life,
+            node.storage_id,
+            ends_ms,
+            node.is_alive,
+            node.has_room,
+            node.is_retired,
+            node.has_room,
+            node.scarcity,
         )
 
     def _count_loss(self, lease: _Lease, now_ms: int) -> None:
@@ -85,7 +97,15 @@ class NodeLeases:
         """Nothing for the first loss, then 2, 4, 8 ... leases."""
         return self.lease_ms * min(LONGEST_PROBATION, 2 ** min(lease.losses - 1, 30)) if lease.losses > 1 else 0
 
-    def heard(self, life: Life, now_ms: int, *, is_last: bool = False, has_room: bool = True) -> None:
+    def heard(
+        self,
+        life: Life,
+        now_ms: int,
+        *,
+        is_last: bool = False,
+        has_room: bool = True,
+        vitals: Vitals | None = None,
+    ) -> None:
         """A heartbeat. With `is_last` the node stops in order, and nobody need wait for the end of its lease.
 
         Raises: Fenced for a life that is not the present one.
@@ -100,6 +120,7 @@ class NodeLeases:
                 "must stop, or register anew"
             )
         known.has_room = has_room
+        known.vitals = vitals or known.vitals
         if known.ends_ms <= now_ms:
             known.welcome_ms = now_ms + self._probation_ms(known)
         known.ends_ms = self._looked_ms if is_last else max(known.ends_ms, now_ms + self.lease_ms)
@@ -143,6 +164,7 @@ class NodeLeases:
         heard: list[Life] = []
         full: list[Life] = []
         roomy: list[Life] = []
+        scarce: list[ScarcityNoted] = []
         for lease in self._leases.values():
             is_alive = lease.ends_ms > now_ms
             if lease.is_noted_alive and not is_alive:
@@ -151,7 +173,12 @@ class NodeLeases:
                 heard.append(lease.life)
             if is_alive and lease.has_room is not lease.has_noted_room:
                 (roomy if lease.has_room else full).append(lease.life)
-        due = NoteLives(tuple(lost), tuple(heard), tuple(full), tuple(roomy))
+            if is_alive and lease.vitals is not None:
+                disk = lease.vitals
+                scarcity = scarcity_of(disk.disk_free_bytes, disk.disk_total_bytes, lease.noted_scarcity)
+                if scarcity != lease.noted_scarcity:
+                    scarce.append(ScarcityNoted(lease.life, scarcity))
+        due = NoteLives(tuple(lost), tuple(heard), tuple(full), tuple(roomy), tuple(scarce))
         return None if due == NoteLives() else due
 
     # What is so -------------------------------------------------------------------------------------------------

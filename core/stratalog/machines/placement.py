@@ -2,7 +2,8 @@
 
 Pure. Load is the number of active replicas a node has, with a leader counted twice, for it also serves the clients. A
 segment whose successor is prepared counts where that will be: many shards that roll at once do not all choose the same
-node. Ties fall to the lower node id, so the same table gives the same placement.
+node. Ties fall to the lower node id, so the same table gives the same placement. Where room on a disk is scarce each
+segment counts double, four times or eight times (`disk_room`): the node gets that much less of what is new.
 
 The first segment of a shard goes where the load is least. A next one stays where it is unless moving makes the numbers
 of leaders, or the load, more even: a roll seldom costs its clients a new leader, and a new node still gets its share
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.model.metadata import NodeInfo
@@ -23,10 +25,15 @@ from stratalog.model.segment import NextReplicas, Segment
 
 LEADER_WEIGHT = 2
 FOLLOWER_WEIGHT = 1
+NO_SCARCITY: Final[Mapping[int, int]] = {}
 
 
 def place(
-    shard_count: int, replication_factor: int, nodes: Sequence[NodeInfo], load: Mapping[int, int]
+    shard_count: int,
+    replication_factor: int,
+    nodes: Sequence[NodeInfo],
+    load: Mapping[int, int],
+    scarcities: Mapping[int, int] = NO_SCARCITY,
 ) -> list[tuple[int, ...]]:
     """Choose the replicas of `shard_count` new segments; the first of each is its leader.
 
@@ -42,17 +49,29 @@ def place(
             "add nodes or ask for fewer replicas"
         )
     racks = {node.node_id: node.rack for node in nodes}
-    heap = [(load.get(node.node_id, 0), node.node_id) for node in nodes]
+    heap = [_entry(node.node_id, load.get(node.node_id, 0), scarcities) for node in nodes]
     heapq.heapify(heap)
-    return [_place_one(replication_factor, heap, racks) for _ in range(shard_count)]
+    return [_place_one(replication_factor, heap, racks, scarcities) for _ in range(shard_count)]
+
+
+def _entry(node_id: int, weight: int, scarcities: Mapping[int, int]) -> tuple[int, int, int]:
+    return weighed(weight, node_id, scarcities), node_id, weight
+
+
+def weighed(count: int, node_id: int, scarcities: Mapping[int, int]) -> int:
+    """What one more on top of `count` costs on that node: an empty disk that is nearly full is no free place."""
+    return (count + 1) << scarcities.get(node_id, 0)
 
 
 def _place_one(
-    replication_factor: int, heap: list[tuple[int, int]], racks: Mapping[int, str | None]
+    replication_factor: int,
+    heap: list[tuple[int, int, int]],
+    racks: Mapping[int, str | None],
+    scarcities: Mapping[int, int],
 ) -> tuple[int, ...]:
     """Take the least loaded nodes of different racks; a rack comes twice only when there is no other left."""
-    chosen: list[tuple[int, int]] = []
-    passed_over: list[tuple[int, int]] = []
+    chosen: list[tuple[int, int, int]] = []
+    passed_over: list[tuple[int, int, int]] = []
     used_racks: set[str] = set()
     while len(chosen) < replication_factor and heap:
         entry = heapq.heappop(heap)
@@ -67,10 +86,10 @@ def _place_one(
     chosen += passed_over[:missing]
     for entry in passed_over[missing:]:
         heapq.heappush(heap, entry)
-    for position, (weight, node_id) in enumerate(chosen):
+    for position, (_, node_id, weight) in enumerate(chosen):
         added = LEADER_WEIGHT if position == 0 else FOLLOWER_WEIGHT
-        heapq.heappush(heap, (weight + added, node_id))
-    return tuple(node_id for _, node_id in chosen)
+        heapq.heappush(heap, _entry(node_id, weight + added, scarcities))
+    return tuple(node_id for _, node_id, _ in chosen)
 
 
 def weights_of(active: Segment) -> Iterator[tuple[int, int]]:
@@ -88,6 +107,7 @@ def place_next(
     load: Mapping[int, int],
     led: Mapping[int, int],
     holders: Sequence[int] = (),
+    scarcities: Mapping[int, int] = NO_SCARCITY,
 ) -> NextReplicas:
     """Choose leader and replicas of the segment after an ACTIVE one; fewer than asked for when there are fewer nodes.
 
@@ -103,11 +123,14 @@ def place_next(
     leads = {node_id: led.get(node_id, 0) - (own.get(node_id) == LEADER_WEIGHT) for node_id in racks}
 
     def as_leader(node_id: int) -> tuple[int, bool, int, int]:
-        return (leads[node_id], node_id != before.leader, others[node_id], node_id)
+        led_there = weighed(leads[node_id], node_id, scarcities)
+        load_there = weighed(others[node_id], node_id, scarcities)
+        return (led_there, node_id != before.leader, load_there, node_id)
 
     def as_follower(node_id: int) -> tuple[bool, int, bool, int]:
         rack = racks[node_id]
-        return (rack is not None and rack in used_racks, others[node_id], node_id not in before.replicas, node_id)
+        load_there = weighed(others[node_id], node_id, scarcities)
+        return (rack is not None and rack in used_racks, load_there, node_id not in before.replicas, node_id)
 
     able = next(some for some in (racks.keys() & {*holders}, racks.keys() & {*before.isr}, racks.keys()) if some)
     leader = min(able, key=as_leader)

@@ -59,7 +59,8 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
     token = tx.new_id.int & (2**63 - 1)
     entry = NodeEntry(node, known.node_epoch + 1 if known else 1, True, command.start_id, token, command.boot_id)
     if known is not None:
-        entry = replace(entry, retirement=known.retirement)
+        is_same_disk = known.info.storage_id == node.storage_id
+        entry = replace(entry, retirement=known.retirement, scarcity=known.scarcity if is_same_disk else 0)
     tx.put_node(entry)
     if known is not None:
         is_disk_new = known.info.storage_id != node.storage_id
@@ -92,6 +93,10 @@ def note_lives(tx: TableTransaction, command: NoteLives) -> Steps[None]:
             known = tx.state.nodes.get(life.node_id)
             if known is not None and known.life == life and known.has_room is not has_room:
                 tx.put_node(replace(known, has_room=has_room))
+    for one in command.scarce:
+        known = tx.state.nodes.get(one.life.node_id)
+        if known is not None and known.life == one.life and known.scarcity != one.scarcity:
+            tx.put_node(replace(known, scarcity=one.scarcity))
     for node_id, is_alive in noted:  # once all of them are known: nothing may be placed on another that is lost, too
         yield from (resume_life if is_alive else end_life)(tx, node_id)
     if noted:

@@ -52,13 +52,14 @@ class NodeEntry:
     """Of the machine's boot in which it began."""
     has_room: bool = True
     retirement: Retirement | None = None
+    scarcity: int = 0
 
     @property
     def node(self) -> Node:
         """As watchers see it."""
         info = self.info
         place = (info.node_id, info.storage_id, info.host, info.port, info.rack)
-        return Node(*place, self.node_epoch, self.is_alive, self.token, self.has_room, self.retirement)
+        return Node(*place, self.node_epoch, self.is_alive, self.token, self.has_room, self.retirement, self.scarcity)
 
     @property
     def is_leaving(self) -> bool:

@@ -208,7 +208,8 @@ def plan_successor(tx: TableTransaction, segment: Segment, end_offset: int, hold
 def choose_next(tx: TableTransaction, segment: Segment, holders: Sequence[int] = ()) -> NextReplicas:
     """Leader and replicas for the segment after an ACTIVE one. Raises Unavailable when no node is alive."""
     factor = _topic(tx, segment).replication_factor
-    return place_next(segment, factor, tx.state.hosts(factor), tx.state.load, tx.state.led, holders)
+    state = tx.state
+    return place_next(segment, factor, state.hosts(factor), state.load, state.led, holders, state.scarcities())
 
 
 def _topic(tx: TableTransaction, segment: Segment) -> Topic:

@@ -175,6 +175,10 @@ class TableState:
         roomy = [entry for entry in living if entry.has_room]
         return [entry.info for entry in (roomy if len(roomy) >= wanted else living)]
 
+    def scarcities(self) -> dict[int, int]:
+        """Of room on the disks, of nodes that have not plenty."""
+        return {node_id: entry.scarcity for node_id, entry in self.nodes.items() if entry.scarcity}
+
     def view(self, key: ShardKey) -> Shard:
         view = self.views.get(key)
         if view is None:

@@ -154,7 +154,8 @@ def advance_log_start(tx: TableTransaction, command: AdvanceLogStart) -> Steps[S
 
 def _open_shards(tx: TableTransaction, topic: Topic, first_shard: int) -> Steps[None]:
     nodes = tx.state.hosts(topic.replication_factor)
-    placed = place(topic.shard_count - first_shard, topic.replication_factor, nodes, tx.state.load)
+    state, shards = tx.state, topic.shard_count - first_shard
+    placed = place(shards, topic.replication_factor, nodes, state.load, state.scarcities())
     for shard, replicas in enumerate(placed, first_shard):
         key = SegmentKey(topic.topic_id, shard, 0, 0)
         tx.open_shard(Segment(key, SegmentState.ACTIVE, replicas[0], replicas, replicas, 0, tx.now_ms))

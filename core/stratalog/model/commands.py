@@ -343,6 +343,14 @@ class AllocateProducerIds(NodeCommand[ProducerIdBlock]):
 
 # The meta service's own --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
+class ScarcityNoted:
+    """How scarce room on the disk of a life is now (`Node.scarcity`)."""
+
+    life: Life
+    scarcity: Count
+
+
+@dataclass(frozen=True, slots=True)
 class NoteLives(Command[None]):
     """Say of lives that their leases ended, or that they were heard of again; what is not the present life of its node
     is passed over. Nobody asks for it over the network."""
@@ -355,6 +363,7 @@ class NoteLives(Command[None]):
     """Their disks have no room for more segments."""
     roomy: tuple[Life, ...] = ()
     """Theirs have it again."""
+    scarce: tuple[ScarcityNoted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

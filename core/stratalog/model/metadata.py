@@ -54,6 +54,8 @@ class Node:
     """False while its disk is nearly full: new segments go elsewhere if they can."""
     retirement: Retirement | None = None
     """Its wish to leave, and how far that is."""
+    scarcity: Count = 0
+    """Of room on its disk, coarse and seldom changed: 0 (plenty) to 3 (`machines.disk_room`)."""
 
     @property
     def is_leaving(self) -> bool:

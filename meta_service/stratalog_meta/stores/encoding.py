@@ -114,7 +114,7 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
             key = _NODE + info.node_id.to_bytes(8, "big")
             life = (node.node_epoch, node.is_alive, node.start_id, node.token, node.boot_id, node.has_room)
             last = (info.storage_id, info.host, info.port, info.rack, *life)
-            yield key, _value(*last, encode_retirement(node.retirement))
+            yield key, _value(*last, encode_retirement(node.retirement), node.scarcity)
         case PutLock(lock):
             yield (
                 _LOCK + lock.name.encode("utf-8", "surrogatepass"),
@@ -183,10 +183,8 @@ def _change(change: Change) -> bytes:
             return _noted("deleted", PutTopic(topic))
         case NodeChanged(node):
             info = NodeInfo(node.node_id, node.storage_id, node.host, node.port, node.rack)
-            return _noted(
-                "node",
-                PutNode(NodeEntry(info, node.epoch, node.is_alive, "", node.token, "", node.has_room, node.retirement)),
-            )
+            entry = NodeEntry(info, node.epoch, node.is_alive, "", node.token, "", node.has_room)
+            return _noted("node", PutNode(replace(entry, retirement=node.retirement, scarcity=node.scarcity)))
         case MountChanged(mount):
             return _noted("mount", PutMount(mount))
         case MountEnded(name):
@@ -331,7 +329,8 @@ class _Decoder:
         if kind == _NODE:
             info = NodeInfo(int.from_bytes(key[1:], "big"), fields[0], fields[1], fields[2], fields[3])
             retirement = decode_retirement(fields[10]) if len(fields) > 10 else None
-            return replace(NodeEntry(info, *fields[4:10]), retirement=retirement)
+            scarcity = fields[11] if len(fields) > 11 else 0
+            return replace(NodeEntry(info, *fields[4:10]), retirement=retirement, scarcity=scarcity)
         if kind == _LOCK:
             earlier = tuple(fields[3]) if len(fields) > 3 else ()
             return Lock(key[1:].decode("utf-8", "surrogatepass"), fields[0], fields[1], fields[2], earlier)

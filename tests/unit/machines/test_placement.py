@@ -62,3 +62,9 @@ def test_every_placement_names_different_nodes_and_spreads_evenly(
     if replication_factor == 1:
         counts = [sum(member.node_id in replicas for replicas in placed) for member in members]
         assert max(counts) - min(counts) <= 1
+
+
+def test_a_node_whose_disk_fills_gets_less_of_what_is_new() -> None:
+    placed = place(90, 1, nodes(None, None, None), {}, {3: 1})
+    assert [sum(replica == (node,) for replica in placed) for node in (1, 2, 3)] == [36, 36, 18]
+    assert all(3 not in replicas for replicas in place(6, 1, nodes(None, None, None), {}, {3: 3}))

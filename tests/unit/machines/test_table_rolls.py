@@ -15,9 +15,10 @@ from stratalog.model.commands import (
     RegisterNode,
     ReportReplica,
     RollSegment,
+    ScarcityNoted,
 )
 from stratalog.model.errors import Conflict, Fenced, Unavailable
-from stratalog.model.metadata import NodeInfo
+from stratalog.model.metadata import Life, NodeInfo
 from stratalog.model.segment import NextReplicas, Segment, SegmentState
 from support.table_stories import TableStory, record_of, state_of
 
@@ -174,6 +175,24 @@ def test_the_leader_is_in_sync_with_the_segment_before() -> None:
     assert place_next(before, 3, some_nodes(1, 3, 4), {}, {}, holders=(4,)).leader == 4
     with pytest.raises(Unavailable):
         place_next(before, 3, [], {}, {})
+
+
+def test_a_shard_leaves_a_disk_that_fills_unless_that_leads_and_holds_much_less() -> None:
+    nodes, even = some_nodes(1, 2, 3), {1: 6, 2: 6, 3: 6}
+    led = {1: 3, 2: 3, 3: 3}
+    assert place_next(a_segment(2, (2, 3)), 2, nodes, even, led, (), {2: 1}) == NextReplicas(3, (3, 1))
+    assert place_next(a_segment(2, (2, 3)), 2, nodes, even | {2: 2}, led | {2: 1}, (), {2: 1}).leader == 2
+
+
+def test_how_scarce_room_is_outlives_a_start_but_not_another_disk() -> None:
+    story = TableStory(nodes=2)
+    story.do(NoteLives(scarce=(ScarcityNoted(story.life(1), 2), ScarcityNoted(Life(2, 9), 3))))
+    assert [node.scarcity for node in story.table.snapshot().nodes] == [2, 0]
+    story.start(1)
+    assert story.table.snapshot().nodes[0].scarcity == 2
+    assert story.active(story.topic()).leader == 2
+    story.start(1, is_wiped=True)
+    assert story.table.snapshot().nodes[0].scarcity == 0
 
 
 def test_racks_are_spread_before_the_load_is_evened() -> None:

@@ -44,7 +44,7 @@ FULL = Retirement(
 
 @pytest.mark.parametrize("record", [None, FULL, Retirement("disk-1", RetireMode.OFFLOAD, RetireStep.PREFLIGHT, 1, 1)])
 def test_a_record_comes_back_as_it_was(record: Retirement | None) -> None:
-    entry = NodeEntry(NodeInfo(1, "disk-1", "host", 9092), 4, True, "start", 11, "boot", True, record)
+    entry = NodeEntry(NodeInfo(1, "disk-1", "host", 9092), 4, True, "start", 11, "boot", True, record, 2)
     ((key, value),) = encode([PutNode(entry)])
     assert value is not None
     assert list(decode([(key, value)], "test")) == [entry]
