@@ -34,7 +34,7 @@ class Survey:
     stuck: list[SegmentKey] = field(default_factory=list)
     """The first of them."""
     abandoned: list[SegmentKey] = field(default_factory=list)
-    """Open, and none of their replicas lives; so many as are ended at once."""
+    """Open, and each of their replicas is gone for good, or was given up as this node; so many as are ended at once."""
     uploads_count: int = 0
     """Sealed, not kept without it, and on their way into the object store."""
     uploads_bytes: int = 0
@@ -68,6 +68,7 @@ def survey_nodes(snapshot: Snapshot, is_tiered: Callable[[Topic], bool]) -> Gene
     found = {node_id: Survey() for node_id in leaving}
     if not leaving:
         return found
+    given_up = {node.node_id for node in snapshot.nodes if _is_given_up(node)}
     topics = {topic.topic_id: topic for topic in snapshot.topics}
     alive = {node.node_id for node in snapshot.nodes if node.is_alive}
     staying = {node.node_id for node in snapshot.nodes if node.is_alive and not node.is_leaving}
@@ -80,12 +81,25 @@ def survey_nodes(snapshot: Snapshot, is_tiered: Callable[[Topic], bool]) -> Gene
             if number % _SEGMENTS_PER_STEP == 0:
                 yield
             for node_id in {*segment.replicas, *segment.local_nodes} & leaving.keys():
-                _count(found[node_id], segment, leaving[node_id], wanted, alive, staying, is_tiered(topic))
+                _count(found[node_id], segment, leaving[node_id], wanted, alive, staying, given_up, is_tiered(topic))
     return found
 
 
+def _is_given_up(node: Node) -> bool:
+    """Whatever it had counts no more. Who is only away may have it all."""
+    record = node.retirement
+    return record is not None and (node.is_retired or (record.is_forced and not node.is_alive))
+
+
 def _count(
-    survey: Survey, segment: Segment, node: Node, wanted: int, alive: set[int], staying: set[int], is_tiered: bool
+    survey: Survey,
+    segment: Segment,
+    node: Node,
+    wanted: int,
+    alive: set[int],
+    staying: set[int],
+    given_up: set[int],
+    is_tiered: bool,
 ) -> None:
     assert node.retirement is not None
     need = need_of(segment, node.node_id, node.retirement.mode, wanted, staying.__contains__)
@@ -102,8 +116,8 @@ def _count(
             if segment.leader not in alive and not (segment.handed.source in alive and segment.end_offset is not None):
                 survey.stuck_count += 1
                 survey.stuck += [segment.key][: _NAMED - len(survey.stuck)]
-                is_given_up = any(gap.reason is GapReason.UNCLEAN for gap in segment.handed.given_up)
-                if is_given_up or not alive.intersection(segment.replicas):
+                is_ended = any(gap.reason is GapReason.UNCLEAN for gap in segment.handed.given_up)
+                if is_ended or given_up.issuperset(segment.replicas):
                     survey.abandoned += [segment.key][: _ABANDONED_AT_ONCE - len(survey.abandoned)]
         case Need.ONLY_HERE if not alive.intersection(segment.local_nodes):
             survey.lost_count += 1

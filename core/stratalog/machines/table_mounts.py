@@ -18,6 +18,7 @@ from typing import Final
 from stratalog.machines.table_bounds import MAX_LOCKS, check_names
 from stratalog.machines.table_locks import NOBODY, earlier_holders
 from stratalog.machines.table_records import NodeEntry
+from stratalog.machines.table_segments import without_copies
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableState, TableTransaction
 from stratalog.model.addresses import LAST_PORT, is_host
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, LimitExceeded, NotFound
@@ -138,15 +139,23 @@ def end_mount(tx: TableTransaction, command: EndMount) -> Steps[None]:
         tx.drop_mount(mount.name)
         return
     count = 0
+    listed: list[Segment] = []
     for number, entry in enumerate(tx.state.shards.values(), 1):
         if number % RECORDS_PER_STEP == 0:
             yield
-        count += sum(is_only_in(segment, mount.node_id) for segment in entry.segments.values())
+        held = [segment for segment in entry.segments.values() if mount.node_id in segment.local_nodes]
+        count += sum(is_only_in(tx.state, segment, mount.node_id) for segment in held)
+        listed += held
     if count:
         raise Conflict(
             f"mount {mount.name}: {count} sealed segments are nowhere but there: they end with their retention, or "
             "with their topics"
         )
+    for number, segment in enumerate(listed, 1):  # nobody may count on what nobody reads
+        if number % RECORDS_PER_STEP == 0:
+            yield
+        others = tuple(node for node in segment.local_nodes if node != mount.node_id)
+        tx.replace_segment(segment, without_copies(segment, others))
     _put_lock(tx, mount.name, NOBODY, mount.token)
     tx.drop_mount(mount.name)
 
@@ -205,13 +214,20 @@ def refuse_if_mounted(state: TableState, node_id: int) -> None:
         )
 
 
-def is_only_in(segment: Segment, node_id: int) -> bool:
-    """Whether a sealed segment can be read from nowhere but what this node left."""
-    return (
-        segment.state is SegmentState.SEALED
-        and segment.local_nodes == (node_id,)
-        and segment.remote.state is not RemoteState.COMPLETE
+def is_only_in(state: TableState, segment: Segment, node_id: int) -> bool:
+    """Whether a sealed segment can be read from nowhere but what this node left, as far as is known: who is not alive
+    may have lost it, and a directory is read while it is mounted."""
+    if segment.state is not SegmentState.SEALED or segment.remote.state is RemoteState.COMPLETE:
+        return False
+    return not any(
+        state.is_alive(other) or _is_volume(state.mounts.get(data_set_name(other)))
+        for other in segment.local_nodes
+        if other != node_id
     )
+
+
+def _is_volume(mount: Mount | None) -> bool:
+    return mount is not None and mount.mode is MountMode.VOLUME
 
 
 # Parts --------------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from stratalog.model.addresses import LAST_PORT, is_host
 from stratalog.model.commands import NoteLives, RegisterNode
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.metadata import Life, Registration, life_name
+from stratalog.model.retirement import Retirement
 
 _MAX_INT32: Final = 2**31 - 1
 
@@ -58,9 +59,9 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
         )
     token = tx.new_id.int & (2**63 - 1)
     entry = NodeEntry(node, known.node_epoch + 1 if known else 1, True, command.start_id, token, command.boot_id)
-    if known is not None:
-        is_same_disk = known.info.storage_id == node.storage_id
-        entry = replace(entry, retirement=known.retirement, scarcity=known.scarcity if is_same_disk else 0)
+    if known is not None and known.info.storage_id == node.storage_id:
+        # of another disk nobody wished that it leaves, and nobody knows how full it is
+        entry = replace(entry, retirement=_without_force(known), scarcity=known.scarcity)
     tx.put_node(entry)
     if known is not None:
         is_disk_new = known.info.storage_id != node.storage_id
@@ -86,7 +87,8 @@ def note_lives(tx: TableTransaction, command: NoteLives) -> Steps[None]:
         for life in lives:
             known = tx.state.nodes.get(life.node_id)
             if known is not None and known.life == life and known.is_alive is not is_alive:
-                tx.put_node(replace(known, is_alive=is_alive))
+                retirement = _without_force(known) if is_alive else known.retirement
+                tx.put_node(replace(known, is_alive=is_alive, retirement=retirement))
                 noted.append((life.node_id, is_alive))
     for lives, has_room in ((command.full, False), (command.roomy, True)):
         for life in lives:
@@ -101,6 +103,11 @@ def note_lives(tx: TableTransaction, command: NoteLives) -> Steps[None]:
         yield from (resume_life if is_alive else end_life)(tx, node_id)
     if noted:
         lives_changed(tx)
+
+
+def _without_force(known: NodeEntry) -> Retirement | None:
+    """Who is back may have all that was given up: a later death is not the one that a person spoke of."""
+    return known.retirement and replace(known.retirement, is_forced=False)
 
 
 def check_life(tx: TableTransaction, caller: Life | None) -> None:

@@ -200,9 +200,10 @@ def plan_successor(tx: TableTransaction, segment: Segment, end_offset: int, hold
     chosen = segment.handed.prepared
     if chosen is None or not tx.state.is_host(chosen.leader) or (holders and chosen.leader not in holders):
         chosen = choose_next(tx, segment, holders)
-    isr = tuple(node for node in chosen.replicas if tx.state.is_alive(node))
+    replicas = tuple(node for node in chosen.replicas if not tx.state.is_retired(node))  # since it was prepared
+    isr = tuple(node for node in replicas if tx.state.is_alive(node))
     key = SegmentKey(segment.key.topic_id, segment.key.shard, segment.epoch + 1, end_offset)
-    return Segment(key, SegmentState.ACTIVE, chosen.leader, chosen.replicas, isr, 0, tx.now_ms)
+    return Segment(key, SegmentState.ACTIVE, chosen.leader, replicas, isr, 0, tx.now_ms)
 
 
 def choose_next(tx: TableTransaction, segment: Segment, holders: Sequence[int] = ()) -> NextReplicas:

@@ -158,6 +158,11 @@ class TableState:
         entry = self.nodes.get(node_id)
         return entry is not None and entry.is_alive and not entry.is_leaving
 
+    def is_retired(self, node_id: int) -> bool:
+        """Gone for good."""
+        entry = self.nodes.get(node_id)
+        return entry is not None and entry.retirement is not None and entry.retirement.step.is_released
+
     @property
     def staying_count(self) -> int:
         """Nodes that are alive and do not leave."""

@@ -1,0 +1,143 @@
+"""Who comes back, who is only away, and who is counted on, while nodes leave and after they have left."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.model.commands import MoveReplicas, ReplicaMove
+from stratalog.model.errors import Conflict
+from stratalog.model.mount_commands import BeginMount, EndMount
+from stratalog.model.mounts import MountMode
+from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
+from stratalog.model.retirement_commands import RetireNode
+from stratalog.model.segment import GapReason, Segment
+from support.retirement_story import RetirementStory
+
+TIERED = {"remote.storage.enable": "true"}
+
+
+def forced() -> tuple[RetirementStory, int]:
+    """A dead node with the only copy of a sealed segment, given up by a person a moment ago."""
+    story = RetirementStory(nodes=3)
+    node_id = story.active(story.topic("plain")).replicas[0]
+    story.do(RetireNode(node_id))
+    story.looks(node_id)
+    story.roll_away(node_id)
+    story.report_all()
+    story.die(node_id)
+    story.do(RetireNode(node_id, force_storage_id=f"storage-{node_id}"))
+    return story, node_id
+
+
+# Force ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("is_started", [True, False], ids=["in a new life", "in the same life"])
+def test_who_came_back_is_not_given_up_when_it_is_away_again(is_started: bool) -> None:
+    story, node_id = forced()
+    if is_started:
+        story.start(node_id)
+    else:
+        story.is_heard(node_id)
+    story.die(node_id)
+    story.looks(node_id)
+    record = story.record(node_id)
+    assert record.step is RetireStep.OFFLOAD and not record.is_forced
+    assert record.wait is not None and record.wait.reason is WaitReason.LAST_COPY_LOST
+
+
+def test_another_disk_under_the_same_id_is_not_what_was_to_leave() -> None:
+    story, node_id = forced()
+    story.start(node_id, is_wiped=True)
+    assert story.node(node_id).retirement is None
+    story.die(node_id)
+    asked = story.do(RetireNode(node_id)).result
+    assert asked.storage_id == f"storage-{node_id}'" and not asked.is_forced
+
+
+def test_force_of_one_node_does_not_give_up_what_another_that_is_away_may_have() -> None:
+    story = RetirementStory(nodes=3)
+    key = story.active(story.topic("orders", replicas=2, settings=TIERED)).key
+    first, second = story.segment(key).replicas
+    story.die(first, second)
+    story.do(RetireNode(first, force_storage_id=f"storage-{first}"))
+    story.looks(first, count=6)
+    assert not story.segment(key).handed.given_up
+    wait = story.record(first).wait
+    assert wait is not None and wait.reason is WaitReason.SHARD_UNAVAILABLE
+    story.start(second)
+    story.promise(key, second, 40)
+    assert story.segment(key).end_offset == 40, "all that was acknowledged"
+    assert not any(gap.reason is GapReason.UNCLEAN for gap in story.segment(key).handed.given_up)
+
+
+def test_what_all_replicas_had_is_given_up_when_all_of_them_are() -> None:
+    story = RetirementStory(nodes=4)
+    key = story.active(story.topic("orders", replicas=2, settings=TIERED)).key
+    first, second = story.segment(key).replicas
+    story.die(first, second)
+    for node_id in (first, second):
+        story.do(RetireNode(node_id, force_storage_id=f"storage-{node_id}"))
+    story.looks(first, second)
+    assert [gap.reason for gap in story.segment(key).handed.given_up] == [GapReason.UNCLEAN]
+
+
+# What was prepared ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("settings", [{}, {"acks.policy": "quorum"}], ids=["isr", "quorum"])
+def test_a_successor_prepared_before_a_node_left_opens_without_it(settings: dict[str, str]) -> None:
+    story = RetirementStory(nodes=3)
+    active = story.active(story.topic("orders", replicas=2, settings=TIERED | settings))
+    follower = next(node for node in active.replicas if node != active.leader)
+    story.die(follower)
+    prepared = story.prepare(active.key).replicas
+    story.is_heard(follower)
+    leaves = next(node for node in prepared if node not in active.replicas)
+    story.do(RetireNode(leaves))
+    story.looks(leaves)
+    story.leave(leaves, by_node=next(node for node in active.replicas if node != leaves))
+    opened = story.roll(active.key, 10)
+    assert leaves not in opened.replicas and opened.leader in opened.isr
+    added = next(node for node in active.replicas if node not in opened.replicas)
+    story.do(MoveReplicas((ReplicaMove(opened.key, opened.replicas, (added,)),)))
+    assert story.segment(opened.key).replicas == (*opened.replicas, added), "its copies are made good"
+
+
+# Mounts of two that counted on each other -----------------------------------------------------------------------
+def two_volumes() -> tuple[RetirementStory, Segment, int, int]:
+    """Both replicas of a sealed segment without a remote tier are gone, and their directories are read."""
+    story = RetirementStory(nodes=4)
+    key = story.active(story.topic("plain", replicas=2)).key
+    first, second = story.segment(key).replicas
+    for node_id in (first, second):
+        story.do(RetireNode(node_id, RetireMode.VOLUME))
+        story.looks(node_id)
+        story.roll_away(node_id)
+        story.report_all()
+        story.leave(node_id, by_node=node_id)
+        story.do(BeginMount(node_id, f"storage-{node_id}", MountMode.VOLUME))
+    return story, story.segment(key), first, second
+
+
+def test_of_two_directories_with_the_same_data_one_stays_mounted() -> None:
+    story, sealed, first, second = two_volumes()
+    assert set(sealed.local_nodes) == {first, second}
+    story.do(EndMount(f"tier/{first}"))
+    assert story.segment(sealed.key).local_nodes == (second,), "nobody reads the other one any more"
+    with pytest.raises(Conflict, match="nowhere but there"):
+        story.do(EndMount(f"tier/{second}"))
+
+
+def test_a_mount_does_not_end_while_nobody_knows_whether_another_has_it() -> None:
+    story = RetirementStory(nodes=4)
+    key = story.active(story.topic("plain", replicas=2)).key
+    first, second = story.segment(key).replicas
+    story.do(RetireNode(first, RetireMode.VOLUME))
+    story.looks(first)
+    story.roll_away(first)
+    story.report_all()
+    story.leave(first, by_node=first)
+    story.do(BeginMount(first, f"storage-{first}", MountMode.VOLUME))
+    story.die(second)
+    with pytest.raises(Conflict, match="nowhere but there"):
+        story.do(EndMount(f"tier/{first}"))
+    story.is_heard(second)
+    story.do(EndMount(f"tier/{first}"))
+    assert story.segment(key).local_nodes == (second,)
