@@ -28,6 +28,8 @@ _LOOK_S: Final = 0.02
 @dataclass(slots=True)
 class _Cut:
     ends: dict[ShardKey, int]
+    epochs: dict[ShardKey, int]
+    """Those that were led then, as far as the metadata were known."""
     is_held: bool = True
     alarm: asyncio.TimerHandle | None = None
 
@@ -44,13 +46,14 @@ class CutAdmin:
         if any(cut.is_held for cut in self._cuts.values()):
             raise Conflict("another cut is being made on this node: try again in a moment")
         self._turn.hold()
-        cut = _Cut({})
+        cut = _Cut({}, {})
         try:
             told = [self._held(shard) for shard in self._led()]
         except BaseException:
             self._turn.let_go()
             raise
         cut.ends = {ShardKey(one.topic_id, one.shard): one.end_offset for one in told}
+        cut.epochs = {ShardKey(one.topic_id, one.shard): one.epoch for one in told}
         cut.alarm = asyncio.get_running_loop().call_later(request.max_ms / 1_000, self._let_go, cut)
         self._cuts = {request.cut_id: cut}
         return Held(node_id=self._services.node_id, cluster_id=self._services.cluster_id, shards=told)
@@ -69,8 +72,8 @@ class CutAdmin:
                 version = await services.meta.read_version()
                 await _until(lambda: services.catalog.version >= version)
                 for key, end_offset in cut.ends.items():
-                    await _until(partial(self._is_decided, key, end_offset))
-                    if (fault := self._fault(key)) is not None:
+                    await _until(partial(self._is_decided, key, end_offset, cut.epochs[key]))
+                    if (fault := self._fault(key, cut.epochs[key])) is not None:
                         return Confirmed(node_id=services.node_id, fault=fault)
         except TimeoutError:
             raise Unavailable(f"not all that was written is in sync after {_CONFIRM_S:.0f} s; see `status`") from None
@@ -90,16 +93,19 @@ class CutAdmin:
             end_offset=shard.end_offset,
         )
 
-    def _fault(self, key: ShardKey) -> str | None:
+    def _fault(self, key: ShardKey, epoch: int) -> str | None:
+        """A recovery may have given up what was below the end, and others written there since: then it is no matter
+        that the node leads the shard again."""
         shard = self._services.shards.get(key)
         segments = self._services.catalog.segments(key)
-        leads = isinstance(shard, ShardLog) and shard.is_leader and shard.stop is None
+        was_taken = any(segment.is_fenced for segment in segments if segment.epoch >= epoch)
+        leads = isinstance(shard, ShardLog) and shard.is_leader and shard.stop is None and not was_taken
         if leads and segments and segments[-1].leader == self._services.node_id:
             return None
-        return f"node {self._services.node_id} does not lead shard {key.shard} of topic {key.topic_id} any more"
+        return f"node {self._services.node_id} does not lead shard {key.shard} of topic {key.topic_id} as it did"
 
-    def _is_decided(self, key: ShardKey, end_offset: int) -> bool:
-        return self._fault(key) is not None or self._high_watermark(key) >= end_offset
+    def _is_decided(self, key: ShardKey, end_offset: int, epoch: int) -> bool:
+        return self._fault(key, epoch) is not None or self._high_watermark(key) >= end_offset
 
     def _high_watermark(self, key: ShardKey) -> int:
         shard = self._services.shards.get(key)

@@ -41,6 +41,7 @@ class CatalogLag:
         async with self._line:
             if self._begun == begun_before:  # else somebody has asked since
                 self._begun += 1
+                self._has_caught_up = False  # should who asks be gone before the answer
                 self._has_caught_up = await self._look()
             return self._has_caught_up
 
