@@ -88,7 +88,8 @@ class Turn:
         self._loop = asyncio.get_running_loop()
         self._pool = pool
         self._clock_ms = clock_ms
-        self._monotonic_ms = monotonic_ms
+        self.monotonic_ms = monotonic_ms
+        """Now: between turns `steady_ms` may be long past."""
         self._is_due = False
         """A run is to come, or under way, that works off what is put in line now."""
         self._is_before_sends = False
@@ -149,7 +150,7 @@ class Turn:
     def read_clocks(self) -> None:
         """Each turn does; a node without work has others do it for it."""
         self.now_ms = self._clock_ms()
-        self.steady_ms = self._monotonic_ms()
+        self.steady_ms = self.monotonic_ms()
 
     def run(self) -> None:
         if self._is_stopped:
@@ -157,7 +158,7 @@ class Turn:
         self._is_due = False
         self.stats.turns += 1
         self.now_ms = self._clock_ms()
-        self.steady_ms = self._monotonic_ms()
+        self.steady_ms = self.monotonic_ms()
         self._is_before_sends = True
         if self._dirty or self._moved:
             self._is_due = True  # what they put in line is worked off by this very run

@@ -76,7 +76,7 @@ def test_while_the_whole_meta_service_is_away_records_flow_and_rolls_wait(
     cluster: RealCluster, traffic: Traffic
 ) -> None:
     metas = cluster.names(Role.META)
-    cluster.kill(*metas)  # long before a segment is full: who rolls within the next lease waits until it is back
+    cluster.kill(*metas)  # long before a segment is full: one that ended just before would wait until it is back
     epochs = {shard: epoch for shard, (epoch, _) in cluster.written_now(traffic.topic).items()}
 
     def sizes() -> list[int]:

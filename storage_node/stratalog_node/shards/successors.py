@@ -1,9 +1,10 @@
 """Who goes on behind the segments that this node leads: asked of the meta service before they are full.
 
-A roll that the service could not confirm soon would hold up who writes behind it. So a name counts only while the
-service was heard within the last lease: it gave the name, or answered a heartbeat. Asking again is a question to it and
-no change, and finds another name when one of those it gave is not alive any more. A roll that found nobody is done once
-somebody is known. Where this node is all there is, nobody is asked.
+A roll that the service could not confirm soon would hold up who writes behind it, until it is back. So a name counts
+for itself only for a moment after the service was heard: it gave the name, or answered a heartbeat. After that it is
+asked again, and the segment ends with its answer; who writes goes on in it meanwhile and waits for nothing. Asking
+again is a question to it and no change, and finds another name when one of those it gave is not alive any more. A roll
+that found nobody is done once somebody is known. Where this node is all there is, nobody is asked.
 Lives on the event loop.
 """
 
@@ -26,6 +27,10 @@ from stratalog_node.task_set import TaskSet
 
 log = logger(__name__)
 
+FRESH_MS = 100
+"""For so long after it was heard the service counts as there: enough for a segment that fills faster than questions are
+answered. The shorter, the fewer shards roll just after it went away."""
+
 
 class ShardToRoll(Protocol):
     def tell(self, event: ChainEvent) -> None: ...
@@ -45,6 +50,8 @@ class Successors:
         self._leaving: set[SegmentKey] = set()
         """To be rolled because a node of theirs leaves: when they are empty, too."""
         self._asked: set[SegmentKey] = set()
+        self._answered: SegmentKey | None = None
+        """The service has answered for it just now."""
         self._failing: dict[SegmentKey, Backoff] = {}
         self._tasks = TaskSet()
 
@@ -57,7 +64,10 @@ class Successors:
             return SuccessorNamed(self._context.node_id, leader.replicas)
         prepared, told_ms = self._prepared.get(leader.key, (None, 0))
         heard_ms = max(told_ms, self._service_heard_ms())
-        if prepared is None or self._context.turn.steady_ms - heard_ms > self._context.settings.node_lease_ms:
+        lease_ms = self._context.settings.node_lease_ms
+        # An answer that came late was under way for long, and nobody knows where: it is good for a lease.
+        patience_ms = lease_ms if self._answered == leader.key else min(FRESH_MS, lease_ms)
+        if prepared is None or self._context.turn.monotonic_ms() - heard_ms > patience_ms:
             self._wanted.add(leader.key)
             return SuccessorUnknown()
         return SuccessorNamed(prepared.leader, prepared.replicas)
@@ -92,12 +102,14 @@ class Successors:
         return all(node.node_id == self._context.node_id for node in self._context.catalog.nodes())
 
     async def _prepare(self, shard: ShardToRoll, key: SegmentKey) -> None:
-        asked_ms = self._context.turn.steady_ms
+        asked_ms = self._context.turn.monotonic_ms()
+        is_answered = False
         try:
             segment = await self._context.meta.perform(PrepareSegment(key))
             self._failing.pop(key, None)
             if segment.handed.prepared is not None and key in self._asked:
                 self._prepared[key] = segment.handed.prepared, asked_ms
+                is_answered = True
         except StratalogError as error:
             log.warning("nobody is prepared to follow a segment yet", segment=str(key), error=str(error))
             # Whoever finds nobody asks again, at every turn perhaps.
@@ -106,4 +118,8 @@ class Successors:
             self._asked.discard(key)
         if key in self._wanted and key in self._prepared:
             self._wanted.discard(key)
-            shard.tell(RollAsked(is_empty_too=key in self._leaving))
+            self._answered = key if is_answered else None
+            try:
+                shard.tell(RollAsked(is_empty_too=key in self._leaving))
+            finally:
+                self._answered = None

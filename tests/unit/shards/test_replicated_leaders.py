@@ -33,6 +33,7 @@ from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import RemotePart, SealRecord
 from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.successors import FRESH_MS
 from support.shard_rig import START_MS, ShardRig
 from support.waiting import eventually
 
@@ -330,6 +331,26 @@ async def test_a_name_counts_while_the_service_is_heard(tmp_path: Path) -> None:
         rig.service_heard_ms = rig.steady.now_ms
         rig.append(shard, value)
         assert shard.active.key.epoch == 1
+        assert shard.ended[0].leader.end_offset == 4
+
+
+async def test_a_name_that_is_not_new_any_more_is_asked_for_again_while_writers_go_on(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig, segment_bytes="1000")
+        value = bytes(300)
+        asked = [rig.append(shard, value) for _ in range(2)]
+        await eventually(lambda: shard.segments[0].handed.prepared is not None)
+        rig.steady.now_ms += FRESH_MS + 1
+        rig.meta.fail(PrepareSegment, Unavailable("away"))
+        rig.meta.hold(PrepareSegment)
+        asked += [rig.append(shard, value) for _ in range(2)]
+        for node_id in (2, 3):
+            fetched(rig, shard, node_id, 4)
+        assert all(one.is_acknowledged for one in asked)
+        assert shard.active is not None and shard.active.key.epoch == 0
+        rig.meta.release(PrepareSegment)
+        await eventually(lambda: shard.active is not None and shard.active.key.epoch == 1)
+        assert rig.meta.calls[PrepareSegment] == 3, "what was not answered ended nothing"
         assert shard.ended[0].leader.end_offset == 4
 
 
