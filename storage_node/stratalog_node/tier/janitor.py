@@ -5,7 +5,7 @@ read, its local file goes, then its folder in the object store, manifest first, 
 that is gone (F32); then the metadata is purged. Each step may be repeated after a crash, and an error of one shard does
 not stop the others. Works without an object store, too: then only local files go. Nothing is deleted from the store
 without the write lock and its claim, seen to be ours a moment ago.
-Cost: a listing and two deletions in the store per hundred segments of a shard.
+Cost: a listing and two deletions in the store per hundred segments of a shard, and a listing of the cuts.
 """
 
 from __future__ import annotations
