@@ -238,6 +238,8 @@ class Retirements:
         """End it at what is known of it. Where no replica lives, one that does makes up what nobody has."""
         segment = await self._writer.submit(BeginRecovery(key))
         if segment.state is SegmentState.ACTIVE:
+            if await self._writer.read(lambda table: any(map(table.state.is_alive, segment.replicas))):
+                return  # one came back since the look: it may have all of it
             await self._writer.submit(SealUnclean(key))
         elif segment.state is SegmentState.SEALING and segment.handed.source is None:
             snapshot = await self._writer.read(ShardTable.snapshot)

@@ -108,7 +108,9 @@ class RetirementStory(TableStory):
             for node_id in node_ids:
                 self.look(node_id)
 
-    def sight(self, node_id: int, by_node: int, unconfirmed: int = 0, *, is_differing: bool = False) -> None:
+    def sight(
+        self, node_id: int, by_node: int, unconfirmed: int = 0, *, is_differing: bool = False, segments: int = 10
+    ) -> None:
         record = self.record(node_id)
         keys = tuple(segment.key for shard in self.table.snapshot().shards for segment in shard.segments)[:unconfirmed]
         self.do(
@@ -116,7 +118,7 @@ class RetirementStory(TableStory):
                 node_id,
                 record.storage_id,
                 record.begun_ms,
-                10,
+                segments,
                 keys,
                 unconfirmed,
                 is_differing,

@@ -27,6 +27,8 @@ class Survey:
 
     segments: int = 0
     """That list it."""
+    to_see: int = 0
+    """Of those, the ones that are not empty: so many a look has to tell of."""
     bytes: int = 0
     open_count: int = 0
     stuck_count: int = 0
@@ -107,6 +109,7 @@ def _count(
     if need is Need.NONE:
         return
     survey.segments += 1
+    survey.to_see += segment.end_offset != segment.base_offset
     survey.bytes += size
     match need:
         case Need.KEPT:

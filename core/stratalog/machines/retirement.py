@@ -111,7 +111,7 @@ def plan(seen: Observed) -> Planned:
     if survey.needed_count and not _gives_up(seen, record):
         return Planned(RetireStep.OFFLOAD, _why_offload_waits(seen))
     if not _gives_up(seen, record):
-        if not is_verified(record.sightings, seen.verify_interval_ms):
+        if not is_verified(record.sightings, seen.verify_interval_ms, survey.to_see):
             return Planned(RetireStep.VERIFY, _why_verify_waits(seen, record.sightings))
         if seen.has_store and record.inventory_key is None:
             return Planned(RetireStep.SNAPSHOT, _store_away(seen))
@@ -212,12 +212,13 @@ def _store_away(seen: Observed) -> Why | None:
     return Why(WaitReason.STORE_UNREACHABLE, words)
 
 
-def is_verified(sightings: Sequence[Sighting], interval_ms: int) -> bool:
-    """Two in a row without anything unconfirmed, apart in time."""
+def is_verified(sightings: Sequence[Sighting], interval_ms: int, segments: int) -> bool:
+    """Two in a row without anything unconfirmed, apart in time, of as many segments as there are."""
     if len(sightings) < 2:
         return False
     first, second = sightings[-2], sightings[-1]
-    return first.is_clean and second.is_clean and second.at_ms - first.at_ms >= interval_ms
+    is_all = min(first.segments, second.segments) >= segments
+    return is_all and first.is_clean and second.is_clean and second.at_ms - first.at_ms >= interval_ms
 
 
 def preflight(

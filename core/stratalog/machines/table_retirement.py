@@ -129,8 +129,10 @@ def report_sighting(tx: TableTransaction, command: ReportSighting) -> None:
         command.is_differing,
         command.words,
     )
-    # The first of those that were clean in a row stays: who looks often is not kept waiting for ever.
+    # The first of those that were clean in a row stays: who looks often is not kept waiting for ever. Not one that
+    # did not see all that this one saw: it turned up since.
     is_in_row = seen.is_clean and bool(old.sightings) and old.sightings[0].is_clean
+    is_in_row = is_in_row and seen.segments <= old.sightings[0].segments
     kept = (old.sightings[0], seen) if is_in_row else (seen,)
     tx.put_node(replace(known, retirement=replace(old, sightings=kept)))
 
@@ -191,6 +193,7 @@ def release_node(tx: TableTransaction, command: ReleaseNode) -> Steps[bool]:
         return False
     gives_up = old.is_forced and not known.is_alive
     held: list[Segment] = []
+    listed = 0
     lost: list[LostRange] = []
     for number, segment in enumerate(_segments(tx), 1):
         if number % RECORDS_PER_STEP == 0:
@@ -199,10 +202,13 @@ def release_node(tx: TableTransaction, command: ReleaseNode) -> Steps[bool]:
         need = need_of(segment, node_id, old.mode, wanted, tx.state.is_staying)
         if need is Need.OPEN or (need in (Need.THIN, Need.ONLY_HERE) and not gives_up):
             return False
+        listed += need is not Need.NONE and segment.end_offset != segment.base_offset
         if need is Need.ONLY_HERE and not any(map(tx.state.is_alive, segment.local_nodes)):
             lost.append(lost_of(segment))
         if need is not Need.NONE and node_id in segment.local_nodes and old.mode is RetireMode.OFFLOAD:
             held.append(segment)
+    if old.sightings and not gives_up and listed > old.sightings[-1].segments:
+        return False  # one turned up behind the last look
     for number, segment in enumerate(held, 1):
         if number % RECORDS_PER_STEP == 0:
             yield

@@ -65,21 +65,25 @@ class LeavingDuty:
             await asyncio.sleep(LOOK_S)
             try:
                 await self.look()
-            except StratalogError as error:
-                log.info("a retirement was not looked at yet", error=str(error))
             except Exception:  # a node would never be let go of (F48)
                 log.error("retirements cannot be looked at", exc_info=True)
 
     async def look(self) -> None:
-        """Raises what one retirement met; the next look goes on."""
+        """What one retirement meets keeps no other from being looked at; the next look goes on."""
         for node in list(self._catalog.nodes()):
-            record = node.retirement
-            if record is None or record.step not in (RetireStep.VERIFY, RetireStep.SNAPSHOT):
-                self._known.pop(node.node_id, None)
-            elif record.step is RetireStep.VERIFY and self._is_due(node, record):
-                await self._sight(node, record)
-            elif record.step is RetireStep.SNAPSHOT and record.inventory_key is None and self._turn(node, 0):
-                await self._write_inventory(node, record)
+            try:
+                await self._look_at(node)
+            except StratalogError as error:
+                log.info("a retirement was not looked at yet", node_id=node.node_id, error=str(error))
+
+    async def _look_at(self, node: Node) -> None:
+        record = node.retirement
+        if record is None or record.step not in (RetireStep.VERIFY, RetireStep.SNAPSHOT):
+            self._known.pop(node.node_id, None)
+        elif record.step is RetireStep.VERIFY and self._is_due(node, record):
+            await self._sight(node, record)
+        elif record.step is RetireStep.SNAPSHOT and record.inventory_key is None and self._turn(node, 0):
+            await self._write_inventory(node, record)
 
     def _is_due(self, node: Node, record: Retirement) -> bool:
         known = self._known.get(node.node_id)

@@ -9,9 +9,9 @@ from stratalog.model.errors import Conflict
 from stratalog.model.mount_commands import BeginMount, EndMount
 from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
-from stratalog.model.retirement_commands import RetireNode
+from stratalog.model.retirement_commands import ReleaseNode, RetireNode
 from stratalog.model.segment import GapReason, Segment
-from support.retirement_story import RetirementStory
+from support.retirement_story import INTERVAL_MS, RetirementStory
 
 TIERED = {"remote.storage.enable": "true"}
 
@@ -141,3 +141,42 @@ def test_a_mount_does_not_end_while_nobody_knows_whether_another_has_it() -> Non
     story.is_heard(second)
     story.do(EndMount(f"tier/{first}"))
     assert story.segment(key).local_nodes == (second,)
+
+
+# Looks that did not see all -------------------------------------------------------------------------------------
+def seen_twice() -> tuple[RetirementStory, int]:
+    """A node whose ten segments two looks have confirmed, as far as those went."""
+    story = RetirementStory(nodes=3)
+    node_id = story.active(story.topic("orders", replicas=2, settings=TIERED)).replicas[1]
+    for number in range(11):
+        story.topic(f"more-{number}", shards=3, replicas=2, settings=TIERED)
+    story.do(RetireNode(node_id))
+    story.looks(node_id)
+    story.roll_away(node_id)
+    story.report_all()
+    story.upload_all()
+    story.look(node_id)
+    for by_node in (other for other in (1, 2, 3) if other != node_id):
+        story.now_ms += INTERVAL_MS
+        story.sight(node_id, by_node)  # of ten segments
+    return story, node_id
+
+
+def test_looks_that_told_of_fewer_segments_than_there_are_release_nobody() -> None:
+    story, node_id = seen_twice()
+    assert story.survey(node_id).to_see > 10
+    story.looks(node_id)
+    assert story.record(node_id).step is RetireStep.VERIFY
+    assert not story.do(ReleaseNode(node_id, story.record(node_id))).result
+
+
+def test_a_look_that_sees_more_than_the_one_before_is_a_first_one() -> None:
+    story, node_id = seen_twice()
+    count, other = story.survey(node_id).to_see, next(one for one in (1, 2, 3) if one != node_id)
+    for _ in range(2):
+        story.look(node_id)
+        assert story.record(node_id).step is RetireStep.VERIFY
+        story.now_ms += INTERVAL_MS
+        story.sight(node_id, other, segments=count)
+    story.look(node_id)
+    assert story.record(node_id).step is RetireStep.SNAPSHOT
