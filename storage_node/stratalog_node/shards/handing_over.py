@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from stratalog.machines.restart_events import TakeSealed
+from stratalog.machines.shard_restart import judge_sealed
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.local_shard import LocalShard
+from stratalog_node.shards.missing_files import take_sealed
 from stratalog_node.shards.workers import ShardWorkers
 
 
-class LedShard(Protocol):
+class LedShard(LocalShard, Protocol):
     context: ShardContext
     workers: ShardWorkers
     active: ActiveSegment | None
@@ -46,3 +50,15 @@ def leave(shard: LedShard, copies: Iterable[ActiveSegment]) -> None:
     for copy in copies:
         copy.file.retire()
         shard.context.sealed_points.forget(copy)
+        _keep_sealed(shard, copy)
+
+
+def _keep_sealed(shard: LedShard, copy: ActiveSegment) -> None:
+    """Others may have brought its seal about before this node's own work at it came to its end: nobody follows it
+    then, and it is served from here as long as the metadata name this copy."""
+    segment = shard.context.catalog.segment(copy.key)
+    if segment is None or segment.seal is None:
+        return
+    if isinstance(judge_sealed(segment, shard.context.node_id, has_file=True), TakeSealed):
+        take_sealed(shard, segment)
+        shard.copies[segment.epoch].damage = copy.damage

@@ -132,6 +132,28 @@ async def test_a_coordinator_that_is_deposed_while_it_runs_tells_no_commit_as_do
     assert all(not node.groups.stats.groups for node in deposed), "who leads nothing keeps nothing"
 
 
+async def test_a_coordinator_without_a_copy_of_its_log_reads_it_from_who_has_one(cluster: NodeCluster) -> None:
+    """Else nobody coordinated the groups, as long as no other node came to lead."""
+    await of_nodes(cluster, 2)
+    await commit(cluster, 5)
+    key = log_of(cluster)
+    old = (await cluster.leads_again(key)).context.node_id
+    assert (await cluster.leads_again(key)).ask_roll(0)
+    await eventually(lambda: cluster.segments(key)[0].local_nodes == (1, 2))
+    new = next(number for number in cluster.nodes if number != old)
+    shard = cluster.nodes[new].shards.get(key)
+    assert shard is not None
+    await eventually(lambda: shard.copies)
+    for copy in shard.copies.values():
+        copy.file.retire()
+        copy.file.path.unlink()
+    await cluster.lose(old)
+    await eventually(lambda: shard.is_leader)
+    await cluster.hear(old)
+    assert await committed(cluster) == 5
+    assert cluster.nodes[new].peer_reads.stats.reads
+
+
 async def test_a_third_node_gets_a_replica_of_the_group_log_and_two_may_be_lost_one_after_the_other(
     cluster: NodeCluster,
 ) -> None:
