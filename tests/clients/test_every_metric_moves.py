@@ -50,6 +50,7 @@ _FOLLOWING = "tests/unit/replication/test_following.py"
 _SEALED_READS = "tests/unit/serve/test_sealed_reads.py"
 _READ_REPLICAS = "tests/unit/node/test_reads_from_replicas.py"
 _PEER_READS = "tests/unit/node/test_reads_from_peers.py"
+_TABLES = "tests/unit/node/test_producer_tables_between_nodes.py"
 _COPIES = "tests/unit/node/test_copies_made_again.py"
 _MOUNTS = "tests/unit/node/test_mounted_data_sets.py"
 _IN_TROUBLE = "tests/unit/node/test_followers_in_trouble.py"
@@ -89,6 +90,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_peer_read_joined_total": (_PEER_READS, "stats.joined"),
     "stratalog_peer_read_failures_total": (_PEER_READS, "stats.failures == 1"),
     "stratalog_peer_read_refusals_total": (_PEER_READS, "stats.refusals"),
+    "stratalog_peer_read_tables_read_total": (_TABLES, "stats.tables_read >= 1"),
     "stratalog_peer_read_in_flight": (_PEER_READS, "stats.in_flight"),
     "stratalog_mounts_held": (_MOUNTS, "stats.held == 1"),
     "stratalog_mounts_waiting": (_MOUNTS, "stats.waiting == 1"),

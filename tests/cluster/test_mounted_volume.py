@@ -112,7 +112,9 @@ def consume(bootstrap: str) -> list[bytes]:
     found: list[bytes] = []
 
     def has_all() -> bool:
-        found.extend(bytes(one.value() or b"") for one in consumer.consume(500, timeout=0.5) if one.error() is None)
+        while (one := consumer.poll(0.5)) is not None:  # `consume` may drop what it gathered when a leader changes
+            if one.error() is None:
+                found.append(bytes(one.value() or b""))
         return len(found) >= COUNT
 
     eventually_sync(has_all, timeout=60)
