@@ -230,6 +230,8 @@ class Following:
         try:
             table = await self._context.tables.for_block(segment, copy.found_producers)
             await self.on_disk(lambda: copy.write_index(seal, table))
+            if not table and (told := await self._context.tables.told_at_last(segment)):
+                await self.on_disk(lambda: copy.write_index(seal, told))
         except StratalogError as error:
             log.warning("an index block lacks the seal record", segment=str(segment.key), error=str(error))
 

@@ -37,6 +37,8 @@ from stratalog_node.task_set import TaskSet
 log = logger(__name__)
 
 _HELD_BYTES = 16 << 20
+_ASK_AGAIN_S = 60.0
+"""At most, where nobody waits for the table; it may cost who is asked a read of the segment."""
 
 _Source = Callable[[], Awaitable[bytes]]
 
@@ -143,6 +145,22 @@ class ProducerTables:
         except StratalogError as error:
             log.warning("an index block is written without its table of producers", error=str(error))
             return NO_TABLE
+
+    async def told_at_last(self, segment: Segment) -> bytes:
+        """By others, for as long as this node has a copy of the segment: they may have to write theirs first, and who
+        alone has it may be gone for good some day. `NO_TABLE` where there is none."""
+        backoff = Backoff(longest_s=_ASK_AGAIN_S)
+        while (now := self._catalog.segment(segment.key)) is not None and self._node_id in now.local_nodes:
+            table = self._known(now)
+            if table is None:
+                try:
+                    table = await self._first(now, self._far_sources(now))
+                except StratalogError:
+                    await backoff.pause()
+                    continue
+                self.keep(now.key, table)
+            return table
+        return NO_TABLE
 
     async def _join(self, segment: Segment, *, is_far: bool) -> bytes:
         known = self._known(segment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ import pytest
 
 from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.producers import decode_table
+from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
+from stratalog_node.serve import sealed_read
+from stratalog_node.shards.sealing import Sealing
 from support.node_cluster import NodeCluster
 from support.shard_rig import make_batch
 from support.waiting import eventually
@@ -76,6 +80,36 @@ async def test_replicas_with_other_limits_have_the_table_of_the_seal_all_the_sam
     shard.ask_roll(0)
     segment = await cluster.is_sealed(key, copies=2)
     await eventually(lambda: block_of(cluster, 1, segment) == block_of(cluster, 2, segment) != b"")
+
+
+async def test_a_table_that_the_leader_alone_can_make_lies_with_the_others_in_the_end(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was before is deleted. The others hear of the seal before the leader can answer them."""
+    key, _ = await sealed(cluster)
+    shard = await cluster.leads_again(key)
+    await cluster.append(key, b"y", **producer(8))
+    await cluster.meta.service.perform(AdvanceLogStart(key, 1))
+    await eventually(lambda: cluster.segments(key)[0].epoch == 1)
+    told, make_seal, find_copy, refused = threading.Event(), Sealing._make_seal, sealed_read.proven_copy, 0
+
+    def last(self: Sealing, old: Any, before: Any) -> Any:
+        told.wait(10)
+        return make_seal(self, old, before)
+
+    def busy(shard: Any, segment: Segment) -> Any:
+        nonlocal refused
+        refused += 1
+        return find_copy(shard, segment) if refused > 2 else None
+
+    monkeypatch.setattr(Sealing, "_make_seal", last)
+    monkeypatch.setattr(sealed_read, "proven_copy", busy)
+    shard.ask_roll(0)
+    await eventually(lambda: cluster.segments(key)[0].handed.reports)
+    told.set()
+    second = await cluster.is_sealed(key, 1, copies=2)
+    assert second.seal is not None and second.seal.producers.count == 2, "as the leader told it"
+    await eventually(lambda: block_of(cluster, 1, second) == block_of(cluster, 2, second) != b"")
 
 
 async def test_a_new_leader_without_the_table_has_it_from_a_node_that_has(cluster: NodeCluster) -> None:
