@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "status": "stratalog_cli.status",
     "topics": "stratalog_cli.topics",
     "nodes": "stratalog_cli.nodes",
+    "rebalance": "stratalog_cli.rebalance",
     "mounts": "stratalog_cli.mounts",
     "segments": "stratalog_cli.segments",
     "snapshot": "stratalog_cli.snapshot_command",

@@ -55,7 +55,7 @@ def register(app: typer.Typer) -> None:
 
 def list_nodes(meta: MetaOption, output: OutputOption = OutputFormat.TABLE) -> None:
     """List the nodes that were ever registered: where they are, whether they live, and who leaves."""
-    nodes = _ask(meta, lambda client: client.nodes())
+    nodes = ask_meta(meta, lambda client: client.nodes())
     if output is OutputFormat.JSON:
         print_json([_json(node) for node in nodes])
         return
@@ -98,7 +98,7 @@ def retire(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Let a node leave. Nothing is released before all that it held is safe without it; asked again it is the same."""
-    _ask(meta, lambda client: client.perform(RetireNode(node_id, mode, force)))
+    ask_meta(meta, lambda client: client.perform(RetireNode(node_id, mode, force)))
     found = _watch(meta, node_id, timeout_s, is_shown=output is OutputFormat.TABLE) if wait else _read(meta, node_id)
     _show([found], output)
     if not wait and output is OutputFormat.TABLE and found.retirement.step is not RetireStep.DONE:
@@ -117,7 +117,7 @@ def status(
     if node_id is not None:
         _show([_read(meta, node_id)], output)
         return
-    found = _ask(meta, lambda client: client.retirements())
+    found = ask_meta(meta, lambda client: client.retirements())
     if found or output is OutputFormat.JSON:
         _show(list(found), output)
     else:
@@ -126,12 +126,12 @@ def status(
 
 def cancel(node_id: NodeArgument, meta: MetaOption) -> None:
     """Let a node stay. Refused once it is released, with the reason."""
-    _ask(meta, lambda client: client.perform(CancelRetirement(node_id)))
+    ask_meta(meta, lambda client: client.perform(CancelRetirement(node_id)))
     say(f"node {node_id} stays: it gets new segments again; what was sealed or uploaded meanwhile stays so")
 
 
 # Asking -----------------------------------------------------------------------------------------------------------
-def _ask(meta: str, ask: Callable[[HttpMetaClient], Awaitable[T]]) -> T:
+def ask_meta(meta: str, ask: Callable[[HttpMetaClient], Awaitable[T]]) -> T:
     """Raises what the service says; Unavailable, with the reason of the list, when none answers."""
     from stratalog.meta_api.http_client import HttpMetaClient
 
@@ -149,7 +149,7 @@ def _ask(meta: str, ask: Callable[[HttpMetaClient], Awaitable[T]]) -> T:
 
 
 def _read(meta: str, node_id: int) -> RetirementStatus:
-    found = next((one for one in _ask(meta, lambda client: client.retirements()) if one.node_id == node_id), None)
+    found = next((one for one in ask_meta(meta, lambda client: client.retirements()) if one.node_id == node_id), None)
     if found is None:
         raise NotFound(f"node {node_id} does not leave, and has not left: `stratalog nodes list` shows who is there")
     return found

@@ -84,6 +84,7 @@ class ProcessServices:
             topic_changes=node.topic_changes,
             store=node.store,
             ask_roll=node.ask_roll,
+            roll_elsewhere=node.roll_elsewhere,
             turn=node.turn,
             readiness=node.readiness,
             loop_blocks=lambda: self._watchdog.stats.blocks,

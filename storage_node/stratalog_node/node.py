@@ -39,6 +39,7 @@ from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.heartbeats import Heartbeats, register
 from stratalog_node.identity_file import load_or_create, lock_directory
 from stratalog_node.leaving.assembly import leaving_tasks, vitals_of
+from stratalog_node.leaving.handing_on import roll_elsewhere
 from stratalog_node.mounts.holding import MountHolding
 from stratalog_node.mounts.probe import DataSetProbe
 from stratalog_node.open_files import OpenFiles
@@ -425,6 +426,13 @@ class StorageNode:
         """End a shard's active segment; False when it is empty or not here."""
         shard = self.shards.get(key)
         return shard.ask_roll(self._clock_ms()) if shard is not None else False
+
+    def roll_elsewhere(self, key: SegmentKey) -> bool:
+        """End a segment with a successor chosen anew; False when it is not the active one, or not led here."""
+        shard, active = self._led_shard(key.shard_key), self.catalog.active_segment(key.shard_key)
+        if shard is None or active is None or active.key != key:
+            return False
+        return roll_elsewhere(shard, active)
 
     def readiness(self) -> dict[str, str]:
         """What keeps this node from being ready, by name."""

@@ -35,6 +35,7 @@ from stratalog.admin_api.models import (
     read_verify_line,
 )
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MountInfo, MoveMountRequest
+from stratalog.admin_api.rolls import RollElsewhereRequest, RollingElsewhere
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown, Unavailable
 
 M = TypeVar("M", bound=BaseModel)
@@ -86,6 +87,9 @@ class AdminClient:
 
     def seal(self, request: SealRequest) -> list[SealedShard]:
         return _list(SealedShard, self._call("POST", "/v1/seal", request))
+
+    def roll_elsewhere(self, request: RollElsewhereRequest) -> RollingElsewhere:
+        return RollingElsewhere.model_validate_json(self._call("POST", "/v1/roll-elsewhere", request))
 
     def mounts(self) -> list[MountInfo]:
         return _list(MountInfo, self._call("GET", "/v1/mounts"))

@@ -18,13 +18,17 @@ from stratalog.model.segment import Segment, SegmentState
 
 def prepare_segment(tx: TableTransaction, command: PrepareSegment) -> Segment:
     """Choose the successor's replicas, once; and anew when one of them is not alive or leaves, or one was missing and
-    is not any more."""
+    is not any more, or the leader asks for others than those."""
     segment = tx.state.segment(command.segment)
     check_leader(segment, command.caller, "prepare the segment after")
     if segment.state is not SegmentState.ACTIVE:
         raise Fenced(f"{describe_segment(segment.key)} is {segment.state.name}: its successor is open already")
     prepared = segment.handed.prepared
-    if prepared is not None and all(tx.state.is_host(node) for node in prepared.replicas):
+    if (
+        prepared is not None
+        and prepared != command.instead_of
+        and all(tx.state.is_host(node) for node in prepared.replicas)
+    ):
         wanted = tx.state.topic(segment.key.topic_id).replication_factor
         if len(prepared.replicas) >= min(wanted, max(tx.state.staying_count, 1)):
             return segment

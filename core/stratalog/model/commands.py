@@ -29,7 +29,7 @@ from stratalog.model.retirement_commands import (
     ReportSighting,
     RetireNode,
 )
-from stratalog.model.segment import SealRecord, Segment
+from stratalog.model.segment import NextReplicas, SealRecord, Segment
 from stratalog.model.topic import Shard, Topic
 
 
@@ -160,6 +160,8 @@ class PrepareSegment(NodeCommand[Segment]):
     is_idempotent = True
 
     segment: SegmentKey
+    instead_of: NextReplicas | None = None
+    """Choose anew when this is what is prepared: nodes may have come since."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,13 @@ from stratalog.admin_api.models import (
     VerifyStart,
 )
 from stratalog.admin_api.next_steps import GIVE_BUCKET
+from stratalog.admin_api.rolls import RollElsewhereRequest, RollingElsewhere, SegmentName
 from stratalog.admin_api.wording import counted, human_duration
 from stratalog.machines.shard_life import Stop
 from stratalog.model import commands
 from stratalog.model.commands import DeleteTopic
 from stratalog.model.errors import InvalidRequest, NotFound
+from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.fair_turns import FairTurns
@@ -239,6 +241,16 @@ class NodeAdmin:
                 asked.append((view, active, services.ask_roll(view.key)))
         await self._until_sealed([segment for _, segment, was_asked in asked if was_asked])
         return [self._sealed(view, segment, was_asked) for view, segment, was_asked in asked]
+
+    async def roll_elsewhere(self, request: RollElsewhereRequest) -> RollingElsewhere:
+        """Of the segments that are named those that this node leads are ended, with successors chosen anew."""
+        services, asked = self._services, list[SegmentName]()
+        for name in request.segments:
+            await asyncio.sleep(0)  # each may make a file
+            active = services.catalog.active_segment(ShardKey(name.topic_id, name.shard))
+            if active is not None and active.epoch == name.epoch and services.roll_elsewhere(active.key):
+                asked.append(name)
+        return RollingElsewhere(node_id=services.node_id, asked=asked)
 
     async def _until_sealed(self, segments: list[Segment]) -> None:
         """Poll metadata: the seal record is what makes it true, and it comes through the meta service's watch."""

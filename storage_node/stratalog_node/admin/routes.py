@@ -13,6 +13,7 @@ from stratalog.admin_api.cuts import CutRequest, HoldRequest
 from stratalog.admin_api.errors import error_body, http_status_of
 from stratalog.admin_api.models import AlterTopic, CreateTopic, SealRequest, VerifyRequest
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MoveMountRequest
+from stratalog.admin_api.rolls import RollElsewhereRequest
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.telemetry.door import body_of
 from stratalog.telemetry.logs import logger
@@ -47,6 +48,7 @@ def add_admin_routes(application: web.Application, admin: NodeAdmin) -> None:
     router.add_get("/v1/locate", _guarded(routes.locate))
     router.add_post("/v1/seal", _guarded(routes.seal))
     router.add_post("/v1/verify", _guarded(routes.verify))
+    router.add_post("/v1/roll-elsewhere", _guarded(routes.roll_elsewhere))
     router.add_get("/v1/mounts", _guarded(routes.mounts))
     router.add_post("/v1/mounts", _guarded(routes.create_mount))
     router.add_post("/v1/mounts/move", _guarded(routes.move_mount))
@@ -120,6 +122,9 @@ class _Routes:
 
     async def seal(self, request: web.Request) -> web.StreamResponse:
         return _answers(await self._admin.seal(_body(request, SealRequest)))
+
+    async def roll_elsewhere(self, request: web.Request) -> web.StreamResponse:
+        return _answer(await self._admin.roll_elsewhere(_body(request, RollElsewhereRequest)))
 
     async def mounts(self, _request: web.Request) -> web.StreamResponse:
         return _answers(await self._admin.mounts.mounts())

@@ -11,7 +11,7 @@ from stratalog.admin_api.models import ReplicationStatus
 from stratalog.machines.shard_life import Stop
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import NotFound
-from stratalog.model.ids import ShardKey
+from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.topic import Topic
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
@@ -38,6 +38,10 @@ class ShardSource(Protocol):
 
 def _follows_nothing() -> ReplicationStatus:
     return ReplicationStatus()
+
+
+def _leads_nothing(_: SegmentKey) -> bool:
+    return False
 
 
 def _nothing() -> None:
@@ -71,6 +75,8 @@ class AdminServices:
     store_away_ms: Callable[[], int] = _zero
     """For how long the object store has not taken uploads; 0 while it does."""
     replication: Callable[[], ReplicationStatus] = _follows_nothing
+    roll_elsewhere: Callable[[SegmentKey], bool] = _leads_nothing
+    """Ends a segment with a successor chosen anew, and says whether it is led here."""
 
     def topic(self, name: str) -> Topic:
         """Raises: NotFound."""

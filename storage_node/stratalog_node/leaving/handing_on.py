@@ -15,6 +15,7 @@ from typing import Final
 from stratalog.machines.leader_events import BatchesReceived
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.shard_log import ShardLog
@@ -64,9 +65,21 @@ class HandingOn:
 
     def _hand_on(self, key: ShardKey, segment: SegmentKey) -> None:
         shard = self._led_shard(key)
-        if shard is None:
-            return
-        if shard.active is None:
-            shard.tell(BatchesReceived([]))
-        if shard.active is not None and shard.active.key == segment:
+        if shard is not None and is_open(shard, segment):
             shard.workers.sealing.successors.roll_anew(shard, segment)
+
+
+def is_open(shard: ShardLog, segment: SegmentKey) -> bool:
+    """Whether that is what the shard's leader writes to; what nobody wrote to yet is opened for it."""
+    if shard.active is None:
+        shard.tell(BatchesReceived([]))
+    return shard.active is not None and shard.active.key == segment
+
+
+def roll_elsewhere(shard: ShardLog, active: Segment) -> bool:
+    """End a segment that is led here with a successor that is chosen anew, an empty one too, and without hurry: it is
+    prepared first. False when it is not what the leader writes to any more."""
+    if not is_open(shard, active.key):
+        return False
+    shard.workers.sealing.successors.choose_anew(shard, active.key, active.handed.prepared)
+    return True

@@ -48,7 +48,9 @@ class Successors:
         self._wanted: set[SegmentKey] = set()
         """To be rolled, and nobody was known."""
         self._leaving: set[SegmentKey] = set()
-        """To be rolled because a node of theirs leaves: when they are empty, too."""
+        """To be rolled because a node of theirs leaves, or new ones came: when they are empty, too."""
+        self._instead_of: dict[SegmentKey, NextReplicas] = {}
+        """Who was prepared and is not wanted any more, though alive."""
         self._asked: set[SegmentKey] = set()
         self._answered: SegmentKey | None = None
         """The service has answered for it just now."""
@@ -90,8 +92,17 @@ class Successors:
         self._wanted.add(key)
         self.prepare(shard, key)
 
+    def choose_anew(self, shard: ShardToRoll, key: SegmentKey, instead_of: NextReplicas | None) -> None:
+        """As `roll_anew`, though all who were named stay: the nodes are others than when they were."""
+        if self._is_alone():
+            return
+        if instead_of is not None:
+            self._instead_of[key] = instead_of
+        self.roll_anew(shard, key)
+
     def forget(self, key: SegmentKey) -> None:
         """It has ended here. What is asked for it says nothing of what follows."""
+        self._instead_of.pop(key, None)
         self._asked.discard(key)
         self._prepared.pop(key, None)
         self._failing.pop(key, None)
@@ -105,7 +116,7 @@ class Successors:
         asked_ms = self._context.turn.monotonic_ms()
         is_answered = False
         try:
-            segment = await self._context.meta.perform(PrepareSegment(key))
+            segment = await self._context.meta.perform(PrepareSegment(key, self._instead_of.get(key)))
             self._failing.pop(key, None)
             if segment.handed.prepared is not None and key in self._asked:
                 self._prepared[key] = segment.handed.prepared, asked_ms

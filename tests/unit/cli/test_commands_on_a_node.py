@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.models import AlterTopic
+from stratalog.admin_api.rolls import RollElsewhereRequest, SegmentName
 from stratalog.formats.claim import Claim, encode_claim
 from stratalog_cli.entry import build_app
 from support.node_process import NodeProcess
@@ -326,6 +327,17 @@ def test_a_request_that_makes_no_sense_is_answered_with_the_reason(ask: Asker) -
     assert send("GET", "/v1/locate?topic=x&shard=a&offset=0")[0] == 400
     assert send("GET", "/v1/topics/nope") == (404, send("GET", "/v1/topics/nope")[1])
     assert send("POST", "/v1/verify", b'{"topic": "nope"}')[1]["error"] == "NotFound"
+
+
+def test_a_leader_says_which_of_the_named_segments_it_ends_with_another_successor(ask: Asker) -> None:
+    ask.run("topics", "create", "rolling")
+    client = AdminClient(ask.node.admin)
+    eventually_sync(lambda: client.topic("rolling").shards)
+    topic_id = UUID(client.topic("rolling").topic.topic_id)
+    here, ended = (SegmentName(topic_id=topic_id, shard=0, epoch=epoch) for epoch in (0, 7))
+    unknown = SegmentName(topic_id=UUID(int=1), shard=0, epoch=0)
+    told = client.roll_elsewhere(RollElsewhereRequest(segments=[here, ended, unknown]))
+    assert told.asked == [here]
 
 
 def test_every_metric_has_help_and_a_telling_name(ask: Asker) -> None:

@@ -72,6 +72,18 @@ def test_a_wish_is_shown_with_the_reason_why_it_waits_and_taken_back(meta: str) 
     assert run("status", "2", "--meta", meta).exit_code == 2
 
 
+def test_what_would_go_elsewhere_is_shown_and_an_even_cluster_is_left_alone(meta: str) -> None:
+    def rebalance(*arguments: str) -> Result:
+        return CliRunner().invoke(build_app(("rebalance",)), ["rebalance", "--meta", meta, *arguments])
+
+    shown = rebalance()
+    assert shown.exit_code == 0 and "leaders after" in shown.output and "as even as" in shown.output
+    told = json.loads(rebalance("--seal", "--output", "json").output)
+    assert told["is_even"] and told["rounds"] == 0 and told["moves"] == []
+    assert [(node["node_id"], node["leaders"], node["load"]) for node in told["nodes"]] == [(1, 1, 2), (2, 0, 1)]
+    assert rebalance("--seal", "--dry-run").output == shown.output
+
+
 def test_a_force_names_the_disk_and_is_refused_for_a_node_that_lives(meta: str) -> None:
     assert "spelled out" in run("retire", "1", "--force", "disk-2", "--meta", meta).output
     assert "is alive" in run("retire", "1", "--force", "disk-1", "--meta", meta).output
