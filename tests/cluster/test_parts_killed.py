@@ -123,6 +123,7 @@ def test_nodes_are_restarted_one_after_the_other(cluster: RealCluster, traffic: 
         traffic.flows()
 
 
+@pytest.mark.slow
 def test_a_leader_is_cut_off_from_its_followers_and_from_the_meta_service(
     cluster: RealCluster, traffic: Traffic
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_leader_is_cut_off_from_its_followers_and_from_the_meta_service(
     traffic.flows()
 
 
+@pytest.mark.slow
 def test_a_leader_hears_everybody_and_nobody_hears_it(cluster: RealCluster, traffic: Traffic) -> None:
     unheard = cluster.leader_of(traffic.topic)
     cluster.wires.cut(one_way([unheard], cluster.others(unheard)))
