@@ -1,5 +1,6 @@
-"""One node's shards through any sequence of appends, rolls, crashes, power cuts, deletions and reads, against a plain
-model of the log: what was acknowledged is there, in order, once; what was read once is read again.
+"""One node's shards and their bucket through any sequence of appends, rolls, uploads, crashes, power cuts, deletions
+and reads, against a plain model of the log: what was acknowledged is there, in order, once; what was read once is read
+again, from whichever tier.
 
 The model knows, for each shard, which value was acknowledged at which offset and what was read where.
 """
@@ -19,10 +20,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stratalog.model.commands import RollSegment, SealSegment
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import ShardKey
+from stratalog.model.segment import RemoteState
 from stratalog_node.shards import flusher, shared_journal
 from stratalog_node.shards.shard_log import ShardLog
 from support.gated_meta import Call
-from support.shard_rig import Asked, ShardRig
+from support.shard_rig import Asked
+from support.tiered_shards import TieredShardRig
 from support.waiting import eventually
 
 SHARDS = 3
@@ -37,7 +40,6 @@ class Model:
         self.read: dict[int, bytes] = {}
         self.high_watermark = 0
         self.log_start = 0
-        self.local_start = 0
         self.sequence = 0
         self.last_idempotent: tuple[list[bytes], int, Asked] | None = None
 
@@ -75,7 +77,7 @@ class ShardLife(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         async def work() -> None:
-            self.rig = ShardRig(Path(self.folder.name))
+            self.rig = TieredShardRig(Path(self.folder.name))
             await self.rig.__aenter__()
             topic = await self.rig.create_topic(shards=SHARDS, segment_bytes=500, flush_policy=self.policy)
             self.keys = [ShardKey(topic.topic_id, index) for index in range(SHARDS)]
@@ -201,6 +203,9 @@ class ShardLife(RuleBasedStateMachine):
                 model.offered.clear()
             self.rig.meta.open_all()
             await self.rig.start()
+            for index in range(SHARDS):
+                # Some wait for a table of producers in the bucket: nobody reads it before the node serves.
+                await eventually(lambda: self.shard(index).stop is None)  # noqa: B023
 
         self.run(work())
 
@@ -214,16 +219,23 @@ class ShardLife(RuleBasedStateMachine):
 
         self.run(work())
 
+    @rule()
+    def upload(self) -> None:
+        async def work() -> None:
+            if not self.rig.meta.is_held(RollSegment):  # what is not confirmed is not committed either
+                await self.rig.uploaded()
+
+        self.run(work())
+
     @rule(index=st.integers(0, SHARDS - 1))
     def free_the_oldest_copy(self, index: int) -> None:
+        """Of those that are in the bucket, as local retention does."""
+
         async def work() -> None:
             shard = self.shard(index)
             for segment in shard.segments:
-                if segment.seal is not None and segment.epoch in shard.copies:
+                if segment.remote.state is RemoteState.COMPLETE and segment.epoch in shard.copies:
                     await self.rig.copies.free_local(shard, segment.key)
-                    self.models[index].local_start = segment.seal.end_offset
-                    return
-                if segment.seal is None:
                     return
 
         self.run(work())
@@ -232,7 +244,7 @@ class ShardLife(RuleBasedStateMachine):
     def read(self, index: int, back: int, max_bytes: int) -> None:
         async def work() -> None:
             shard, model = self.shard(index), self.models[index]
-            start = max(model.local_start, shard.log_start_offset, shard.high_watermark - back)
+            start = max(shard.log_start_offset, shard.high_watermark - back)
             self._check_read(model, start, await self.rig.read_values(shard, start, max_bytes))
 
         self.run(work())
@@ -273,7 +285,7 @@ class ShardLife(RuleBasedStateMachine):
             for index, model in enumerate(self.models):
                 shard = self.shard(index)
                 await eventually(lambda: shard.high_watermark == shard.end_offset)  # noqa: B023
-                start = max(model.local_start, shard.log_start_offset)
+                start = shard.log_start_offset
                 values = await self.rig.read_values(shard, start)
                 model.take_answers()
                 self._check_read(model, start, values)

@@ -375,27 +375,37 @@ def committed_offsets(client: RawClient, group: str) -> dict[Place, int]:
     return {(t.name, p.partition_index): p.committed_offset for t in answer.topics for p in t.partitions}
 
 
-def start_offset(client: RawClient, place: Place) -> int:
-    """The log start."""
+_LATEST, _EARLIEST = -1, -2
+
+
+def _list_offset(client: RawClient, place: Place, timestamp: int) -> tuple[int, int]:
+    """Returns: the offset, and the error code."""
     request = kafka_oracle.request_class(2)
     topic_class = request.ListOffsetsTopic
-    partition = topic_class.ListOffsetsPartition(version=1, partition_index=place[1], timestamp=-2)
+    partition = topic_class.ListOffsetsPartition(version=1, partition_index=place[1], timestamp=timestamp)
     answer = client.call(2, 1, replica_id=-1, topics=[topic_class(version=1, name=place[0], partitions=[partition])])
     result = answer.topics[0].partitions[0]
-    if result.error_code:
-        raise ConnectionError(f"ListOffsets of {place}: {ErrorCode(result.error_code).name}")
-    return int(result.offset)
+    return int(result.offset), int(result.error_code)
+
+
+def start_offset(client: RawClient, place: Place) -> int:
+    """The log start."""
+    offset, error_code = _list_offset(client, place, _EARLIEST)
+    if error_code:
+        raise ConnectionError(f"ListOffsets of {place}: {ErrorCode(error_code).name}")
+    return offset
 
 
 def read_log(client: RawClient, place: Place, from_offset: int | None = None) -> Log:
-    """A shard from `from_offset` (its log start when None, or when that has passed it) to its high watermark."""
+    """A shard from `from_offset` (its log start when None, or when that has passed it) to its end. A fetch of a shard
+    that is being healed tells what is known of its high watermark so far; only who asks for the end is told to wait."""
     deadline = time.monotonic() + _READ_DEADLINE_S
     start = start_offset(client, place)
     offset = start if from_offset is None else max(start, from_offset)
     records: list[Seen] = []
     first = offset
-    high_watermark = offset + 1
-    while offset < high_watermark:
+    end = _end_offset(client, place, deadline)
+    while offset < end:
         assert time.monotonic() < deadline, f"{place} cannot be read at offset {offset} within {_READ_DEADLINE_S} s"
         fetched = client.fetch(
             place[0], offset, partitions=(place[1],), max_wait_ms=0, partition_max_bytes=_READ_BYTES
@@ -404,11 +414,20 @@ def read_log(client: RawClient, place: Place, from_offset: int | None = None) ->
             return read_log(client, place)  # retention passed us
         if fetched.error_code and fetched.error_code not in _RETRIABLE:
             raise AssertionError(f"{place} at offset {offset}: {ErrorCode(fetched.error_code).name}")
-        high_watermark = max(fetched.high_watermark, offset) if not fetched.error_code else high_watermark
         records += _records(fetched.records, offset)
         if records:
             offset = records[-1].offset + 1
     return Log(first, records)
+
+
+def _end_offset(client: RawClient, place: Place, deadline: float) -> int:
+    """The high watermark, once it is known."""
+    while time.monotonic() < deadline:
+        offset, error_code = _list_offset(client, place, _LATEST)
+        if not error_code:
+            return offset
+        assert error_code in _RETRIABLE, f"ListOffsets of {place}: {ErrorCode(error_code).name}"
+    raise AssertionError(f"the end of {place} is not known within {_READ_DEADLINE_S} s")
 
 
 def read_logs(client: RawClient, places: Iterable[Place], since: Mapping[Place, int] | None = None) -> dict[Place, Log]:

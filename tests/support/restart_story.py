@@ -9,6 +9,7 @@ what must follow. Files are drawn as in support.simulated_disk. Commands:
     > file E [at BASE] [DRAWING] [headless] [foreign] [unreadable] [failing]     BASE is metadata's unless it is said
     > file E gone  /  file E is readable
     > checkpoint E at N [where M should be]      the checkpoint says N at the position of M
+    > tables are read late       those of producers at the ends of sealed segments: when a pass asks for them
     > store is away  /  is back  /  is unknown  /  lacks A to B  /  garbles N once  /  has all
     > restart [unclean] [doubting E]             after a stop in order, but for what is said
     > heal                                       one attempt
@@ -70,6 +71,8 @@ class RestartStory:
                 place = int(rest[1]) if rest else int(offset)
                 position = (place - key.base_offset) * BATCH_BYTES
                 world.checkpoints[key] = CheckpointClaim(position, int(offset), producers_at(int(offset)))
+            case ["tables", "are", "read", "late"]:
+                world.reads_tables_late = True
             case ["store", *rest]:
                 self._store(rest)
             case ["restart", *rest]:

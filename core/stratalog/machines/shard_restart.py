@@ -272,14 +272,15 @@ class ShardRestart:
         if claim is not None and claim.position == 0:
             this.producers = claim.producers
             this.standing.add(key)
+        has_next = any(other.epoch > key.epoch for other in this.files)
+        is_short = self._written_end(segment) > segment.base_offset
+        if segment.state is SegmentState.ACTIVE and not has_next and not is_short:
+            this.inherited = this.producers  # not known: its first append finds them, and nobody else needs them
+            return []
         if this.producers is None:
             return self._read_producers()
-        if self._written_end(segment) > segment.base_offset:
+        if is_short:
             return self._heal(segment, segment.base_offset)
-        has_next = any(other.epoch > key.epoch for other in this.files)
-        if segment.state is SegmentState.ACTIVE and not has_next:
-            this.inherited = this.producers
-            return []
         # It ended, known or not, before anything was in it.
         return [MakeAnew(key), *self._open(key, segment)]
 

@@ -231,9 +231,10 @@ class Recovery:
                 judge_sealed(segment, self._context.node_id, has_file=has_file), TakeSealed
             ):
                 take_sealed(shard, segment)
-        shard.recovered(
-            [], None, high_watermark=0, inherited=None, doubted_epoch=-1, stop=Stop(reason, StopCause.HEALING)
-        )
+        # A stop in order meanwhile must not take the doubt from it.
+        doubted_epoch = shard.epoch if self._doubted is None else self._doubted.get(shard.key, -1)
+        stop = Stop(reason, StopCause.HEALING)
+        shard.recovered([], None, high_watermark=0, inherited=None, doubted_epoch=doubted_epoch, stop=stop)
 
     async def _perform(
         self, shard: ShardLog, steps: list[RestartStep], opened: OpenedFiles, *, is_first: bool

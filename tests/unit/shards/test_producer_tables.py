@@ -189,3 +189,27 @@ async def test_a_shard_waits_for_an_object_store_that_alone_has_the_table(
             assert not rig.append(rig.shard(shard), b"x", **producer(0)).is_acknowledged
         await rig.healed(shard)
         assert await repeated(rig, shard) == 0
+
+
+async def test_a_shard_that_waited_through_a_stop_in_order_is_in_doubt_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the crash before took is not known better for that stop: no offset is given twice in an epoch."""
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rolled(rig)
+        await rig.acknowledged(shard, b"y")
+        epoch = shard.epoch
+        await freed(rig, shard)
+
+        async def away(self: RemoteIndex, key: str, size_bytes: int) -> bytes:
+            raise Unavailable("the store is away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RemoteIndex, "_whole", away)
+            await rig.start()
+            assert rig.shard(shard).stop is not None
+            await rig.stop()
+        await rig.start()
+        shard = await rig.healed(shard)
+        await rig.acknowledged(shard, b"z")
+        assert shard.epoch == epoch + 1
