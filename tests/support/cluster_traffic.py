@@ -17,6 +17,7 @@ from support.history import Anomaly, Log, Outcome, Place, anomalies, differences
 from support.history import Seen as Read
 from support.ledger import IdempotentSender, Ledger
 from support.waiting import eventually_sync
+from support.who_wrote import told_with_writers
 
 _FLOWS_S, _READ_S = 45.0, 60.0
 
@@ -86,7 +87,7 @@ class Traffic:
         logs = read_all(self.bootstrap, self.places)
         found: list[object] = [*self.ledger.wrong_answers, *anomalies(self.ledger.copy(), logs)]
         found += self._what_the_group_missed(logs)
-        assert not found, "\n".join(map(str, found[:20])) + (f"\nand {len(found) - 20} more" if found[20:] else "")
+        assert not found, "\n".join(told_with_writers(self.bootstrap, found[:20])) + (f"\nand {len(found) - 20} more" if found[20:] else "")
         return self.ledger.count(Outcome.OK)
 
     def _what_the_group_missed(self, logs: dict[Place, Log]) -> list[Anomaly | str]:

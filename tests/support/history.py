@@ -66,6 +66,8 @@ class Anomaly(NamedTuple):
     kind: str
     place: Place
     detail: str
+    offsets: tuple[int, ...] = ()
+    """Of a duplicate."""
 
     def __str__(self) -> str:
         return f"{self.kind} in {self.place[0]}-{self.place[1]}: {self.detail}"
@@ -126,7 +128,7 @@ def _against_history(place: Place, log: Log, sent: Sequence[Sent]) -> list[Anoma
         elif send.outcome is Outcome.FAIL:
             found.append(Anomaly("aborted", place, f"{value!r} at offset {places[0]} had been refused"))
         if len(set(places)) > 1:
-            found.append(Anomaly("duplicate", place, f"{value!r} at offsets {places}"))
+            found.append(Anomaly("duplicate", place, f"{value!r} at offsets {places}", tuple(places)))
     for send in sent:
         if send.outcome is Outcome.OK and (send.offset >= log.start_offset or log.start_offset == 0):
             places = offsets.get(send.value, [])
