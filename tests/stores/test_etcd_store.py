@@ -221,6 +221,8 @@ async def test_a_deposed_leader_writes_nothing_even_while_it_believes_that_it_le
 ) -> None:
     async with leading(etcd.endpoints, prefix) as (_, old, store):
         await store.write([command(1)])
+        assert old._keeper is not None
+        old._keeper.stop()  # its next question would tell it
         await depose(old, etcd.endpoints)
         async with leading(etcd.endpoints, prefix) as (_, _, newer):
             assert old.is_leading, "it has not noticed"
