@@ -87,7 +87,8 @@ class Traffic:
         logs = read_all(self.bootstrap, self.places)
         found: list[object] = [*self.ledger.wrong_answers, *anomalies(self.ledger.copy(), logs)]
         found += self._what_the_group_missed(logs)
-        assert not found, "\n".join(told_with_writers(self.bootstrap, found[:20])) + (f"\nand {len(found) - 20} more" if found[20:] else "")
+        more = f"\nand {len(found) - 20} more" if found[20:] else ""
+        assert not found, "\n".join(told_with_writers(self.bootstrap, found[:20])) + more
         return self.ledger.count(Outcome.OK)
 
     def _what_the_group_missed(self, logs: dict[Place, Log]) -> list[Anomaly | str]:
