@@ -86,7 +86,7 @@ class Recovery:
         self._owed: dict[ShardLog, list[int]] = {}
         """What the last life owes: epochs to seal, and perhaps rolls to confirm."""
         self._restarts: dict[ShardKey, ShardRestart] = {}
-        """Of the shards that are not healed yet."""
+        """Of the shards that are not opened or not healed yet."""
         self.unhealed: dict[ShardKey, Heal] = {}
         self.waiting: dict[ShardKey, SegmentKey] = {}
         """Shards that are not opened before a segment is sealed that other nodes have a say in, or before the table of
@@ -115,7 +115,7 @@ class Recovery:
         for shard, epochs in owed.items():
             if self._directory.get(shard.key) is shard:
                 shard.begin_service(epochs)
-        for key in [key for key in self._checkpoints if key not in self.unhealed and key not in self.waiting]:
+        for key in [key for key in self._checkpoints if key not in self._restarts]:
             del self._checkpoints[key]  # of 10,000 large segments they hold gigabytes
 
     def revoke_stale(self) -> None:

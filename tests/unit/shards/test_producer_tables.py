@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.shard_life import StopCause
 from stratalog.meta_api.wire import wire_of
 from stratalog.model.commands import AdvanceLogStart, SealSegment
 from stratalog.model.errors import Unavailable
 from stratalog.model.segment import RemoteState
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.tier.remote_index import RemoteIndex
-from support.shard_rig import ShardRig
+from support.shard_rig import ShardRig, cut_file
 from support.tiered_shards import TieredShardRig
 from support.waiting import eventually
 
@@ -213,3 +215,26 @@ async def test_a_shard_that_waited_through_a_stop_in_order_is_in_doubt_as_before
         shard = await rig.healed(shard)
         await rig.acknowledged(shard, b"z")
         assert shard.epoch == epoch + 1
+
+
+async def test_what_shards_that_wait_lack_is_missed_though_another_was_opened_before(tmp_path: Path) -> None:
+    """Each file is shorter than its checkpoint says, and is read behind a table that the object store has."""
+    async with TieredShardRig(tmp_path) as rig:
+        topic = await rig.create_topic(shards=3, flush_policy="fsync")
+        shards = [rig.shard(topic, index) for index in range(3)]
+        for shard in shards:
+            await rig.acknowledged(shard, b"x", **producer())
+            shard.ask_roll(rig.clock())
+        await rig.all_sealed()
+        await rig.uploaded()
+        await eventually(lambda: all(one.segments[0].remote.state is RemoteState.COMPLETE for one in shards))
+        for shard in shards:
+            await rig.acknowledged(shard, b"y", **producer(7, 1))
+        await rig.stop()
+        for shard in shards:
+            for path in (rig.layout.index(shard.segments[0].key), rig.layout.segment(shard.segments[0].key)):
+                path.unlink()
+            cut_file(rig.file_of(shard), SEGMENT_HEADER_BYTES)
+        await rig.start()
+        opened = [rig.shard(shard) for shard in shards]
+        await eventually(lambda: all(one.stop is not None and one.stop.cause is StopCause.DATA_LOST for one in opened))
