@@ -76,8 +76,13 @@ def _leads(part: Part, address: str) -> bool | None:
 
 def troubles(metas: list[Part]) -> list[dict[str, Any]] | None:
     """What of the shards needs an eye, by whoever leads; None when nobody can tell."""
+    return items_of(metas, "/v1/troubles")
+
+
+def items_of(metas: list[Part], path: str) -> list[dict[str, Any]] | None:
+    """What a list of the meta service has, by the first instance that tells; None when none does."""
     for meta in metas:
-        status, told = _get(f"http://{meta.addresses['http']}/v1/troubles")
+        status, told = _get(f"http://{meta.addresses['http']}{path}")
         if status == 200 and isinstance(told.get("items"), list):
             return [item for item in told["items"] if isinstance(item, dict)]
     return None

@@ -33,21 +33,21 @@ async def _run(directory: ClusterDirectory, plan: Plan, programs: Programs) -> N
         _say_what_is_unusual(plan)
         async with ControlServer(directory.path, starter.answer):
             try:
-                await _until_told(starter, plan)
+                await _until_told(starter)
             finally:
                 await starter.stop_all()
     finally:
         directory.release()
 
 
-async def _until_told(starter: Starter, plan: Plan) -> None:
+async def _until_told(starter: Starter) -> None:
     try:
         await starter.start_all(say)
     except StratalogError:
         if starter.stopping.is_set():
             return
         raise
-    say(f"ready bootstrap={plan.bootstrap}")
+    say(f"ready bootstrap={starter.bootstrap}")
     await starter.stopping.wait()
 
 

@@ -19,6 +19,7 @@ from stratalog_cli.cluster_control import Say
 from stratalog_cli.cluster_directory import ClusterDirectory
 from stratalog_cli.cluster_health import is_well
 from stratalog_cli.cluster_plan import Part, Plan, Programs, Role, command_of
+from stratalog_cli.cluster_retired import retired_nodes
 
 _POLL_S: Final = 0.03
 _STILL_S: Final = 10.0
@@ -27,6 +28,8 @@ _ALONE_S: Final = 3.0
 """How long an etcd member is waited for that may have no majority around it."""
 _GRACE_S: Final = 60.0
 """How long a part may take to end in order; a node flushes what it has."""
+_TOLD_S: Final = 10.0
+"""How long the meta service is asked who has retired, before all nodes are started."""
 
 Tell = Callable[[str], None]
 
@@ -50,6 +53,9 @@ class Starter:
         self._children: dict[str, Child] = {}
         self._ends: dict[str, End] = {}
         self._watching: dict[str, asyncio.Task[None]] = {}
+        self._telling: set[asyncio.Task[None]] = set()
+        self._retired: dict[str, str] = {}
+        """Nodes that have left for good, as far as was asked, and what is said of each."""
         self._one_change = asyncio.Lock()
         self._is_ending = False
         self._wait_for_the_end: list[Say] = []
@@ -67,8 +73,30 @@ class Starter:
                 self._require_free(part)
             self._directory.write_options(self._plan)
             self._note()
-            for role in Role:
+            for role in (Role.ETCD, Role.META):
                 await self._start(self._plan.of(role), say)
+            await self._ask_who_has_retired(say)
+            await self._start([part for part in self._plan.of(Role.NODE) if part.name not in self._retired], say)
+
+    @property
+    def bootstrap(self) -> str:
+        """Without nodes that are known to have left for good."""
+        return ",".join(part.main_address for part in self._plan.of(Role.NODE) if part.name not in self._retired)
+
+    async def _ask_who_has_retired(self, say: Say) -> None:
+        """A node that has left is refused when it is started: that shall not keep the others down."""
+        if not any((self._directory.path / part.name).exists() for part in self._plan.of(Role.NODE)):
+            return
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while (found := await asyncio.to_thread(retired_nodes, self._plan.of(Role.META))) is None:
+            if self.stopping.is_set() or loop.time() - began > _TOLD_S:
+                return
+            await asyncio.sleep(_POLL_S)
+        self._retired = found
+        for part in self._plan.of(Role.NODE):
+            if part.name in found:
+                say(f"{part.name}  {found[part.name]}: it is passed over")
 
     async def stop_all(self) -> None:
         """Nodes first, so that they can say goodbye; then the meta service, then what it stands on."""
@@ -77,6 +105,7 @@ class Starter:
         async with self._one_change:  # what was under way gives up now
             for role in reversed(Role):
                 await self._end([child for child in self._children.values() if child.part.role is role], self._tell_all)
+            await asyncio.gather(*self._telling)
         self.is_over.set()
 
     def _tell_all(self, text: str) -> None:
@@ -99,7 +128,7 @@ class Starter:
                 await self._changed(self._stop_part(name, say))
             case {"do": "add-node"}:
                 await self._changed(self._add_node(say))
-                return {"bootstrap": self._plan.bootstrap}
+                return {"bootstrap": self.bootstrap}
             case _:
                 raise InvalidRequest(
                     f"nobody here knows what {request!r:.100} asks: use the same version on both sides"
@@ -209,11 +238,21 @@ class Starter:
         del self._children[part.name], self._watching[part.name]
         self._note()
         if child.is_ready and not end.was_asked:
-            directory = self._directory.path
-            self._warn(
-                f"{part.name} ended ({end.words}); `stratalog cluster start --data {directory} --part {part.name}` "
-                "starts it again"
-            )
+            telling = asyncio.create_task(self._tell_that_it_ended(part, end))
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
+
+    async def _tell_that_it_ended(self, part: Part, end: End) -> None:
+        metas = [meta for meta in self._plan.of(Role.META) if meta.name in self._children]
+        if part.role is Role.NODE and (found := await asyncio.to_thread(retired_nodes, metas)) is not None:
+            self._retired = found
+        if part.name in self._retired:
+            self._warn(f"{part.name} ended ({end.words}): it {self._retired[part.name]}")
+            return
+        self._warn(
+            f"{part.name} ended ({end.words}); `stratalog cluster start --data {self._directory.path} --part "
+            f"{part.name}` starts it again"
+        )
 
     async def _end(self, children: list[Child], say: Say) -> None:
         watching = [self._watching[child.part.name] for child in children]

@@ -17,6 +17,7 @@ from stratalog_cli.cluster_control import NobodyRuns, ask
 from stratalog_cli.cluster_directory import ClusterDirectory
 from stratalog_cli.cluster_health import Health, all_health, troubles
 from stratalog_cli.cluster_plan import Part, Plan, Role
+from stratalog_cli.cluster_retired import retired_nodes
 from stratalog_cli.output import print_fields, print_table
 from stratalog_cli.say import say
 
@@ -30,7 +31,7 @@ class PartStatus(BaseModel):
     name: str
     role: Role
     state: str
-    """`ready`, `starting`, `not ready`; down: `ended` (by itself), `stopped` (told to)."""
+    """`ready`, `starting`, `not ready`; down: `ended` (by itself), `stopped` (told to), `retired` (for good)."""
     words: str
     """What it says of itself, or how it ended."""
     leads: bool | None
@@ -67,24 +68,30 @@ def read_status(directory: ClusterDirectory) -> ClusterStatus:
         is_running = False
     alive = [part for part in plan.parts if part.name in state["alive"]]
     health = all_health(alive)
+    metas = [part for part in alive if part.role is Role.META]
+    retired = retired_nodes(metas) or {}
     return ClusterStatus(
         data=str(directory.path),
         is_running=is_running,
         bootstrap=plan.bootstrap,
         store=plan.choices.store,
         bucket=None if plan.choices.bucket is None else without_secrets(plan.choices.bucket),
-        parts=[_part(part, directory, state, health.get(part.name)) for part in plan.parts],
+        parts=[_part(part, directory, state, health.get(part.name), retired.get(part.name)) for part in plan.parts],
         stopped_shards=_stopped_shards(plan, health),
-        troubles=troubles([part for part in alive if part.role is Role.META]),
+        troubles=troubles(metas),
     )
 
 
-def _part(part: Part, directory: ClusterDirectory, state: dict[str, Any], health: Health | None) -> PartStatus:
+def _part(
+    part: Part, directory: ClusterDirectory, state: dict[str, Any], health: Health | None, retired: str | None
+) -> PartStatus:
     life, end = state["alive"].get(part.name), state["ends"].get(part.name)
     told: dict[str, Any] = {"state": "stopped", "words": "does not run", "pid": None, "since_ms": None, "log_tail": []}
     if life is not None and health is not None:
         word = "ready" if health.is_well else "not ready" if life["is_ready"] else "starting"
         told |= {"state": word, "words": health.words, "pid": life["pid"], "since_ms": life["started_ms"]}
+    elif retired is not None:
+        told |= {"state": "retired", "words": retired, "since_ms": None if end is None else end["at_ms"]}
     elif end is not None:
         told |= {"words": end["how"], "since_ms": end["at_ms"]}
         if not end["was_asked"]:

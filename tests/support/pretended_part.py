@@ -3,7 +3,8 @@
     pretended_part.py FOLDER meta|node start --listen H:P … [--id N]
 
 Appends `NAME began` and `NAME ended` to FOLDER/story. FOLDER/NAME.does names something else to do: `fail` (ends with
-code 3 before it is ready), `hang` (never ready), `deaf` (does not hear SIGTERM).
+code 3 before it is ready), `hang` (never ready), `deaf` (does not hear SIGTERM). What lies below FOLDER/v1 is answered
+where it listens.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 
 
@@ -32,6 +36,10 @@ def main() -> None:
     tell("began")
     if does == "fail":
         sys.exit("stratalog: cannot start: the moon is full")  # on standard error, code 1
+    if (folder / "v1").exists() and name == "meta-1":
+        host, _, port = words[words.index("--listen") + 1].rpartition(":")
+        answers = HTTPServer((host, int(port)), partial(SimpleHTTPRequestHandler, directory=str(folder)))
+        threading.Thread(target=answers.serve_forever, daemon=True).start()
     if does != "hang":
         sys.stdout.write("stratalog ready: as it were\n")
         sys.stdout.flush()

@@ -17,11 +17,17 @@ from typing import Any
 
 import pytest
 
+from stratalog.meta_api import wire
+from stratalog.meta_api.wire import MountList, NodeList
 from stratalog.model.errors import Conflict, NotFound, Unavailable
+from stratalog.model.metadata import Node
+from stratalog.model.mounts import Mount, MountMode, MountState
+from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog_cli.cluster_control import ControlServer, NobodyRuns, ask
 from stratalog_cli.cluster_directory import ClusterDirectory
 from stratalog_cli.cluster_plan import Asked, Plan, Programs, first_plan
 from stratalog_cli.cluster_starter import Starter
+from stratalog_cli.cluster_status import read_status
 from support.cluster_ports import free_block
 from support.waiting import eventually, eventually_sync
 
@@ -45,6 +51,12 @@ class Stage:
 
     def lets(self, name: str, what: str) -> None:
         (self.folder / f"{name}.does").write_text(what)
+
+    def answers(self, nodes: NodeList, mounts: MountList) -> None:
+        """What the meta service says."""
+        (self.folder / "v1").mkdir()
+        (self.folder / "v1" / "nodes").write_bytes(wire.NODES.write(nodes))
+        (self.folder / "v1" / "mounts").write_bytes(wire.MOUNTS.write(mounts))
 
     @property
     def story(self) -> list[str]:
@@ -123,6 +135,58 @@ async def test_a_part_is_stopped_and_a_node_added_by_whoever_asks(stage: Stage) 
         assert told["bootstrap"].count(",") == 2 and stage.pids()["node-3"] is not None
     again = ClusterDirectory(stage.directory.path).read()[0]
     assert [part.name for part in again.parts] == ["meta-1", "node-1", "node-2", "node-3"]
+
+
+def retired(node_id: int, mode: RetireMode, step: RetireStep = RetireStep.DONE) -> Node:
+    return Node(
+        node_id, f"disk-{node_id}", "localhost", 9092, retirement=Retirement(f"disk-{node_id}", mode, step, 1, 1)
+    )
+
+
+def mounted(node_id: int, mode: MountMode, holder: int) -> Mount:
+    return Mount(f"tier/{node_id}", mode, node_id, f"disk-{node_id}", MountState.SERVING, 1, 1, holder=holder)
+
+
+async def test_nodes_that_have_left_are_passed_over_with_a_line_that_says_who_has_their_data(stage: Stage) -> None:
+    for _ in range(2):
+        stage.plan, _ = stage.plan.with_one_more_node()
+    for number, what in ((1, "fail"), (2, "fail")):  # as a real one does, which is refused
+        stage.lets(f"node-{number}", what)
+        (stage.directory.path / f"node-{number}").mkdir(parents=True)
+    stage.answers(
+        NodeList(
+            (
+                retired(1, RetireMode.OFFLOAD),
+                retired(2, RetireMode.VOLUME, RetireStep.MOUNT),
+                retired(3, RetireMode.OFFLOAD, RetireStep.VERIFY),
+                Node(4, "disk-4", "localhost", 9092),
+            )
+        ),
+        MountList((mounted(1, MountMode.OFFLOAD, 4), mounted(2, MountMode.VOLUME, 3))),
+    )
+    stage.starter = stage.new_starter(stage.plan)
+    async with stage.running() as starter:
+        assert [line for line in stage.said if "passed over" in line] == [
+            "node-1  is retired (offload mode), its data are mounted by node 4: it is passed over",
+            "node-2  is retired (volume mode), its data are mounted by node 3, which `stratalog node start "
+            "--read-only` lets read its directory: it is passed over",
+        ]
+        assert {name for name, pid in stage.pids().items() if pid is not None} == {"meta-1", "node-3", "node-4"}
+        assert starter.bootstrap == ",".join(stage.plan.part(f"node-{n}").main_address for n in (3, 4))
+        with pytest.raises(Unavailable, match="the moon is full"):  # asked for by name it says itself why not
+            await stage.asks(do="start-part", part="node-1")
+
+
+async def test_a_node_that_ends_because_it_has_left_is_not_told_as_one_to_start_again(stage: Stage) -> None:
+    stage.answers(NodeList((retired(1, RetireMode.OFFLOAD),)), MountList(()))
+    async with stage.running():
+        os.kill(stage.pids()["node-1"] or 0, signal.SIGKILL)
+        await eventually(lambda: any("node-1" in line for line in stage.warned))
+        (line,) = [line for line in stage.warned if "node-1" in line]
+        assert line.endswith("it is retired (offload mode), its data are mounted no more")
+        state = await asyncio.to_thread(read_status, stage.directory)
+        (found,) = [part for part in state.parts if part.name == "node-1"]
+        assert (found.state, found.words) == ("retired", "is retired (offload mode), its data are mounted no more")
 
 
 async def test_a_stop_from_elsewhere_returns_when_all_have_ended(stage: Stage) -> None:
