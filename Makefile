@@ -14,7 +14,7 @@ UV_VERSION := 0.13.8
 ARGS ?=
 SEEDS ?= 1000
 STATES ?= 500000
-# The demo's: three nodes, of which a leader is killed; or one.
+# The demo's: three nodes, of which a leader is killed, and that come and go; or one.
 NODES ?= 3
 SECONDS ?= 60
 # Test processes: one more than cores, for a quarter of their time they wait for the processes that they started.
@@ -44,7 +44,7 @@ s3:
 
 # --- main jobs ----------------------------------------------------------------------------------------------------------
 .PHONY: demo
-demo: $(READY)  ## 336,776 real flights through topics, seals, the cold tier and back; a leader is killed (NODES=1: one node)
+demo: $(READY)  ## 336,776 real flights through topics, seals, the cold tier and back; a leader is killed, nodes come and go (NODES=1: one node)
 	@$(PY) tools/demo.py --nodes $(NODES) $(ARGS)
 
 .PHONY: test

@@ -1,12 +1,18 @@
 """`make demo`: real records go in through a Kafka client, are sealed, move to the cold tier, and are read back from it.
 
-    tools/demo.py [--nodes N] [--keep] [--limit N] [--segment-bytes N]
+    tools/demo.py [--nodes N] [--fixed] [--keep] [--limit N] [--segment-bytes N]
 
 Starts three nodes of its own with a directory as object store (`stratalog cluster start`; one node with --nodes 1),
 writes the flights over six shards in small segments, kills a leader meanwhile with `kill -9` and starts it again, waits
 until every segment is sealed, uploaded, verified, and its local copies freed, then lets a consumer group of three read
-everything back and compares each record with the input. The last line gives the totals and OK; otherwise what differs,
-and exit code 1. Leaves nothing behind, except with --keep: then the nodes run on, and the commands to try are told.
+everything back and compares each record with the input.
+
+Then, but for one node and with --fixed, while a producer writes on and a group reads: a node is added; the first one is
+retired in offload mode, and its directory deleted; the second one in volume mode, which waits until one more is added,
+and its directory is read where it is. A new group reads everything again, and a table tells who serves what.
+
+The last line gives the totals and OK; otherwise what differs, and exit code 1. Leaves nothing behind, except with
+--keep: then the nodes run on, and the commands to try are told.
 """
 
 from __future__ import annotations
@@ -16,17 +22,17 @@ import contextlib
 import shutil
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer
+from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient as KafkaAdmin
 from confluent_kafka.admin import NewTopic
 from demo_cluster import start_cluster
 from demo_kill import KilledLeader
 from demo_node import USUAL_PORTS, start_node
+from demo_read import Group
+from demo_scaling import Scaling
 from demo_stage import DemoFailed, Node, Stage
 from flights import Comparison, Flights
 from rich.console import Console
@@ -39,7 +45,7 @@ from stratalog.model.errors import StratalogError
 
 KEPT = Path(__file__).resolve().parent.parent / "demo-data"
 TOPIC, GROUP = "flights", "demo"
-SHARDS, MEMBERS = 6, 3
+SHARDS = 6
 BATCH_BYTES = 64 << 10
 COLD_S, READ_S = 60, 60
 """How long to wait for the cold tier, and for the reading, before it is called a failure."""
@@ -51,7 +57,7 @@ def create_topic(stage: Stage) -> None:
     settings = {"local.retention.ms": "1"}
     if stage.replicas > 2:
         settings["min.insync.replicas"] = "2"
-    admin = KafkaAdmin({"bootstrap.servers": stage.kafka})
+    admin = KafkaAdmin({"bootstrap.servers": stage.kafka, "log_level": 2})
     admin.create_topics([NewTopic(TOPIC, SHARDS, stage.replicas, config=settings)])[TOPIC].result(20)
 
 
@@ -175,61 +181,18 @@ def show_where_it_lies(console: Console, stage: Stage, segments: list[SegmentInf
 
 
 # Back -----------------------------------------------------------------------------------------------------------------
-def members(stage: Stage) -> Iterator[Consumer]:
-    for number in range(MEMBERS):
-        consumer = Consumer(
-            {
-                "bootstrap.servers": stage.kafka,
-                "group.id": GROUP,
-                "client.id": f"member-{number}",
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "log_level": 2,
-            }
-        )
-        consumer.subscribe([TOPIC])
-        yield consumer
+def ends_of(segments: list[SegmentInfo]) -> dict[int, int]:
+    return {shard: max((s.end_offset for s in segments if s.shard == shard), default=0) for shard in range(SHARDS)}
 
 
 def read_back(stage: Stage, flights: Flights, segments: list[SegmentInfo], progress: Progress) -> Comparison:
-    """Three members of one group read everything; what they read is compared as it comes. Raises: DemoFailed."""
+    """The members of one group read everything; what they read is compared as it comes. Raises: DemoFailed."""
     comparison = Comparison(flights)
     bar = progress.add_task("read back", total=len(flights))
-    ends = {shard: max((s.end_offset for s in segments if s.shard == shard), default=0) for shard in range(SHARDS)}
-    lock = threading.Lock()
-    stopping = threading.Event()
-    failures: list[str] = []
-
-    def poll(consumer: Consumer) -> None:
-        try:
-            while not stopping.is_set():
-                messages: list[Message] = consumer.consume(2000, timeout=0.1)
-                errors = [message.error() for message in messages if message.error()]
-                if errors:
-                    raise KafkaException(errors[0])
-                with lock:
-                    comparison.take_messages(messages)
-                if messages:
-                    with contextlib.suppress(KafkaException):  # a rebalance: then they are read again
-                        consumer.commit(asynchronous=False)
-        except Exception as error:
-            failures.append(f"{type(error).__name__}: {error}")
-        finally:
-            consumer.close()
-
-    threads = [threading.Thread(target=poll, args=(consumer,)) for consumer in members(stage)]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + READ_S
-    while comparison.count < len(flights) and not failures and time.monotonic() < deadline:
-        progress.update(bar, completed=comparison.count)
-        time.sleep(0.05)
-    stopping.set()
-    for thread in threads:
-        thread.join()
-    progress.update(bar, completed=comparison.count)
-    if wrong := [*failures, *comparison.finish(ends)]:
-        raise DemoFailed("what came back differs from what went in:\n  " + "\n  ".join(wrong))
+    group = Group(stage.kafka, GROUP, {TOPIC: comparison})
+    group.until(len(flights), READ_S, lambda count: progress.update(bar, completed=count))
+    group.close()
+    group.finish({TOPIC: ends_of(segments)})
     return comparison
 
 
@@ -255,12 +218,36 @@ def verify(node: Node, progress: Progress) -> VerifyDone:
 # The story ------------------------------------------------------------------------------------------------------------
 LOCAL_READS = ("stratalog_log_cached_read_bytes_total", "stratalog_log_disk_read_bytes_total")
 COLD_READS = ("stratalog_cold_read_bytes_used_total",)
+COLUMNS = (TextColumn("{task.description:>16}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
 
 
-def tell(console: Console, stage: Stage, flights: Flights, began: float) -> None:
-    columns = (TextColumn("{task.description:>16}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
+def tell(console: Console, stage: Stage, flights: Flights, began: float, *, is_fixed: bool) -> Stage:
+    """Returns who serves afterwards."""
+    segments = tell_one_way(console, stage, flights)
+    stored = sum(segment.size_bytes for segment in segments)
+    done = (
+        f"{len(flights):,} flights, {human_bytes(stored)}, {len(segments)} segments: written, sealed, moved to the "
+        "cold tier, read back from it and equal to the input"
+    )
+    if len(stage.nodes) > 1 and not is_fixed:
+        console.print(f"{done}.\nNow nodes come and go, while flights are written and read:", soft_wrap=True)
+        scaling = Scaling(stage, TOPIC, flights, ends_of(segments))
+        with Progress(*COLUMNS, console=console) as progress:
+            scaling.run(progress)
+        scaling.tell(console)
+        stage = scaling.stage
+        done = (
+            f"{len(flights):,} flights, through the kill of a leader, the retirement of two nodes and two that were "
+            f"added: {scaling.compared:,} records read again and equal to the input"
+        )
+    console.print(f"{done} in {time.monotonic() - began:.1f} s: [bold green]OK[/]", soft_wrap=True)
+    return stage
+
+
+def tell_one_way(console: Console, stage: Stage, flights: Flights) -> list[SegmentInfo]:
+    """Of the flights: in, sealed, cold, back. Returns their segments."""
     killed = KilledLeader(stage, TOPIC, len(flights)) if len(stage.nodes) > 1 else None
-    with Progress(*columns, console=console) as progress:
+    with Progress(*COLUMNS, console=console) as progress:
         create_topic(stage)
         write(stage, flights, progress, killed)
         if killed is not None:
@@ -286,12 +273,7 @@ def tell(console: Console, stage: Stage, flights: Flights, began: float) -> None
     console.print(
         f"Digests: {checked.segments:,} segments, {human_bytes(checked.cold_bytes)} in the cold tier, no fault."
     )
-    took_s = time.monotonic() - began
-    console.print(
-        f"{len(flights):,} flights, {human_bytes(stored)}, {len(segments)} segments: written, sealed, moved to the "
-        f"cold tier, read back from it and equal to the input in {took_s:.1f} s: [bold green]OK[/]",
-        soft_wrap=True,
-    )
+    return segments
 
 
 def tell_what_to_try(console: Console, stage: Stage) -> None:
@@ -302,6 +284,7 @@ def tell_what_to_try(console: Console, stage: Stage) -> None:
     admin = "" if asked.endswith(f":{USUAL_PORTS['admin']}") else f" --admin {asked}"
     runs = "The node runs on" if len(stage.nodes) == 1 else f"The {len(stage.nodes)} nodes run on"
     status = "" if len(stage.nodes) == 1 else f"\n  {stratalog} cluster status --data {stage.directory / 'cluster'}"
+    how_to_end = "; ".join([*(f"kill {process.pid}" for process in stage.beside), stage.how_to_end])
     console.print(
         f"""
 {runs}: Kafka clients at {stage.kafka}, status page at http://{asked}/, data in {stage.directory}. To try:{status}
@@ -312,7 +295,7 @@ def tell_what_to_try(console: Console, stage: Stage) -> None:
   kcat -C -b {stage.kafka} -t {TOPIC} -p 0 -o 12345 -c 1
   echo 'N14228:{{"row":-1}}' | kcat -P -b {stage.kafka} -t {TOPIC} -K :
   {stratalog} seal {TOPIC}{admin}
-To end it: {stage.how_to_end}; to remove its data: rm -r {stage.directory}""",
+To end it: {how_to_end}; to remove its data: rm -r {stage.directory}""",
         highlight=False,
         soft_wrap=True,
         markup=False,
@@ -321,7 +304,14 @@ To end it: {stage.how_to_end}; to remove its data: rm -r {stage.directory}""",
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo.py", description=__doc__.splitlines()[0])
-    parser.add_argument("--nodes", type=int, default=3, metavar="N", help="1, or 3 and more: then a leader is killed")
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        default=3,
+        metavar="N",
+        help="1, or 3 and more: then a leader is killed, and nodes come and go",
+    )
+    parser.add_argument("--fixed", action="store_true", help="no node is added or retired")
     parser.add_argument("--keep", action="store_true", help="let the nodes run on, in demo-data, and say what to try")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N flights")
     parser.add_argument("--segment-bytes", type=int, default=1 << 20, metavar="N", help="size of a segment")
@@ -353,7 +343,7 @@ def main() -> int:
     is_kept = False
     try:
         stage = start(directory, arguments, console)
-        tell(console, stage, flights, began)
+        stage = tell(console, stage, flights, began, is_fixed=arguments.fixed)
         is_kept = arguments.keep
     except (DemoFailed, StratalogError, KafkaException) as error:
         console.print(f"[bold red]The demo failed:[/] {error}", soft_wrap=True)

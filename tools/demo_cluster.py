@@ -12,9 +12,11 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from demo_stage import DemoFailed, Node, Stage, node_settings
+from demo_stage import DemoFailed, Node, Stage, end_processes, node_settings
 
 _READY_S = 90
 _BLOCKS = 5
@@ -54,44 +56,103 @@ def _start_at(port_base: int | None, directory: Path, nodes: int, segment_bytes:
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
 
-    def end() -> None:
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()  # its parts go with it
-            process.wait(10)
-
     deadline = time.monotonic() + _READY_S
     while "\nready bootstrap=" not in said.read_text(encoding="utf-8", errors="replace"):
         if process.poll() is not None or time.monotonic() > deadline:
-            end()
+            end_processes([process], 60)
             words = said.read_text(encoding="utf-8", errors="replace")
             is_taken = "is taken" in words or "in use" in words
             raise (PortsTaken if is_taken else DemoFailed)(f"the cluster did not start: {words}")
         time.sleep(0.02)
-    told = json.loads((data / "cluster.json").read_text(encoding="utf-8"))
-    parts = [part for part in told["parts"] if part["role"] == "node"]
-    views = tuple(
-        Node(part["addresses"]["admin"], data / part["name"], data / "logs" / f"{part['name']}.log") for part in parts
-    )
     how_to_end = f"{_STRATALOG} cluster stop --data {data}"
-    return Stage(told["bootstrap"], views, directory, how_to_end, end)
+    told = _cluster_json(directory)
+    # Its parts go with it, if it is killed.
+    return Stage(told["bootstrap"], _nodes(directory), directory, how_to_end, lambda: end_processes([process], 60))
+
+
+def _cluster_json(directory: Path) -> Any:
+    return json.loads((directory / "cluster" / "cluster.json").read_text(encoding="utf-8"))
+
+
+def _nodes(directory: Path) -> tuple[Node, ...]:
+    data = directory / "cluster"
+    return tuple(
+        Node(
+            part["name"],
+            part["addresses"]["kafka"],
+            part["addresses"]["admin"],
+            data / part["name"],
+            data / "logs" / f"{part['name']}.log",
+        )
+        for part in _cluster_json(directory)["parts"]
+        if part["role"] == "node"
+    )
+
+
+def _pid_of(stage: Stage, name: str) -> int | None:
+    (pid,) = [part["pid"] for part in _cluster_json(stage.directory)["parts"] if part["name"] == name]
+    return pid
 
 
 def kill_part(stage: Stage, name: str) -> None:
     """kill -9: nothing is flushed, nobody is told."""
-    told = json.loads((stage.directory / "cluster" / "cluster.json").read_text(encoding="utf-8"))
-    (pid,) = [part["pid"] for part in told["parts"] if part["name"] == name]
+    pid = _pid_of(stage, name)
+    if pid is None:
+        raise DemoFailed(f"{name} was to be killed, and does not run")
     os.kill(pid, signal.SIGKILL)
 
 
 def start_part(stage: Stage, name: str) -> None:
     """Returns when it is ready. Raises: DemoFailed."""
-    command = [_STRATALOG, "cluster", "start", "--data", str(stage.directory / "cluster"), "--part", name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_READY_S)
+    run_stratalog(["cluster", "start", "--data", str(stage.directory / "cluster"), "--part", name])
+
+
+# Nodes that come and go -----------------------------------------------------------------------------------------------
+def run_stratalog(words: list[str], limit_s: float = _READY_S) -> None:
+    """Raises: DemoFailed with the command's own words."""
+    try:
+        done = subprocess.run([_STRATALOG, *words], capture_output=True, text=True, check=False, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise DemoFailed(f"`stratalog {' '.join(words)}` was not over after {limit_s:g} s") from None
     if done.returncode != 0:
-        raise DemoFailed(f"{name} did not start again: {done.stdout}{done.stderr}")
+        raise DemoFailed(f"`stratalog {' '.join(words)}` failed: {done.stdout}{done.stderr}")
+
+
+def add_node(stage: Stage) -> Stage:
+    """Returns when it is ready. Raises: DemoFailed."""
+    run_stratalog(["cluster", "add", "--data", str(stage.directory / "cluster")])
+    return replace(stage, nodes=_nodes(stage.directory))
+
+
+def meta_urls(stage: Stage) -> str:
+    parts = _cluster_json(stage.directory)["parts"]
+    return ",".join(f"http://{part['addresses']['http']}" for part in parts if part["role"] == "meta")
+
+
+def is_running(stage: Stage, name: str) -> bool:
+    return _pid_of(stage, name) is not None
+
+
+def start_volume(stage: Stage, name: str, meta: str) -> None:
+    """A process that reads the directory of a node that was retired in volume mode. Raises: DemoFailed."""
+    data = stage.directory / "cluster"
+    command = [_STRATALOG, "node", "start", "--read-only", "--data", str(data / name), "--meta", meta]
+    said = data / "logs" / f"{name}-read-only.log"
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--listen", "127.0.0.1:0", "--set", "metrics.listen="],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    stage.beside.append(process)
+    deadline = time.monotonic() + _READY_S
+    while "stratalog ready:" not in said.read_text(encoding="utf-8", errors="replace"):
+        if process.poll() is not None or time.monotonic() > deadline:
+            words = said.read_text(encoding="utf-8", errors="replace")
+            raise DemoFailed(f"the directory of {name} is not read: {words}")
+        time.sleep(0.02)
 
 
 def _are_free(*bases: int) -> bool:

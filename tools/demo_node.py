@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from demo_stage import DemoFailed, Node, Stage, node_settings
+from demo_stage import DemoFailed, Node, Stage, end_processes, node_settings
 
 USUAL_PORTS = {"kafka": 9092, "admin": 9644}
 _READY_S = 30
@@ -39,18 +39,11 @@ def start_node(directory: Path, segment_bytes: int, *, on_usual_ports: bool) -> 
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
 
-    def end() -> None:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
-
     deadline = time.monotonic() + _READY_S
     while "stratalog ready:" not in log.read_text(encoding="utf-8", errors="replace"):
         if process.poll() is not None or time.monotonic() > deadline:
-            end()
+            end_processes([process])
             raise DemoFailed(f"the node did not start: {log.read_text(encoding='utf-8', errors='replace')}")
         time.sleep(0.01)
-    return Stage(kafka, (Node(admin, directory / "node", log),), directory, f"kill {process.pid}", end)
+    node = Node("node", kafka, admin, directory / "node", log)
+    return Stage(kafka, (node,), directory, f"kill {process.pid}", lambda: end_processes([process]))

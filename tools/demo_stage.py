@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from stratalog.admin_api.client import AdminClient
@@ -16,6 +17,8 @@ class DemoFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Node:
+    name: str
+    kafka: str
     admin: str
     data: Path
     log: Path
@@ -39,7 +42,13 @@ class Stage:
     directory: Path
     how_to_end: str
     """What a user types to end it, when it is kept."""
-    end: Callable[[], None]
+    end_nodes: Callable[[], None]
+    beside: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """Processes that were started beside the nodes."""
+
+    def end(self) -> None:
+        end_processes(self.beside)
+        self.end_nodes()
 
     @property
     def first(self) -> Node:
@@ -58,6 +67,18 @@ class Stage:
         return sum(node.metric(*names) for node in self.nodes)
 
 
+def end_processes(processes: list[subprocess.Popen[bytes]], limit_s: float = 20) -> None:
+    """By SIGTERM; who has not ended in time is killed."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+
 def node_settings(segment_bytes: int) -> dict[str, object]:
     return {
         "log.segment.bytes": segment_bytes,
@@ -65,4 +86,6 @@ def node_settings(segment_bytes: int) -> dict[str, object]:
         "remote.upload.interval.ms": 1000,
         "log.retention.check.interval.ms": 500,
         "group.initial.rebalance.delay.ms": 500,
+        # Between the two looks that a retirement waits for.
+        "retire.verify.interval.ms": 1000,
     }

@@ -8,6 +8,7 @@ number. A record carries its row, so that one which is lost, doubled, changed or
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from typing import Any
 
 _SHOWN_DIFFERENCES = 10
@@ -26,6 +27,13 @@ class Flights:
         self.values: list[bytes] = [line.encode() for line in text.splitlines()]
         self.keys: list[bytes | None] = [key.encode() if isinstance(key, str) else None for key in table["tailnum"]]
         self.size_bytes = sum(map(len, self.values)) + sum(len(key) for key in self.keys if key)
+
+    def first(self, count: int) -> Flights:
+        """The first so many of them, or all."""
+        part = copy(self)
+        part.values, part.keys = self.values[:count], self.keys[:count]
+        part.size_bytes = sum(map(len, part.values)) + sum(len(key) for key in part.keys if key)
+        return part
 
     def __len__(self) -> int:
         return len(self.values)

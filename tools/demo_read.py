@@ -1,0 +1,104 @@
+"""A consumer group reads topics of flights from their beginning, and compares each record as it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, Message
+from demo_stage import DemoFailed
+from flights import Comparison
+
+MEMBERS: Final = 3
+_AT_ONCE: Final = 2000
+"""Messages between two commits."""
+
+
+class Group:
+    """Reads as soon as it is made, until `close`; `comparisons` are by topic."""
+
+    def __init__(self, kafka: str, name: str, comparisons: Mapping[str, Comparison], members: int = MEMBERS) -> None:
+        self._comparisons = comparisons
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self.failures: list[str] = []
+        self._threads = [
+            threading.Thread(target=self._poll, args=(_member(kafka, name, number, list(comparisons)),), daemon=True)
+            for number in range(members)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def count(self) -> int:
+        """Records that have come."""
+        return sum(comparison.count for comparison in self._comparisons.values())
+
+    def until(self, count: int, limit_s: float, told: Callable[[int], None]) -> None:
+        """Waits for so many records, or until the time is over or a member failed."""
+        deadline = time.monotonic() + limit_s
+        while self.count < count and not self.failures and time.monotonic() < deadline:
+            told(self.count)
+            time.sleep(0.05)
+        told(self.count)
+
+    def close(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(30)
+
+    def finish(self, ends: Mapping[str, dict[int, int]]) -> None:
+        """Requires: it is closed. `ends` are the end offsets by topic and shard. Raises: DemoFailed."""
+        wrong = list(self.failures)
+        for topic, comparison in self._comparisons.items():
+            wrong += [f"{topic}: {what}" for what in comparison.finish(ends[topic])]
+        if wrong:
+            raise DemoFailed("what came back differs from what went in:\n  " + "\n  ".join(wrong))
+
+    def _poll(self, consumer: Consumer) -> None:
+        try:
+            while not self._stopping.is_set():
+                messages = _next_messages(consumer)
+                errors = [error for message in messages if (error := message.error()) is not None]
+                if lasting := [error for error in errors if not error.retriable()]:
+                    raise KafkaException(lasting[0])
+                self._take([message for message in messages if message.error() is None])
+                if messages:
+                    with contextlib.suppress(KafkaException):  # a rebalance: then they are read again
+                        consumer.commit(asynchronous=False)
+        except Exception as error:
+            self.failures.append(f"{type(error).__name__}: {error}")
+        finally:
+            consumer.close()
+
+    def _take(self, messages: list[Message]) -> None:
+        with self._lock:
+            for topic, comparison in self._comparisons.items():
+                comparison.take_messages(message for message in messages if message.topic() == topic)
+
+
+def _next_messages(consumer: Consumer) -> list[Message]:
+    """One by one: what `consume` has gathered when a leader changes meanwhile it throws away (librdkafka 2.16), and
+    goes on behind it."""
+    found: list[Message] = []
+    while len(found) < _AT_ONCE and (message := consumer.poll(0 if found else 0.1)) is not None:
+        found.append(message)
+    return found
+
+
+def _member(kafka: str, group: str, number: int, topics: list[str]) -> Consumer:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka,
+            "group.id": group,
+            "client.id": f"member-{number}",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "log_level": 2,
+        }
+    )
+    consumer.subscribe(topics)
+    return consumer
