@@ -88,8 +88,11 @@ class Child:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
+        # Not by the process object: it looks first whether the child has ended, and takes its exit code away from the
+        # event loop, which then makes one up.
+        if self.runs:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
 
 async def start_child(

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -23,6 +24,7 @@ from stratalog.model.errors import Conflict, NotFound, Unavailable
 from stratalog.model.metadata import Node
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
+from stratalog_cli.cluster_child import start_child
 from stratalog_cli.cluster_control import ControlServer, NobodyRuns, ask
 from stratalog_cli.cluster_directory import ClusterDirectory
 from stratalog_cli.cluster_plan import Asked, Plan, Programs, first_plan
@@ -207,6 +209,28 @@ async def test_a_part_that_does_not_hear_is_killed_when_somebody_is_in_a_hurry(s
         starter.hurry.set()
     assert any("node-1 is killed" in line for line in stage.warned)
     assert set(stage.pids().values()) == {None}
+
+
+async def test_how_a_part_ended_is_known_though_it_is_signalled_once_more(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_be_seen, wait = threading.Event(), os.waitpid
+
+    def wait_late(pid: int, options: int) -> tuple[int, int]:
+        may_be_seen.wait(30)
+        return wait(pid, options)
+
+    monkeypatch.setattr(os, "waitpid", wait_late)
+    await stage.directory.hold()
+    part = stage.plan.part("node-1")
+    child = await start_child(part, ["sleep", "600"], os.environ, stage.directory)
+    child.ask_to_end()
+    stat = Path(f"/proc/{child.pid}/stat")
+    await eventually(lambda: ") Z " in stat.read_text(encoding="ascii"))
+    child.ask_to_end()
+    may_be_seen.set()
+    assert (await child.ended()).words == "in order"
+    stage.directory.release()
 
 
 async def test_a_part_that_was_paused_ends_with_the_others(stage: Stage) -> None:
