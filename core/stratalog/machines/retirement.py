@@ -26,6 +26,8 @@ HEADROOM_PERCENT: Final = 20
 """Of each disk stays free when it takes copies."""
 STALL_MS: Final = 60_000
 """Uploads that have not got on for so long are said to stand still."""
+SIGHTING_LASTS_MS: Final = 600_000
+"""What was seen longer ago, by the service's clock, is looked at again before the node is let go of."""
 MIN_IN_SYNC: Final = "min.insync.replicas"
 
 
@@ -111,7 +113,7 @@ def plan(seen: Observed) -> Planned:
     if survey.needed_count and not _gives_up(seen, record):
         return Planned(RetireStep.OFFLOAD, _why_offload_waits(seen))
     if not _gives_up(seen, record):
-        if not is_verified(record.sightings, seen.verify_interval_ms, survey.to_see):
+        if not is_verified(record.sightings, seen.verify_interval_ms, survey.to_see, seen.now_ms):
             return Planned(RetireStep.VERIFY, _why_verify_waits(seen, record.sightings))
         if seen.has_store and record.inventory_key is None:
             return Planned(RetireStep.SNAPSHOT, _store_away(seen))
@@ -212,12 +214,14 @@ def _store_away(seen: Observed) -> Why | None:
     return Why(WaitReason.STORE_UNREACHABLE, words)
 
 
-def is_verified(sightings: Sequence[Sighting], interval_ms: int, segments: int) -> bool:
-    """Two in a row without anything unconfirmed, apart in time, of as many segments as there are."""
+def is_verified(sightings: Sequence[Sighting], interval_ms: int, segments: int, now_ms: int) -> bool:
+    """Two in a row without anything unconfirmed, apart in time, of as many segments as there are, the last one of
+    late: a store or a person that was waited for since may have changed what was seen."""
     if len(sightings) < 2:
         return False
     first, second = sightings[-2], sightings[-1]
     is_all = min(first.segments, second.segments) >= segments
+    is_all = is_all and now_ms - second.at_ms <= max(SIGHTING_LASTS_MS, 2 * interval_ms)
     return is_all and first.is_clean and second.is_clean and second.at_ms - first.at_ms >= interval_ms
 
 

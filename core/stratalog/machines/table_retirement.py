@@ -160,7 +160,9 @@ def advance_retirement(tx: TableTransaction, command: AdvanceRetirement) -> None
     if step is not old.step:
         changed = replace(changed, step_since_ms=tx.now_ms)
     if _order(step) < _order(RetireStep.VERIFY):
-        changed = replace(changed, sightings=(), inventory_key=None)
+        changed = replace(changed, sightings=())
+    if _order(step) <= _order(RetireStep.VERIFY):
+        changed = replace(changed, inventory_key=None)  # of what there was then
     if _order(old.step) < _order(RetireStep.CORDON) <= _order(step):
         _narrow_own_topics(tx, command.node_id)
     if changed != old:

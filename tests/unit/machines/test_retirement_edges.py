@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stratalog.machines.retirement import SIGHTING_LASTS_MS
 from stratalog.model.commands import MoveReplicas, ReplicaMove
 from stratalog.model.errors import Conflict
 from stratalog.model.mount_commands import BeginMount, EndMount
@@ -180,3 +181,26 @@ def test_a_look_that_sees_more_than_the_one_before_is_a_first_one() -> None:
         story.sight(node_id, other, segments=count)
     story.look(node_id)
     assert story.record(node_id).step is RetireStep.SNAPSHOT
+
+
+@pytest.mark.parametrize("waits_ms", [SIGHTING_LASTS_MS, SIGHTING_LASTS_MS + 1])
+def test_what_was_seen_before_a_long_wait_is_looked_at_again(waits_ms: int) -> None:
+    """The store was away when the inventory was due; who released then would rest on what was seen long before."""
+    story, node_id = seen_twice()
+    count, other = story.survey(node_id).to_see, next(one for one in (1, 2, 3) if one != node_id)
+    for _ in range(2):
+        story.now_ms += INTERVAL_MS
+        story.sight(node_id, other, segments=count)
+    story.look(node_id)
+    story.write_inventory(node_id, other)
+    story.now_ms += waits_ms
+    story.look(node_id)
+    is_new_enough = waits_ms <= SIGHTING_LASTS_MS
+    assert story.record(node_id).step is (RetireStep.RELEASE if is_new_enough else RetireStep.VERIFY)
+    if not is_new_enough:
+        assert story.record(node_id).inventory_key is None
+        story.sight(node_id, other, segments=count)
+        story.look(node_id)
+        story.write_inventory(node_id, other)
+        story.look(node_id)
+        assert story.record(node_id).step is RetireStep.RELEASE
