@@ -11,6 +11,7 @@ from stratalog.formats.fields import Buffer, FieldReader, FieldWriter
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.producers import NO_PRODUCERS, BatchMemo, ProducerRule, ProducerSnapshot, ProducerTally
 
+COUNT_BYTES = 8
 MAX_MEMOS = 5
 MEMO_BYTES = 24
 PRODUCER_MIN_BYTES = 19
@@ -43,6 +44,11 @@ def tally_of(producers: tuple[ProducerSnapshot, ...], table: bytes, rule: Produc
     if not producers:
         return NO_PRODUCERS
     return ProducerTally(len(producers), object_digest(table), rule.limit, rule.expiration_ms)
+
+
+def most_table_bytes(tally: ProducerTally) -> int:
+    """What the table that a seal record speaks of has at most: more is not it, whatever it holds."""
+    return COUNT_BYTES + tally.count * (PRODUCER_MIN_BYTES + MAX_MEMOS * MEMO_BYTES)
 
 
 def table_fault(table: Buffer, tally: ProducerTally) -> str | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from stratalog.formats.batch_scan import scan_batches
+from stratalog.formats.producers import most_table_bytes
 from stratalog.formats.record_batch import parse_header
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.errors import MalformedFrame
@@ -159,9 +160,15 @@ class NodePeerReads:
 
     async def producer_table(self, segment: Segment, nodes: Sequence[int]) -> bytes:
         """See `PeerReads`. In pieces, each from a node that has it: the table is one and the same."""
-        table = bytearray()
+        assert segment.seal is not None, "of a sealed one"
+        table, most_bytes = bytearray(), most_table_bytes(segment.seal.producers)
         while True:
             piece, size_bytes = await self._table_piece(segment, nodes, len(table))
+            if max(size_bytes, len(table) + len(piece)) > most_bytes:
+                raise Unavailable(
+                    f"another node gives {max(size_bytes, len(table) + len(piece))} bytes for the table of producers "
+                    f"of segment {segment.key}, which has at most {most_bytes}: see its log and its version"
+                )
             table += piece
             if not piece or len(table) >= size_bytes:
                 return bytes(table)

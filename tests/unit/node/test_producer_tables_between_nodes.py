@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from stratalog.formats.index_block import decode_index_block
-from stratalog.formats.producers import decode_table
+from stratalog.formats.producers import decode_table, most_table_bytes
 from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
 from stratalog_node.serve import sealed_read
+from stratalog_node.shards.producer_tables import ProducerTables
 from stratalog_node.shards.sealing import Sealing
 from support.node_cluster import NodeCluster
 from support.shard_rig import make_batch
@@ -139,3 +140,25 @@ async def test_twenty_thousand_producers_outlive_the_loss_of_their_leader(cluste
     await cluster.lose(leader)
     for number in (0, many - 1):
         assert await cluster.append(key, b"x", **producer(number)) == number
+
+
+async def test_a_node_that_gives_more_than_a_table_can_have_is_not_read_on(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, segment = await sealed(cluster)
+    assert segment.seal is not None
+    most_bytes = most_table_bytes(segment.seal.producers)
+
+    async def too_much(self: ProducerTables, segment: Segment) -> bytes:
+        return bytes(most_bytes + 1)
+
+    monkeypatch.setattr(ProducerTables, "here", too_much)
+    peers = cluster.nodes[2].local.context.tables._peers
+    assert peers is not None
+
+    async def is_refused() -> bool:
+        with pytest.raises(Unavailable) as refused:
+            await peers.producer_table(segment, (1,))  # it may not know yet that its copy is sealed
+        return f"gives {most_bytes + 1} bytes" in str(refused.value)
+
+    await eventually(is_refused)
