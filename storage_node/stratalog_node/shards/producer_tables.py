@@ -66,6 +66,8 @@ class ProducerTables:
         self._held_bytes = 0
         self._flights: SingleFlight[tuple[SegmentKey, bool], bytes] = SingleFlight()
         self._sought: set[SegmentKey] = set()
+        self._read: dict[SegmentKey, Producers] = {}
+        """What the own copies of those that are sought say: who asks again reads no gigabyte again."""
         self._gone: set[SegmentKey] = set()
         """Of deleted segments: with their records the tables went, too."""
         self._instead: dict[SegmentKey, Producers] = {}
@@ -231,6 +233,8 @@ class ProducerTables:
 
     async def _own_producers(self, segment: Segment) -> Producers:
         """What the batches of this node's copy say. Raises: Corrupt, NotFound, Unavailable."""
+        if segment.key in self._read:
+            return self._read[segment.key]
         seal = _seal_of(segment)
         path = self._layout.segment(segment.key)
         file = SegmentFile(path, self._descriptors, SEGMENT_HEADER_BYTES + seal.size_bytes)
@@ -238,7 +242,10 @@ class ProducerTables:
             scan = await self._threads.read_file(file, lambda: _scan(segment, file, seal))
         finally:
             file.retire()
-        return scan.producers.snapshot()
+        found = scan.producers.snapshot()
+        if segment.key in self._sought:
+            self._read[segment.key] = found
+        return found
 
     async def _stand_in(self, segment: Segment) -> Producers | None:
         """Where all before the segment was deleted, its table cannot be made again. Once the index block of its only
@@ -308,6 +315,7 @@ class ProducerTables:
                 await backoff.pause()
         finally:
             self._sought.discard(key)
+            self._read.pop(key, None)
 
 
 def _seal_of(segment: Segment) -> SealRecord:

@@ -13,8 +13,10 @@ from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.shard_life import StopCause
 from stratalog.meta_api.wire import wire_of
 from stratalog.model.commands import AdvanceLogStart, SealSegment
-from stratalog.model.errors import Unavailable
-from stratalog.model.segment import RemoteState
+from stratalog.model.errors import Corrupt, Unavailable
+from stratalog.model.segment import RemoteState, Segment
+from stratalog_node.shards import producer_tables
+from stratalog_node.shards.producer_tables import ProducerTables
 from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.tier.remote_index import RemoteIndex
 from support.shard_rig import ShardRig, cut_file
@@ -238,3 +240,39 @@ async def test_what_shards_that_wait_lack_is_missed_though_another_was_opened_be
         await rig.start()
         opened = [rig.shard(shard) for shard in shards]
         await eventually(lambda: all(one.stop is not None and one.stop.cause is StopCause.DATA_LOST for one in opened))
+
+
+async def test_who_looks_for_a_table_for_long_reads_its_own_copy_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batches do not give the table that the seal speaks of, and others may have it; a segment has a gigabyte."""
+    reads = asked = 0
+    scan, derived = producer_tables._scan, ProducerTables._derived
+
+    def counted(segment: Segment, file: Any, seal: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return scan(segment, file, seal)
+
+    def other(self: ProducerTables, segment: Segment, before: Any, found: Any) -> bytes:
+        nonlocal asked
+        asked += 1
+        if asked < 4:
+            raise Corrupt("another table", source="the segment", position=0)
+        return derived(self, segment, before, found)
+
+    async def nothing(self: ProducerTables, segment: Segment) -> None:
+        return None
+
+    async with ShardRig(tmp_path) as rig:
+        shard = await rolled(rig)
+        segment = shard.segments[0]
+        rig.layout.index(segment.key).unlink()
+        tables = rig.context.tables
+        tables._held.clear()
+        monkeypatch.setattr(producer_tables, "_scan", counted)
+        monkeypatch.setattr(ProducerTables, "_derived", other)
+        monkeypatch.setattr(ProducerTables, "_stand_in", nothing)
+        await eventually(lambda: tables.known(segment) is not None)
+        assert (reads, asked) == (1, 4)
+        await eventually(lambda: not tables._read)
