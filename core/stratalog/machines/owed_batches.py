@@ -3,6 +3,8 @@
 A producer that a shard does not remember may begin with any sequence, so that one that was forgotten goes on. Were its
 first batch refused for a moment (no room on the disk, a log being healed) and the next one taken, that one would be its
 beginning, and the first could never be appended any more.
+One that the shard remembers would be told that the next one is out of order, though it only came too early. Clients
+begin a new epoch then, and send under it what they have no answer for: also what is in the log already.
 Bounded in number and in time: a client that never repeats what was refused is not held up for long.
 Source: KAFKA-14312, KAFKA-15591; KAFKA-14920 mends it there in the same way, for transactions.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stratalog.machines.leader_events import OfferedBatch
-from stratalog.machines.producer_table import ProducerTable, is_before
+from stratalog.machines.producer_table import ProducerTable, SequenceFault, is_before, sequence_after
 
 _MOST = 1_000
 """Producers of one shard. Above that the one refused longest ago is forgotten."""
@@ -55,30 +57,41 @@ class OwedBatches:
     def sort_out(
         self, batches: list[OfferedBatch], table: ProducerTable | None, now_ms: int
     ) -> tuple[list[OfferedBatch], list[OfferedBatch]]:
-        """Those that may be appended now, and those before which another must come.
-
-        Producers that `table` knows are left to it: it lets nothing in after a gap.
-        """
+        """Those that may be appended now, and those before which another must come. `table`: None before there is one.
+        Of what the table knows or takes as the next nothing is owed."""
         if not 0 <= now_ms - self._newest_ms < _LASTS_MS:
             self._owed.clear()
             return batches, []
         due: list[OfferedBatch] = []
         early: list[OfferedBatch] = []
         for batch in batches:
-            is_unknown = batch.producer_id >= 0 and (table is None or table.get(batch.producer_id) is None)
-            (early if is_unknown and self._is_too_early(batch, now_ms) else due).append(batch)
+            is_early = batch.producer_id >= 0 and self._is_too_early(batch, table, now_ms)
+            (early if is_early else due).append(batch)
         return due, early
 
-    def _is_too_early(self, batch: OfferedBatch, now_ms: int) -> bool:
-        """Whether another batch of its producer must come first. That one, when it comes, is owed no more."""
+    def _is_too_early(self, batch: OfferedBatch, table: ProducerTable | None, now_ms: int) -> bool:
+        """Whether another batch of its producer must come first. When that one comes, the next one is owed: it may have
+        been refused as well."""
         known = self._owed.get(batch.producer_id)
         if known is None:
             return False
         epoch, sequence, since_ms = known
         if batch.producer_epoch < epoch:
             return False
-        is_forgotten = not 0 <= now_ms - since_ms < _LASTS_MS
-        if not is_forgotten and batch.producer_epoch == epoch and batch.base_sequence != sequence:
-            return is_before(sequence, batch.base_sequence)
-        del self._owed[batch.producer_id]
+        if batch.producer_epoch > epoch or not 0 <= now_ms - since_ms < _LASTS_MS:
+            del self._owed[batch.producer_id]
+            return False
+        if is_before(sequence, batch.base_sequence) and _is_behind_gap(batch, table):
+            return True
+        following = sequence_after(batch.base_sequence, batch.record_count)
+        if is_before(sequence, following):
+            self._owed[batch.producer_id] = epoch, following, since_ms
         return False
+
+
+def _is_behind_gap(batch: OfferedBatch, table: ProducerTable | None) -> bool:
+    """Whether it would be a producer's beginning, or out of order."""
+    if table is None or table.get(batch.producer_id) is None:
+        return True
+    verdict = table.check_sequence(batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count)
+    return verdict is SequenceFault.OUT_OF_ORDER

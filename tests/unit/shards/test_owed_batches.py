@@ -111,6 +111,44 @@ async def test_a_producer_that_the_log_knows_is_held_up_by_nothing_but_a_gap(
         await rig.acknowledged(shard, b"d", **batch(3))
 
 
+async def test_a_producer_that_the_log_knows_is_not_told_that_what_came_too_early_is_out_of_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients would begin a new epoch, and send again under it what they have no answer for."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"a", **batch(0))
+        with full_disk(monkeypatch):
+            rig.append(shard, b"b", **batch(1))
+        assert rig.append(shard, b"c", **batch(2)).error is ErrorCode.KAFKA_STORAGE_ERROR
+        for sequence, value in ((1, b"b"), (2, b"c")):
+            await rig.acknowledged(shard, value, **batch(sequence))
+        assert rig.append(shard, b"e", **batch(4)).error is ErrorCode.KAFKA_STORAGE_ERROR, "one may be on its way"
+        rig.clock.now_ms += owed_batches._LASTS_MS
+        assert rig.append(shard, b"e", **batch(4)).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await rig.read_values(shard) == [b"a", b"b", b"c"]
+
+
+async def test_of_five_under_way_those_come_in_order_that_were_refused_though_the_first_is_in_the_log(
+    tmp_path: Path,
+) -> None:
+    """Its answer was lost with the node's last life, and all are sent again while the shard is not opened yet."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        first = await rig.acknowledged(shard, b"0", **batch(0))
+        rig.context.gate.no_room = "not opened yet"
+        for sequence in range(4):
+            rig.append(shard, b"%d" % sequence, **batch(sequence))
+        rig.context.gate.no_room = None
+        assert rig.append(shard, b"4", **batch(4)).error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await rig.acknowledged(shard, b"0", **batch(0))).offset == first.offset
+        assert rig.append(shard, b"3", **batch(3)).error is ErrorCode.KAFKA_STORAGE_ERROR
+        rest = [rig.offer(shard, b"%d" % sequence, **batch(sequence)) for sequence in range(1, 5)]
+        rig.tick()
+        await rig.until(lambda: all(one.is_acknowledged for one in rest))
+        assert await rig.read_values(shard) == [b"%d" % number for number in range(5)]
+
+
 async def test_a_newer_epoch_and_other_producers_are_not_held_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
