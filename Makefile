@@ -1,6 +1,6 @@
 # Every target sets up what it needs: Python 3.11 and, on Debian or Ubuntu, apt-get are enough to begin with.
-# Go and Java are optional: without Go the real S3 server and the load generator are skipped, without Java the Kafka peer is,
-# and the run says so.
+# Go and Java are optional: without Go the real S3 server, the Kubernetes API server and the load generator are skipped,
+# without Java the Kafka peer is, and the run says so.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -41,6 +41,10 @@ kcat:
 .PHONY: s3
 s3:
 	@tools/versitygw.sh >/dev/null || echo "no real S3 server: its tests are skipped, the summary says so"
+
+.PHONY: apiserver
+apiserver:  ## A real Kubernetes API server for the operator's tests, from its Go module: 5 to 15 minutes, once
+	@tools/kube_apiserver.sh >/dev/null
 
 # --- main jobs ----------------------------------------------------------------------------------------------------------
 .PHONY: demo
@@ -96,6 +100,10 @@ soak: $(READY) kcat s3  ## The slow tests
 .PHONY: lock
 lock: $(READY)  ## Resolve the dependencies again into requirements/*.txt (hashes only, no addresses)
 	@tools/lock.sh $(UV_VERSION)
+
+.PHONY: crds
+crds: $(READY)  ## Write crds/ from the models of the kinds
+	@$(PY) -m stratalog_operator.resources.definitions crds
 
 .PHONY: clean
 clean:  ## Remove what the targets made, downloads kept in .cache excepted

@@ -1,4 +1,4 @@
-"""The distribution carries the four packages whole, and nothing that is for development only."""
+"""The distribution carries the packages whole, and nothing that is for development only."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ PACKAGES = {
     "storage_node": "stratalog_node",
     "meta_service": "stratalog_meta",
     "cli": "stratalog_cli",
+    "operator": "stratalog_operator",
 }
 
 

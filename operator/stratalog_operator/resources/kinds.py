@@ -1,0 +1,171 @@
+"""The kinds: their models, short names and columns. One entry here is one definition in `crds/`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
+from stratalog_operator.resources.mount import ReadOnlyMountSpec, ReadOnlyMountStatus
+from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
+from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
+from stratalog_operator.resources.schema import SHORT_NAME, Part, rule
+from stratalog_operator.resources.topic import TopicStorageSpec, TopicStorageStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Of `kubectl get`."""
+
+    name: str
+    path: str
+    type: str = "string"
+    is_wide: bool = False
+    """Shown by `-o wide` alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    name: str
+    plural: str
+    short_name: str
+    text: str
+    """For `kubectl explain`."""
+    spec: type[Part]
+    status: type[Part]
+    columns: tuple[Column, ...]
+    name_rules: tuple[dict[str, str], ...] = ()
+    """At the root, where metadata.name can be seen."""
+    has_scale: bool = False
+
+    @property
+    def singular(self) -> str:
+        return self.name.lower()
+
+
+def _condition(name: str, kind: str) -> Column:
+    return Column(name, f'.status.conditions[?(@.type=="{kind}")].status')
+
+
+def _message(kind: str) -> Column:
+    return Column("Message", f'.status.conditions[?(@.type=="{kind}")].message', is_wide=True)
+
+
+_AGE: Final = Column("Age", ".metadata.creationTimestamp", "date")
+_READY: Final = _condition("Ready", "Ready")
+
+
+def _short(kind: str) -> dict[str, str]:
+    return rule(
+        f"size(self.metadata.name) <= {SHORT_NAME} && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        f"metadata.name of a {kind} must be a DNS label of at most {SHORT_NAME} characters that begins with a letter: "
+        "names of nodes and labels are made of it",
+    )
+
+
+_ID_TEXT: Final = "self.metadata.name.substring(size(self.spec.clusterRef) + size(self.spec.poolRef) + 2)"
+
+
+CLUSTER: Final = Kind(
+    "StorageCluster",
+    "storageclusters",
+    "scl",
+    "A Stratalog cluster: tiered message storage that speaks the Kafka protocol.",
+    StorageClusterSpec,
+    StorageClusterStatus,
+    (
+        _READY,
+        Column("Nodes", ".status.nodes.ready", "integer"),
+        Column("Desired", ".status.nodes.desired", "integer"),
+        Column("Image", ".status.image"),
+        _condition("Cold", "ColdTierAvailable"),
+        _AGE,
+        _message("Ready"),
+    ),
+    (_short("StorageCluster"),),
+)
+POOL: Final = Kind(
+    "StorageNodePool",
+    "storagenodepools",
+    "snp",
+    "So many storage nodes of one make; kubectl scale changes how many.",
+    StorageNodePoolSpec,
+    StorageNodePoolStatus,
+    (
+        _READY,
+        Column("Nodes", ".status.replicas", "integer"),
+        Column("Desired", ".spec.replicas", "integer"),
+        Column("Zones", ".spec.zones"),
+        _AGE,
+        _message("Ready"),
+    ),
+    (_short("StorageNodePool"),),
+    has_scale=True,
+)
+NODE: Final = Kind(
+    "StorageNode",
+    "storagenodes",
+    "snode",
+    "One storage node, made by the operator; the record of its retirement.",
+    StorageNodeSpec,
+    StorageNodeStatus,
+    (
+        _READY,
+        Column("Pool", ".spec.poolRef"),
+        Column("Id", ".spec.nodeId", "integer"),
+        Column("Zone", ".spec.zone"),
+        Column("Disk%", ".status.data.diskUsedPercent", "integer"),
+        Column("Step", ".status.retirement.step"),
+        Column("Remaining", ".status.retirement.remainingBytes", "integer"),
+        _AGE,
+        Column("Why", ".status.retirement.message", is_wide=True),
+    ),
+    (
+        rule(
+            # Not string(nodeId): the estimate of its length has no bound.
+            f"self.metadata.name.startsWith(self.spec.clusterRef + '-' + self.spec.poolRef + '-') && {_ID_TEXT}"
+            f".matches('^(0|[1-9][0-9]*)$') && int({_ID_TEXT}) == self.spec.nodeId",
+            "metadata.name of a StorageNode must be CLUSTER-POOL-ID: the operator makes them; scale the pool instead",
+        ),
+    ),
+)
+TOPIC: Final = Kind(
+    "TopicStorage",
+    "topicstorages",
+    "ts",
+    "A topic of a Stratalog cluster: its shards, replicas, tiers and retention.",
+    TopicStorageSpec,
+    TopicStorageStatus,
+    (
+        _READY,
+        Column("Topic", ".spec.topicName", is_wide=True),
+        Column("Shards", ".status.observed.shards", "integer"),
+        Column("RF", ".status.observed.replicationFactor", "integer"),
+        Column("Policy", ".status.observed.policy"),
+        Column("Hot", ".status.tiering.hotBytes", "integer"),
+        Column("Cold", ".status.tiering.coldBytes", "integer"),
+        Column("Lag", ".status.tiering.commitLagBytes", "integer"),
+        _AGE,
+        _message("Ready"),
+    ),
+)
+MOUNT: Final = Kind(
+    "ReadOnlyMount",
+    "readonlymounts",
+    "rom",
+    "Sealed data that is served read-only: of a retired node, or of topics and a range of time.",
+    ReadOnlyMountSpec,
+    ReadOnlyMountStatus,
+    (
+        _READY,
+        Column("Node", ".spec.source.retiredNode.nodeId", "integer"),
+        Column("Topics", ".spec.source.topics.names"),
+        Column("Holder", ".status.holder"),
+        Column("Segments", ".status.segments", "integer"),
+        Column("Expires", ".status.expiresAt"),
+        _AGE,
+        _message("Ready"),
+    ),
+)
+
+KINDS: Final = (CLUSTER, POOL, NODE, TOPIC, MOUNT)

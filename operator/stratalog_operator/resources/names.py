@@ -1,0 +1,39 @@
+"""Names that are API: group, labels, annotations, finalizers, field managers. Changing one breaks what runs.
+
+Source: docs/operator.md sections 4 and 7.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+GROUP: Final = "stratalog.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+FIELD_MANAGER: Final = "stratalog-operator"
+STATUS_FIELD_MANAGER: Final = "stratalog-operator-status"
+
+LABEL_CLUSTER: Final = f"{GROUP}/cluster"
+LABEL_POOL: Final = f"{GROUP}/pool"
+LABEL_NODE_ID: Final = f"{GROUP}/node-id"
+LABEL_PART: Final = f"{GROUP}/part"
+"""`etcd`, `meta`, `node` or `volume`: with the cluster the selector of its pods."""
+LABEL_RELEASED: Final = f"{GROUP}/released"
+
+ANNOTATION_PAUSED: Final = f"{GROUP}/paused"
+ANNOTATION_RESTART: Final = f"{GROUP}/restart"
+ANNOTATION_FORCE_RETIRE: Final = f"{GROUP}/force-retire-ack"
+ANNOTATION_RELEASE_FINALIZER: Final = f"{GROUP}/release-finalizer"
+ANNOTATION_ALLOW_DELETION: Final = f"{GROUP}/allow-deletion"
+ANNOTATION_WANTED_HASH: Final = f"{GROUP}/wanted-hash"
+"""Of what was applied last: it is applied again only when something else is wanted."""
+ANNOTATION_POD_HASH: Final = f"{GROUP}/pod-hash"
+"""On a pod: of the template that it was made of."""
+ANNOTATION_STORAGE_ID: Final = f"{GROUP}/storage-id"
+"""On a claim: the disk that a node registered with while it used the claim."""
+ANNOTATION_CLUSTER_ID: Final = f"{GROUP}/cluster-id"
+
+FINALIZER: Final = f"{GROUP}/operator"
+FINALIZER_LAST_COPY: Final = f"{GROUP}/last-copy"
+"""On a claim whose volume may have the last copy of something."""

@@ -1,0 +1,83 @@
+"""StorageNodePool: so many storage nodes of one make. It has the scale subresource."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from stratalog_operator.resources.conditions import CONDITIONS_TEXT, GENERATION_TEXT, Conditions
+from stratalog_operator.resources.schema import (
+    AS_SET,
+    Count,
+    Part,
+    Quantity,
+    Resources,
+    ShortName,
+    Toleration,
+    checked,
+    immutable,
+    rule,
+    rules,
+)
+
+
+class Storage(Part):
+    """The volume of each node."""
+
+    model_config = checked(
+        rule(
+            "has(self.className) == has(oldSelf.className) && "
+            "(!has(self.className) || self.className == oldSelf.className)",
+            "storage.className cannot be changed: make another pool, and scale this one to 0",
+        )
+    )
+    size: Quantity = Field(
+        description="Of each volume; it may grow.",
+        json_schema_extra=rules(
+            rule(
+                "quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",
+                "storage.size cannot shrink: make another pool, and scale this one to 0",
+            )
+        ),
+    )
+    class_name: str | None = Field(
+        default=None, min_length=1, max_length=253, description="Storage class; none: the default class. Fixed."
+    )
+
+
+class StorageNodePoolSpec(Part):
+    """What is asked for."""
+
+    cluster_ref: ShortName = Field(
+        description="The StorageCluster that the nodes belong to; fixed.",
+        json_schema_extra=immutable("clusterRef", "nodes belong to one cluster; make another pool"),
+    )
+    replicas: int = Field(default=3, ge=0, le=500, description="How many nodes there are to be.")
+    zones: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=63)], ...], Field(max_length=16, json_schema_extra=AS_SET)
+    ] = Field(default=(), description="Nodes are shared out to these zones; none: they go wherever there is room.")
+    storage: Storage = Field(description="The volume of each node.")
+    resources: Resources = Field(default=Resources(), description="Of each node.")
+    node_selector: Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=16)] = Field(
+        default={}, description="Labels of the machines that nodes go to."
+    )
+    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = Field(
+        default=(), description="Taints of machines that nodes go to all the same."
+    )
+    remove_node_ids: Annotated[
+        tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=64, json_schema_extra=AS_SET)
+    ] = Field(default=(), description="Who goes first when replicas gets less.")
+
+
+class StorageNodePoolStatus(Part):
+    """What is observed."""
+
+    observed_generation: int = Field(default=0, ge=0, description=GENERATION_TEXT)
+    conditions: Conditions = Field(default=(), description=CONDITIONS_TEXT)
+    replicas: Count = Field(default=0, description="Nodes that there are, those that are leaving included.")
+    ready_replicas: Count = Field(default=0, description="Of those, the ones that serve and stay.")
+    selector: str = Field(default="", max_length=512, description="Of the pods, for the scale subresource.")
+    node_ids: Annotated[tuple[int, ...], Field(max_length=1024, json_schema_extra=AS_SET)] = Field(
+        default=(), description="Of its nodes."
+    )

@@ -1,0 +1,207 @@
+"""Objects of the operator's kinds for tests, and for each CEL rule what it lets pass and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stratalog_operator.resources.kinds import CLUSTER, MOUNT, NODE, POOL, TOPIC, Kind
+from stratalog_operator.resources.names import API_VERSION
+
+Object = dict[str, Any]
+
+_SPECS: Final[Mapping[str, Object]] = {
+    CLUSTER.name: {
+        "meta": {"etcd": {}},
+        "coldTier": {"bucket": "flights", "prefix": "a"},
+        "listeners": [{"name": "internal", "port": 9092}],
+    },
+    POOL.name: {"clusterRef": "main", "storage": {"size": "10Gi", "className": "fast"}},
+    NODE.name: {"clusterRef": "main", "poolRef": "hot", "nodeId": 7, "zone": "a"},
+    TOPIC.name: {"clusterRef": "main", "topicName": "flights", "shards": 3},
+    MOUNT.name: {"clusterRef": "main", "source": {"topics": {"names": ["flights"]}}},
+}
+_NAMES: Final = {
+    CLUSTER.name: "main",
+    POOL.name: "hot",
+    NODE.name: "main-hot-7",
+    TOPIC.name: "flights",
+    MOUNT.name: "jan",
+}
+ABSENT: Final = object()
+"""As a value of `changed`: the field goes."""
+
+
+def sample(kind: Kind, changes: Mapping[str, object] | None = None) -> Object:
+    """A whole object that passes; `changes` by dotted path, such as `spec.shards`."""
+    made: Object = {
+        "apiVersion": API_VERSION,
+        "kind": kind.name,
+        "metadata": {"name": _NAMES[kind.name]},
+        "spec": copy.deepcopy(dict(_SPECS[kind.name])),
+    }
+    for path, value in (changes or {}).items():
+        *way, last = path.split(".")
+        place = made
+        for word in way:
+            place = place.setdefault(word, {})
+        if value is ABSENT:
+            place.pop(last, None)
+        else:
+            place[last] = value
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCase:
+    """One rule. With `before` it is about a change of that object."""
+
+    kind: Kind
+    message: str
+    """How the rule's own sentence begins."""
+    good: Mapping[str, object]
+    bad: Mapping[str, object]
+    before: Mapping[str, object] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind.short_name}: {self.message}"
+
+
+def _listener(name: str, port: int, **more: object) -> Object:
+    return {"name": name, "port": port, **more}
+
+
+_IN: Final = _listener("internal", 9092)
+_OUT: Final = _listener("outside", 9094, type="nodeport", firstNodePort=30092)
+_LISTENERS = "spec.listeners"
+_META = "spec.meta"
+_EXTERNAL: Final = {"external": {"endpoints": ["etcd-0:2379"], "prefix": "/a"}}
+_RETIRED: Final = {"retiredNode": {"nodeId": 3, "storageId": "s-3"}}
+
+CASES: Final = (
+    RuleCase(CLUSTER, "metadata.name of a StorageCluster", {}, {"metadata.name": "a" * 21}),
+    RuleCase(
+        CLUSTER,
+        "image: give tag",
+        {"spec.image": {"tag": "1"}},
+        {"spec.image": {"tag": "1", "digest": f"sha256:{'0' * 64}"}},
+    ),
+    RuleCase(
+        CLUSTER, "etcd.replicas must be odd", {_META: {"etcd": {"replicas": 5}}}, {_META: {"etcd": {"replicas": 2}}}
+    ),
+    RuleCase(CLUSTER, "etcd.replicas cannot", {"spec.paused": True}, {_META: {"etcd": {"replicas": 5}}}, before={}),
+    RuleCase(CLUSTER, "meta: give exactly one", {_META: _EXTERNAL}, {_META: {}}),
+    RuleCase(CLUSTER, "meta: etcd and external cannot", {"spec.meta.replicas": 5}, {_META: _EXTERNAL}, before={}),
+    RuleCase(
+        CLUSTER,
+        "external.prefix cannot",
+        {_META: {"external": {"endpoints": ["b:2379"], "prefix": "/a"}}},
+        {_META: {"external": {"endpoints": ["etcd-0:2379"], "prefix": "/b"}}},
+        before={_META: _EXTERNAL},
+    ),
+    RuleCase(
+        CLUSTER, "coldTier cannot be taken", {"spec.coldTier.region": "eu-1"}, {"spec.coldTier": ABSENT}, before={}
+    ),
+    RuleCase(
+        CLUSTER,
+        "coldTier.bucket cannot",
+        {"spec.coldTier.region": "eu-1"},
+        {"spec.coldTier.bucket": "other"},
+        before={},
+    ),
+    RuleCase(
+        CLUSTER, "coldTier.prefix cannot", {"spec.coldTier.region": "eu-1"}, {"spec.coldTier.prefix": "b"}, before={}
+    ),
+    RuleCase(
+        CLUSTER,
+        "defaults: minInsyncReplicas",
+        {"spec.defaults": {"replicationFactor": 2, "minInsyncReplicas": 2}},
+        {"spec.defaults": {"replicationFactor": 1}},
+    ),
+    RuleCase(
+        CLUSTER, "listener: firstNodePort", {_LISTENERS: [_IN, _OUT]}, {_LISTENERS: [{**_IN, "firstNodePort": 30000}]}
+    ),
+    RuleCase(CLUSTER, "listeners: exactly one", {_LISTENERS: [_IN, _OUT]}, {_LISTENERS: [_OUT]}),
+    RuleCase(
+        CLUSTER, "listeners: each must have", {_LISTENERS: [_IN, _OUT]}, {_LISTENERS: [_IN, {**_OUT, "port": 9092}]}
+    ),
+    RuleCase(CLUSTER, "listeners: ports 9100", {_LISTENERS: [_IN]}, {_LISTENERS: [_listener("internal", 9100)]}),
+    RuleCase(
+        CLUSTER, "config: these settings", {"spec.config": {"log.level": "debug"}}, {"spec.config": {"node.id": "7"}}
+    ),
+    RuleCase(POOL, "metadata.name of a StorageNodePool", {}, {"metadata.name": "7-begins-with-digit"}),
+    RuleCase(POOL, "clusterRef cannot", {"spec.replicas": 5}, {"spec.clusterRef": "other"}, before={}),
+    RuleCase(
+        POOL, "storage.size cannot shrink", {"spec.storage.size": "11Gi"}, {"spec.storage.size": "9999Mi"}, before={}
+    ),
+    RuleCase(POOL, "storage.className cannot", {"spec.replicas": 5}, {"spec.storage.className": ABSENT}, before={}),
+    RuleCase(NODE, "metadata.name of a StorageNode", {}, {"metadata.name": "main-hot-8"}),
+    RuleCase(NODE, "clusterRef cannot", {"spec.retire": True}, {"spec.clusterRef": "other"}, before={}),
+    RuleCase(NODE, "poolRef cannot", {"spec.retire": True}, {"spec.poolRef": "other"}, before={}),
+    RuleCase(NODE, "nodeId cannot", {"spec.retire": True}, {"spec.nodeId": 8}, before={}),
+    RuleCase(NODE, "zone cannot", {"spec.retire": True}, {"spec.zone": "b"}, before={}),
+    RuleCase(TOPIC, "clusterRef cannot", {"spec.shards": 4}, {"spec.clusterRef": "other"}, before={}),
+    RuleCase(TOPIC, "topicName cannot", {"spec.shards": 4}, {"spec.topicName": "other"}, before={}),
+    RuleCase(TOPIC, "topicName: . and ..", {"spec.topicName": ".a"}, {"spec.topicName": ".."}),
+    RuleCase(TOPIC, "shards cannot get fewer", {"spec.shards": 4}, {"spec.shards": 2}, before={}),
+    RuleCase(
+        TOPIC,
+        "minInsyncReplicas must not",
+        {"spec.replicationFactor": 2, "spec.minInsyncReplicas": 2},
+        {"spec.replicationFactor": 2, "spec.minInsyncReplicas": 3},
+    ),
+    RuleCase(
+        TOPIC,
+        "config: what has a field",
+        {"spec.config": {"segment.bytes": "1048576"}},
+        {"spec.config": {"retention.ms": "1"}},
+    ),
+    RuleCase(
+        TOPIC,
+        "tiering: hotRetentionSeconds must",
+        {"spec.tiering": {"hotRetentionSeconds": 900, "retentionSeconds": -1}},
+        {"spec.tiering": {"hotRetentionSeconds": 900, "retentionSeconds": 899}},
+    ),
+    RuleCase(
+        TOPIC,
+        "tiering: hotRetentionSeconds and",
+        {"spec.tiering": {"enabled": False}},
+        {"spec.tiering": {"enabled": False, "hotBytes": 1}},
+    ),
+    RuleCase(MOUNT, "clusterRef cannot", {"spec.ttlSeconds": 60}, {"spec.clusterRef": "other"}, before={}),
+    RuleCase(MOUNT, "source: give exactly one", {"spec.source": _RETIRED}, {"spec.source": {}}),
+    RuleCase(
+        MOUNT, "source cannot", {"spec.ttlSeconds": 60}, {"spec.source": {"topics": {"names": ["other"]}}}, before={}
+    ),
+    RuleCase(
+        MOUNT,
+        "source.topics: fromTime",
+        {
+            "spec.source.topics": {
+                "names": ["a"],
+                "fromTime": "2013-01-01T00:00:00Z",
+                "untilTime": "2013-02-01T00:00:00Z",
+            }
+        },
+        {
+            "spec.source.topics": {
+                "names": ["a"],
+                "fromTime": "2013-02-01T00:00:00Z",
+                "untilTime": "2013-01-01T00:00:00Z",
+            }
+        },
+    ),
+    RuleCase(MOUNT, "ttlSeconds: the mount", {"spec.ttlSeconds": 60}, {"spec.source": _RETIRED, "spec.ttlSeconds": 60}),
+)
+
+
+def rule_messages(schema: Mapping[str, Any]) -> Iterator[str]:
+    """The sentences of all CEL rules of a schema, at whatever depth."""
+    for key, value in schema.items():
+        if key == "x-kubernetes-validations":
+            yield from (one["message"] for one in value)
+        elif isinstance(value, dict):
+            yield from rule_messages(value)
