@@ -37,6 +37,10 @@ $(READY): requirements/dev.txt pyproject.toml tools/venv.sh
 kcat:
 	@tools/kcat.sh
 
+.PHONY: chromium
+chromium:
+	@tools/chromium.sh
+
 # A real S3 server, built from its Go module. Without Go its tests are skipped, and the summary of the run says so.
 .PHONY: s3
 s3:
@@ -52,7 +56,7 @@ demo: $(READY)  ## 336,776 real flights through topics, seals, the cold tier and
 	@$(PY) tools/demo.py --nodes $(NODES) $(ARGS)
 
 .PHONY: test
-test: $(READY) kcat s3  ## Every test that fits in minutes, with real clients, crashes and a real S3 server
+test: $(READY) kcat chromium s3  ## Every test that fits in minutes, with real clients, a browser, crashes and a real S3 server
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: lint

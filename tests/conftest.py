@@ -86,11 +86,12 @@ def repository() -> Path:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says in a line each whether the real servers took part: a green run without them proves less."""
+    """Says in a line each whether the real servers and the browser took part: a green run without them proves less."""
     for mark, name in (
         ("real_s3", "real S3 server"),
         ("real_etcd", "real etcd"),
         ("real_apiserver", "real Kubernetes API server"),
+        ("chromium", "Chromium"),
     ):
         _say_whether_it_took_part(terminalreporter, mark, name)
 

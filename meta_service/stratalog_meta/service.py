@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 from uuid import UUID
 
+from stratalog.machines.cluster_overview import Known
 from stratalog.machines.meta_backups import Witness
+from stratalog.machines.node_courses import Course, NodeCourses
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import PutHeader, TableHeader
 from stratalog.model.commands import Command, CompleteRemote, ForgetLocal, RegisterNode
@@ -22,12 +24,14 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
 from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import Segment, SegmentState
+from stratalog.model.status_page import Overview
 from stratalog.model.topic import Shard, Topic
 from stratalog.telemetry.logs import logger
 from stratalog_meta.bucket.backups import BackupPlace, BucketBackups
 from stratalog_meta.clocks import monotonic_ms
 from stratalog_meta.lives import LifeKeeper
 from stratalog_meta.mount_expiry import MountExpiry
+from stratalog_meta.overview import OverviewMaker
 from stratalog_meta.recovery_news import RecoveryNews
 from stratalog_meta.repairs import CopyRepairs
 from stratalog_meta.retirements import VERIFY_INTERVAL_MS, Retirements
@@ -86,6 +90,8 @@ class MetaService:
         self._backups = None if backups is None else BucketBackups(backups, clock_ms, self.backup_stats)
         self.retirement_stats = retirement_stats or RetirementStats()
         self._news = RecoveryNews(self.stats)
+        self._courses = NodeCourses()
+        self._overview = OverviewMaker(self._known, monotonic_ms)
 
     async def start(self, is_asked: Callable[[], bool] = lambda: True) -> None:
         """Load the store (a new one gets its cluster id) and begin to serve. `is_asked`: whether requests reach it now;
@@ -155,6 +161,7 @@ class MetaService:
         if self._running is None or self._is_closed:
             return
         self._is_closed = True
+        await self._overview.close()
         if self._lives is not None:
             await self._lives.close()
         if self._repairs is not None:
@@ -251,6 +258,8 @@ class MetaService:
         if self._lives is None:
             return Heard(0, history.version)
         self._lives.heard(heartbeat, is_connected)
+        if heartbeat.vitals is not None:
+            self._courses.note(heartbeat.life.node_id, self._clock_ms(), heartbeat.vitals)
         return Heard(self._lives.lease_ms, history.version)
 
     # Reading ----------------------------------------------------------------------------------------------------
@@ -289,6 +298,31 @@ class MetaService:
             return []
         nodes = (await self.snapshot()).nodes
         return [retirements.status(node) for node in nodes if node.retirement is not None]
+
+    async def overview(self) -> Overview:
+        """What the status page shows."""
+        return await self._overview.overview()
+
+    def courses(self, after_ms: int) -> Sequence[Course]:
+        """How it went with the nodes after that, as they told this instance."""
+        return self._courses.courses(after_ms)
+
+    async def _known(self) -> Known:
+        faults = []
+        if self.backup_stats.is_failing:
+            faults.append(
+                "snapshots of the metadata cannot be put into the bucket: the log of the meta service says why"
+            )
+        return Known(
+            self.cluster_id,
+            await self.snapshot(),
+            self._clock_ms(),
+            self._courses.told,
+            await self.retirements(),
+            self.why_no_changes,
+            faults,
+            has_leases=self._lives is not None,
+        )
 
     async def deleted_segments(self) -> list[Segment]:
         return await self._parts()[0].read(ShardTable.deleted_segments)

@@ -30,6 +30,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
+from stratalog_node.activity import ActivityTeller
 from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.boot_id import read_boot_id
@@ -131,6 +132,7 @@ class StorageNode:
         self.server: KafkaServer
         self.groups: GroupCoordinator
         self.tier: NodeTier
+        self._teller: ActivityTeller
         self.following: Following
         self.lost_copies: LostCopies
         self.faulty_copies: FaultyCopies
@@ -222,6 +224,9 @@ class StorageNode:
     def _begin_tasks(self, age_ms: Callable[[], int]) -> None:
         self._hold_mounts()
         self._help_leave()
+        self._teller = ActivityTeller(
+            self.shards, self.local.context.stats, self.remote_reads, self.tier, self.readiness, time.monotonic_ns
+        )
         self._is_running = True
         self._tasks.start(follow(self.meta, self.catalog, self._end_life))
         self._tasks.start(self._look_at_ages(age_ms))
@@ -252,7 +257,7 @@ class StorageNode:
         """What else the service is told with each heartbeat, once all of it is there."""
         if not self._is_running:
             return None
-        return vitals_of(self.settings, self.catalog, self.local, self.store, self.tier.uploader)
+        return vitals_of(self.settings, self.catalog, self.local, self.store, self.tier.uploader, self._teller.tell())
 
     def _end_life(self, why: str) -> None:
         if not self.is_over.is_set():

@@ -67,12 +67,16 @@ def troubles(snapshot: Snapshot, now_ms: int) -> Iterator[Trouble]:
     topics = {topic.topic_id: topic for topic in snapshot.topics}
     nodes = {node.node_id: node for node in snapshot.nodes}
     for shard in snapshot.shards:
-        topic = topics[shard.key.topic_id]
-        for segment in shard.segments:
-            yield from _of(topic, segment, nodes)
-        yield from _of_seals(topic, shard, nodes, now_ms - SEAL_TAKES_MS)
-        yield from _of_copies(topic, shard, nodes)
-        yield from _of_producers(topic, shard, nodes)
+        yield from troubles_of(topics[shard.key.topic_id], shard, nodes, now_ms)
+
+
+def troubles_of(topic: Topic, shard: Shard, nodes: dict[int, Node], now_ms: int) -> Iterator[Trouble]:
+    """Of one shard."""
+    for segment in shard.segments:
+        yield from _of(topic, segment, nodes)
+    yield from _of_seals(topic, shard, nodes, now_ms - SEAL_TAKES_MS)
+    yield from _of_copies(topic, shard, nodes)
+    yield from _of_producers(topic, shard, nodes)
 
 
 def _of(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trouble]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, get_args
 from uuid import UUID
 
+from stratalog.machines.node_courses import Course
 from stratalog.machines.shard_troubles import Trouble
 from stratalog.meta_api.json_shape import JsonShape, NotOfShape, field_name
 from stratalog.meta_api.problems import Problem, from_problem
@@ -20,6 +21,7 @@ from stratalog.model.metadata import Heard, Heartbeat, Node
 from stratalog.model.mounts import Mount
 from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import Segment
+from stratalog.model.status_page import Overview
 from stratalog.model.topic import Shard, Topic
 
 R = TypeVar("R")
@@ -72,6 +74,11 @@ class TroubleList:
     items: tuple[Trouble, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CourseList:
+    items: tuple[Course, ...]
+
+
 CLUSTER: Final[JsonShape[ClusterInfo]] = JsonShape(ClusterInfo)
 NODES: Final[JsonShape[NodeList]] = JsonShape(NodeList)
 HEARTBEAT: Final[JsonShape[Heartbeat]] = JsonShape(Heartbeat, is_asked=True)
@@ -85,6 +92,8 @@ SEGMENT: Final[JsonShape[Segment]] = JsonShape(Segment)
 TROUBLES: Final[JsonShape[TroubleList]] = JsonShape(TroubleList)
 SEGMENTS: Final[JsonShape[SegmentList]] = JsonShape(SegmentList)
 RETIREMENTS: Final[JsonShape[RetirementList]] = JsonShape(RetirementList)
+OVERVIEW: Final[JsonShape[Overview]] = JsonShape(Overview)
+COURSES: Final[JsonShape[CourseList]] = JsonShape(CourseList)
 PROBLEM: Final[JsonShape[Problem]] = JsonShape(Problem)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from stratalog.model.activity import Activity
 from stratalog.model.bounds import Count, CountOrNone, Int32
 from stratalog.model.ids import SegmentKey
 from stratalog.model.mounts import Mount
@@ -92,6 +93,8 @@ class Vitals:
     """For so long its uploads have had no answer."""
     is_tiered_by_default: bool = True
     """Topics that do not set `remote.storage.enable` are uploaded."""
+    activity: Activity | None = None
+    """For the status page."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from stratalog.meta_api.json_shape import NotOfShape
 from stratalog.meta_api.wire import (
     ClusterInfo,
     CommandWire,
+    CourseList,
     MountList,
     NodeList,
     RetirementList,
@@ -33,6 +34,7 @@ from stratalog.model.errors import InvalidRequest
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Heard, Heartbeat
 from stratalog.model.segment import Segment
+from stratalog.model.status_page import Overview
 from stratalog.model.topic import Shard, Topic
 from stratalog_meta.service import MetaService
 
@@ -186,6 +188,15 @@ async def _retirements(call: Call) -> Answer:
     return wire.RETIREMENTS.write(RetirementList(tuple(await call.service.retirements())))
 
 
+async def _overview(call: Call) -> Answer:
+    return wire.OVERVIEW.write(await call.service.overview())
+
+
+async def _courses(call: Call) -> Answer:
+    after_ms = read_number(call.query.get("after", "0"), "after")
+    return wire.COURSES.write(CourseList(tuple(call.service.courses(after_ms))))
+
+
 async def _purged_topics(call: Call) -> Answer:
     return wire.TOPIC_IDS.write(TopicIds(tuple(sorted(await call.service.purged_topics()))))
 
@@ -205,6 +216,10 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/v1/troubles", "What of the shards needs an eye; query: limit", _troubles, TroubleList),
     Route(
         "GET", "/v1/retirements", "Nodes that leave, or have left, and how far they are", _retirements, RetirementList
+    ),
+    Route("GET", "/v1/overview", "What the status page shows, summed up", _overview, Overview),
+    Route(
+        "GET", "/v1/courses", "How it went with the nodes lately; query: after (ms since 1970)", _courses, CourseList
     ),
     Route("POST", "/v1/heartbeat", "A node lives", _heartbeat, Heard, Heartbeat),
     *map(_route_of, wire.COMMAND_WIRES.values()),

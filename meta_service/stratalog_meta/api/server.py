@@ -1,4 +1,4 @@
-"""The meta service over HTTP: routes, snapshot and watch as lines of JSON, health.
+"""The meta service over HTTP: routes, snapshot and watch as lines of JSON, health, the status page.
 
 The caller starts the service first and closes the server before it. No authentication: bind it to loopback or to a
 private network. Its limits, and what keeps foreign web pages out, are the door's (`stratalog.telemetry.door`).
@@ -18,7 +18,7 @@ from stratalog.meta_api.streams import RECORDS_PER_PIECE, EncodedShards, cut, sn
 from stratalog.meta_api.transport import CLUSTER_HEADER
 from stratalog.meta_api.watch_lines import EncodedLines, WatchWriter, problem_line
 from stratalog.meta_api.wire import PROBLEM, SEGMENT
-from stratalog.model.errors import Fenced, InvalidRequest, OutcomeUnknown, StratalogError, Unavailable
+from stratalog.model.errors import Fenced, InvalidRequest, NotLeader, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet
 from stratalog.telemetry.door import Door, body_of
 from stratalog.telemetry.door_guard import ServedNames
@@ -28,6 +28,7 @@ from stratalog.telemetry.http import listen_on
 from stratalog.telemetry.logs import logger
 from stratalog_meta.api.openapi import document
 from stratalog_meta.api.routes import ROUTES, Call, LongAnswer, Route, read_number
+from stratalog_meta.page import add_page
 from stratalog_meta.service import MetaService
 
 LIMITS: Final = DoorLimits(max_body_bytes=16 * MIB, max_bodies_bytes=64 * MIB)
@@ -94,6 +95,7 @@ class MetaServer:
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/openapi.json", self._openapi)
+        add_page(application, self._who_leads)
         self._door = door
         bound = listener.getsockname()[1]
         await door.open(application, listener)
@@ -131,6 +133,14 @@ class MetaServer:
                 "for: the service was started on another store, or on one that was emptied. Nothing was done"
             )
         return service
+
+    def _who_leads(self) -> tuple[str | None, str]:
+        """For the status page, which cannot follow to another address by itself."""
+        try:
+            self._service.leading()
+        except NotLeader as error:
+            return error.leader, str(error)
+        return None, "this instance leads the metadata"
 
     async def _openapi(self, request: web.Request) -> web.StreamResponse:
         return web.json_response(document())

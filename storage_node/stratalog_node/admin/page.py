@@ -16,25 +16,9 @@ from stratalog.admin_api.wording import (
     human_time,
     stopped_lines,
 )
+from stratalog.telemetry.page_style import PAGE_STYLE
 
 TOPICS_SHOWN: Final = 200
-_STYLE = """
-body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:64rem;padding:0 1rem}
-body{color:#1c2733;background:#fbfcfd}
-h1{font-size:1.35rem;margin:0}h2{font-size:1rem;margin:2rem 0 .5rem}
-.muted{color:#64748b}
-.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(11rem,1fr));gap:.8rem;margin:1.2rem 0}
-.card{background:#fff;border:1px solid #dde4ea;border-radius:.5rem;padding:.7rem .9rem}
-.card b{display:block;font-size:1.25rem;font-weight:600}
-.badge{border-radius:1rem;padding:.1rem .7rem;font-size:.85rem;font-weight:600}
-.ok{background:#dcf5e4;color:#12633a}.bad{background:#fde3e1;color:#8f1d14}
-table{border-collapse:collapse;width:100%;background:#fff}th,td{padding:.35rem .6rem;border-bottom:1px solid #e6ebef}
-th{text-align:left;font-weight:600}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
-.bar{height:.55rem;background:#e6ebef;border-radius:.3rem;overflow:hidden;margin-top:.4rem}
-.bar i{display:block;height:100%;background:#3b7dd8}
-@media(prefers-color-scheme:dark){body{background:#12171c;color:#dbe3ea}.card,table{background:#1a2127;border-color:#2c363f}
-th,td{border-color:#2c363f}.bar{background:#2c363f}}
-"""
 
 
 def render_status_page(status: NodeStatus, topics: Sequence[TopicInfo]) -> str:
@@ -51,7 +35,7 @@ def render_status_page(status: NodeStatus, topics: Sequence[TopicInfo]) -> str:
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5">
 <meta name="viewport" content="width=device-width,initial-scale=1"><title>Stratalog node {status.node_id}</title>
-<style>{_STYLE}</style></head><body>
+<style>{PAGE_STYLE}</style></head><body>
 <h1>Stratalog node {status.node_id} {badge}</h1>
 <div class="muted">cluster {escape(status.cluster_id)} · version {escape(status.version)} · Kafka on
 {escape(status.kafka_address)} · up {uptime}, since {human_time(status.started_ms)}</div>{waiting}

@@ -7,6 +7,7 @@ from typing import Any
 
 from stratalog.formats.object_names import ObjectNames
 from stratalog.meta_api.client import MetaClient
+from stratalog.model.activity import Activity
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Vitals
 from stratalog.objects.store import ObjectStore
@@ -49,10 +50,11 @@ def vitals_of(
     local: LocalShards,
     store: ObjectStore | None,
     uploader: NodeUploader | None,
+    activity: Activity,
 ) -> Vitals:
     """Of the disk at each heartbeat; of the uploads, which costs a look at each, while somebody leaves."""
     disk, away_ms = local.disk.usage(), 0
     if uploader is not None and any(node.is_leaving for node in catalog.nodes()):
         away_ms = uploader.status().uploader.store_away_ms
     free, total = max(disk.usable_bytes, 0), max(disk.total_bytes, 0)
-    return Vitals(free, total, store is not None, away_ms, settings.remote_storage_enable)
+    return Vitals(free, total, store is not None, away_ms, settings.remote_storage_enable, activity)

@@ -1,0 +1,130 @@
+"""The cluster's status page in a real browser: what a person sees, and that what others wrote stays text."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from stratalog.model.activity import Activity, StoppedHere
+from stratalog_meta.api.server import MetaServer
+from support.browser import NO_CHROMIUM, Browser, Page, chromium
+from support.told_cluster import ToldCluster, told_cluster
+from support.waiting import eventually
+
+pytestmark = [
+    pytest.mark.chromium,
+    pytest.mark.skipif(chromium() is None, reason=NO_CHROMIUM),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    started = Browser()
+    yield started
+    started.close()
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[ToldCluster]:
+    async with told_cluster() as started:
+        for node_id in (1, 2, 3):
+            await started.node(node_id, f"zone-{node_id}")
+        await started.topic("flights", 6, 3)
+        await started.tell_for(5, 1, 2, 3)
+        yield started
+
+
+@pytest.fixture
+async def page(browser: Browser, cluster: ToldCluster) -> AsyncIterator[Page]:
+    async with browser.page(cluster.url) as opened:
+        await opened.until_text("well", "node 3: ")
+        yield opened
+
+
+async def test_the_page_shows_the_cluster_and_goes_on_by_itself(cluster: ToldCluster, page: Page) -> None:
+    shown = await page.until_text("zone-1", "zone-3", "Produced", "All shards take writes.", "No node leaves")
+    assert "node 3: 2.9 MiB/s" in shown and "oldest byte 4 s old" in shown
+    lines = "[...document.querySelectorAll('#plots svg path:not(.axis)')].map((one) => one.getAttribute('d'))"
+    before = await page.ask(lines)
+    assert len(before) == 12 and all(one.count("L") == 3 for one in before), "four figures of three nodes"
+    await cluster.topic("orders", 4, 3)
+    await cluster.lose(2)
+    await cluster.tell_for(1, 1, 3)
+    await page.until_text("node 2 is not alive", "needs an eye", "no_leader", "orders")
+    await page.until_text("of 10", selector="#cards")
+    await eventually(lambda: _has_changed(page, lines, before), timeout=60)
+    assert page.complaints == []
+
+
+async def _has_changed(page: Page, script: str, before: object) -> bool:
+    return bool(await page.ask(script) != before)
+
+
+async def test_what_others_wrote_is_shown_as_text_and_never_carried_out(cluster: ToldCluster, page: Page) -> None:
+    evil = "<img src=x onerror='window.taken=1'><script>window.taken=1</script>"
+    await cluster.node(4, rack=evil)
+    stopped = StoppedHere(evil, 1, evil, "javascript:alert(1)", "over\u202egnp.txt\x07")
+    await cluster.tell(4, Activity(0, 0, None, (evil,), 1, (stopped,)))
+    shown = await page.until_text("window.taken", "javascript:alert(1)", "over\\u202egnp.txt\\u0007")
+    assert shown.count("<img src=x") == 4, "rack, fault, shard and cause, each as it was written"
+    assert await page.ask("window.taken ?? null") is None
+    foreign = "document.querySelectorAll('main img, main script, main [onerror]').length"
+    assert await page.ask(foreign) == 0
+    assert await page.ask("[...document.links].every((one) => one.origin === location.origin)")
+    assert page.complaints == []
+
+
+async def test_a_service_that_does_not_answer_is_said_and_what_was_known_stays(
+    cluster: ToldCluster, page: Page
+) -> None:
+    port = int(cluster.url.rpartition(":")[2])
+    await cluster.server.close()
+    await page.until_text("the service does not answer", "zone-3")
+    assert await page.ask("document.querySelector('main').classList.contains('old')")
+    cluster.server = MetaServer(cluster.service)
+    await cluster.server.start("127.0.0.1", port)
+    await page.until_text("well", selector="#state")
+    assert await page.ask("document.getElementById('notice').hidden && !document.querySelector('main.old')")
+
+
+async def test_on_a_phone_nothing_is_wider_than_the_screen_and_all_can_be_read(
+    cluster: ToldCluster, page: Page
+) -> None:
+    stopped = StoppedHere("a-topic-with-a-rather-long-name." * 4, 1, "disk", "x" * 200, "free some room")
+    await cluster.tell(1, Activity(0, 0, None, ("y" * 200,), 1, (stopped,)))
+    await cluster.lose(2)
+    await page.until_text("node 2 is not alive", "x" * 200, "no_leader")
+    grounds = set()
+    for is_dark in (False, True):
+        await page.look(width=360, height=740, is_dark=is_dark)
+        assert await page.ask(_RIGHTMOST) <= 360
+        assert await page.ask(_LEAST_CONTRAST) >= 4.5
+        grounds.add(await page.ask("getComputedStyle(document.body).backgroundColor"))
+    assert len(grounds) == 2, "dark where the reader likes it dark"
+
+
+_RIGHTMOST = """Math.max(...[...document.querySelectorAll("body *:not(.names):not(.names *)")]
+  .map((one) => one.getBoundingClientRect().right))"""
+
+_LEAST_CONTRAST = """(() => {
+  const numbers = (color) => color.match(/[0-9.]+/g).map(Number);
+  const light = (color) => {
+    const [r, g, b] = numbers(color).map((one) => one / 255)
+      .map((one) => (one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (one) => {
+    for (let at = one; at; at = at.parentElement) {
+      const color = getComputedStyle(at).backgroundColor;
+      if (numbers(color)[3] !== 0) return color;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const written = [...document.querySelectorAll("body *")].filter((one) =>
+    one.getClientRects().length && [...one.childNodes].some((inside) => inside.nodeType === 3 && inside.data.trim()));
+  return Math.min(...written.map((one) => {
+    const [dim, bright] = [light(getComputedStyle(one).color), light(ground(one))].sort((a, b) => a - b);
+    return (bright + 0.05) / (dim + 0.05);
+  }));
+})()"""

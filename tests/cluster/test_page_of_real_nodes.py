@@ -1,0 +1,91 @@
+"""The status page over real processes: what real nodes tell of themselves comes there, and who is gone is said."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from support.meta_process import MetaProcess
+from support.node_process import NodeProcess
+from support.waiting import eventually_sync
+
+QUICK = {"remote.upload.interval.ms": "100", "offsets.topic.num.partitions": "1", "log.segment.bytes": "1048576"}
+
+
+@pytest.fixture
+def meta(tmp_path: Path) -> Iterator[MetaProcess]:
+    process = MetaProcess(tmp_path, "meta", "--data", str(tmp_path / "meta"), settings=("node.lease.ms=2000",)).start()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, meta: MetaProcess) -> Iterator[dict[int, NodeProcess]]:
+    started = {}
+    for number in (1, 2):
+        arguments = ("--meta", meta.url, "--id", str(number), "--bucket", str(tmp_path / "bucket"))
+        node = NodeProcess(tmp_path / f"node-{number}", None, dict(QUICK), verb=("node", "start"), arguments=arguments)
+        started[number] = node.start()
+    yield started
+    for one in started.values():
+        one.kill()
+
+
+def told(meta: MetaProcess, path: str = "/v1/overview") -> dict[str, Any]:
+    with urllib.request.urlopen(meta.url + path, timeout=30) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def test_the_page_tells_what_real_nodes_do_and_who_of_them_is_gone(
+    meta: MetaProcess, nodes: dict[int, NodeProcess]
+) -> None:
+    bootstrap = ",".join(node.bootstrap for node in nodes.values())
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (made,) = admin.create_topics([NewTopic("flights", 4, 2)]).values()
+    made.result(60)
+    produce_and_read(bootstrap)
+
+    def is_told() -> bool:
+        shown, courses = told(meta), told(meta, "/v1/courses")["items"]
+        heard = [
+            one for one in shown["nodes"] if one["state"] == "alive" and one["uploads"] and one["disk_free_bytes"] > 0
+        ]
+        produced = {one["node_id"] for one in courses if any(sample["produce_rate"] > 0 for sample in one["samples"])}
+        fetched = {one["node_id"] for one in courses if any(sample["fetch_rate"] > 0 for sample in one["samples"])}
+        return len(heard) == 2 and produced == {1, 2} and bool(fetched) and shown["tiers"]["both"]["bytes"] > 0
+
+    eventually_sync(is_told, timeout=60)
+    shown = told(meta)
+    assert (shown["shards"]["under_replicated"], shown["faults"], shown["troubles"]) == (0, [], [])
+
+    nodes[2].kill()
+    eventually_sync(lambda: [one["state"] for one in told(meta)["nodes"]] == ["alive", "not alive"], timeout=60)
+    shown = told(meta)
+    assert any(one.startswith("node 2 is not alive") for one in shown["faults"])
+    assert shown["shards"]["under_replicated"] >= 4, "those of the topic; what groups write may have one replica"
+    assert shown["troubles"] and shown["shards"]["troubled"] > 0
+
+
+def produce_and_read(bootstrap: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
+    for number in range(8_000):
+        producer.produce("flights", b"x" * 1_000, partition=number % 4)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    settings = {"bootstrap.servers": bootstrap, "group.id": "page", "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    consumer.subscribe(["flights"])
+    try:
+        read = 0
+        while read < 8_000:
+            read += len(consumer.consume(1_000, timeout=30))
+    finally:
+        consumer.close()
