@@ -93,6 +93,12 @@ CASES: Final = (
         CLUSTER, "etcd.replicas must be odd", {_META: {"etcd": {"replicas": 5}}}, {_META: {"etcd": {"replicas": 2}}}
     ),
     RuleCase(CLUSTER, "etcd.replicas cannot", {"spec.paused": True}, {_META: {"etcd": {"replicas": 5}}}, before={}),
+    RuleCase(
+        CLUSTER,
+        "external: clientTlsSecretRef",
+        {_META: {"external": {"endpoints": ["b:2379"], "caSecretRef": "a", "clientTlsSecretRef": "b"}}},
+        {_META: {"external": {"endpoints": ["b:2379"], "clientTlsSecretRef": "b"}}},
+    ),
     RuleCase(CLUSTER, "meta: give exactly one", {_META: _EXTERNAL}, {_META: {}}),
     RuleCase(CLUSTER, "meta: etcd and external cannot", {"spec.meta.replicas": 5}, {_META: _EXTERNAL}, before={}),
     RuleCase(

@@ -12,7 +12,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SOURCE_ROOTS = ("core", "storage_node", "meta_service", "cli", "operator", "pipeline", "sim")
 PRODUCT_ROOTS = ("core", "storage_node", "meta_service", "cli", "operator")
-PURE_ROOMS = tuple(f"core/stratalog/{room}" for room in ("model", "formats", "kafka", "machines"))
+PURE_ROOMS = (
+    *(f"core/stratalog/{room}" for room in ("model", "formats", "kafka", "machines")),
+    *(f"operator/stratalog_operator/{room}" for room in ("specs",)),
+)
 
 
 @cache

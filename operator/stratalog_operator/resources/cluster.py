@@ -93,6 +93,13 @@ class Etcd(Part):
 class ExternalEtcd(Part):
     """An etcd that somebody else runs: production's way."""
 
+    model_config = checked(
+        rule(
+            "!has(self.clientTlsSecretRef) || has(self.caSecretRef)",
+            "external: clientTlsSecretRef needs caSecretRef: without it etcd is not reached by TLS",
+        )
+    )
+
     endpoints: Annotated[
         tuple[Annotated[str, Field(min_length=3, max_length=260, pattern="^[^/:@?#]+:[0-9]+$")], ...],
         Field(min_length=1, max_length=16, json_schema_extra=AS_SET),
@@ -107,8 +114,11 @@ class ExternalEtcd(Part):
     credentials_secret_ref: SecretName | None = Field(
         default=None, description="Secret with username and password, where etcd has users."
     )
-    tls_secret_ref: SecretName | None = Field(
-        default=None, description="Secret with ca.crt, and tls.crt and tls.key where etcd asks for them."
+    ca_secret_ref: SecretName | None = Field(
+        default=None, description="Secret with ca.crt, by which etcd proves itself; none: it is reached without TLS."
+    )
+    client_tls_secret_ref: SecretName | None = Field(
+        default=None, description="Secret with tls.crt and tls.key, where etcd asks who connects."
     )
 
 

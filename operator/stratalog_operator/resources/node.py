@@ -29,7 +29,7 @@ class StorageNodeSpec(Part):
     )
     node_id: int = Field(
         ge=0,
-        le=2147483647,
+        le=99999,
         description="Its identity in the cluster; fixed, and never given twice.",
         json_schema_extra=immutable("nodeId", "retire the node instead"),
     )

@@ -1,0 +1,136 @@
+"""The meta service: several instances of which one leads, each found by its name.
+
+Pure. Source: docs/operator.md section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from stratalog_operator.resources.cluster import ExternalEtcd
+from stratalog_operator.specs.etcd import members
+from stratalog_operator.specs.objects import (
+    ADMIN_PORT,
+    ETCD_CLIENT_PORT,
+    META_PORT,
+    Cluster,
+    Manifest,
+    pod_template,
+    selector,
+    wanted,
+)
+from stratalog_operator.specs.pods import (
+    ADMIN_SETTINGS,
+    POD_NAME,
+    container,
+    pod_spec,
+    probes,
+    shared_volumes,
+    spread,
+    store_environment,
+)
+from stratalog_operator.specs.settings_file import bucket_url, restart_annotations
+
+_USER_FOLDER: Final = "/etc/stratalog/etcd-user"
+
+
+def meta_objects(cluster: Cluster) -> list[Manifest]:
+    labels = selector(cluster, "meta")
+    service: Manifest = {
+        "spec": {
+            "clusterIP": "None",
+            # An instance names itself to the others before it is ready.
+            "publishNotReadyAddresses": True,
+            "selector": {**labels},
+            "ports": [
+                {"name": "meta", "port": META_PORT, "targetPort": "meta"},
+                {"name": "admin", "port": ADMIN_PORT, "targetPort": "admin"},
+            ],
+        }
+    }
+    instances: Manifest = {
+        "spec": {
+            "serviceName": cluster.meta_name,
+            "replicas": cluster.spec.meta.replicas,
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
+            "selector": {"matchLabels": {**labels}},
+            "template": pod_template(labels, restart_annotations(cluster), _pod(cluster)),
+        }
+    }
+    return [
+        wanted("v1", "Service", cluster.meta_name, cluster, labels, service, owner=cluster.owner()),
+        wanted("apps/v1", "StatefulSet", cluster.meta_name, cluster, labels, instances, owner=cluster.owner()),
+    ]
+
+
+def store_url(cluster: Cluster) -> str:
+    """Where the metadata are, as `--store` takes it."""
+    meta = cluster.spec.meta
+    if meta.external is not None:
+        prefix = meta.external.prefix.strip("/")
+        return f"etcd://{','.join(meta.external.endpoints)}" + (f"/{prefix}" if prefix else "")
+    assert meta.etcd is not None, "the definition asks for exactly one of the two"
+    return "etcd://" + ",".join(f"{host}:{ETCD_CLIENT_PORT}" for host in members(cluster, meta.etcd))
+
+
+def _pod(cluster: Cluster) -> Manifest:
+    own = cluster.host(cluster.meta_name, "$(POD_NAME)")
+    command = [
+        *("stratalog", "meta", "start", "--listen", f"0.0.0.0:{META_PORT}", "--store", store_url(cluster)),
+        *ADMIN_SETTINGS,
+        *("--set", f"advertised.listeners={own}:{META_PORT}"),
+    ]
+    bucket = bucket_url(cluster)
+    if bucket is not None:
+        command += ["--bucket", bucket]
+    volumes, mounts = shared_volumes(cluster)
+    env = [POD_NAME, *store_environment(cluster)]
+    external = cluster.spec.meta.external
+    if external is not None:
+        _add_access(external, volumes, mounts, env)
+    made = container(
+        cluster,
+        "meta",
+        command,
+        resources=cluster.spec.meta.resources,
+        ports={"meta": META_PORT, "admin": ADMIN_PORT},
+        mounts=mounts,
+        env=env,
+        probes=probes(),
+    )
+    apart = spread(selector(cluster, "meta"), "topology.kubernetes.io/zone", "kubernetes.io/hostname")
+    return pod_spec(cluster, made, volumes, apart, grace_seconds=30)
+
+
+def _add_access(external: ExternalEtcd, volumes: list[Manifest], mounts: list[Manifest], env: list[Manifest]) -> None:
+    """Who we are to an etcd that asks, by files and environment: a command line is seen by all."""
+    if external.credentials_secret_ref is not None:
+        secret = external.credentials_secret_ref
+        env.append({"name": "STRATALOG_ETCD_USER", "valueFrom": {"secretKeyRef": {"name": secret, "key": "username"}}})
+        env.append({"name": "STRATALOG_ETCD_PASSWORD_FILE", "value": f"{_USER_FOLDER}/password"})
+        keys: list[Manifest] = [{"key": "password", "path": "password"}]
+        volumes.append({"name": "etcd-user", "secret": {"secretName": secret, "items": [*keys], "defaultMode": 0o440}})
+        mounts.append({"name": "etcd-user", "mountPath": _USER_FOLDER, "readOnly": True})
+    _add_files(external.ca_secret_ref, "etcd-ca", {"CA": "ca.crt"}, volumes, mounts, env)
+    of_client = {"CERT": "tls.crt", "KEY": "tls.key"}
+    _add_files(external.client_tls_secret_ref, "etcd-client", of_client, volumes, mounts, env)
+
+
+def _add_files(
+    secret: str | None,
+    name: str,
+    files: Mapping[str, str],
+    volumes: list[Manifest],
+    mounts: list[Manifest],
+    env: list[Manifest],
+) -> None:
+    """A Secret's keys as files, each named by a variable `STRATALOG_ETCD_…`."""
+    if secret is None:
+        return
+    folder = f"/etc/stratalog/{name}"
+    for variable, file in files.items():
+        env.append({"name": f"STRATALOG_ETCD_{variable}", "value": f"{folder}/{file}"})
+    volumes.append({"name": name, "secret": {"secretName": secret, "defaultMode": 0o440}})
+    mounts.append({"name": name, "mountPath": folder, "readOnly": True})

@@ -1,0 +1,147 @@
+"""One storage node: a StatefulSet of one replica, so that any node can go, and Kubernetes keeps it running.
+
+The volume claim is an object of its own and named in the pod: a template of claims is immutable, and a claim that
+outlives its StatefulSet can be mounted by another pod.
+
+Pure. Source: docs/operator.md section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog_operator.resources.names import LABEL_NODE_ID, LABEL_POOL
+from stratalog_operator.resources.pool import StorageNodePoolSpec
+from stratalog_operator.specs.objects import (
+    ADMIN_PORT,
+    Cluster,
+    Manifest,
+    owner_reference,
+    pod_template,
+    selector,
+    wanted,
+)
+from stratalog_operator.specs.pods import (
+    ADMIN_SETTINGS,
+    POD_NAME,
+    container,
+    pod_spec,
+    probes,
+    shared_volumes,
+    spread,
+    store_environment,
+)
+from stratalog_operator.specs.settings_file import bucket_url, restart_annotations
+
+GRACE_SECONDS: Final = 120
+"""A stop in order flushes what is written and says that it was the last word."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """A StorageNode as far as what is wanted depends on it."""
+
+    node_id: int
+    pool: str
+    uid: str
+    zone: str | None = None
+    restart: str = ""
+    """`spec.restartRequestedAt`."""
+
+
+def node_name(cluster: str, pool: str, node_id: int) -> str:
+    return f"{cluster}-{pool}-{node_id}"
+
+
+def claim_name(cluster: str, pool: str, node_id: int) -> str:
+    return f"data-{node_name(cluster, pool, node_id)}"
+
+
+def node_labels(cluster: Cluster, node: NodeIdentity) -> dict[str, str]:
+    return selector(cluster, "node", **{LABEL_POOL: node.pool, LABEL_NODE_ID: str(node.node_id)})
+
+
+def node_set(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity, *, replicas: int = 1) -> Manifest:
+    """`replicas` 0: its pod is to stop for good."""
+    name = node_name(cluster.name, node.pool, node.node_id)
+    labels = node_labels(cluster, node)
+    body: Manifest = {
+        "spec": {
+            "serviceName": cluster.nodes_name,
+            "replicas": replicas,
+            "updateStrategy": {"type": "OnDelete"},
+            "selector": {"matchLabels": {**labels}},
+            "template": pod_template(labels, restart_annotations(cluster, node.restart), _pod(cluster, pool, node)),
+        }
+    }
+    owner = owner_reference("StorageNode", name, node.uid)
+    return wanted("apps/v1", "StatefulSet", name, cluster, labels, body, owner=owner)
+
+
+def node_claim(
+    cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity, annotations: Mapping[str, str] | None = None
+) -> Manifest:
+    """The volume claim. Nobody owns it: what goes with its owner cannot be kept. It grows with the pool's size."""
+    spec: Manifest = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": pool.storage.size}},
+    }
+    if pool.storage.class_name is not None:
+        spec["storageClassName"] = pool.storage.class_name
+    name = claim_name(cluster.name, node.pool, node.node_id)
+    labels = node_labels(cluster, node)
+    return wanted("v1", "PersistentVolumeClaim", name, cluster, labels, {"spec": spec}, annotations=annotations)
+
+
+def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Manifest:
+    port = cluster.internal_port
+    own = cluster.host(cluster.nodes_name, "$(POD_NAME)")
+    command = [
+        *("stratalog", "node", "start", "--id", str(node.node_id), "--meta", cluster.meta_urls),
+        *("--data", "/data", "--listen", f"0.0.0.0:{port}"),
+        *ADMIN_SETTINGS,
+        *("--set", f"advertised.listeners={own}:{port}"),
+    ]
+    if node.zone is not None:
+        command += ["--rack", node.zone]
+    bucket = bucket_url(cluster)
+    if bucket is not None:
+        command += ["--bucket", bucket]
+    volumes, mounts = shared_volumes(cluster)
+    claim: Manifest = {"claimName": claim_name(cluster.name, node.pool, node.node_id)}
+    volumes.append({"name": "data", "persistentVolumeClaim": claim})
+    mounts.append({"name": "data", "mountPath": "/data"})
+    made = container(
+        cluster,
+        "node",
+        command,
+        resources=pool.resources,
+        ports={"internal": port, "admin": ADMIN_PORT},
+        mounts=mounts,
+        env=[POD_NAME, *store_environment(cluster)],
+        probes=probes(),
+    )
+    keys = ("kubernetes.io/hostname",) if node.zone else ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+    return pod_spec(
+        cluster,
+        made,
+        volumes,
+        spread(selector(cluster, "node"), *keys),
+        grace_seconds=GRACE_SECONDS,
+        more=placed(pool, node.zone),
+    )
+
+
+def placed(pool: StorageNodePoolSpec, zone: str | None) -> Manifest:
+    """Which machines a pod of the pool may go to."""
+    wanted_labels = dict(pool.node_selector)
+    if zone is not None:
+        wanted_labels["topology.kubernetes.io/zone"] = zone
+    more: Manifest = {}
+    if wanted_labels:
+        more["nodeSelector"] = {**wanted_labels}
+    if pool.tolerations:
+        more["tolerations"] = [one.model_dump(by_alias=True, exclude_none=True) for one in pool.tolerations]
+    return more

@@ -1,0 +1,152 @@
+"""What all pods have in common: restricted security, probes, spread, the settings file and the token.
+
+Probes: a start may take long (a tail is scanned, a log healed); alive is that the loop answers; ready is that this
+process serves, never that the cluster is well, which would keep away the very pods that heal it.
+
+Pure. Source: docs/operator.md section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pydantic import JsonValue
+
+from stratalog_operator.resources.schema import Resources
+from stratalog_operator.specs.objects import ADMIN_PORT, Cluster, Manifest
+
+USER_ID: Final = 10001
+SETTINGS_FILE: Final = "/etc/stratalog/settings/stratalog.conf"
+TOKEN_FOLDER: Final = "/etc/stratalog/token"
+START_SECONDS: Final = 3600
+"""A start that takes longer than this is killed, and begins anew where it was."""
+
+POD_NAME: Final[Manifest] = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+
+
+def pod_spec(
+    cluster: Cluster,
+    container: Manifest,
+    volumes: Sequence[Manifest],
+    spread: Sequence[Manifest],
+    *,
+    grace_seconds: int,
+    more: Mapping[str, JsonValue] | None = None,
+) -> Manifest:
+    spec: Manifest = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": grace_seconds,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}}, *volumes],
+        **(more or {}),
+    }
+    if spread:
+        spec["topologySpreadConstraints"] = list(spread)
+    if cluster.spec.image.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in cluster.spec.image.pull_secrets]
+    return spec
+
+
+def container(
+    cluster: Cluster,
+    name: str,
+    command: Sequence[str],
+    *,
+    resources: Resources,
+    ports: Mapping[str, int],
+    mounts: Sequence[Manifest],
+    env: Sequence[Manifest],
+    probes: Mapping[str, JsonValue],
+    image: str | None = None,
+) -> Manifest:
+    return {
+        "name": name,
+        "image": image or cluster.spec.image.reference,
+        "imagePullPolicy": cluster.spec.image.pull_policy,
+        "command": list(command),
+        "env": list(env),
+        "ports": [{"name": key, "containerPort": port} for key, port in ports.items()],
+        "resources": {
+            key: {**given} for key, given in (("requests", resources.requests), ("limits", resources.limits)) if given
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *mounts],
+        **probes,
+    }
+
+
+def probes() -> Manifest:
+    """Of our own processes, on their admin port."""
+    alive: Manifest = {"httpGet": {"path": "/healthz", "port": "admin"}}
+    return {
+        "startupProbe": {**alive, "periodSeconds": 5, "failureThreshold": START_SECONDS // 5, "timeoutSeconds": 5},
+        "livenessProbe": {**alive, "periodSeconds": 10, "failureThreshold": 6, "timeoutSeconds": 5},
+        "readinessProbe": {
+            "httpGet": {"path": "/readyz", "port": "admin"},
+            "periodSeconds": 2,
+            "failureThreshold": 3,
+            "timeoutSeconds": 5,
+        },
+    }
+
+
+def spread(labels: Mapping[str, str], *keys: str) -> list[Manifest]:
+    """Apart where that can be: a machine without the label would otherwise take nothing."""
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {**labels}},
+        }
+        for key in keys
+    ]
+
+
+def shared_volumes(cluster: Cluster) -> tuple[list[Manifest], list[Manifest]]:
+    """The settings file and the token: volumes, and where they are mounted."""
+    volumes: list[Manifest] = [
+        {"name": "settings", "configMap": {"name": cluster.config_name}},
+        {"name": "token", "secret": {"secretName": cluster.token_secret, "defaultMode": 0o440}},
+    ]
+    mounts: list[Manifest] = [
+        {"name": "settings", "mountPath": SETTINGS_FILE.rsplit("/", 1)[0], "readOnly": True},
+        {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True},
+    ]
+    return volumes, mounts
+
+
+def store_environment(cluster: Cluster) -> list[Manifest]:
+    """Credentials of the object store, never on a command line."""
+    cold = cluster.spec.cold_tier
+    if cold is None or cold.credentials_secret_ref is None:
+        return []
+    keys = (
+        ("AWS_ACCESS_KEY_ID", "accessKeyId", False),
+        ("AWS_SECRET_ACCESS_KEY", "secretAccessKey", False),
+        ("AWS_SESSION_TOKEN", "sessionToken", True),
+    )
+    made: list[Manifest] = []
+    for variable, key, is_optional in keys:
+        chosen: Manifest = {"name": cold.credentials_secret_ref, "key": key}
+        if is_optional:
+            chosen["optional"] = True
+        made.append({"name": variable, "valueFrom": {"secretKeyRef": chosen}})
+    return made
+
+
+ADMIN_SETTINGS: Final = ("--config", SETTINGS_FILE, "--set", f"metrics.listen=0.0.0.0:{ADMIN_PORT}")

@@ -1,0 +1,57 @@
+"""The settings file that all processes of a cluster read at their start, and where the object store is.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+from stratalog_operator.specs.objects import Cluster, Manifest, digest, wanted
+
+ANNOTATION_CONFIG_HASH: Final = "stratalog.dev/config-hash"
+FILE_NAME: Final = "stratalog.conf"
+
+
+def settings_text(cluster: Cluster) -> str:
+    """KEY=VALUE lines, sorted: ours beside what the user gives, who cannot give one of ours."""
+    spec = cluster.spec
+    own = {
+        "http.allowed.hosts": f".{cluster.namespace}.svc.{spec.cluster_domain},.{cluster.namespace}.svc",
+        "default.replication.factor": str(spec.defaults.replication_factor),
+        "min.insync.replicas": str(spec.defaults.min_insync_replicas),
+        "retire.verify.interval.ms": str(spec.scale_in.verify_interval_seconds * 1000),
+    }
+    if spec.defaults.segment_bytes is not None:
+        own["log.segment.bytes"] = str(spec.defaults.segment_bytes)
+    if spec.defaults.segment_max_age_seconds is not None:
+        own["log.roll.ms"] = str(spec.defaults.segment_max_age_seconds * 1000)
+    return "".join(f"{key}={value}\n" for key, value in sorted({**spec.config, **own}.items()))
+
+
+def config_map(cluster: Cluster) -> Manifest:
+    body: Manifest = {"data": {FILE_NAME: settings_text(cluster)}}
+    return wanted("v1", "ConfigMap", cluster.config_name, cluster, {}, body, owner=cluster.owner())
+
+
+def restart_annotations(cluster: Cluster, *words: str) -> dict[str, str]:
+    """What makes a pod another one: the settings, which are read at the start alone, and a person's word."""
+    asked = "/".join(word for word in (cluster.restart, *words) if word)
+    found = {ANNOTATION_CONFIG_HASH: digest(settings_text(cluster))}
+    return {**found, "stratalog.dev/restart": asked} if asked else found
+
+
+def bucket_url(cluster: Cluster) -> str | None:
+    """Of the cold tier, as `--bucket` takes it."""
+    cold = cluster.spec.cold_tier
+    if cold is None:
+        return None
+    query = [f"region={quote(cold.region, safe='')}"]
+    if cold.endpoint:
+        query.insert(0, f"endpoint={quote(cold.endpoint, safe=':/')}")
+    if cold.virtual_hosted_style:
+        query.append("virtual_hosted_style_request=true")
+    if cold.credentials_secret_ref is None:
+        query.append("skip_signature=true")
+    return f"s3://{cold.bucket}/{cold.prefix}?{'&'.join(query)}"

@@ -1,0 +1,113 @@
+"""Scenes of which the wanted objects are kept as YAML: `python -m support.golden_specs FOLDER` writes them anew.
+
+A person reads the difference before it is committed: that is the test's other half.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from stratalog_operator.resources.cluster import StorageClusterSpec
+from stratalog_operator.resources.pool import StorageNodePoolSpec
+from stratalog_operator.specs.cluster import cluster_objects, token_secret
+from stratalog_operator.specs.doors import outside_bootstrap, outside_listeners, outside_of_node
+from stratalog_operator.specs.node import NodeIdentity, node_claim, node_set
+from stratalog_operator.specs.objects import Cluster, Manifest
+from stratalog_operator.specs.volume import volume_objects
+
+_COLD: Final = {
+    "bucket": "flights",
+    "prefix": "main",
+    "endpoint": "http://s3.store.svc:7070",
+    "credentialsSecretRef": "store",
+}
+_SMALL: Final = {"clusterRef": "main", "storage": {"size": "10Gi"}}
+
+
+def cluster(spec: Mapping[str, Any] | None = None, *, restart: str = "") -> Cluster:
+    return Cluster(
+        "main",
+        "data",
+        "uid-of-main",
+        StorageClusterSpec.model_validate({"meta": {"etcd": {}}, **(spec or {})}),
+        restart,
+    )
+
+
+def pool(changes: Mapping[str, Any] | None = None) -> StorageNodePoolSpec:
+    return StorageNodePoolSpec.model_validate({**_SMALL, **(changes or {})})
+
+
+def scenes() -> dict[str, list[Manifest]]:
+    """File name to objects."""
+    small, node = cluster(), NodeIdentity(1, "hot", "uid-of-1")
+    rich = cluster(
+        {
+            "image": {"repository": "example/stratalog", "tag": "0.4.2", "pullSecrets": ["pull"]},
+            "meta": {
+                "external": {
+                    "endpoints": ["etcd-0.etcd:2379", "etcd-1.etcd:2379"],
+                    "prefix": "/main/",
+                    "credentialsSecretRef": "etcd-user",
+                    "caSecretRef": "etcd-ca",
+                    "clientTlsSecretRef": "etcd-client",
+                },
+                "tokenSecretRef": "mine",
+                "resources": {"requests": {"cpu": "100m"}},
+            },
+            "coldTier": _COLD,
+            "defaults": {"replicationFactor": 2, "minInsyncReplicas": 1, "segmentBytes": 1048576},
+            "config": {"log.level": "debug"},
+            "podDisruptionBudget": {"enabled": False},
+        },
+        restart="monday",
+    )
+    wide = {
+        "zones": ["a", "b"],
+        "storage": {"size": "100Gi", "className": "fast"},
+        "resources": {"requests": {"cpu": 1, "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
+        "nodeSelector": {"disk": "nvme"},
+        "tolerations": [{"key": "storage", "operator": "Exists", "effect": "NoSchedule"}],
+    }
+    zoned = NodeIdentity(12, "hot", "uid-of-12", zone="b", restart="tuesday")
+    outside = cluster(
+        {
+            "listeners": [
+                {"name": "internal", "port": 9092},
+                {"name": "outside", "port": 9094, "type": "nodeport", "firstNodePort": 30092},
+            ]
+        }
+    )
+    (door,) = outside_listeners(outside)
+    return {
+        "smallest_cluster.yaml": [*cluster_objects(small), token_secret(small, "made-up")],
+        "node_of_the_smallest_cluster.yaml": [node_claim(small, pool(), node), node_set(small, pool(), node)],
+        "cluster_over_an_etcd_of_its_own.yaml": cluster_objects(rich),
+        "node_in_a_zone.yaml": [node_claim(rich, pool(wide), zoned), node_set(rich, pool(wide), zoned)],
+        "doors_for_clients_outside.yaml": [
+            outside_bootstrap(outside, door),
+            outside_of_node(outside, door, NodeIdentity(7, "hot", "uid-of-7")),
+        ],
+        "retired_volume.yaml": volume_objects(rich, pool(wide), zoned, "main-hot-12", "uid-of-mount"),
+    }
+
+
+def text_of(objects: list[Manifest]) -> str:
+    apart = json.loads(json.dumps(objects))  # what is shared would be written as anchors
+    return yaml.safe_dump_all(apart, sort_keys=False, width=120, allow_unicode=True)
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, objects in scenes().items():
+        (folder / name).write_text(text_of(objects), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,158 @@
+"""The objects that the operator wants: kept as YAML that people read, and rules that hold of all of them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from stratalog.settings.load import load_process_settings
+from stratalog_cli.entry import COMMANDS
+from stratalog_operator.resources.names import ANNOTATION_WANTED_HASH, LABEL_CLUSTER
+from stratalog_operator.specs.node import NodeIdentity, node_name, node_set
+from stratalog_operator.specs.objects import Manifest, template_hash
+from stratalog_operator.specs.settings_file import bucket_url, settings_text
+from stratalog_operator.specs.volume import volume_name
+from support.golden_specs import cluster, pool, scenes, text_of
+
+GOLDEN = Path(__file__).with_name("golden")
+SCENES = scenes()
+OBJECTS: list[tuple[str, Any]] = [(scene, made) for scene, objects in SCENES.items() for made in objects]
+SETS = [one for one in OBJECTS if one[1]["kind"] == "StatefulSet"]
+OURS = [one for one in SETS if one[1]["spec"]["template"]["spec"]["containers"][0]["name"] != "etcd"]
+NODE = NodeIdentity(1, "hot", "uid-of-1")
+
+
+def _named(made: Any) -> str:
+    return f"{made['kind']} {made['metadata']['name']}" if isinstance(made, dict) else str(made)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_what_is_wanted_is_what_was_read_and_kept(scene: str) -> None:
+    kept = (GOLDEN / scene).read_text(encoding="utf-8")
+
+    assert text_of(SCENES[scene]) == kept, "read the difference, then: python -m support.golden_specs (from tests/)"
+
+
+def test_no_kept_file_is_left_over() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == set(SCENES)
+
+
+@pytest.mark.parametrize(("scene", "made"), OBJECTS, ids=_named)
+def test_every_object_says_whose_it_is(scene: str, made: Any) -> None:
+    """A claim has no owner: what goes with its owner cannot be kept."""
+    metadata = made["metadata"]
+
+    assert metadata["namespace"] == "data"
+    assert metadata["labels"]["app.kubernetes.io/instance"] == "main"
+    assert ANNOTATION_WANTED_HASH in metadata["annotations"]
+    assert ("ownerReferences" in metadata) == (made["kind"] != "PersistentVolumeClaim")
+
+
+@pytest.mark.parametrize(("scene", "made"), SETS, ids=_named)
+def test_every_pod_is_restricted_and_restarts_only_when_the_plan_says_so(scene: str, made: Any) -> None:
+    spec = made["spec"]["template"]["spec"]
+
+    assert made["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in spec["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {"startupProbe", "livenessProbe", "readinessProbe"} <= set(container)
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounted <= {volume["name"] for volume in spec["volumes"]} | {"data"}
+    selector = made["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= made["spec"]["template"]["metadata"]["labels"].items()
+    assert selector[LABEL_CLUSTER] == "main"
+
+
+def test_no_secret_stands_on_a_command_line_or_in_a_settings_file() -> None:
+    texts = [json.dumps(made) for _, made in OBJECTS if made["kind"] in ("StatefulSet", "ConfigMap")]
+
+    assert not [text for text in texts if "made-up" in text]
+    assert "secretKeyRef" in "".join(texts)
+
+
+def test_the_settings_file_is_one_that_the_processes_take(tmp_path: Path) -> None:
+    file = tmp_path / "stratalog.conf"
+    chosen = cluster({"config": {"log.level": "debug"}, "scaleIn": {"verifyIntervalSeconds": 5}})
+    file.write_text(settings_text(chosen))
+    settings = load_process_settings(file=file)
+
+    assert settings.default_replication_factor == 3
+    assert settings.min_insync_replicas == 2
+    assert settings.retire_verify_interval_ms == 5000
+    assert settings.log_level == "debug"
+
+
+def test_the_bucket_is_one_that_the_processes_take() -> None:
+    from stratalog.objects.urls import parse_url
+
+    for cold in (
+        {"bucket": "flights", "endpoint": "http://127.0.0.1:7070", "prefix": "a/b"},
+        {"bucket": "flights", "credentialsSecretRef": "store", "virtualHostedStyle": True},
+    ):
+        url = bucket_url(cluster({"coldTier": cold}))
+        assert url is not None
+        parse_url(url)
+
+
+@pytest.mark.parametrize(("scene", "made"), OURS, ids=_named)
+def test_every_flag_is_one_that_the_command_has(scene: str, made: Any) -> None:
+    """A pod whose process refuses its command line crashes for ever."""
+    (_, *words) = made["spec"]["template"]["spec"]["containers"][0]["command"]
+    app = typer.Typer()
+    importlib.import_module(COMMANDS[words[0]]).register(app)
+    command: Any = typer.main.get_command(app)
+    (group,) = command.commands.values() if hasattr(command, "commands") else [command]
+    start = group.commands[words[1]] if hasattr(group, "commands") else group
+
+    context = start.make_context(words[1], words[2:])
+    settings = [pair.split("=", 1) for pair in context.params["settings"]]
+    assert {"metrics.listen", "advertised.listeners"} <= {key for key, _ in settings}
+    assert context.params["config"] == Path("/etc/stratalog/settings/stratalog.conf")
+
+
+def test_only_what_a_pod_is_made_of_changes_its_hash() -> None:
+    """A pod is restarted when its hash is another one, so nothing else may move it."""
+    before = template_hash(node_set(cluster(), pool(), NODE))
+
+    def after(spec: dict[str, Any] | None = None, *, restart: str = "", size: str = "10Gi", replicas: int = 1) -> str:
+        of_pool = pool({"storage": {"size": size}, "replicas": 9})
+        return template_hash(node_set(cluster(spec, restart=restart), of_pool, NODE, replicas=replicas))
+
+    assert after() == before
+    assert after(size="20Gi", replicas=0) == before
+    assert after({"scaleIn": {"mode": "RemountVolume"}, "storageRetention": {"whenScaled": "Retain"}}) == before
+    changed = [
+        after({"image": {"tag": "2"}}),
+        after({"config": {"log.level": "debug"}}),
+        after({"coldTier": {"bucket": "flights"}}),
+        after(restart="monday"),
+    ]
+    assert len({before, *changed}) == 5
+
+
+def test_names_fit_whatever_the_pools_and_clusters_are_called() -> None:
+    """A pod's labels have 63 characters, and a StatefulSet adds 11 to its own name."""
+    longest = node_name("c" * 20, "p" * 20, 99_999)
+
+    assert len(longest) <= 52
+    assert len(volume_name("c" * 20, "p" * 20, 99_999)) <= 52
+
+
+def test_the_same_input_gives_the_same_bytes() -> None:
+    again: dict[str, list[Manifest]] = scenes()
+
+    assert {scene: text_of(objects) for scene, objects in again.items()} == {
+        scene: text_of(objects) for scene, objects in SCENES.items()
+    }
