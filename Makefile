@@ -93,7 +93,7 @@ crash: $(READY) s3  ## 200 rounds of kill -9 at random moments (20 of them are i
 	@$(PY) -m pytest -m '' tests/crash --crash-rounds 200 --timeout 3600 $(ARGS)
 
 .PHONY: chaos
-chaos: $(READY)  ## SECONDS=60: parts of a real cluster killed, frozen, cut off, wiped at random; meta service away for 60 s
+chaos: $(READY)  ## SECONDS=60: parts of a real cluster killed, frozen, cut off, wiped at random; nodes come and go; meta service away for 60 s
 	@$(PY) -m pytest -q -m slow tests/cluster --chaos-seconds $(SECONDS) $(ARGS)
 
 .PHONY: soak

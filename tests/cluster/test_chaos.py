@@ -8,15 +8,18 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from stratalog.admin_api.models import SegmentInfo
+from stratalog.model.retirement import RetireStep
 from stratalog_cli.cluster_plan import Role
 from support.chaos import Chaos, What, blows
 from support.cluster_traffic import Traffic
+from support.comings import Comings, Fate, scenes
 from support.etcd_server import NO_ETCD, etcd_binary
 from support.real_cluster import RealCluster, real_cluster
 from support.topics import produce
@@ -27,18 +30,25 @@ AWAY_S, STALL_S = 60.0, 15.0
 CHUNK_BYTES = 512 << 10
 
 
+@pytest.fixture
+def tell(capfd: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """To whoever watches, at once."""
+
+    def told(line: str) -> None:
+        with capfd.disabled():
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+
+    return told
+
+
 @pytest.mark.slow
 @pytest.mark.real_etcd
 @pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)
 @pytest.mark.timeout(0)  # as long as was asked for
 def test_nothing_is_lost_whatever_befalls_the_parts(
-    tmp_path: Path, chaos_seconds: int, chaos_seed: int, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, chaos_seconds: int, chaos_seed: int, tell: Callable[[str], None]
 ) -> None:
-    def tell(line: str) -> None:
-        with capfd.disabled():
-            sys.stdout.write(f"{line}\n")
-            sys.stdout.flush()
-
     tell(f"\nseed {chaos_seed}, {chaos_seconds} s")
     with real_cluster(tmp_path) as cluster:
         cluster.make_topic("chaos", SHARDS)
@@ -148,6 +158,49 @@ class PutBytes:
     @property
     def total(self) -> int:
         return sum(self._seen.values()) + sum(path.stat().st_size for path in (self._bucket / ".incoming").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.real_etcd
+@pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)
+@pytest.mark.timeout(0)  # as long as was asked for, and each fate once
+def test_nothing_is_lost_while_nodes_come_and_go(
+    tmp_path: Path, chaos_seconds: int, chaos_seed: int, tell: Callable[[str], None]
+) -> None:
+    tell(f"\nseed {chaos_seed}, {chaos_seconds} s")
+    with real_cluster(tmp_path, {"retire.verify.interval.ms": 500}) as cluster:
+        cluster.make_topic("wide", SHARDS)
+        cluster.make_topic("alone", SHARDS, replicas=1)
+        clients = [Traffic(cluster.bootstrap, topic, SHARDS, per_s=60.0) for topic in ("wide", "alone")]
+        chaos = Chaos(cluster, tell)
+        comings = Comings(cluster, chaos, chaos_seed)
+        try:
+            until, played = time.monotonic() + chaos_seconds, 0
+            for scene in scenes(chaos_seed):
+                if not comings.can_go_on or (played >= len(Fate) and time.monotonic() > until):
+                    break
+                comings.play(scene)
+                played += 1
+                for traffic in clients:
+                    traffic.flows(1)
+            chaos.calm()
+            comings.until_all_is_served()
+            tell(f"{played} scenes, {len(comings.left)} nodes have left")
+            for traffic in clients:
+                traffic.bootstrap = cluster.bootstrap
+                tell(f"{traffic.judge():,} records acknowledged: all there, once and in order")
+        finally:
+            for traffic in clients:
+                traffic.end()
+            comings.end()
+
+
+def test_a_seed_plays_the_same_scenes_of_every_kind() -> None:
+    first = list(islice(scenes(7), 300))
+    assert first == list(islice(scenes(7), 300)) != list(islice(scenes(8), 300))
+    assert {scene.fate for scene in first[: len(Fate)]} == set(Fate)
+    assert {scene.step for scene in first if scene.fate is Fate.META_LEADER_DIES} == set(RetireStep)
+    assert not [one for one in first if one.fate is Fate.TAKEN_BACK and one.step.is_released]
 
 
 def test_a_seed_strikes_the_same_blows_of_every_kind() -> None:

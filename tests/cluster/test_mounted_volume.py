@@ -25,6 +25,7 @@ from stratalog.model.mounts import MountMode
 from stratalog.model.segment import Segment
 from support.meta_process import MetaProcess
 from support.node_process import NodeFailed, NodeProcess
+from support.read_only_process import ReadOnlyProcess
 from support.waiting import eventually, eventually_sync
 
 COUNT = 200
@@ -77,24 +78,13 @@ def not_writable(root: Path) -> Iterator[None]:
 
 @contextmanager
 def read_only_process(data: Path, meta_url: str, said: Path) -> Iterator[None]:
-    command = [STRATALOG, "node", "start", "--read-only", "--data", str(data), "--meta", meta_url]
-    with said.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, "--listen", "127.0.0.1:0", "--set", "metrics.listen="],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            preexec_fn=keep_to_permissions,
-            start_new_session=True,
-        )
+    process = ReadOnlyProcess(data, meta_url, said, keep_to_permissions)
     try:
-        eventually_sync(lambda: "stratalog ready: peers" in said.read_text() or process.poll() is not None, 60)
-        assert process.poll() is None, said.read_text()
+        process.until_ready()
         yield
-        process.terminate()
-        assert process.wait(20) == 0, said.read_text()
+        process.stop()
     finally:
-        process.kill()
-        process.wait(10)
+        process.end()
 
 
 def produce(bootstrap: str) -> None:

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from enum import Enum
 from typing import NamedTuple
 
+from stratalog.model.errors import Unavailable
 from stratalog_cli.cluster_plan import Role
 from support.real_cluster import RealCluster
 from support.wires import Wire, both_ways, one_way
@@ -75,9 +76,9 @@ class Chaos:
 
     def strike(self, blow: Blow) -> None:
         self._rest(blow.wait_s)
-        name = f"{blow.role}-{blow.number}"
-        names = self._cluster.names(Role.NODE) if blow.what is What.KILL_ALL else [name]
-        away = {*self._struck, *self._starting}
+        name = self._whom(blow)
+        names = self._cluster.members if blow.what is What.KILL_ALL else [name]
+        away = self.away
         if away.intersection(names):
             return
         if blow.role is Role.ETCD and any(other.startswith(Role.ETCD) for other in away):
@@ -85,20 +86,34 @@ class Chaos:
         if blow.what is What.WIPE:
             self.calm()
         others = self._others(name, blow) if blow.what in CUTS else []
-        self._say(f"{blow.what.value} {' '.join(names)}{' from ' if others else ''}{' '.join(others)}")
+        self.say(f"{blow.what.value} {' '.join(names)}{' from ' if others else ''}{' '.join(others)}")
         self.count += 1
         self._carry_out(blow.what, names, others)
         self._struck |= dict.fromkeys(names, time.monotonic() + blow.down_s)
         if blow.what is What.WIPE:
             self.calm()
 
+    def _whom(self, blow: Blow) -> str:
+        if blow.role is not Role.NODE:
+            return f"{blow.role}-{blow.number}"
+        members = self._cluster.members
+        return members[(blow.number - 1) % len(members)]
+
+    @property
+    def away(self) -> set[str]:
+        """Who is down, paused or cut off, or on its way back."""
+        return {*self._struck, *self._starting}
+
     def calm(self) -> None:
-        """Everything is there again."""
+        """Everything is there again, and nothing needs an eye."""
+        self.bring_all_back()
+        self._cluster.until_calm()
+
+    def bring_all_back(self) -> None:
         for name in list(self._struck):
             self._bring_back(name)
         while self._starting:
             self._note_what_started(_START_S)
-        self._cluster.until_calm()
 
     def _carry_out(self, what: What, names: list[str], others: list[str]) -> None:
         (name, *_), cluster = names, self._cluster
@@ -142,14 +157,20 @@ class Chaos:
 
     def _bring_back(self, name: str) -> None:
         del self._struck[name]
-        self._say(f"{name} comes back")
+        self.say(f"{name} comes back")
         self._cluster.wires.mend(self._cuts.pop(name, ()))
         self._cluster.signal(name, signal.SIGCONT)
         self._starting[name] = self._work.submit(self._start, name)
 
     def _start(self, name: str) -> None:
-        if self._cluster.pid(name) is None:
+        if self._cluster.pid(name) is not None or name in self._cluster.retired:
+            return
+        try:
             self._cluster.start(name)
+        except Unavailable as error:
+            # It was let go while it was down.
+            if "was retired" not in str(error):
+                raise
 
     def _note_what_started(self, wait_s: float) -> None:
         for name, start in list(self._starting.items()):
@@ -157,5 +178,5 @@ class Chaos:
                 start.result(wait_s)
                 del self._starting[name]
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         self._tell(f"{time.monotonic() - self._began:7.1f} s  {text}")

@@ -27,7 +27,7 @@ from stratalog.model.errors import StratalogError
 from stratalog_cli.cluster_control import ask
 from stratalog_cli.cluster_directory import ClusterDirectory
 from stratalog_cli.cluster_health import all_health, troubles
-from stratalog_cli.cluster_plan import Asked, Plan, Role, first_plan
+from stratalog_cli.cluster_plan import MAX_NODES, Asked, Part, Plan, Role, first_plan
 from support.cluster_ports import free_block
 from support.waiting import eventually_sync
 from support.wires import Wires
@@ -50,11 +50,14 @@ class RealCluster:
         self.directory = ClusterDirectory(folder / "cluster")
         self._said = folder / "cluster.log"
         self.bucket = folder / "bucket"
+        self.retired: set[str] = set()
+        """Who has left for good; noted by whoever let it go."""
         base, table = free_block(), folder / "wires.json"
         assigned = [f"{key}={value}" for key, value in (SETTINGS | (settings or {})).items()]
-        parts = first_plan(Asked(port_base=base), has_etcd=True).parts
         # A part's admin port is for who looks at it from outside.
-        listens = {one.name: [at for what, at in one.addresses.items() if what != "admin"] for one in parts}
+        listens = {
+            one.name: [at for what, at in one.addresses.items() if what != "admin"] for one in _all_parts_ever(base)
+        }
         self.wires = Wires(listens, self.directory.path / "cluster.json")
         table.write_text(json.dumps(self.wires.through), encoding="utf-8")
         command = [sys.executable, "-P", _WIRED_PARTS, "cluster", str(table), str(self.directory.path), str(base)]
@@ -86,12 +89,21 @@ class RealCluster:
 
     # Who is what ------------------------------------------------------------------------------------------------
     @property
+    def members(self) -> list[str]:
+        """The nodes that have not left."""
+        return [name for name in self.names(Role.NODE) if name not in self.retired]
+
+    @property
+    def meta_urls(self) -> str:
+        return ",".join(f"http://{part.addresses['http']}" for part in self.plan.of(Role.META))
+
+    @property
     def plan(self) -> Plan:
         return self.directory.read()[0]
 
     @property
     def bootstrap(self) -> str:
-        return self.plan.bootstrap
+        return ",".join(self.plan.part(name).main_address for name in self.members)
 
     def names(self, role: Role) -> list[str]:
         return [part.name for part in self.plan.of(role)]
@@ -182,6 +194,11 @@ class RealCluster:
         for name in names:
             self._ask({"do": "start-part", "part": name})
 
+    def add(self) -> str:
+        """One more node."""
+        self._ask({"do": "add-node"})
+        return self.names(Role.NODE)[-1]
+
     def wipe(self, name: str) -> None:
         """A new disk for a node that is down."""
         assert self.pid(name) is None
@@ -213,11 +230,19 @@ class RealCluster:
         except AssertionError:
             raise AssertionError(f"not calm after {_CALM_S} s: {json.dumps(left[:5])}, down: {self.down()}") from None
 
-    def make_topic(self, name: str, shards: int, settings: dict[str, str] | None = None) -> None:
-        config = {"min.insync.replicas": "2"} | (settings or {})
+    def make_topic(self, name: str, shards: int, settings: dict[str, str] | None = None, *, replicas: int = 3) -> None:
+        config = {"min.insync.replicas": str(min(2, replicas))} | (settings or {})
         admin = KafkaAdmin({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic(name, shards, 3, config=config)])[name].result(30)
-        eventually_sync(lambda: all(len(isr) == 3 for _, isr in self.shards(name).values()), 20)
+        admin.create_topics([NewTopic(name, shards, replicas, config=config)])[name].result(30)
+        eventually_sync(lambda: all(len(isr) == replicas for _, isr in self.shards(name).values()), 20)
+
+
+def _all_parts_ever(port_base: int) -> tuple[Part, ...]:
+    """Those of the beginning, and the nodes that may be added."""
+    plan = first_plan(Asked(port_base=port_base), has_etcd=True)
+    while len(plan.of(Role.NODE)) < MAX_NODES:
+        plan, _ = plan.with_one_more_node()
+    return plan.parts
 
 
 @contextmanager

@@ -1,0 +1,266 @@
+"""Nodes that come and go under clients, at random: scenes that follow from a seed, and the hand that plays them.
+
+In a scene one node leaves, or two at once, in either mode; meanwhile parts are struck as in `support.chaos`, or the
+leader of the meta service dies at a given step, or the holder of the mount dies before or after it serves; or the wish
+is taken back. A node that has left is started by mistake, and must be refused. At each look: a token of a mount belongs
+to one life of one node for ever, and never goes back.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.model.errors import Conflict, Unavailable
+from stratalog.model.mounts import Mount, MountState, data_set_name
+from stratalog.model.retirement import RetireMode, RetireStep
+from stratalog.model.retirement_commands import CancelRetirement, RetireNode
+from stratalog.model.retirement_status import RetirementStatus
+from stratalog_cli.cluster_plan import MAX_NODES, Role
+from stratalog_cli.nodes import ask_meta
+from support.chaos import Blow, Chaos, What, blows
+from support.read_only_process import ReadOnlyProcess
+from support.real_cluster import RealCluster
+from support.waiting import eventually_sync
+
+T = TypeVar("T")
+_DONE_S: Final = 120.0
+_LOOK_S: Final = 0.05
+_BLOWS: Final = 4
+"""While one leaves under blows."""
+_STAY: Final = 3
+"""As many as the topics have replicas."""
+
+
+class Fate(Enum):
+    BLOWS = "under blows"
+    META_LEADER_DIES = "the meta service's leader is killed at"
+    HOLDER_DIES_EARLY = "the holder of its mount is killed before it serves"
+    HOLDER_DIES_LATE = "the holder of its mount is killed when it serves"
+    TWO_AT_ONCE = "another one at once"
+    TAKEN_BACK = "taken back at"
+
+
+class Scene(NamedTuple):
+    fate: Fate
+    number: int
+    """Of the member, turned by so many."""
+    mode: RetireMode
+    step: RetireStep
+
+
+_EARLY: Final = (RetireStep.PREFLIGHT, RetireStep.CORDON, RetireStep.SEAL, RetireStep.VERIFY)
+
+
+def scenes(seed: int) -> Iterator[Scene]:
+    """Without an end; each fate once before any comes again."""
+    chance = random.Random(seed)
+    while True:
+        for fate in chance.sample(list(Fate), len(Fate)):
+            mode = chance.choice(list(RetireMode))
+            if fate is Fate.HOLDER_DIES_EARLY:
+                mode = RetireMode.VOLUME  # it does not serve before somebody reads the directory
+            steps = _EARLY if fate is Fate.TAKEN_BACK else list(RetireStep)
+            yield Scene(fate, chance.randrange(20), mode, chance.choice(steps))
+
+
+def bearable(seed: int) -> Iterator[Blow]:
+    """Blows that leave every disk: some of what is written here has one copy."""
+    return (blow for blow in blows(seed) if blow.what is not What.WIPE)
+
+
+class Comings:
+    """Requires: whoever made it ends it."""
+
+    def __init__(self, cluster: RealCluster, chaos: Chaos, seed: int) -> None:
+        self._cluster, self._chaos = cluster, chaos
+        self._blows = bearable(seed)
+        self._lives: dict[tuple[str, int], tuple[int | None, int]] = {}
+        """Who had which token of which mount."""
+        self._tokens: dict[str, int] = {}
+        self._volumes: dict[str, ReadOnlyProcess] = {}
+        self.left: list[str] = []
+
+    def end(self) -> None:
+        for process in self._volumes.values():
+            process.end()
+
+    @property
+    def can_go_on(self) -> bool:
+        """A cluster on one machine has so many nodes at most, those that have left counted."""
+        return len(self._cluster.names(Role.NODE)) + 2 <= MAX_NODES
+
+    def until_all_is_served(self) -> None:
+        """What every node left, whoever looks after it."""
+
+        def is_served() -> bool:
+            for name in list(self._volumes):
+                self._read_where_it_is(name)
+            return all(mount.state is MountState.SERVING for mount in self._look())
+
+        self._until(is_served, "something that was left is not served")
+
+    def play(self, scene: Scene) -> None:
+        going = 2 if scene.fate is Fate.TWO_AT_ONCE else 1
+        while len(self._cluster.members) < _STAY + going:
+            self._chaos.say(f"{self._cluster.add()} is added")
+        members = self._cluster.members
+        leave = [members[(scene.number + at) % len(members)] for at in range(going)]
+        modes = [scene.mode, *(mode for mode in RetireMode if mode is not scene.mode)]
+        at = f" {scene.step}" if scene.fate in (Fate.META_LEADER_DIES, Fate.TAKEN_BACK) else ""
+        for name, mode in zip(leave, modes, strict=False):
+            self._chaos.say(f"{name} leaves in {mode} mode: {scene.fate.value}{at}")
+            wish = RetireNode(_number(name), mode)
+            self._ask(lambda client, wish=wish: client.perform(wish))
+        if scene.fate is Fate.TAKEN_BACK:
+            self._take_back(leave[0], scene.step)
+            return
+        self._befall(scene, leave[0])
+        self._chaos.bring_all_back()
+        self._until(lambda: all(self._has_left(name) for name in leave), f"{leave} have not left")
+        for name in leave:
+            self._comes_back_by_mistake(name)
+
+    def _befall(self, scene: Scene, name: str) -> None:
+        match scene.fate:
+            case Fate.BLOWS:
+                for blow in islice(self._blows, _BLOWS):
+                    self._chaos.strike(blow)
+                    self._look()
+            case Fate.META_LEADER_DIES:
+                leads = self._cluster.leading(Role.META)
+                self._until(lambda: self._is_at(name, scene.step), f"{name} does not come to {scene.step}")
+                self._kill_and_start(leads)
+            case Fate.HOLDER_DIES_EARLY | Fate.HOLDER_DIES_LATE:
+                self._the_holder_dies(name, is_early=scene.fate is Fate.HOLDER_DIES_EARLY)
+            case Fate.TWO_AT_ONCE | Fate.TAKEN_BACK:
+                pass
+
+    def _the_holder_dies(self, name: str, *, is_early: bool) -> None:
+        if not is_early:
+            self._until(lambda: self._has_left(name), f"{name} has not left")
+        self._until(lambda: self._holder_of(name) is not None, f"nobody holds what {name} left")
+        mount = self._mount_of(name)
+        assert mount is not None and (mount.state is not MountState.SERVING) == is_early, mount
+        holder = f"node-{mount.holder}"
+        self._chaos.say(f"{holder}, which holds {mount.name} ({mount.state}), is killed")
+        self._cluster.kill(holder)
+        self._until(lambda: self._holder_of(name) not in (None, mount.holder), f"nobody takes it from {holder}")
+        self._cluster.start(holder)
+        if name in self._volumes:
+            self._volumes.pop(name).end()  # who reads the directory may die, too
+
+    def _take_back(self, name: str, step: RetireStep) -> None:
+        self._until(lambda: self._is_at(name, step), f"{name} does not come to {step}")
+        try:
+            self._ask(lambda client: client.perform(CancelRetirement(_number(name))))
+        except Conflict as refused:
+            assert "was released" in str(refused), refused  # it was faster
+            self._until(lambda: self._has_left(name), f"{name} has not left")
+            return
+        self._chaos.say(f"{name} stays")
+        assert self._status(name) is None
+
+    def _kill_and_start(self, name: str) -> None:
+        self._chaos.say(f"kill -9 {name}")
+        self._cluster.kill(name)
+        self._look()
+        self._cluster.start(name)
+
+    def _comes_back_by_mistake(self, name: str) -> None:
+        eventually_sync(lambda: self._cluster.pid(name) is None, 60)
+        before = self._mount_of(name)
+        why = "in use by another process" if name in self._volumes else "was retired"
+        try:
+            self._cluster.start(name)
+        except Unavailable as refused:
+            assert why in str(refused), refused
+        else:
+            raise AssertionError(f"{name} was let in again")
+        after = self._mount_of(name)
+        assert (before is None) == (after is None), f"{before} became {after}"
+        self.left.append(name)
+        if name not in self._volumes:
+            shutil.rmtree(self._data(name))
+        self._chaos.say(f"{name} has left, and is refused")
+
+    # What is looked at --------------------------------------------------------------------------------------------
+    def _has_left(self, name: str) -> bool:
+        found = self._status(name)
+        if found is None or not found.retirement.step.is_released:
+            return False
+        self._cluster.retired.add(name)
+        if found.retirement.mode is RetireMode.VOLUME and self._holder_of(name) is not None:
+            self._read_where_it_is(name)
+        return found.retirement.step is RetireStep.DONE
+
+    def _read_where_it_is(self, name: str) -> None:
+        if name in self._volumes and self._volumes[name].is_running:
+            return
+        if self._cluster.pid(name) is None:  # else its own process has it still
+            said = self._data(name).with_suffix(".read-only.log")
+            self._volumes[name] = ReadOnlyProcess(self._data(name), self._cluster.meta_urls, said)
+
+    def _is_at(self, name: str, step: RetireStep) -> bool:
+        """Or behind it."""
+        found = self._status(name)
+        if found is not None and found.retirement.step.is_released:
+            self._has_left(name)
+        steps = list(RetireStep)
+        return found is not None and steps.index(found.retirement.step) >= steps.index(step)
+
+    def _status(self, name: str) -> RetirementStatus | None:
+        found = self._ask(lambda client: client.retirements())
+        return next((one for one in found if one.node_id == _number(name)), None)
+
+    def _mount_of(self, name: str) -> Mount | None:
+        return next((one for one in self._look() if one.name == data_set_name(_number(name))), None)
+
+    def _holder_of(self, name: str) -> int | None:
+        mount = self._mount_of(name)
+        return None if mount is None else mount.holder
+
+    def _look(self) -> tuple[Mount, ...]:
+        """The mounts as they are, and as they may be."""
+        mounts: tuple[Mount, ...] = self._ask(lambda client: client.snapshot()).mounts
+        for mount in mounts:
+            if mount.holder is None:
+                continue
+            life = mount.holder, mount.holder_epoch
+            assert self._lives.setdefault((mount.name, mount.token), life) == life, f"two hold {mount}"
+            assert mount.token >= self._tokens.get(mount.name, 0), f"a token went back: {mount}"
+            self._tokens[mount.name] = mount.token
+            assert f"node-{mount.holder}" not in self.left, f"one that has left holds {mount}"
+        return mounts
+
+    def _until(self, is_true: Callable[[], bool], otherwise: str) -> None:
+        deadline = time.monotonic() + _DONE_S
+        while not is_true():
+            if time.monotonic() > deadline:
+                told = [f"node {one.node_id}: {one.words}" for one in self._ask(lambda client: client.retirements())]
+                raise AssertionError(f"after {_DONE_S:g} s {otherwise}: {told}")
+            time.sleep(_LOOK_S)
+
+    def _ask(self, asked: Callable[[HttpMetaClient], Awaitable[T]]) -> T:
+        """Of a service that may have lost its leader a moment ago."""
+        deadline = time.monotonic() + _DONE_S
+        while True:
+            try:
+                return ask_meta(self._cluster.meta_urls, asked)
+            except (Unavailable, TimeoutError) as error:
+                assert time.monotonic() < deadline, error
+                time.sleep(_LOOK_S)
+
+    def _data(self, name: str) -> Path:
+        return self._cluster.directory.path / name
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition("-")[2])
