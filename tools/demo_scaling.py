@@ -11,7 +11,7 @@ from typing import Final
 from demo_cluster import add_node, is_running, meta_urls, run_stratalog, start_volume
 from demo_read import Group
 from demo_stage import DemoFailed, Stage
-from demo_traffic import LOCAL, TIERED, Kind, Traffic
+from demo_traffic import LOCAL, TIERED, Kind, Traffic, create_topic
 from flights import Comparison, Flights
 from rich.console import Console
 from rich.progress import Progress
@@ -44,14 +44,15 @@ class Scaling:
     def run(self, progress: Progress) -> None:
         """Raises: DemoFailed."""
         try:
-            # Before anybody comes: each of the first nodes leads some of their shards.
+            for kind in (TIERED, LOCAL):  # before anybody comes: each of the first nodes leads some shards of both
+                create_topic(self.stage, kind)
             self._write(TIERED)
-            self._write(LOCAL)
             self._add(progress)
             self._retire(GONE, RetireMode.OFFLOAD, progress)
             gone = next(node for node in self.stage.nodes if node.name == f"node-{GONE}")
             shutil.rmtree(gone.data)
             self._say(progress, f"the directory of {gone.name} is deleted: nothing of it is needed")
+            self._write(LOCAL)
             self._retire(LEFT_BEHIND, RetireMode.VOLUME, progress)
             for traffic in self._traffic:
                 traffic.finish(progress)

@@ -37,8 +37,26 @@ _PER_SECOND: Final = 250
 _CREATED_S, _WRITTEN_S, _READ_S = 20, 60, 60
 
 
+def create_topic(stage: Stage, kind: Kind) -> None:
+    """Once as many nodes are known to be alive."""
+    admin = KafkaAdmin({"bootstrap.servers": stage.kafka, "log_level": 2})
+    deadline = time.monotonic() + _CREATED_S
+    while True:
+        made = admin.create_topics([NewTopic(kind.topic, _SHARDS, kind.replicas, config=kind.settings)])
+        try:
+            made[kind.topic].result(20)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            return
+
+
 class Traffic:
-    """Writes the first flights to a topic of its own, from the start until `finish`, or `close`."""
+    """Writes the first flights to a topic of its own, which is there, from now until `finish`, or `close`."""
 
     def __init__(self, stage: Stage, flights: Flights, kind: Kind) -> None:
         self.topic = kind.topic
@@ -48,7 +66,6 @@ class Traffic:
         self.acknowledged = 0
         self._failures: list[str] = []
         self._hurry, self._stopping = threading.Event(), threading.Event()
-        self._create_topic(kind)
         self._group = Group(self._kafka, f"{self.topic}-readers", {self.topic: Comparison(self.flights)}, members=2)
         self._thread = threading.Thread(target=self._write, daemon=True)
         self._thread.start()
@@ -85,23 +102,6 @@ class Traffic:
         self._hurry.set()
         self._group.close()
         self._thread.join(10)
-
-    def _create_topic(self, kind: Kind) -> None:
-        """Once as many nodes are known to be alive."""
-        admin = KafkaAdmin({"bootstrap.servers": self._kafka, "log_level": 2})
-        deadline = time.monotonic() + _CREATED_S
-        while True:
-            made = admin.create_topics([NewTopic(kind.topic, _SHARDS, kind.replicas, config=kind.settings)])
-            try:
-                made[kind.topic].result(20)
-            except KafkaException as error:
-                if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                    return
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
-            else:
-                return
 
     def _write(self) -> None:
         producer = Producer(
