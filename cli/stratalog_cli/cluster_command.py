@@ -67,7 +67,8 @@ def start(
 ) -> None:
     """Run a cluster until Ctrl-C or `stratalog cluster stop`; or start one part of it again.
 
-    Prints a line for each part that is ready, and at last `ready bootstrap=HOST:PORT,…`. Started again it goes on with
+    Prints a line for each part that is ready, one with the status page's address, and at last
+    `ready bootstrap=HOST:PORT,…`. Started again it goes on with
     its data, its ports and its settings; what is given anew takes the place of what was. Settings go to all parts.
     """
     directory = ClusterDirectory(data)

@@ -63,8 +63,8 @@ class ClusterDirectory:
             what = "it is the data directory of a single node (`stratalog start --data` runs it)"
         raise InvalidRequest(f"--data {self.path} is no cluster's directory, {what}: choose a new or an empty one")
 
-    def write(self, plan: Plan, pids: Mapping[str, int]) -> None:
-        self._replace(CLUSTER_FILE, cluster_text(plan, pids))
+    def write(self, plan: Plan, pids: Mapping[str, int], page: str | None = None) -> None:
+        self._replace(CLUSTER_FILE, cluster_text(plan, pids, page))
 
     def write_options(self, plan: Plan) -> None:
         self._replace(OPTIONS_FILE, options_text(plan.choices), mode=0o600)  # a bucket's URL may hold a secret

@@ -64,6 +64,11 @@ class Ports:
             raise InvalidRequest(f"--port-base {base}: expected 1 to {LAST_PORT - 99}, for a block of 100 ports")
         return cls(base, base + MAX_NODES)
 
+    @property
+    def page(self) -> int:
+        """Of the status page."""
+        return self.others + 60
+
     def of(self, role: Role, number: int) -> tuple[int, int]:
         """The two ports of a part, numbers from 1 on."""
         at = number - 1
@@ -121,6 +126,10 @@ class Plan:
     @property
     def bootstrap(self) -> str:
         return ",".join(part.main_address for part in self.of(Role.NODE))
+
+    @property
+    def page_address(self) -> str:
+        return f"{HOST}:{self.choices.ports.page}"
 
     def of(self, role: Role) -> list[Part]:
         return [part for part in self.parts if part.role is role]

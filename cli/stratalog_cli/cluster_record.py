@@ -1,9 +1,11 @@
 """A cluster's two files as text: `cluster.json`, what runs where, for everybody; `options.json`, what was asked for.
 
-    cluster.json  {"bootstrap": "H:P,H:P", "parts": [{"name": "node-1", "role": "node", "pid": 123, "addresses": {…}}]}
+    cluster.json  {"bootstrap": "H:P,H:P", "page": "http://H:P/",
+                   "parts": [{"name": "node-1", "role": "node", "pid": 123, "addresses": {…}}]}
     options.json  {"store": "etcd", "ports": {"kafka": 9092, "others": 9644}, "bucket": null, "settings": {…}}
 
-`pid` is null while a part does not run. Pure; what is read is checked, for people edit files.
+`pid` is null while a part does not run, `page` while no status page is served. Pure; what is read is checked, for
+people edit files.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class PartLine(_Strict):
 
 class ClusterFile(_Strict):
     bootstrap: str
+    page: str | None = None
     parts: list[PartLine]
 
 
@@ -55,14 +58,15 @@ class OptionsFile(_Strict):
     settings: dict[str, str]
 
 
-def cluster_text(plan: Plan, pids: Mapping[str, int]) -> str:
-    """A part per line, for `grep`. `pids` by name, of the parts that run."""
+def cluster_text(plan: Plan, pids: Mapping[str, int], page: str | None = None) -> str:
+    """A part per line, for `grep`. `pids` by name, of the parts that run; `page` is the URL of the status page."""
     parts = [
         PartLine(name=part.name, role=part.role, pid=pids.get(part.name), addresses=dict(part.addresses))
         for part in plan.parts
     ]
     lines = ",\n".join(f"  {json.dumps(part.model_dump(mode='json'))}" for part in parts)
-    return f'{{"bootstrap": {json.dumps(plan.bootstrap)}, "parts": [\n{lines}\n]}}\n'
+    head = f'"bootstrap": {json.dumps(plan.bootstrap)}, "page": {json.dumps(page)}'
+    return f'{{{head}, "parts": [\n{lines}\n]}}\n'
 
 
 def options_text(choices: Choices) -> str:

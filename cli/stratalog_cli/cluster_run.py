@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from stratalog.model.errors import StratalogError
 from stratalog.settings.load import COMMAND_LINE_VARIABLES
@@ -15,6 +18,9 @@ from stratalog_cli.cluster_directory import ClusterDirectory
 from stratalog_cli.cluster_plan import MetaStoreKind, Plan, Programs
 from stratalog_cli.cluster_starter import Starter
 from stratalog_cli.say import say
+
+if TYPE_CHECKING:
+    from stratalog_cli.cluster_page import ClusterPage
 
 
 def run_cluster(directory: ClusterDirectory, plan: Plan, programs: Programs) -> None:
@@ -41,14 +47,47 @@ async def _run(directory: ClusterDirectory, plan: Plan, programs: Programs) -> N
 
 
 async def _until_told(starter: Starter) -> None:
+    async with _status_page(starter) as opening:
+        try:
+            await starter.start_all(say)
+        except StratalogError:
+            if starter.stopping.is_set():
+                return
+            raise
+        await _say_where_the_page_is(starter, opening)
+        say(f"ready bootstrap={starter.bootstrap}")
+        await starter.stopping.wait()
+
+
+@contextlib.asynccontextmanager
+async def _status_page(starter: Starter) -> AsyncIterator[asyncio.Task[str]]:
+    """Opened while the parts start; a cluster runs without it as well."""
+    async with contextlib.AsyncExitStack() as opened:
+
+        async def open_page() -> str:
+            module = await asyncio.to_thread(importlib.import_module, "stratalog_cli.cluster_page")
+            page: ClusterPage = module.ClusterPage(starter)
+            opened.push_async_callback(page.close)
+            plan = starter.plan
+            return await page.start(plan.page_address, plan.choices.settings.get("http.allowed.hosts", ""))
+
+        opening = asyncio.create_task(open_page())
+        try:
+            yield opening
+        finally:
+            await asyncio.wait([opening])
+            if not opening.cancelled():
+                opening.exception()  # it has been told, or nobody waits for it any more
+
+
+async def _say_where_the_page_is(starter: Starter, opening: asyncio.Task[str]) -> None:
     try:
-        await starter.start_all(say)
-    except StratalogError:
-        if starter.stopping.is_set():
-            return
-        raise
-    say(f"ready bootstrap={starter.bootstrap}")
-    await starter.stopping.wait()
+        url = await opening
+    except StratalogError as error:
+        warn(f"no status page: {error}; `stratalog cluster status` tells the same")
+        return
+    starter.page_is_at(url)
+    say(f"status page  {url}")
 
 
 def _stop_by_signal(starter: Starter) -> None:

@@ -56,6 +56,7 @@ class Starter:
         self._telling: set[asyncio.Task[None]] = set()
         self._retired: dict[str, str] = {}
         """Nodes that have left for good, as far as was asked, and what is said of each."""
+        self._page: str | None = None
         self._one_change = asyncio.Lock()
         self._is_ending = False
         self._wait_for_the_end: list[Say] = []
@@ -77,6 +78,15 @@ class Starter:
                 await self._start(self._plan.of(role), say)
             await self._ask_who_has_retired(say)
             await self._start([part for part in self._plan.of(Role.NODE) if part.name not in self._retired], say)
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    def page_is_at(self, url: str) -> None:
+        """The status page is served there from now on."""
+        self._page = url
+        self._note()
 
     @property
     def bootstrap(self) -> str:
@@ -164,7 +174,7 @@ class Starter:
         self._plan = plan
         await self._start([part], say)
 
-    def state(self) -> dict[str, object]:
+    def state(self) -> dict[str, Any]:
         """What nobody else knows: who lives since when, and how the others ended."""
         alive = {
             name: {"pid": child.pid, "started_ms": child.started_ms, "is_ready": child.is_ready}
@@ -181,7 +191,7 @@ class Starter:
             for name, end in self._ends.items()
             if name not in alive
         }
-        return {"alive": alive, "ends": ends}
+        return {"alive": alive, "ends": ends, "retired": dict(self._retired), "page": self._page}
 
     # Parts --------------------------------------------------------------------------------------------------------
     async def _start(self, parts: Iterable[Part], say: Say) -> None:
@@ -280,7 +290,8 @@ class Starter:
             hurry.cancel()
 
     def _note(self) -> None:
-        self._directory.write(self._plan, {name: child.pid for name, child in self._children.items()})
+        pids = {name: child.pid for name, child in self._children.items()}
+        self._directory.write(self._plan, pids, self._page if pids else None)
 
     def _require_free(self, part: Part) -> None:
         """Raises Unavailable for an address that somebody else listens on."""

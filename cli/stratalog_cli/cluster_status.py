@@ -48,6 +48,8 @@ class ClusterStatus(BaseModel):
     data: str
     is_running: bool
     bootstrap: str
+    page: str | None = None
+    """Where the status page is served."""
     store: str
     bucket: str | None
     parts: list[PartStatus]
@@ -74,6 +76,7 @@ def read_status(directory: ClusterDirectory) -> ClusterStatus:
         data=str(directory.path),
         is_running=is_running,
         bootstrap=plan.bootstrap,
+        page=state.get("page"),
         store=plan.choices.store,
         bucket=None if plan.choices.bucket is None else without_secrets(plan.choices.bucket),
         parts=[_part(part, directory, state, health.get(part.name), retired.get(part.name)) for part in plan.parts],
@@ -119,6 +122,7 @@ def print_status(told: ClusterStatus) -> None:
     fields = [
         ("cluster", f"{told.data}{'' if told.is_running else ' (does not run)'}"),
         ("bootstrap", told.bootstrap),
+        ("status page", told.page or "not served"),
         ("metadata", told.store),
         ("object store", told.bucket or "none"),
     ]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
+from stratalog.meta_api import wire
+from stratalog.meta_api.wire import CourseList
 from stratalog.model.activity import Activity, StoppedHere
+from stratalog.model.errors import NotLeader
+from stratalog_cli.cluster_page import ClusterPage
 from stratalog_meta.api.server import MetaServer
+from stratalog_meta.service import MetaService
 from support.browser import NO_CHROMIUM, Browser, Page, chromium
+from support.pretended_cluster import Stage
 from support.told_cluster import ToldCluster, told_cluster
 from support.waiting import eventually
 
@@ -102,6 +111,52 @@ async def test_on_a_phone_nothing_is_wider_than_the_screen_and_all_can_be_read(
         assert await page.ask(_LEAST_CONTRAST) >= 4.5
         grounds.add(await page.ask("getComputedStyle(document.body).backgroundColor"))
     assert len(grounds) == 2, "dark where the reader likes it dark"
+
+
+class Follower:
+    why_no_changes = None
+
+    def __init__(self, leader: str | None) -> None:
+        self._leader = leader
+
+    def leading(self) -> MetaService:
+        raise NotLeader("another instance leads the metadata", self._leader)
+
+
+@pytest.mark.parametrize("leader, is_link", [("http://127.0.0.1:1", True), ("javascript:alert(1)", False)])
+async def test_an_instance_that_does_not_lead_shows_where_to_ask(browser: Browser, leader: str, is_link: bool) -> None:
+    server = MetaServer(Follower(leader))
+    await server.start("127.0.0.1", 0)
+    try:
+        async with browser.page(server.address) as page:
+            await page.until_text("another instance leads the metadata", leader, selector="#notice")
+            links = "[...document.querySelectorAll('#notice a')].map((one) => one.href)"
+            assert await page.ask(links) == ([leader + "/"] if is_link else [])
+            assert await page.ask("document.getElementById('main').hidden")
+    finally:
+        await server.close()
+
+
+async def test_the_page_of_a_cluster_on_one_machine_says_who_ended_and_how(browser: Browser, tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "v1" / "courses").write_bytes(wire.COURSES.write(CourseList(())))
+    async with told_cluster() as cluster:
+        (tmp_path / "v1" / "overview").write_bytes(wire.OVERVIEW.write(await cluster.service.overview()))
+    async with stage.running() as starter:
+        door = ClusterPage(starter)
+        try:
+            async with browser.page(await door.start(stage.plan.page_address)) as page:
+                await page.until_text("well", "Processes", "meta-1", "node-2")
+                node, meta = stage.pids()["node-2"], stage.pids()["meta-1"]
+                assert node is not None and meta is not None
+                os.kill(node, signal.SIGKILL)
+                await page.until_text("node-2 ended: killed by SIGKILL", selector="#down")
+                await page.until_text("needs an eye", selector="#state")
+                os.kill(meta, signal.SIGKILL)
+                await page.until_text("no instance of the meta service leads", "meta-1 ended: killed by SIGKILL")
+        finally:
+            await door.close()
 
 
 _RIGHTMOST = """Math.max(...[...document.querySelectorAll("body *:not(.names):not(.names *)")]

@@ -68,6 +68,11 @@ def test_the_leader_of_the_meta_service_is_killed(cluster: RealCluster, traffic:
     cluster.kill(killed)
     traffic.flows()
     assert cluster.leading(Role.META) != killed
+    states = {one["name"]: one["state"] for one in cluster.page("/page/place")["parts"]}
+    assert {name for name, state in states.items() if state == "ended"} == {killed}
+    eventually_sync(lambda: (cluster.page("/v1/overview") or {"nodes": []})["nodes"], 30)
+    shown = [(one["node_id"], one["state"]) for one in cluster.page("/v1/overview")["nodes"]]
+    assert [node_id for node_id, _ in shown] == [1, 2, 3] and not any(state == "not alive" for _, state in shown)
     cluster.start(killed)
 
 

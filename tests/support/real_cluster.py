@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -156,6 +157,12 @@ class RealCluster:
         eventually_sync(
             lambda: all(leader not in (None, cut_off) for leader, _ in self.shards(topic, but=cut_off).values()), 30
         )
+
+    def page(self, path: str) -> Any:
+        """What the status page is told; None while nobody tells."""
+        with suppress(OSError), urllib.request.urlopen(f"http://{self.plan.page_address}{path}", timeout=10) as answer:
+            return json.load(answer)
+        return None
 
     def others(self, name: str) -> list[str]:
         """The nodes and meta services beside this one."""

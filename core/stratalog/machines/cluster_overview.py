@@ -207,7 +207,7 @@ def _place(segment: Segment) -> str:
 
 # Nodes ----------------------------------------------------------------------------------------------------------------
 def _node(node: Node, known: Known, looked: _ShardLook) -> NodeRow:
-    told = known.told(node.node_id)
+    told = None if node.is_retired else known.told(node.node_id)
     vitals = None if told is None else told.vitals
     activity = None if vitals is None else vitals.activity
     return NodeRow(

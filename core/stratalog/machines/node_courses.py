@@ -1,6 +1,6 @@
 """What nodes told last, and how it went lately: kept in memory by who hears their heartbeats, for the status page.
 
-A sample of each node every `SAMPLE_EVERY_MS` at most, of the last `SAMPLES`, for the first `MAX_NODES` of them: about
+A sample of each node every `SAMPLE_EVERY_MS` at most, of the last `WINDOW_MS`, for the first `MAX_NODES` of them: about
 1 MB, however many nodes there are and however often they are heard. Times are of the caller's wall clock; one that is
 set back makes the course of a node begin anew. A node that begins anew counts from zero again: that shows as a gap.
 
@@ -19,7 +19,8 @@ from stratalog.model.bounds import Count, CountOrNone, Int32
 from stratalog.model.metadata import Vitals
 
 SAMPLE_EVERY_MS: Final = 2_000
-SAMPLES: Final = 180
+WINDOW_MS: Final = 360_000
+SAMPLES: Final = WINDOW_MS // SAMPLE_EVERY_MS
 MAX_NODES: Final = 32
 
 
@@ -82,7 +83,8 @@ class NodeCourses:
         return None if kept is None else kept.told
 
     def courses(self, after_ms: int) -> Sequence[Course]:
-        """What was sampled after that, by node."""
+        """What was sampled after that, by node: lately, by what was told last."""
+        after_ms = max(after_ms, max((kept.told.at_ms for kept in self._kept.values()), default=0) - WINDOW_MS)
         newer = (
             Course(node_id, tuple(sample for sample in kept.samples if sample.at_ms > after_ms))
             for node_id, kept in sorted(self._kept.items())

@@ -7,7 +7,8 @@ this port, and run no script but these. All that the page shows is written as te
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,8 +34,21 @@ _KINDS: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascri
 _START: Final = "index.html"
 
 
-def add_page(application: web.Application, leader: Callable[[], tuple[str | None, str]]) -> None:
-    """Serve it at `/`. `leader`: where to ask instead (None: here, or nobody knows), and what is so, in words."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the page is served: known at once, whoever else does not answer."""
+
+    leader: str | None
+    """Where to ask instead; None: here, or nobody knows."""
+    words: str
+    """Why it is to be asked there."""
+    parts: Sequence[dict[str, object]] = ()
+    """The processes of a cluster on one machine, where these are known: `name`, `state`, `words`, `leads`,
+    `addresses`."""
+
+
+def add_page(application: web.Application, place: Callable[[], Place]) -> None:
+    """Serve it at `/`."""
     from aiohttp import web
 
     def file_route(kind: str, body: bytes) -> Callable[[web.Request], web.Response]:
@@ -46,14 +60,12 @@ def add_page(application: web.Application, leader: Callable[[], tuple[str | None
 
         application.router.add_get(path, handle)
 
-    def tell_leader(_: web.Request) -> web.Response:
-        url, words = leader()
-        body = json.dumps({"leader": url, "words": words})
-        return web.Response(text=body, content_type="application/json", headers=_HEADERS)
+    def tell_place(_: web.Request) -> web.Response:
+        return web.Response(text=json.dumps(asdict(place())), content_type="application/json", headers=_HEADERS)
 
     for name, (kind, body) in _files().items():
         route("/" if name == _START else f"/page/{name}", file_route(kind, body))
-    route("/page/leader", tell_leader)
+    route("/page/place", tell_place)
 
 
 def _files() -> dict[str, tuple[str, bytes]]:

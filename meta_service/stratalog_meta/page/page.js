@@ -3,7 +3,7 @@
 
 import { element, link, plain } from "./elements.js";
 import { Courses } from "./plots.js";
-import { SECTIONS } from "./sections.js";
+import { SECTIONS, down, processes } from "./sections.js";
 import { duration } from "./words.js";
 
 const PAUSE_MS = 2000, PATIENCE_MS = 5000;
@@ -30,29 +30,27 @@ function mark(words, isWell) {
   put("state", words);
 }
 
-function head(told) {
-  const well = !told.faults.length && !told.shards.troubled && !told.stopped.length && told.why_no_changes === null;
+function head(told, parts) {
+  const well = told.why_no_changes === null && !told.faults.length && !told.shards.troubled && !told.stopped.length
+    && parts.every((one) => one.state !== "ended");
   mark(well ? "well" : "needs an eye", well);
   put("head", plain(`cluster ${told.cluster_id} · metadata version ${told.version.toLocaleString("en")}`));
 }
 
-function show(told) {
+function show(told, parts) {
   if (cluster !== told.cluster_id || courses.newestMs > told.now_ms) courses.forget();
   cluster = told.cluster_id;
-  head(told);
+  head(told, parts);
   for (const [id, make] of Object.entries(SECTIONS)) put(id, ...make(told));
   at("main").hidden = false;
   at("main").classList.remove("old");
   at("notice").hidden = true;
 }
 
-async function complain(error) {
-  let words = error.name === "TimeoutError" ? `no answer within ${duration(PATIENCE_MS)}` : error.message, leader = null;
-  try {
-    ({ leader, words } = await ask("/page/leader"));
-  } catch {
-    words = `the service does not answer (${words})`;
-  }
+function complain(error, place) {
+  const why = error.name === "TimeoutError" ? `no answer within ${duration(PATIENCE_MS)}` : error.message;
+  const leader = place?.leader ?? null;
+  const words = place === null ? `the service does not answer (${why})` : leader ? place.words : why;
   at("main").classList.add("old");
   mark(at("main").hidden ? "not known" : "old", false);
   at("notice").hidden = false;
@@ -60,13 +58,17 @@ async function complain(error) {
 }
 
 async function look() {
+  let place = null;
   try {
-    show(await ask("/v1/overview"));
+    place = await ask("/page/place");
+    put("down", ...down(place.parts));
+    put("parts", ...processes(place.parts));
+    show(await ask("/v1/overview"), place.parts);
     const after = courses.newestMs;
     courses.take((await ask(`/v1/courses?after=${after}`)).items, after === 0);
     put("plots", ...courses.draw());
   } catch (error) {
-    await complain(error);
+    complain(error, place);
   }
 }
 

@@ -1,11 +1,11 @@
-// Courses over time: a small plot for each figure, a line for each node. Samples are kept here, as many as the service
-// keeps; a gap stays a gap.
+// Courses over time: a small plot for each figure, a line for each node that told something lately. Samples are kept
+// here, as long as the service keeps them; a gap stays a gap.
 
 import { element } from "./elements.js";
 import { bytes, rate } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const WIDTH = 300, HEIGHT = 80, MOST_SAMPLES = 180, MOST_LINES = 8;
+const WIDTH = 300, HEIGHT = 80, WINDOW_MS = 360_000, MOST_LINES = 8;
 const FIGURES = [
   ["Produced", "produce_rate", rate],
   ["Fetched", "fetch_rate", rate],
@@ -25,7 +25,13 @@ export class Courses {
     if (isAll) this.#byNode.clear();
     for (const { node_id, samples } of items) {
       const kept = (this.#byNode.get(node_id) ?? []).concat(samples);
-      this.#byNode.set(node_id, kept.slice(-MOST_SAMPLES));
+      this.#byNode.set(node_id, kept);
+    }
+    const since = this.newestMs - WINDOW_MS;
+    for (const [node_id, samples] of this.#byNode) {
+      const kept = samples.filter((one) => one.at_ms > since);
+      if (kept.length) this.#byNode.set(node_id, kept);
+      else this.#byNode.delete(node_id);
     }
   }
 

@@ -15,6 +15,22 @@ function nothing(words) {
   return element("p", { kind: "muted" }, words);
 }
 
+// Above all: who shall run and does not.
+export function down(parts) {
+  const ended = parts.filter((one) => one.state === "ended");
+  if (!ended.length) return [];
+  return [element("ul", {}, ended.map((one) => element("li", {}, badge(one.name, "bad"), ` ended: ${one.words}`)))];
+}
+
+export function processes(parts) {
+  if (!parts.length) return [];
+  const columns = [["part"], ["state"], ["addresses"], ["says", "words"]];
+  const rows = parts.map((one) => [one.name, [state(one.state), one.leads ? " leads" : ""],
+    Object.entries(one.addresses).map(([what, address]) => `${what} ${address}`).join(", "), one.words]);
+  return [section("Processes", 0, table(columns, rows))];
+}
+
+// Each is shown in the element of its name.
 export const SECTIONS = {
   cards({ shards, tiers, nodes: all }) {
     const sum = (one) => count(one.segments, "segment");
@@ -38,14 +54,6 @@ export const SECTIONS = {
   faults({ faults, more_faults: more }) {
     if (!faults.length) return [section("Faults", 0, nothing("None is known."))];
     return [section("Faults", more, element("ul", {}, faults.map((one) => element("li", { kind: "words" }, one))))];
-  },
-
-  parts({ parts }) {
-    if (!parts) return [];
-    const columns = [["part"], ["state"], ["addresses"], ["says", "words"]];
-    const rows = parts.map((one) => [one.name, [state(one.state), one.leads ? " leads" : ""],
-      Object.entries(one.addresses).map(([what, address]) => `${what} ${address}`).join(", "), one.words]);
-    return [section("Processes", 0, table(columns, rows))];
   },
 
   nodes({ nodes: all, more_nodes: more }) {
@@ -102,8 +110,8 @@ export const SECTIONS = {
     const told = all.filter((one) => one.uploads !== null);
     if (!told.length) return [section("Uploads", 0, nothing("No node has told of an object store."))];
     const columns = [["node"], ["store"], ["pending", "n"], ["segments", "n"], ["oldest pending byte", "n"], ["held back", "n"]];
-    const rows = told.map(({ node_id, uploads: one }) => [String(node_id),
-      one.store_away_ms ? badge(`away for ${duration(one.store_away_ms)}`, "bad") : badge("takes uploads", "ok"),
+    const rows = told.map(({ node_id, state: is, uploads: one }) => [String(node_id),
+      is === "not alive" || is === "silent" ? badge("as told last", "warn") : one.store_away_ms ? badge(`away for ${duration(one.store_away_ms)}`, "bad") : badge("takes uploads", "ok"),
       bytes(one.unsent_bytes), one.unsent_segments.toLocaleString("en"),
       one.unsent_bytes ? `${duration(one.oldest_unsent_ms)} old` : "-", one.held_segments.toLocaleString("en")]);
     return [section("Uploads", 0, table(columns, rows))];

@@ -19,7 +19,7 @@ PLAN = first_plan(Asked(bucket="/b", settings=("log.roll.ms=7",)), has_etcd=True
 
 def test_the_file_says_what_runs_where_and_null_for_what_does_not() -> None:
     told = json.loads(cluster_text(PLAN, {"node-1": 123}))
-    assert set(told) == {"bootstrap", "parts"} and told["bootstrap"] == PLAN.bootstrap
+    assert set(told) == {"bootstrap", "page", "parts"} and told["bootstrap"] == PLAN.bootstrap
     assert told["parts"][6] == {
         "name": "node-1",
         "role": "node",

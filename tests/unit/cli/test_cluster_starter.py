@@ -10,80 +10,22 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from stratalog.meta_api import wire
 from stratalog.meta_api.wire import MountList, NodeList
 from stratalog.model.errors import Conflict, NotFound, Unavailable
 from stratalog.model.metadata import Node
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog_cli.cluster_child import start_child
-from stratalog_cli.cluster_control import ControlServer, NobodyRuns, ask
+from stratalog_cli.cluster_control import NobodyRuns
 from stratalog_cli.cluster_directory import ClusterDirectory
-from stratalog_cli.cluster_plan import Asked, Plan, Programs, first_plan
-from stratalog_cli.cluster_starter import Starter
 from stratalog_cli.cluster_status import read_status
-from support.cluster_ports import free_block
+from support.pretended_cluster import Stage
 from support.waiting import eventually, eventually_sync
-
-PRETENDED = Path(__file__).parents[2] / "support" / "pretended_part.py"
-
-
-class Stage:
-    """A cluster of two pretended nodes and a pretended meta service."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.directory = ClusterDirectory(folder / "cluster")
-        self.plan = first_plan(Asked(nodes=2, port_base=free_block()), has_etcd=False)
-        self.said: list[str] = []
-        self.warned: list[str] = []
-        self.starter = self.new_starter(self.plan)
-
-    def new_starter(self, plan: Plan) -> Starter:
-        programs = Programs((sys.executable, "-S", str(PRETENDED), str(self.folder)), None)
-        return Starter(self.directory, plan, programs, dict(os.environ), self.warned.append)
-
-    def lets(self, name: str, what: str) -> None:
-        (self.folder / f"{name}.does").write_text(what)
-
-    def answers(self, nodes: NodeList, mounts: MountList) -> None:
-        """What the meta service says."""
-        (self.folder / "v1").mkdir()
-        (self.folder / "v1" / "nodes").write_bytes(wire.NODES.write(nodes))
-        (self.folder / "v1" / "mounts").write_bytes(wire.MOUNTS.write(mounts))
-
-    @property
-    def story(self) -> list[str]:
-        path = self.folder / "story"
-        return path.read_text().splitlines() if path.exists() else []
-
-    def pids(self) -> dict[str, int | None]:
-        told = json.loads((self.directory.path / "cluster.json").read_text())
-        return {part["name"]: part["pid"] for part in told["parts"]}
-
-    async def asks(self, **request: object) -> Any:
-        return await asyncio.to_thread(ask, self.directory.path, request, self.said.append, timeout_s=30)
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Starter]:
-        await self.directory.hold()
-        try:
-            async with ControlServer(self.directory.path, self.starter.answer):
-                try:
-                    await self.starter.start_all(self.said.append)
-                    yield self.starter
-                finally:
-                    await self.starter.stop_all()
-        finally:
-            self.directory.release()
 
 
 @pytest.fixture
@@ -283,19 +225,13 @@ async def test_a_socket_is_reached_however_long_the_directory_is_called(tmp_path
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own promise")
 def test_when_the_one_who_runs_it_is_killed_nobody_is_left(stage: Stage) -> None:
-    program = (
-        "import sys; from pathlib import Path; from stratalog_cli.cluster_directory import ClusterDirectory as D\n"
-        "from stratalog_cli.cluster_plan import Asked, Programs, first_plan\n"
-        "from stratalog_cli.cluster_run import run_cluster\n"
-        f"plan = first_plan(Asked(2, {stage.plan.choices.ports.kafka}), has_etcd=False)\n"
-        f"programs = Programs((sys.executable, '-S', {str(PRETENDED)!r}, {str(stage.folder)!r}), None)\n"
-        f"run_cluster(D(Path({str(stage.directory.path)!r})), plan, programs)\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", stage.program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         assert process.stdout is not None
-        lines = [process.stdout.readline().decode() for _ in range(4)]
+        lines = [process.stdout.readline().decode() for _ in range(5)]
         assert lines[-1].startswith("ready bootstrap=127.0.0.1:"), lines
+        page = json.loads((stage.directory.path / "cluster.json").read_text())["page"]
+        assert lines[-2] == f"status page  {page}\n" and page == f"http://{stage.plan.page_address}/"
         pids = [pid for pid in stage.pids().values() if pid is not None]
         assert len(pids) == 3 and all(os.path.exists(f"/proc/{pid}") for pid in pids)
     finally:

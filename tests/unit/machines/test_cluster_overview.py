@@ -129,6 +129,20 @@ def test_a_node_that_cannot_be_asked_is_shown_as_such(what: str, state: str, tol
     assert [told is not None and one.startswith(told) for one in shown.faults] == ([True] if told else [])
 
 
+def test_what_a_retired_node_told_last_is_nobodys_figure_any_more() -> None:
+    story = Watched()
+    story.topic("orders", settings={"remote.storage.enable": "true"})
+    story.tell(3, Activity(0, 0, UploadActivity(unsent_bytes=7)))
+    story.do(RetireNode(3))
+    story.roll_away(3)
+    story.report_all()
+    story.upload_all()
+    story.leave(3, by_node=1)
+    row = story.row(3)
+    assert (row.state, row.uploads, row.disk_free_bytes, row.leads) == ("retired", None, -1, 0)
+    assert story.shown().faults == ()
+
+
 def test_a_node_that_never_told_anything_has_no_figures_and_does_no_harm() -> None:
     story = Watched(1)
     story.courses = NodeCourses()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.machines.node_courses import MAX_NODES, SAMPLE_EVERY_MS, SAMPLES, NodeCourses, Sample
+from stratalog.machines.node_courses import MAX_NODES, SAMPLE_EVERY_MS, SAMPLES, WINDOW_MS, NodeCourses, Sample
 from stratalog.model.activity import Activity, UploadActivity
 from stratalog.model.metadata import Vitals
 
@@ -69,6 +69,17 @@ def test_a_clock_that_is_set_back_begins_the_course_anew() -> None:
     for at_ms in (100_000, 102_000, 50_000, 52_000):
         courses.note(1, at_ms, vitals())
     assert [one.at_ms for one in samples_of(courses)] == [52_000]
+
+
+def test_a_node_that_is_gone_for_long_has_no_course_any_more() -> None:
+    courses = NodeCourses()
+    for at_ms in (0, 2_000, 4_000):
+        courses.note(1, at_ms, vitals())
+    for at_ms in (2_000 + WINDOW_MS, 4_000 + WINDOW_MS):
+        courses.note(2, at_ms, vitals())
+    assert samples_of(courses, 1) == () and len(samples_of(courses, 2)) == 1
+    courses.note(1, 5_000 + WINDOW_MS, vitals())
+    assert [one.at_ms for one in samples_of(courses, 1)] == [5_000 + WINDOW_MS], "back, it has one again"
 
 
 def test_neither_time_nor_many_nodes_make_it_grow_without_end() -> None:

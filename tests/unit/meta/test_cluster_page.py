@@ -113,10 +113,11 @@ async def test_an_instance_that_does_not_lead_serves_the_page_and_says_who_does(
         async with aiohttp.ClientSession(server.address) as http:
             async with http.get("/") as response:
                 assert response.status == 200
-            async with http.get("/page/leader") as response:
+            async with http.get("/page/place") as response:
                 assert await response.json() == {
                     "leader": "http://127.0.0.1:1",
                     "words": "another instance leads the metadata",
+                    "parts": [],
                 }
             async with http.get("/v1/overview", allow_redirects=False) as response:
                 assert (response.status, response.headers["Location"]) == (307, "http://127.0.0.1:1/v1/overview")

@@ -1,0 +1,134 @@
+"""The status page of `stratalog cluster start`: it stays whoever leads, waits for nobody, and knows what runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from stratalog.model.addresses import parse_address
+from stratalog_cli.cluster_page import ClusterPage, part_rows
+from stratalog_cli.cluster_plan import Asked, first_plan
+from support.pretended_cluster import Stage
+from support.waiting import eventually
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    stage = Stage(tmp_path)
+    (tmp_path / "v1").mkdir()
+    for name in ("overview", "courses"):
+        (tmp_path / "v1" / name).write_text(f'{{"I am": "{name}"}}')
+    return stage
+
+
+@pytest.fixture
+async def http(stage: Stage) -> AsyncIterator[aiohttp.ClientSession]:
+    """What the page's port answers, while the cluster runs."""
+    async with stage.running() as starter:
+        page = ClusterPage(starter)
+        url = await page.start(stage.plan.page_address)
+        async with aiohttp.ClientSession(url) as session:
+            yield session
+        await page.close()
+
+
+async def asked(http: aiohttp.ClientSession, path: str) -> tuple[int, dict[str, Any]]:
+    async with http.get(path) as answer:
+        return answer.status, await answer.json(content_type=None)
+
+
+async def states(http: aiohttp.ClientSession) -> dict[str, tuple[str, bool]]:
+    _, place = await asked(http, "/page/place")
+    return {part["name"]: (part["state"], part["leads"]) for part in place["parts"]}
+
+
+async def test_it_hands_on_what_the_leading_instance_says_and_names_who_that_is(http: aiohttp.ClientSession) -> None:
+    assert set((await states(http)).values()) == {("ready", False)}
+    assert await asked(http, "/v1/overview") == (200, {"I am": "overview"})
+    assert await asked(http, "/v1/courses?after=7") == (200, {"I am": "courses"})
+    assert await states(http) == {"meta-1": ("ready", True), "node-1": ("ready", False), "node-2": ("ready", False)}
+    async with http.get("/") as answer:
+        assert answer.status == 200 and "script-src 'self'" in answer.headers["Content-Security-Policy"]
+
+
+async def test_when_no_instance_answers_it_says_so_and_who_ended_and_how(
+    stage: Stage, http: aiohttp.ClientSession
+) -> None:
+    pid = stage.pids()["meta-1"]
+    assert pid is not None
+    await asked(http, "/v1/overview")
+    os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: stage.pids()["meta-1"] is None)
+    status, problem = await asked(http, "/v1/overview")
+    assert status == 503 and "no instance of the meta service leads" in problem["detail"]
+    assert (await states(http))["meta-1"] == ("ended", False)
+
+
+async def test_an_instance_that_hangs_is_given_up(stage: Stage, http: aiohttp.ClientSession) -> None:
+    pid = stage.pids()["meta-1"]
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        status, problem = await asked(http, "/v1/overview")
+        assert status == 503 and "none answers" in problem["detail"]
+        assert (await states(http))["meta-1"] == ("ready", False), "it runs, as far as anybody can see from outside"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def test_no_page_of_another_site_may_ask(http: aiohttp.ClientSession) -> None:
+    async with http.get("/v1/overview", headers={"Origin": "http://elsewhere"}) as answer:
+        assert answer.status == 403
+
+
+def test_where_its_address_is_taken_the_cluster_runs_without_it(stage: Stage) -> None:
+    with socket.create_server(parse_address(stage.plan.page_address)):
+        process = subprocess.Popen(
+            [sys.executable, "-c", stage.program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            assert not line.startswith("status page")
+            if line.startswith("ready bootstrap="):
+                break
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert (
+        process.returncode == 0
+        and f"no status page: the status page cannot listen on {stage.plan.page_address}" in errors
+    )
+
+
+@pytest.mark.parametrize(
+    "alive, ends, retired, expected",
+    [
+        ({"is_ready": True}, None, None, ("ready", "")),
+        ({"is_ready": False}, None, None, ("starting", "")),
+        (None, None, None, ("stopped", "does not run")),
+        (None, {"was_asked": True, "how": "in order"}, None, ("stopped", "in order")),
+        (None, {"was_asked": False, "how": "killed by SIGKILL"}, None, ("ended", "killed by SIGKILL")),
+        (
+            None,
+            {"was_asked": False, "how": "exit code 3"},
+            "is retired (volume mode)",
+            ("retired", "has left for good"),
+        ),
+    ],
+)
+def test_a_part_is_what_the_starter_knows_of_it(
+    alive: dict[str, Any] | None, ends: dict[str, Any] | None, retired: str | None, expected: tuple[str, str]
+) -> None:
+    plan = first_plan(Asked(nodes=1), has_etcd=False)
+    told = {"alive": alive, "ends": ends, "retired": retired}
+    state = {what: {} if one is None else {"node-1": one} for what, one in told.items()}
+    (row,) = (one for one in part_rows(plan, state, None) if one["name"] == "node-1")
+    assert (row["state"], row["words"]) == expected
