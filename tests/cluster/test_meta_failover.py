@@ -261,7 +261,7 @@ async def test_nodes_live_through_a_failover_and_read_no_metadata_twice(
         version = await client.read_version()
         followed = "stratalog_catalog_change_sets_total"
         first = [node.metrics() for node in nodes]
-        await eventually(lambda: all(node.metrics()[followed] >= version - 2 for node in nodes), timeout=30)
+        await eventually(lambda: all(node.metrics()[followed] >= version - 2 for node in nodes), timeout=90)
         assert [node.metrics()["stratalog_catalog_reloads_total"] for node in nodes] == [0, 0], first
         assert all(node.is_alive for node in (await client.snapshot()).nodes), "nobody lost its lease by it"
         for node in nodes:

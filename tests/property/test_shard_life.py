@@ -223,6 +223,7 @@ class ShardLife(RuleBasedStateMachine):
     def upload(self) -> None:
         async def work() -> None:
             if not self.rig.meta.is_held(RollSegment):  # what is not confirmed is not committed either
+                self.rig.clock.now_ms += 100  # the write lock of the life before is over
                 await self.rig.uploaded()
 
         self.run(work())

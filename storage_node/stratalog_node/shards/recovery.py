@@ -12,8 +12,7 @@ Runs before the node serves, and again for a shard that was healed; scans on the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
 from stratalog.formats.checkpoint import Checkpoint
@@ -25,6 +24,7 @@ from stratalog.machines.restart_events import (
     FreeLeftover,
     Heal,
     NoteMissing,
+    Producers,
     ReadProducers,
     RecoveredLog,
     RestartEvent,
@@ -133,12 +133,12 @@ class Recovery:
             self._forget_shard(restart.step(FilesListed(None, frozenset(), self._claims(key))))
             return
         self._restarts[key] = restart
-        await self._recover(shard, self._files.get(key, ()), is_first=True)
+        await self._recover(shard, is_first=True)
 
     async def recover_again(self, shard: ShardLog) -> None:
         """The disk holds more than before: look anew. Afterwards the shard serves, or `unhealed` or its stop say why
         not. Raises: Unavailable, OSError; then nothing has changed."""
-        await self._recover(shard, self._context.layout.list_shard(shard.key), is_first=False)
+        await self._recover(shard, is_first=False)
 
     async def revoke(self, keys: Iterable[SegmentKey]) -> None:
         """At once: the node serves already, and the files hold, or will hold, other bytes than they were made of."""
@@ -167,22 +167,21 @@ class Recovery:
             assert isinstance(step, RevokeStale)
             self._to_revoke += step.keys
 
-    async def _recover(self, shard: ShardLog, files: Iterable[SegmentKey], *, is_first: bool) -> None:
-        catalog, key = self._context.catalog, shard.key
-        listed = catalog.segments(key)
+    async def _recover(self, shard: ShardLog, *, is_first: bool) -> None:
+        key = shard.key
         if is_first:
-            for gone in deleted_files(files, listed, catalog.log_start_offset(key)):
-                log.info("a file of a segment that was deleted meanwhile goes", segment=str(gone))
-                await self._copies.free_local(None, gone)
-        if (shared := shared_before_own(listed, self._context.node_id)) is not None:
-            self._wait_for_seal(shard, shared)
-            return
-        self.waiting.pop(key, None)
-        # What is shared with other nodes is followed, whoever led it (`replication/`).
-        own = tuple(segment for segment in listed if not is_shared(listed, segment.epoch))
-        own_files = frozenset(file for file in files if not is_shared(listed, file.epoch))
-        metadata = ShardMetadata(own, catalog.log_start_offset(key), is_fsync=shard.rules.is_fsync)
-        while (sealed := await self._pass(shard, metadata, own_files, is_first=is_first)) is not None:
+            await self._free_deleted(key)
+        tables: dict[SegmentKey, Producers] = {}
+        while True:
+            # Anew each time: until a table came from afar others may have led the shard.
+            listed = self._context.catalog.segments(key)
+            if (shared := shared_before_own(listed, self._context.node_id)) is not None:
+                self._wait_for_seal(shard, shared)
+                return
+            self.waiting.pop(key, None)
+            sealed = await self._pass(shard, listed, tables, is_first=is_first)
+            if sealed is None:
+                break
             try:
                 found = await self._context.tables.producers(sealed, is_far=not is_first)
             except Unavailable as error:
@@ -190,17 +189,33 @@ class Recovery:
                     raise
                 self._wait_for(shard, sealed, str(error))  # others are asked once this node serves
                 return
-            seen = as_seen(found, self._context.turn.now_ms)
-            metadata = replace(metadata, tables={**metadata.tables, sealed.key: seen})
+            tables[sealed.key] = as_seen(found, self._context.turn.now_ms)
         if key not in self.unhealed:
             del self._restarts[key]
 
+    async def _free_deleted(self, key: ShardKey) -> None:
+        catalog = self._context.catalog
+        for gone in deleted_files(self._files.get(key, ()), catalog.segments(key), catalog.log_start_offset(key)):
+            log.info("a file of a segment that was deleted meanwhile goes", segment=str(gone))
+            await self._copies.free_local(None, gone)
+
     async def _pass(
-        self, shard: ShardLog, metadata: ShardMetadata, files: frozenset[SegmentKey], *, is_first: bool
+        self,
+        shard: ShardLog,
+        listed: Sequence[Segment],
+        tables: Mapping[SegmentKey, Producers],
+        *,
+        is_first: bool,
     ) -> Segment | None:
         """Returns: the sealed segment without whose table of producers it came to no end."""
         key, restart = shard.key, self._restarts[shard.key]
-        event: RestartEvent | None = FilesListed(metadata, files, self._claims(key))
+        files = self._files.get(key, ()) if is_first else self._context.layout.list_shard(key)
+        # What is shared with other nodes is followed, whoever led it (`replication/`).
+        own = tuple(segment for segment in listed if not is_shared(listed, segment.epoch))
+        own_files = frozenset(file for file in files if not is_shared(listed, file.epoch))
+        log_start_offset = self._context.catalog.log_start_offset(key)
+        metadata = ShardMetadata(own, log_start_offset, is_fsync=shard.rules.is_fsync, tables=dict(tables))
+        event: RestartEvent | None = FilesListed(metadata, own_files, self._claims(key))
         opened = OpenedFiles(self._context, self._flusher, shard, self._checkpoints.get(key, {}))
         try:
             while event is not None:
