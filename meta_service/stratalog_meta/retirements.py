@@ -14,26 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from stratalog.machines.leaving_survey import Survey, survey_nodes
-from stratalog.machines.retirement import (
-    Action,
-    AskMount,
-    GiveUpOpen,
-    Observed,
-    Planned,
-    Release,
-    Served,
-    goes_before,
-    plan,
-    preflight,
-)
+from stratalog.machines.retirement import Action, AskMount, GiveUpOpen, Planned, Release
+from stratalog.machines.retirement_looks import is_due, is_tiered, planned, says
 from stratalog.machines.shard_table import ShardTable
 from stratalog.model.commands import BeginRecovery, MoveReplicas, ReplicaMove, SealUnclean
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import ChangeSet, Node, NodeChanged, Snapshot, Vitals
 from stratalog.model.mount_commands import BeginMount
-from stratalog.model.mounts import MountMode, MountState, data_set_name
-from stratalog.model.retirement import RetireStep, Wait
+from stratalog.model.mounts import MountMode
+from stratalog.model.retirement import Wait
 from stratalog.model.retirement_commands import AdvanceRetirement, ReleaseNode
 from stratalog.model.retirement_status import RetirementStatus, words_of
 from stratalog.model.segment import Segment, SegmentState
@@ -50,7 +40,6 @@ _RATE_MS: Final = 30_000
 """Over so long the rate is told."""
 _WORDS_MS: Final = 10_000
 """So often at most the numbers of a wait are written anew."""
-REMOTE_STORAGE: Final = "remote.storage.enable"
 
 
 @dataclass(slots=True)
@@ -138,7 +127,7 @@ class Retirements:
         if not self._is_any:
             return
         snapshot = await self._writer.read(ShardTable.snapshot)
-        due = [node for node in snapshot.nodes if _is_due(node)]
+        due = [node for node in snapshot.nodes if is_due(node)]
         self._is_any = bool(due)
         self._stats.under_way = sum(not node.is_retired for node in due)
         self._stats.waiting = sum(node.retirement is not None and node.retirement.wait is not None for node in due)
@@ -148,8 +137,7 @@ class Retirements:
         self._surveys = await self._survey(snapshot)
         self._stats.remaining_bytes = sum(survey.remaining_bytes for survey in self._surveys.values())
         for node in due:
-            planned = self._plan(node, snapshot)
-            await self._carry_out(node, planned)
+            await self._carry_out(node, self._plan(node, snapshot))
 
     async def _survey(self, snapshot: Snapshot) -> dict[int, Survey]:
         steps = survey_nodes(snapshot, self.is_tiered)
@@ -163,55 +151,44 @@ class Retirements:
 
     def is_tiered(self, topic: Topic) -> bool:
         """Whether nodes upload it, as they say; so it is held for as long as none of them has said anything."""
-        told = list(self._vitals().values())
-        if told and not any(one.has_store for one in told):
-            return False
-        own = topic.settings.get(REMOTE_STORAGE)
-        return own == "true" if own is not None else all(one.is_tiered_by_default for one in told)
+        return is_tiered(topic, self._vitals().values())
 
     def _plan(self, node: Node, snapshot: Snapshot) -> Planned:
         survey, now_ms = self._surveys.get(node.node_id, Survey()), self._monotonic_ms()
         progress = self._progress.setdefault(node.node_id, _Progress())
         progress.note(now_ms, survey.remaining_bytes)
-        earlier = {one.node_id for one in snapshot.nodes if one.node_id != node.node_id and goes_before(one, node)}
-        vitals = self._vitals()
-        told = [vitals[one.node_id] for one in snapshot.nodes if one.is_alive and one.node_id in vitals]
-        return plan(
-            Observed(
-                node,
-                survey,
-                preflight(node, snapshot.nodes, snapshot.topics, survey, vitals, earlier),
-                self._clock_ms(),
-                self._verify_interval_ms,
-                has_store=not told or any(one.has_store for one in told),
-                store_away_ms=max((one.store_away_ms for one in told), default=0),
-                stalled_ms=now_ms - progress.since_ms,
-                mount=_mount_of(node, snapshot),
-            )
+        return planned(
+            node,
+            snapshot,
+            survey,
+            self._vitals(),
+            now_ms=self._clock_ms(),
+            verify_interval_ms=self._verify_interval_ms,
+            stalled_ms=now_ms - progress.since_ms,
         )
 
-    async def _carry_out(self, node: Node, planned: Planned) -> None:
+    async def _carry_out(self, node: Node, found: Planned) -> None:
         record = node.retirement
         assert record is not None
-        why = planned.why
+        why = found.why
         wait = None if why is None else Wait(why.reason, why.words, self._clock_ms())
         old = record.wait
-        is_new = planned.step is not record.step or (None if old is None else old.reason) != (why and why.reason)
+        is_new = not says(record, found)
         is_old = wait is not None and old is not None and wait.words != old.words
         if is_new or (is_old and self._monotonic_ms() - self._told_ms.get(node.node_id, 0) >= _WORDS_MS):
             self._told_ms[node.node_id] = self._monotonic_ms()
-            await self._writer.submit(AdvanceRetirement(node.node_id, record, planned.step, wait))
+            await self._writer.submit(AdvanceRetirement(node.node_id, record, found.step, wait))
             if is_new:
                 _log.info(
                     "retirement",
                     node_id=node.node_id,
-                    step=planned.step,
+                    step=found.step,
                     waits=None if wait is None else wait.reason,
                     words=None if wait is None else wait.words,
                 )
             return  # what else is due rests on the record that is there now
         self._waits[node.node_id] = wait
-        for action in planned.actions:
+        for action in found.actions:
             await self._act(node, action)
 
     async def _act(self, node: Node, action: Action) -> None:
@@ -270,21 +247,3 @@ def _behind(snapshot: Snapshot, key: SegmentKey) -> Iterator[Segment]:
     for segment in () if shard is None else shard.segments:
         if segment.epoch > key.epoch:
             yield segment
-
-
-def _mount_of(node: Node, snapshot: Snapshot) -> Served:
-    name = data_set_name(node.node_id)
-    mount = next((one for one in snapshot.mounts if one.name == name), None)
-    if mount is None:
-        return Served.ABSENT
-    match mount.state:
-        case MountState.WAITING:
-            return Served.NO_HOLDER
-        case MountState.TAKING:
-            return Served.PENDING
-        case MountState.SERVING:
-            return Served.SERVING
-
-
-def _is_due(node: Node) -> bool:
-    return node.retirement is not None and node.retirement.step is not RetireStep.DONE

@@ -15,6 +15,7 @@ what must follow. The node is number 1, the shard's first segment has epoch 0, a
     > meta away|back|refuses   it confirms rolls later / now / says that another leads
     > isr E 1 2                the ISR of segment E is now these; `first isr 1 2 [of 1 2 3]`: of the first one, before
                                it is opened, and its replicas
+    > lists E OFFSET           segment E at OFFSET as the active one, led here: the list is as old as it may be
     > first of 2               another node leads the first one; `first lacks producers`: they are not known here
     > next of 1 2 3 [isr 1 2]  these are prepared as replicas of the segment that follows, the first one leads it, and
                                so is its ISR when it is opened; `next unknown`: nobody is
@@ -193,6 +194,9 @@ class ChainStory:
                 self.first_replicas = tuple(map(int, nodes[at + 1 :])) or self.first_isr
             case ["first", "of", node]:
                 self.first_leader = int(node)
+            case ["lists", epoch, base_offset]:
+                self.listed = SegmentKey(SHARD.topic_id, SHARD.shard, int(epoch), int(base_offset))
+                self.first_leader, self.first_isr, self.first_replicas = NODE, (NODE,), (NODE,)
             case ["first", "lacks", "producers"]:
                 self.has_producers = False
             case ["next", "unknown"]:

@@ -109,8 +109,16 @@ class RetirementStory(TableStory):
                 self.look(node_id)
 
     def sight(
-        self, node_id: int, by_node: int, unconfirmed: int = 0, *, is_differing: bool = False, segments: int = 10
+        self,
+        node_id: int,
+        by_node: int,
+        unconfirmed: int = 0,
+        *,
+        is_differing: bool = False,
+        segments: int = 10,
+        seen_ms: int | None = None,
     ) -> None:
+        """By one who has seen all looks before, or those up to `seen_ms`."""
         record = self.record(node_id)
         keys = tuple(segment.key for shard in self.table.snapshot().shards for segment in shard.segments)[:unconfirmed]
         self.do(
@@ -123,6 +131,7 @@ class RetirementStory(TableStory):
                 unconfirmed,
                 is_differing,
                 "what was wrong",
+                record.last_look_ms if seen_ms is None else seen_ms,
                 caller=self.life(by_node),
             )
         )

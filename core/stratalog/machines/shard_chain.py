@@ -100,6 +100,7 @@ class ShardChain:
 
     __slots__ = (
         "_in_flight",
+        "_left_epoch",
         "_opening",
         "_order",
         "_refusals",
@@ -135,6 +136,7 @@ class ShardChain:
         """Not sealed yet, oldest first."""
         self.doubted_epoch = -1
         """The epoch that was active before an unclean start, and takes no batches."""
+        self._left_epoch = -1  # behind it another node went on: the list may not say so yet
         self._order: RollOrder | None = None
         self._refusals: Refusals | None = None
         self._waiting: WaitingLines | None = None
@@ -284,8 +286,7 @@ class ShardChain:
         return [*self._queue(batches), *self._begin_roll()]
 
     def _append_failed(self, why: AppendFailure, message: str, now_ms: int) -> _Effects:
-        """Batches of the turn that repeat what was not written share its fate; what would have followed in the next
-        segment was never tried."""
+        """What repeats, in its turn, what was not written shares its fate; what would have followed was never tried."""
         active, batches = self.active, self._in_flight
         assert active is not None and batches is not None, "nothing was being written"
         active.step(PersistFailed(), now_ms)
@@ -293,8 +294,8 @@ class ShardChain:
         roll, self._roll, self._in_flight = self._roll, None, None
         effects = self._refuse([*batches, *lost], why, message, now_ms)
         if roll is not None:
-            message = "the write before this one failed"
-            effects += self._refuse(roll.remaining, AppendFailure.WRITE_FAILED, message, now_ms)
+            why, message = AppendFailure.WRITE_FAILED, "the write before this one failed"
+            effects += self._refuse(roll.remaining, why, message, now_ms)
         return [*effects, *self._queue([])]
 
     def _queue(self, batches: list[OfferedBatch]) -> _Effects:
@@ -351,7 +352,7 @@ class ShardChain:
 
     # Segments -----------------------------------------------------------------------------------------------------
     def _named(self, event: ActiveNamed | ActiveUnknown, now_ms: int) -> _Effects:
-        newest_ended = self.ended[-1].key.epoch if self.ended else -1
+        newest_ended = max(self._left_epoch, self.ended[-1].key.epoch if self.ended else -1)
         found = begin_listed(event, self.node_id, self.policy, newest_ended, self.doubted_epoch)
         if isinstance(found, NotYet):
             return self._refuse_rest(found.why, found.message, now_ms)
@@ -383,15 +384,14 @@ class ShardChain:
         return [*self._leave_to_another(old.key.epoch, roll.remaining, AppendFailure.MOVING, now_ms), *self._go_on()]
 
     def _superseded(self, successor: SegmentLeader, record: SegmentRecord, now_ms: int) -> _Effects:
-        """What was written behind the end was never acknowledged; it may have been followed if nobody else was
-        named."""
+        """What was written behind the end was never acknowledged; where nobody was named it may be followed."""
         self.ended = tuple(leader for leader in self.ended if leader.key.epoch < successor.key.epoch)
         written = self._waiting.take_above(successor.key.base_offset) if self._waiting else []
         why = AppendFailure.OUTCOME_UNKNOWN if record.leader is None else AppendFailure.MOVING
         return self._leave_to_another(successor.key.epoch - 1, written, why, now_ms)
 
     def _leave_to_another(self, epoch: int, batches: list[OfferedBatch], why: AppendFailure, now_ms: int) -> _Effects:
-        self.life, self.active = Life.MOVED, None
+        self.life, self.active, self._left_epoch = Life.MOVED, None, epoch
         doubted = self._refusals.end(AppendFailure.MOVING, why.value) if self._refusals else []
         return [HandOver(epoch), *doubted, *self._refuse(batches, why, why.value, now_ms)]
 

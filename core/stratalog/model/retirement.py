@@ -120,3 +120,8 @@ class Retirement:
     def is_cordoned(self) -> bool:
         """Nothing new is placed there."""
         return self.step is not RetireStep.PREFLIGHT
+
+    @property
+    def last_look_ms(self) -> int:
+        """When the last look was told of, by the service's clock; 0: none was."""
+        return self.sightings[-1].at_ms if self.sightings else 0

@@ -51,6 +51,9 @@ class ReportSighting(NodeCommand[None]):
     unconfirmed_count: Count = 0
     is_differing: bool = False
     words: str = ""
+    seen_ms: Count = 0
+    """The time of the last look that the record told of when this one began, 0 for none: a look that rests on an older
+    record, or that comes once more, is no second one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """What nodes do for one that leaves: look twice whether all is there, and write down what it held.
 
-Each retirement that waits for it has one node whose turn it is, found alike by all: of those that stay one after
-another, so that two looks are two nodes' where there are two; of a volume its own node. What the metadata say decides,
-so a turn that is not taken falls to the next look, or to another node when that one dies.
+Each retirement that waits for it has one node whose turn it is (`machines/leaving_turns.py`). What the metadata say
+decides, so a turn that is not taken falls to the next look, or to another node when that one dies.
 Lives on the event loop, as one task.
 """
 
@@ -14,10 +13,11 @@ from collections.abc import Callable
 from typing import Final
 
 from stratalog.formats.object_names import InventoryName, ObjectNames
+from stratalog.machines.leaving_turns import pause_before_look_ms, whose_turn
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import AlreadyExists, Corrupt, OutcomeUnknown, StratalogError
 from stratalog.model.metadata import Node
-from stratalog.model.retirement import Retirement, RetireMode, RetireStep
+from stratalog.model.retirement import Retirement, RetireStep
 from stratalog.model.retirement_commands import ReportInventory, ReportSighting
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
@@ -28,9 +28,6 @@ from stratalog_node.shards.catalog import Catalog
 log = logger(__name__)
 
 LOOK_S: Final = 0.25
-_AGAIN_MS: Final = 5_000
-"""After a look that was not clean, at most."""
-_MARGIN_MS: Final = 50
 INVENTORY_FORMAT: Final = 1
 
 
@@ -91,19 +88,11 @@ class LeavingDuty:
             known = self._known[node.node_id] = record, self._steady_ms()
         if not self._turn(node, len(record.sightings)):
             return False
-        if not record.sightings:
-            return True
-        is_clean = record.sightings[-1].is_clean
-        pause_ms = self._interval_ms + _MARGIN_MS if is_clean else min(self._interval_ms, _AGAIN_MS)
-        return self._steady_ms() - known[1] >= pause_ms
+        return self._steady_ms() - known[1] >= pause_before_look_ms(record, self._interval_ms)
 
     def _turn(self, node: Node, number: int) -> bool:
         """Whether it is this node's."""
-        assert node.retirement is not None
-        if node.retirement.mode is RetireMode.VOLUME:
-            return node.node_id == self._node_id
-        staying = sorted(one.node_id for one in self._catalog.nodes() if one.is_alive and not one.is_leaving)
-        return bool(staying) and staying[number % len(staying)] == self._node_id
+        return whose_turn(node, self._catalog.nodes(), number) == self._node_id
 
     async def _sight(self, node: Node, record: Retirement) -> None:
         seen = await self._sighter.look(node)
@@ -117,6 +106,7 @@ class LeavingDuty:
                 seen.unconfirmed_count,
                 seen.is_differing,
                 seen.words,
+                record.last_look_ms,
             )
         )
 

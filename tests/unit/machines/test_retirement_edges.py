@@ -30,6 +30,28 @@ def forced() -> tuple[RetirementStory, int]:
     return story, node_id
 
 
+# Looks ----------------------------------------------------------------------------------------------------------
+def test_a_look_that_comes_once_more_is_no_second_one_however_far_the_clock_was_set() -> None:
+    story = RetirementStory(nodes=3)
+    story.active(story.topic("orders", settings=TIERED))
+    story.do(RetireNode(1))
+    story.looks(1)
+    story.roll_away(1)
+    story.report_all()
+    story.upload_all()
+    story.looks(1)
+    assert story.record(1).step is RetireStep.VERIFY
+    story.sight(1, by_node=2)
+    first_ms = story.record(1).last_look_ms
+    story.now_ms += 10 * INTERVAL_MS
+    story.sight(1, by_node=2, seen_ms=0)
+    story.looks(1)
+    assert story.record(1).step is RetireStep.VERIFY and len(story.record(1).sightings) == 1
+    story.sight(1, by_node=3, seen_ms=first_ms)
+    story.looks(1, count=1)
+    assert story.record(1).step is RetireStep.SNAPSHOT
+
+
 # Force ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("is_started", [True, False], ids=["in a new life", "in the same life"])
 def test_who_came_back_is_not_given_up_when_it_is_away_again(is_started: bool) -> None:
