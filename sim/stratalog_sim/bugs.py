@@ -33,8 +33,9 @@ from stratalog.model import commands
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.segment import RemoteState
-from stratalog_sim import bugs_of_groups, node, retaining, shard, sweeping
+from stratalog_sim import bugs_of_groups, bugs_of_leaving, node, retaining, shard, sweeping
 from stratalog_sim.disk import Disk, DiskFailed, DiskFile, digest_of
+from stratalog_sim.leaving_world import world_of
 from stratalog_sim.meta import MetaStore
 from stratalog_sim.node import NodeLife
 from stratalog_sim.process import Sleep, Task
@@ -42,7 +43,7 @@ from stratalog_sim.replica import ReplicaShell
 from stratalog_sim.serving import Fetch, Fetched, Serving
 from stratalog_sim.shard import ShardShell
 from stratalog_sim.store import Store
-from stratalog_sim.world import Shape, SimulatedWorld
+from stratalog_sim.world import Shape
 
 ONE_NODE = Shape()
 THREE_NODES = Shape(nodes=3, replicas=3)
@@ -88,7 +89,7 @@ def find(bug: Bug, seeds: range) -> Found | None:
     """Play until it breaks something. None: these seeds do not see it."""
     with planted(bug):
         for seed in seeds:
-            world = SimulatedWorld(seed, bug.shape)
+            world = world_of(seed, bug.shape)
             try:
                 world.play()
             except AssertionError as failure:
@@ -365,7 +366,7 @@ def _copy_let_go_of_unasked() -> list[Patch]:
 
 def _seal_taken_for_a_fence() -> list[Patch]:
     """Who asks for the ISR of a segment that was sealed meanwhile hears of a fence; it gives up all that it led as soon
-    as it hears of any of it, though the metadata name it still; and begins what they name anew."""
+    as it hears of any of it, though the metadata name it still; and begins what they name anew, whatever it ended."""
 
     def propose_isr(tx: Any, command: Any) -> Any:
         if tx.state.segment(command.segment).leader is None:
@@ -382,7 +383,12 @@ def _seal_taken_for_a_fence() -> list[Patch]:
         self.files[key] = DiskFile(is_ahead=is_ahead)
 
     propose = table_segments.propose_isr
-    return [(table_segments, "propose_isr", propose_isr), (node, "must_resign", must_resign), (Disk, "make", make)]
+    return [
+        (table_segments, "propose_isr", propose_isr),
+        (node, "must_resign", must_resign),
+        (Disk, "make", make),
+        *bugs_of_leaving.begun_anew_behind_a_hand_over(),
+    ]
 
 
 BUGS = {
@@ -458,5 +464,6 @@ BUGS = {
         Bug("copy let go of unasked", "nobody has a copy", _copy_let_go_of_unasked, TWO_COPIES),
         Bug("seal taken for a fence", "a leader begins its segment anew", _seal_taken_for_a_fence, THREE_NODES),
         Bug("fence not persisted", "a promise does not outlive its process", _fence_not_persisted, THREE_NODES),
+        *(Bug(*one) for one in bugs_of_leaving.ALL),
     )
 }

@@ -42,14 +42,14 @@ class Client(Process):
 
     @property
     def leader(self) -> str:
-        return self._nodes[self._leader]
+        return self._nodes[self._leader % len(self._nodes)]
 
     def begin(self) -> None:
         """Write, or read, until `is_over`."""
         raise NotImplementedError
 
     def look_elsewhere(self) -> None:
-        self._leader = (self._leader + 1) % len(self._nodes)
+        self._leader = (self._leader + 1) % len(self._nodes)  # nodes come and go
 
 
 class Producer(Client):

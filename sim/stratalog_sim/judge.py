@@ -27,6 +27,7 @@ from stratalog.model.segment import GapReason, RemoteState, Segment, SegmentStat
 from stratalog_sim.broken import Broken
 from stratalog_sim.disk import Batch, Disk, digest_of
 from stratalog_sim.group_truth import GroupTruth
+from stratalog_sim.leaving_truth import Departures
 from stratalog_sim.store import Store, Stored, StoredManifest
 
 
@@ -73,11 +74,14 @@ class Judge:
     provisional: dict[SegmentKey, dict[int, dict[int, Batch]]] = field(default_factory=dict)
     """Of segments that the meta service does not know: by node and base offset."""
 
+    def __post_init__(self) -> None:
+        self.leaving = Departures(self)
+
     # Replicas -------------------------------------------------------------------------------------------------------
     def follower_serves(self, node_id: int, key: SegmentKey, high_watermark: int) -> None:
         """Readers of a copy that does not lead see decided records alone, or what ended by a recovery."""
         self.checks += 1
-        truth, segment = self.shards[key.shard_key], self._segment_of(key.shard_key, key.epoch)
+        truth, segment = self.shards[key.shard_key], self.segment_of(key.shard_key, key.epoch)
         file = self.disks[node_id].files.get(key)
         if file is None or segment is None or segment.end_offset is not None:
             return
@@ -98,7 +102,7 @@ class Judge:
         self.checks += 1
         if as_leader and self.openers.get(key, node_id) != node_id:
             return  # it rolled into what another was given to lead, and does not know yet: nobody ever sees that
-        segment = self._segment_of(key.shard_key, key.epoch)
+        segment = self.segment_of(key.shard_key, key.epoch)
         if segment is None or segment.key != key:
             # Of a roll that is not confirmed nothing counts, and another node may open that segment.
             provisional = self.provisional.setdefault(key, {}).setdefault(node_id, {})
@@ -130,9 +134,10 @@ class Judge:
             return  # what it says lies before this segment
         shard, epoch = key.shard_key, key.epoch
         truth = self.shards[shard]
-        segment = self._segment_of(shard, epoch)
+        segment = self.segment_of(shard, epoch)
         if segment is None or segment.key != key:
             raise Broken("nothing counts before its roll is confirmed", f"epoch {epoch} up to {high_watermark}")
+        self.leaving.moved_high_watermark(node_id, segment)
         if segment.state in (SegmentState.ACTIVE, SegmentState.SEALING):
             self._check_holders(node_id, segment, truth, high_watermark)
         if segment.end_offset is not None and high_watermark > segment.end_offset:
@@ -200,6 +205,7 @@ class Judge:
             if segment.leader is not None:
                 self.openers.setdefault(segment.key, segment.leader)
         self._adopt()
+        self.leaving.applied(command, result, changed)
         if isinstance(command, RegisterNode):
             self.in_doubt.pop(command.node.node_id, None)
         for segment in changed:
@@ -211,12 +217,12 @@ class Judge:
                     self._check_parts(outcome, command.lock.epoch if isinstance(command, CommitParts) else -1)
         elif isinstance(command, CompleteRemote):
             self._check_uploader(result, command.caller)
-            self._check_complete(result)
+            self.check_complete(result)
 
     def _adopt(self) -> None:
         """What its leader wrote before the meta service knew of a segment."""
         for key in list(self.provisional):
-            segment = self._segment_of(key.shard_key, key.epoch)
+            segment = self.segment_of(key.shard_key, key.epoch)
             if segment is not None:
                 by_node = self.provisional.pop(key)
                 if segment.key == key and segment.leader is not None and segment.leader in by_node:
@@ -307,7 +313,7 @@ class Judge:
                 "one uploader per commit", f"{parts[-1].object_key} is committed under lock epoch {lock_epoch}"
             )
 
-    def _check_complete(self, segment: Segment) -> None:
+    def check_complete(self, segment: Segment) -> None:
         key, seal = segment.key, segment.seal
         manifest = self.store.objects.get(segment.remote.manifest_key or "")
         if seal is None or not isinstance(manifest, StoredManifest):
@@ -337,13 +343,13 @@ class Judge:
     def freed(self, node_id: int, key: SegmentKey, *, is_replica: bool = True) -> None:
         """A node deletes its copy. The last one never goes. `is_replica` False: the record names it no more."""
         self.checks += 1
-        segment = self._segment_of(key.shard_key, key.epoch)
+        segment = self.segment_of(key.shard_key, key.epoch)
         if not is_replica and (segment is None or segment.seal is None):
             return
         if segment is None or segment.key != key or segment.base_offset == segment.end_offset:
             return  # deleted, or a roll that nobody knows
         if segment.remote.state is RemoteState.COMPLETE:
-            self._check_complete(segment)
+            self.check_complete(segment)
             return
         others = [other for other in segment.local_nodes if other != node_id]
         if segment.state is not SegmentState.SEALED or not any(key in self.disks[other].files for other in others):
@@ -406,7 +412,7 @@ class Judge:
 
     def _is_held(self, shard: ShardKey, batch: Batch) -> bool:
         """Whether somebody has it who is asked for it."""
-        segment = self._segment_of(shard, batch.epoch)
+        segment = self.segment_of(shard, batch.epoch)
         if segment is None:
             return True  # deleted
         if segment.remote.commit_offset >= batch.end_offset:
@@ -427,7 +433,7 @@ class Judge:
             whole = whole[: file.flushed]
         return whole[-1].end_offset if whole else key.base_offset
 
-    def _segment_of(self, shard: ShardKey, epoch: int) -> Segment | None:
+    def segment_of(self, shard: ShardKey, epoch: int) -> Segment | None:
         entry = self.table.state.shards.get(shard)
         return entry.segments.get(epoch) if entry is not None else None
 

@@ -14,15 +14,18 @@ from uuid import UUID
 
 from stratalog.machines.copy_repair import Plan, Presence, plan_moves
 from stratalog.machines.node_leases import NodeLeases
+from stratalog.machines.retirement_looks import is_tiered
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import TableHeader, TableWrite
 from stratalog.model.commands import Command, MoveReplicas, RegisterNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
-from stratalog.model.metadata import ChangeSet, Life, NodeChanged, SegmentChanged, Snapshot
+from stratalog.model.metadata import ChangeSet, Life, NodeChanged, SegmentChanged, Snapshot, Vitals
 from stratalog.model.segment import Segment
+from stratalog.model.topic import Topic
 from stratalog_meta.stores import encoding
 from stratalog_sim.process import Process, Request
+from stratalog_sim.retiring import Retiring
 
 LEASE_MS = 1_000
 REPLACE_AFTER_MS = 1_200
@@ -66,6 +69,7 @@ class ReadVersion:
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     life: Life
+    vitals: Vitals | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,17 @@ class Meta(Process):
         self._looked_at: tuple[int, frozenset[int], frozenset[int]] | None = None
         self.scheduler.after(self._leases.look_every_ms, self, self._look_at_leases)
         self.scheduler.after(_REPAIRS_MS, self, self._look_at_copies)
+        self.vitals: dict[int, Vitals] = {}
+        """As each node told them last."""
+        self.spawn(Retiring(self).run())
+
+    @property
+    def clock_ms(self) -> int:
+        """By which records have their times."""
+        return 1_000_000 + self.scheduler.now_ms + self.clock_offset_ms
+
+    def is_tiered(self, topic: Topic) -> bool:
+        return is_tiered(topic, self.vitals.values())
 
     def asked(self, sender: str, request: Request) -> None:
         match request.what:
@@ -123,9 +138,11 @@ class Meta(Process):
                 self.reply(sender, request, self.table.state.find_segment(key))
             case ReadVersion():
                 self.reply(sender, request, self.table.version)
-            case Heartbeat(life):
+            case Heartbeat(life, vitals):
                 try:
-                    self._leases.heard(life, self.scheduler.now_ms)
+                    self._leases.heard(life, self.scheduler.now_ms, vitals=vitals)
+                    if vitals is not None:
+                        self.vitals[life.node_id] = vitals
                     self.reply(sender, request, None)
                 except StratalogError as refusal:
                     self.reply(sender, request, refusal)
@@ -134,17 +151,20 @@ class Meta(Process):
             case _:
                 raise AssertionError(f"{request.what} is nothing for a meta service")
 
-    def _perform(self, sender: str, request: Request, command: Command[Any]) -> None:
-        now_ms = 1_000_000 + self.scheduler.now_ms + self.clock_offset_ms
+    def do(self, command: Command[Any]) -> Any:
+        """For itself. None where the table refuses it."""
+        return self._perform("meta", Request(0, command), command)
+
+    def _perform(self, sender: str, request: Request, command: Command[Any]) -> Any:
         self.store.last_id += 1
         try:
             if isinstance(command, RegisterNode):
                 self._leases.check_registration(command.node, self.scheduler.now_ms)
-            applied = self.table.apply(command, now_ms, UUID(int=self.store.last_id))
+            applied = self.table.apply(command, self.clock_ms, UUID(int=self.store.last_id))
         except StratalogError as refusal:
             self.tell("meta refuses", sender, ":", command, refusal)
             self.reply(sender, request, refusal)
-            return
+            return None
         if self.table.version % _CHECKED_EVERY == 0:
             self.table.check_invariants()
         self.store.unfolded += applied.writes
@@ -159,15 +179,18 @@ class Meta(Process):
                     self._leases.node_changed(change.node, self.scheduler.now_ms)
                     self._presence.node_changed(change.node, self.scheduler.now_ms)
             self.on_applied(command, applied.result, changed)
+            if not self.is_alive:
+                return None  # it died behind the change, and nobody was told
             watchers, self._watchers = self._watchers, []
             for who, watch in watchers:
                 self._tell_changes(who, watch, watch.what.version)
         self.reply(sender, request, applied.result)
+        return applied.result
 
     def _look_at_leases(self) -> None:
         due = self._leases.due(self.scheduler.now_ms)
         if due is not None:
-            self._perform("meta", Request(0, due), due)
+            self.do(due)
         self.scheduler.after(self._leases.look_every_ms, self, self._look_at_leases)
 
     def _look_at_copies(self) -> None:
@@ -176,10 +199,9 @@ class Meta(Process):
         seen = self.table.version, self._presence.away(now_ms), self._presence.steady(now_ms)
         if seen != self._looked_at and len(self.table.state.nodes) > 1:
             self._looked_at = seen
-            plan = _planned(self.table.snapshot(), seen[1], seen[2])
+            plan = self._planned(seen[1], seen[2])
             if plan.moves:
-                moves = MoveReplicas(tuple(plan.moves))
-                self._perform("meta", Request(0, moves), moves)
+                self.do(MoveReplicas(tuple(plan.moves)))
         self.scheduler.after(_REPAIRS_MS, self, self._look_at_copies)
 
     def _tell_changes(self, watcher: str, request: Request, version: int) -> None:
@@ -188,12 +210,11 @@ class Meta(Process):
         news: tuple[ChangeSet, ...] | Snapshot = tuple(changes) if is_whole else self.table.snapshot()
         self.reply(watcher, request, news)
 
-
-def _planned(snapshot: Snapshot, away: frozenset[int], steady: frozenset[int]) -> Plan:
-    steps = plan_moves(snapshot, away, steady)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            plan: Plan = done.value
-            return plan
+    def _planned(self, away: frozenset[int], steady: frozenset[int]) -> Plan:
+        steps = plan_moves(self.table.snapshot(), away, steady, self.is_tiered)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                plan: Plan = done.value
+                return plan

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -16,19 +16,21 @@ from stratalog.machines.recovery_rule import is_quorum
 from stratalog.machines.resigning import must_resign
 from stratalog.machines.retention import RetentionLimits
 from stratalog.machines.shard_life import Life as ShardLife
-from stratalog.machines.upload_duty import uploader_of
+from stratalog.machines.upload_duty import keeper_of, uploader_of
 from stratalog.model import commands
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import Life, NodeInfo
+from stratalog.model.metadata import Life, NodeInfo, Vitals
 from stratalog.model.segment import Segment
 from stratalog_sim.coordinator import Coordinators, GroupAsk, offered
 from stratalog_sim.disk import Disk
 from stratalog_sim.following import Following
 from stratalog_sim.group_entries import LogEntry
 from stratalog_sim.judge import Judge
+from stratalog_sim.leaving import Leaving
 from stratalog_sim.meta import LEASE_MS, Heartbeat, Perform, Watch
+from stratalog_sim.mounting import Mounting
 from stratalog_sim.process import Ask, Process, Request, Sleep, Task
 from stratalog_sim.reporting import Reporting
 from stratalog_sim.restart import ShardStart
@@ -43,6 +45,16 @@ _META_TIMEOUT_MS = 300
 _RETRY_MS = 100
 _BACKGROUND_MS = 700
 _WATCH_MS = 900
+
+
+@dataclass(frozen=True, slots=True)
+class RollElsewhere:
+    """A person's wish: end this segment, with a successor that is chosen anew."""
+
+    segment: Segment
+
+    def __str__(self) -> str:
+        return f"roll epoch {self.segment.epoch} of shard {self.segment.key.shard} elsewhere"
 
 
 class NodeLife(Process):
@@ -61,6 +73,8 @@ class NodeLife(Process):
         clock_ms: Callable[[], int],
         tell: Callable[..., None],
         restart: Callable[[], None],
+        refused: Callable[[], object],
+        rack: str | None = None,
         **place: Any,
     ) -> None:
         super().__init__(f"node-{node_id}", **place)
@@ -74,7 +88,9 @@ class NodeLife(Process):
         self.uploads = Uploads(self)
         self.is_serving = False
         self._start_id = start_id
-        self._has_store = has_store
+        self.has_store = has_store
+        self._rack = rack
+        self._refused = refused
         self._retaining = Retaining(self, retention)
         self._policy = policy
         self._clock_ms = clock_ms
@@ -82,6 +98,8 @@ class NodeLife(Process):
         self._dirty: dict[SegmentKey, ShardShell] = {}
         self.following = Following(self)
         self._serving = Serving(self)
+        self.leaving = Leaving(self)
+        self.mounting = Mounting(self)
         self.coordinators = Coordinators(self)
         self.heard_by_service_ms = -1_000_000
         """Up to when the meta service is known to have heard this node."""
@@ -104,7 +122,8 @@ class NodeLife(Process):
 
     # Start and stop ---------------------------------------------------------------------------------------------------
     def _start(self) -> Task:
-        info = NodeInfo(self.node_id, f"storage-{self.node_id}-{self.disk.storage}", f"node-{self.node_id}", 9092)
+        storage_id = f"storage-{self.node_id}-{self.disk.storage}"
+        info = NodeInfo(self.node_id, storage_id, f"node-{self.node_id}", 9092, self._rack)
         while True:
             try:
                 was_stopped = self.disk.clean is not None
@@ -117,6 +136,10 @@ class NodeLife(Process):
                 self.view.take(news)
                 if self.view.version >= 0:
                     break
+            except Fenced as refusal:
+                self.tell("is refused:", refusal)
+                self._refused()
+                return
             except StratalogError:
                 yield Sleep(_RETRY_MS)
         clean, self.disk.clean = self.disk.clean, None
@@ -138,11 +161,14 @@ class NodeLife(Process):
             for segment in self.view.segments(key):
                 self.following.look_at(segment.key)
         self.spawn(self._send_heartbeats())
-        if self._has_store:
+        if self.has_store:
             self.uploads.begin()
         self.spawn(self._follow_watch())
         self.spawn(self._work_beside())
         self.spawn(Reporting(self).run())
+        self.spawn(self.leaving.hand_on())
+        self.spawn(self.leaving.look_after())
+        self.spawn(self.mounting.run())
 
     def _attach(self) -> None:
         for key in self.view.shards:
@@ -207,7 +233,7 @@ class NodeLife(Process):
         if segment is None and key in self.disk.files and self.is_shared(key):
             self.judge.freed(self.node_id, key)
             self.disk.remove(key)
-        if self._has_store:
+        if self.has_store:
             self.uploads.look_at(key)
 
     # Replicas -------------------------------------------------------------------------------------------------------
@@ -232,7 +258,7 @@ class NodeLife(Process):
         while True:
             begun_ms = self.scheduler.now_ms
             try:
-                yield Ask("meta", Heartbeat(self.life), LEASE_MS // 4)
+                yield Ask("meta", Heartbeat(self.life, self._vitals()), LEASE_MS // 4)
                 self._heard_service_ms = self.scheduler.now_ms
                 self.heard_by_service_ms = max(self.heard_by_service_ms, begun_ms)
             except Fenced:
@@ -243,12 +269,22 @@ class NodeLife(Process):
                 continue
             yield Sleep(LEASE_MS // 4)
 
+    def _vitals(self) -> Vitals:
+        """A disk with room: how full it is nothing here depends on."""
+        away_ms = self.uploads.store_away_ms if any(one.is_leaving for one in self.view.nodes.values()) else 0
+        return Vitals(1 << 40, 1 << 40, self.has_store, away_ms)
+
     def _look_at_lives(self) -> None:
+        """Duties pass on with the change that tells of a death, and of a return."""
+        is_other = False
         for node_id, node in self.view.nodes.items():
             if self._lives.get(node_id) != (node.epoch, node.is_alive):
                 self._lives[node_id] = (node.epoch, node.is_alive)
+                is_other = True
                 for shard in self.shards.values():
                     shard.step(NodeHeard(node_id, node.epoch, node.is_alive))
+        if is_other and self.has_store:
+            self.uploads.look_at_all()
 
     def leads(self, key: SegmentKey) -> bool:
         """Its chain does, as far as it knows."""
@@ -274,18 +310,18 @@ class NodeLife(Process):
             shard.offer([offered(self, key, entries, answered)])
 
     def uploads_segment(self, segment: Segment) -> bool:
-        def is_alive(node_id: int) -> bool:
-            known = self.view.nodes.get(node_id)
-            return known is not None and known.is_alive
+        return uploader_of(segment, self.view.is_alive) == self.node_id
 
-        return uploader_of(segment, is_alive) == self.node_id
+    def keeps(self, segment: Segment) -> bool:
+        """Of a DELETED segment: it takes away what all share of it."""
+        return keeper_of(segment, self.view.is_alive, self.view.holder_of) == self.node_id
 
     # Background ---------------------------------------------------------------------------------------------------
     def note_dirty(self, shard: ShardShell, key: SegmentKey) -> None:
         self._dirty[key] = shard
 
     def committed_grew(self, key: ShardKey, epoch: int) -> None:
-        shard = self.view.shards.get(key) if self._has_store else None
+        shard = self.view.shards.get(key) if self.has_store else None
         segment = shard.segments.get(epoch) if shard is not None else None
         if segment is not None:
             self.uploads.grew(segment.key)
@@ -299,9 +335,9 @@ class NodeLife(Process):
                 shard.checkpoint(key)
             for shard in list(self.shards.values()):
                 shard.look_at_age()
-                if self._has_store:
+                if self.has_store:
                     yield from self._retaining.retain(shard)
-            if self._has_store:
+            if self.has_store:
                 yield from self._retaining.delete()
 
     # Clients --------------------------------------------------------------------------------------------------------
@@ -319,5 +355,8 @@ class NodeLife(Process):
                 self._serving.read(sender, request, request.what)
             case PeerRead():
                 self._serving.read_for_peer(sender, request, request.what)
+            case RollElsewhere(segment):
+                self.leaving.roll_elsewhere(segment)
+                self.reply(sender, request, None)
             case _:
                 raise AssertionError(f"{request.what} is nothing for a node")

@@ -61,8 +61,7 @@ def table_of(node: NodeLife, segment: Segment) -> Producers | None:
 def _tables(node: NodeLife, segment: Segment) -> Iterator[Producers]:
     yield node.disk.tables.get(segment.key, ())
     for other in segment.local_nodes:
-        known = node.view.nodes.get(other)
-        if known is not None and known.is_alive:
+        if node.view.reads_at(other) is not None:
             yield node.judge.disks[other].tables.get(segment.key, ())
     if segment.remote.state is RemoteState.COMPLETE:
         manifest = node.judge.store.objects.get(segment.remote.manifest_key or "")

@@ -59,7 +59,7 @@ class Retaining:
         except StratalogError:
             return
         for segment in deleted:
-            if not self._node.uploads_segment(segment) or self._node.scheduler.rng.random() < 0.5:
+            if not self._node.keeps(segment) or self._node.scheduler.rng.random() < 0.5:
                 continue
             keys = [part.object_key for part in segment.remote.parts if not part.object_key.startswith("bundle")]
             try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stratalog.machines.leader_events import OfferedBatch
+from stratalog.machines.read_sources import provers
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -173,11 +174,13 @@ class Serving:
         self._node.reply(sender, request, again)
 
     def _read_peers(self, segment: Segment, fetch: Fetch):  # type: ignore[no-untyped-def]  # a task with a result
-        for holder in segment.local_nodes:
-            if holder == self._node.node_id:
+        view = self._node.view
+        near, far = provers(segment, self._node.node_id, None, lambda _: None)
+        for whom in map(view.reads_at, (*near, *far)):
+            if whom is None:
                 continue
             with suppress(StratalogError):
-                fetched = yield Ask(f"node-{holder}", PeerRead(segment.key, fetch.offset), _PEER_MS)
+                fetched = yield Ask(whom, PeerRead(segment.key, fetch.offset), _PEER_MS)
                 if fetched:
                     return fetched
         return ()

@@ -75,7 +75,7 @@ from stratalog.model.append import AppendFailure
 from stratalog.model.errors import Fenced, Rejected, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.producers import ProducerTally
-from stratalog.model.segment import SealRecord
+from stratalog.model.segment import NextReplicas, SealRecord
 from stratalog_sim.disk import Batch, Disk, DiskFailed, digest_of
 from stratalog_sim.meta import ReadSegment, ReadVersion
 from stratalog_sim.process import Ask, Sleep, Task
@@ -119,6 +119,8 @@ class ShardShell:
             led_since_epoch=newest.epoch if newest else 0,
         )
         self.inherited: Producers | None = None
+        self.named: dict[SegmentKey, NextReplicas | None] = {}
+        """Who was named just now to go on behind a segment."""
         self.pending: list[OfferedBatch] = []
         self._seals: deque[SegmentKey] = deque()
         self._is_sealing = False
@@ -286,6 +288,7 @@ class ShardShell:
         assert active is not None
         segment = self.node.view.segment(active.key)
         prepared = segment.handed.prepared if segment is not None else None
+        prepared = self.named.get(active.key) or prepared
         if prepared is not None and self.node.has_service:
             return SuccessorNamed(prepared.leader, prepared.replicas)
         if active.replicas == (self.node.node_id,):

@@ -34,7 +34,14 @@ class StoredManifest:
     """Of producers, at the segment's end."""
 
 
-Stored: TypeAlias = tuple[StoredPart, ...] | StoredManifest
+@dataclass(frozen=True, slots=True)
+class StoredInventory:
+    """What a node held that leaves: segments, and where they end."""
+
+    listed: tuple[tuple[SegmentKey, int | None], ...]
+
+
+Stored: TypeAlias = tuple[StoredPart, ...] | StoredManifest | StoredInventory
 """A chunk has one part, a bundle several."""
 
 

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from stratalog.machines.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, judge
 from stratalog.machines.upload_duty import sweeper_of
-from stratalog.model import commands
-from stratalog.model.errors import Rejected, StratalogError
+from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Snapshot
 from stratalog.model.segment import Segment
 from stratalog_sim.meta import Deleted, Watch
 from stratalog_sim.process import Ask, Sleep, Task
-from stratalog_sim.store import Delete, Get, ListObjects, StoredManifest, StoredObject
+from stratalog_sim.store import Delete, Get, ListObjects, StoredInventory, StoredManifest, StoredObject
 
 if TYPE_CHECKING:
     from stratalog_sim.node import NodeLife
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 GRACE_MS = 400
 _LOOK_MS = 900
-_SWEEPER = "orphan-sweep"
-_EVERY_LIFE = tuple("0123456789abcdef")
 
 
 class Sweeping:
@@ -49,11 +46,9 @@ class Sweeping:
         protected = {one.key for one in suspects if self._uploads.is_protected(one.key)}
         epochs = {node.node_id: lock.epoch}
         for owner in self._owners():
-            try:
-                taken = yield node.ask_meta(commands.AcquireLock(f"tier/{owner}", _SWEEPER, 1, _EVERY_LIFE))
-                epochs[owner] = taken.epoch - 1
-            except Rejected:
-                continue
+            last = yield from node.mounting.last_epoch(owner)
+            if last is not None:
+                epochs[owner] = last
         snapshot = yield Ask("meta", Watch(-1))
         deleted = yield Ask("meta", Deleted())
         facts: dict[SegmentKey, SegmentFacts] = {}
@@ -72,10 +67,10 @@ class Sweeping:
 
     def _owners(self) -> list[int]:
         """Nodes without a lease whose leavings are this node's to sweep, as far as it has heard."""
-        nodes = self._node.view.nodes
+        nodes, holder_of = self._node.view.nodes, self._node.view.holder_of
         living = {node_id for node_id, node in nodes.items() if node.is_alive}
         lost = [node_id for node_id in nodes if node_id not in living and node_id != self._node.node_id]
-        return [node_id for node_id in lost if sweeper_of(node_id, living, None) == self._node.node_id]
+        return [node_id for node_id in lost if sweeper_of(node_id, living, holder_of(node_id)) == self._node.node_id]
 
     def _facts(self, key: SegmentKey, snapshot: Snapshot, deleted: tuple[Segment, ...]):  # type: ignore[no-untyped-def]
         shard = next((one for one in snapshot.shards if one.key == key.shard_key), None)
@@ -93,9 +88,9 @@ class Sweeping:
 
 
 def _listed(stored: StoredObject) -> ListedObject | None:
-    """By what its name says. None: a bundle, of which others decide."""
+    """By what its name says. None: a bundle, of which others decide, or an inventory."""
     kind, _, rest = stored.key.partition("-n")
-    if kind not in ("chunk", "manifest"):
+    if kind not in ("chunk", "manifest") or isinstance(stored.body, StoredInventory):
         return None
     node_id, lock_epoch = map(int, rest.split(".")[:2])
     is_chunk = not isinstance(stored.body, StoredManifest)

@@ -90,16 +90,23 @@ class Uploads:
         self._wake_ms: int | None = None
 
     def begin(self) -> None:
-        for shard in self._node.view.shards.values():
-            for segment in shard.segments.values():
-                self.look_at(segment.key)
+        self.look_at_all()
         self._node.spawn(self._hold_lock())
         self._node.spawn(Sweeping(self._node, self).run())
+
+    @property
+    def store_away_ms(self) -> int:
+        return self._machine.describe(self._node.scheduler.now_ms).store_away_ms
 
     def is_protected(self, object_key: str) -> bool:
         return self._in_flight.get(object_key, 0) > self._node.scheduler.now_ms
 
     # The machine --------------------------------------------------------------------------------------------------
+    def look_at_all(self) -> None:
+        for shard in self._node.view.shards.values():
+            for segment in shard.segments.values():
+                self.look_at(segment.key)
+
     def look_at(self, key: SegmentKey) -> None:
         """Metadata of the segment changed."""
         node = self._node

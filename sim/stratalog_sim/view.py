@@ -9,6 +9,8 @@ from stratalog.machines.fetch_rounds import SegmentName
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
     ChangeSet,
+    MountChanged,
+    MountEnded,
     Node,
     NodeChanged,
     SegmentChanged,
@@ -18,6 +20,7 @@ from stratalog.model.metadata import (
     TopicChanged,
     TopicDeleted,
 )
+from stratalog.model.mounts import Mount, data_set_name
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Topic
 
@@ -35,6 +38,26 @@ class View:
     topics: dict[UUID, Topic] = field(default_factory=dict)
     shards: dict[ShardKey, ShardView] = field(default_factory=dict)
     nodes: dict[int, Node] = field(default_factory=dict)
+    mounts: dict[str, Mount] = field(default_factory=dict)
+
+    def is_alive(self, node_id: int) -> bool:
+        known = self.nodes.get(node_id)
+        return known is not None and known.is_alive
+
+    def mount_of(self, node_id: int) -> Mount | None:
+        return self.mounts.get(data_set_name(node_id))
+
+    def holder_of(self, node_id: int) -> int | None:
+        mount = self.mount_of(node_id)
+        return mount.holder if mount is not None else None
+
+    def reads_at(self, node_id: int) -> str | None:
+        """Whom to ask for the sealed segments that a node proved: itself while it lives, or who reads its directory
+        since it was retired; None when nobody can be asked now."""
+        mount = self.mount_of(node_id)
+        if mount is not None:
+            return mount.volume.host if mount.volume is not None else None
+        return f"node-{node_id}" if self.is_alive(node_id) else None
 
     def segments(self, key: ShardKey) -> list[Segment]:
         shard = self.shards.get(key)
@@ -75,6 +98,7 @@ class View:
         self.version = news.version
         self.topics = {topic.topic_id: topic for topic in news.topics}
         self.nodes = {node.node_id: node for node in news.nodes}
+        self.mounts = {mount.name: mount for mount in news.mounts}
         self.shards = {}
         for shard in news.shards:
             view = self.shards[shard.key] = ShardView(shard.log_start_offset)
@@ -108,6 +132,10 @@ class View:
                     pass
                 case NodeChanged(node):
                     self.nodes[node.node_id] = node
+                case MountChanged(mount):
+                    self.mounts[mount.name] = mount
+                case MountEnded(name):
+                    self.mounts.pop(name, None)
         return changed
 
     @staticmethod

@@ -18,6 +18,7 @@ from stratalog.machines.shard_table import ShardTable
 from stratalog.model import commands
 from stratalog.model.errors import AlreadyExists, StratalogError
 from stratalog.model.ids import ShardKey
+from stratalog.model.segment import Segment
 from stratalog_sim.broken import Broken
 from stratalog_sim.clients import Consumer, Producer
 from stratalog_sim.disk import Died, Disk
@@ -49,13 +50,22 @@ class Shape:
     """None: the seed decides."""
     is_quorum: bool | None = None
     """Whether most of the replicas acknowledge, where there are several. None: the seed decides."""
+    spares: int = 0
+    """So many nodes come later, and some leave: see `LeavingWorld`."""
 
 
 def shape_of(seed: int) -> Shape:
-    """One, two or three nodes, two fifths of the seeds with three; every fourth of these has two replicas."""
-    nodes = (3, 1, 3, 2, 1)[seed % 5]
+    """One, two or three nodes, two fifths of the seeds with three; every fourth of these has two replicas. In every
+    fifth seed nodes come and go, with one copy or two of each segment."""
+    if seed % 5 == 4:
+        return leaving_shape_of(seed)
+    nodes = (3, 1, 3, 2)[seed % 5]
     replicas = 2 if nodes == 3 and seed % 20 in (5, 12) else nodes
     return Shape(nodes=nodes, replicas=replicas, trouble_ms=(2_000, 4_000, 6_000)[seed % 3])
+
+
+def leaving_shape_of(seed: int) -> Shape:
+    return Shape(nodes=3, replicas=1 + seed % 2, spares=1, trouble_ms=(2_500, 4_000, 6_000)[seed % 3])
 
 
 class Operator(Process):
@@ -82,8 +92,12 @@ class SimulatedWorld:
         self._told: list[tuple[int, tuple[Any, ...]]] = []
         self.network = Network(self.scheduler, self.say)
         self.node_ids = list(range(1, shape.nodes + 1))
-        self.disks = {node_id: Disk(node_id) for node_id in self.node_ids}
-        self.clock_offsets = dict.fromkeys([0, *self.node_ids], 0)
+        """Who is there, and may be hit by faults."""
+        ever = range(1, shape.nodes + shape.spares + 1)
+        self.disks = {node_id: Disk(node_id) for node_id in ever}
+        self.clock_offsets = dict.fromkeys([0, *ever], 0)
+        self.gone: dict[int, None] = {}
+        """Who is not started any more."""
         self.store = Store("store", self.scheduler, self.network, tell=self.say)
         self.network.join("store", self.store)
         self.meta_store = MetaStore()
@@ -115,6 +129,8 @@ class SimulatedWorld:
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         self.client_names: list[str] = []
+        self.node_names = [f"node-{node_id}" for node_id in self.node_ids]
+        """Whom clients know."""
         for disk in self.disks.values():
             disk.on_written, disk.on_removed = self.judge.written, self.judge.removed
 
@@ -133,13 +149,22 @@ class SimulatedWorld:
     # Machines ---------------------------------------------------------------------------------------------------------
     def _new_meta(self) -> Meta:
         meta = Meta("meta", self.scheduler, self.network, store=self.meta_store, tell=self.say)
-        meta.on_applied, self.judge.table = self.judge.applied, meta.table
+        meta.on_applied, self.judge.table = self.applied, meta.table
         self.network.join("meta", meta)
         return meta
 
+    def applied(self, command: Any, result: Any, changed: list[Segment]) -> None:
+        """The meta service did this."""
+        self.judge.applied(command, result, changed)
+
+    def rack_of(self, node_id: int) -> str | None:
+        return None
+
     def start_node(self, node_id: int) -> None:
-        if self.nodes.get(node_id) is not None:
-            return
+        if self.nodes.get(node_id) is None and node_id not in self.gone:
+            self._start_process(node_id)
+
+    def _start_process(self, node_id: int) -> None:
         self._starts += 1
         self.disks[node_id].restarted()
         node = NodeLife(
@@ -153,6 +178,8 @@ class SimulatedWorld:
             clock_ms=lambda: 1_000_000 + self.scheduler.now_ms + self.clock_offsets[node_id],
             tell=lambda *words: self.say(f"node {node_id}:", *words),
             restart=lambda: self.kill(node_id, down_ms=50),
+            refused=lambda: self.end_process(node_id),
+            rack=self.rack_of(node_id),
             scheduler=self.scheduler,
             network=self.network,
         )
@@ -160,13 +187,19 @@ class SimulatedWorld:
         self.network.join(node.name, node)
         node.begin()
 
-    def _end(self, node_id: int, down_ms: int) -> bool:
+    def end_process(self, node_id: int) -> bool:
+        """It is not started again by itself."""
         node = self.nodes.get(node_id)
         if node is None:
             return False
         node.is_alive = False
         self.nodes[node_id] = None
         self.disks[node_id].dies_in = -1
+        return True
+
+    def _end(self, node_id: int, down_ms: int) -> bool:
+        if not self.end_process(node_id):
+            return False
         self.after(down_ms, self.start_node, node_id)
         return True
 
@@ -258,8 +291,12 @@ class SimulatedWorld:
                 self.kill(node_id, down_ms=100)
         if not self.meta.is_alive:
             self.run(self.scheduler.now_ms + 2_000)
+        self._settle()
         self._read_all()
         self.meta.table.check_invariants()
+
+    def _settle(self) -> None:
+        """What must be so before all is read."""
 
     def _set_up(self) -> None:
         for node_id in self.node_ids:
@@ -277,8 +314,7 @@ class SimulatedWorld:
         self.network.join("operator", operator)
         operator.spawn(operator.make_topics(topics))
         self.run(10_000, lambda: len(self.meta.table.state.topics) == len(topics))
-        names = [f"node-{node_id}" for node_id in self.node_ids]
-        place = {"judge": self.judge, "nodes": names, "scheduler": self.scheduler, "network": self.network}
+        place = {"judge": self.judge, "nodes": self.node_names, "scheduler": self.scheduler, "network": self.network}
         keys = [key for key in self.meta.table.state.shards if not self._is_group_log(key)]
         for key in [key for key in self.meta.table.state.shards if self._is_group_log(key)]:
             self.judge.shards[key] = ShardTruth(is_fsync=False)
@@ -306,7 +342,7 @@ class SimulatedWorld:
     def _read_all(self) -> None:
         """All is well again: every shard is read from its start to its end, and says what it owes."""
         readers = []
-        names = [f"node-{node_id}" for node_id in self.node_ids]
+        names = self.node_names
         for number, key in enumerate(self.judge.shards):
             reader = Consumer(
                 key, name=f"r{number}", judge=self.judge, nodes=names, scheduler=self.scheduler, network=self.network

@@ -7,13 +7,11 @@ import random
 
 import pytest
 
-from stratalog.machines.copy_repair import plan_moves
-from stratalog.model.commands import MoveReplicas
 from stratalog.model.ids import SegmentKey
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog.model.retirement_commands import AdvanceRetirement, CancelRetirement, ReleaseNode, RetireNode
 from stratalog.model.segment import RemoteState, SegmentState
-from support.retirement_story import INTERVAL_MS, RetirementStory, is_tiered
+from support.retirement_story import INTERVAL_MS, RetirementStory
 
 NODES = (1, 2, 3, 4)
 
@@ -60,7 +58,7 @@ class World:
             case 8 if self.random.random() < 0.5:
                 story.upload_all()
             case 9:
-                self.repair()
+                self.story.repair()
             case 10:
                 self.nodes_look()
             case 11 if self.random.random() < 0.3 and self.leaving():
@@ -69,15 +67,6 @@ class World:
                     story.do(RetireNode(gone[0], story.record(gone[0]).mode, f"storage-{gone[0]}"))
             case _:
                 self.leader_looks()
-
-    def repair(self) -> None:
-        steps = plan_moves(self.story.table.snapshot(), frozenset(), frozenset(filter(self.is_alive, NODES)), is_tiered)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                self.story.do(MoveReplicas(tuple(done.value.moves)))
-                return
 
     def nodes_look(self) -> None:
         for node_id in self.leaving():
@@ -133,7 +122,7 @@ def test_nobody_is_released_who_has_the_last_readable_copy_and_each_retirement_e
             story.roll_away(node_id)
         story.report_all()
         story.upload_all()
-        world.repair()
+        story.repair()
         story.now_ms += INTERVAL_MS
         for node_id in world.leaving():
             by_node = node_id if story.record(node_id).mode is RetireMode.VOLUME else min(world.staying())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Mapping
 
+from stratalog.machines.copy_repair import plan_moves
 from stratalog.machines.leaving_survey import Survey, survey_nodes
 from stratalog.machines.retirement import (
     GiveUpOpen,
@@ -19,7 +20,7 @@ from stratalog.machines.retirement import (
     plan,
     preflight,
 )
-from stratalog.model.commands import BeginRecovery, SealSegment, SealUnclean
+from stratalog.model.commands import BeginRecovery, MoveReplicas, SealSegment, SealUnclean
 from stratalog.model.errors import Rejected
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Vitals
@@ -160,6 +161,17 @@ class RetirementStory(TableStory):
             if node_id in active.replicas and active.leader is not None and self.table.state.is_alive(active.leader):
                 self.prepare(active.key)
                 self.roll(active.key, active.base_offset + 10)
+
+    def repair(self) -> None:
+        """As the service's leader has copies made that are missing."""
+        living = frozenset(node.node_id for node in self.table.snapshot().nodes if node.is_alive)
+        steps = plan_moves(self.table.snapshot(), frozenset(), living, is_tiered)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                self.do(MoveReplicas(tuple(done.value.moves)))
+                return
 
     def report_all(self, only: Collection[int] | None = None) -> None:
         """Every living replica of what has ended, or was copied, says what it has."""

@@ -212,7 +212,8 @@ def _move_sealed(topic: Topic, segment: Segment, nodes: _Nodes, plan: Plan) -> R
     }
     coming = [node_id for node_id in replicas if node_id not in holders and node_id not in never_came]
     dropped = {node_id for node_id in never_came if node_id not in provers}
-    present = [node_id for node_id in holders if node_id not in leaves]
+    # Of what a retired directory has nobody makes a copy by itself; once another leaves who has it, too few stay.
+    present = [one for one in holders if one not in leaves and not (leaves and nodes.is_retired(one))]
     steady = [node_id for node_id in present if node_id in nodes.steady]
     lacking = wanted - len(present) - len(coming)
     added: list[int] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.machines.retirement import SIGHTING_LASTS_MS
+from stratalog.machines.retirement import SIGHTING_LASTS_MS, Served
 from stratalog.model.commands import MoveReplicas, ReplicaMove
 from stratalog.model.errors import Conflict
 from stratalog.model.mount_commands import BeginMount, EndMount
@@ -50,6 +50,26 @@ def test_a_look_that_comes_once_more_is_no_second_one_however_far_the_clock_was_
     story.sight(1, by_node=3, seen_ms=first_ms)
     story.looks(1, count=1)
     assert story.record(1).step is RetireStep.SNAPSHOT
+
+
+# Copies ---------------------------------------------------------------------------------------------------------
+def test_what_a_retired_directory_has_is_copied_once_another_holder_leaves_too() -> None:
+    story = RetirementStory(nodes=4)
+    story.mount = Served.SERVING
+    topic = story.topic("plain", replicas=2, settings={"remote.storage.enable": "false"})
+    volume, leaving = story.active(topic).replicas
+    story.do(RetireNode(volume, RetireMode.VOLUME))
+    story.looks(volume)
+    story.roll_away(volume)
+    story.report_all()
+    story.leave(volume, by_node=volume)
+    story.do(RetireNode(leaving))
+    for _ in range(6):
+        story.looks(leaving)
+        story.roll_away(leaving)
+        story.repair()
+        story.report_all()
+    assert story.record(leaving).step is RetireStep.VERIFY, story.record(leaving).wait
 
 
 # Force ----------------------------------------------------------------------------------------------------------

@@ -31,6 +31,13 @@ QUICK = {
     "copy let go of unasked": "the last copy is never deleted",
     "seal taken for a fence": "",  # a machine's own invariant, or one of several promises
     "fence not persisted": "a promise is on the disk before it is told",
+    "released on one look": "who is released was seen twice, apart in time",
+    "one look counts twice": "who is released was seen twice, apart in time",
+    "unknown counts as gone": "",  # the last readable copy may go first
+    "freed before it is stored": "the last copy is never deleted",
+    "taken back after the release": "who was released comes back no more",
+    "mount beyond the seal": "a mount serves what is sealed",
+    "cordon is not heeded": "a retirement ends, or says why it waits",
 }
 
 

@@ -14,22 +14,24 @@ from stratalog_sim.bugs import BUGS, planted
 from stratalog_sim.world import Shape, SimulatedWorld, shape_of
 
 _PROGRAM = (
-    "from stratalog_sim.world import SimulatedWorld, shape_of; w = SimulatedWorld(20, shape_of(20)); w.play(); "
-    "print('\\n'.join(w.history()))"
+    "from stratalog_sim.leaving_world import world_of; from stratalog_sim.world import shape_of; "
+    "w = world_of({0}, shape_of({0})); w.play(); print('\\n'.join(w.history()))"
 )
 
 
-def history_of(repository: Path, hash_seed: str) -> str:
+def history_of(repository: Path, hash_seed: str, seed: int) -> str:
     paths = os.pathsep.join([str(repository / "sim"), str(repository / "tests")])
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": hash_seed}
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    program = _PROGRAM.format(seed)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     return done.stdout
 
 
-def test_a_seed_plays_the_same_in_every_process(repository: Path) -> None:
-    first = history_of(repository, "1")
+@pytest.mark.parametrize("seed", [20, 29], ids=["who is there stays", "nodes come and go"])
+def test_a_seed_plays_the_same_in_every_process(repository: Path, seed: int) -> None:
+    first = history_of(repository, "1", seed)
     assert first.count("\n") > 100
-    assert first == history_of(repository, "2")
+    assert first == history_of(repository, "2", seed)
 
 
 def test_two_seeds_play_differently() -> None:

@@ -1,0 +1,253 @@
+"""A simulated cluster whose nodes come and go: the seed says what is wished for, and faults befall it meanwhile.
+
+A node is added, one to three leave, in either mode, together or one after another; some are taken back. Who was
+released in offload mode loses its disk, so whatever was its alone is gone; of a volume a process reads the directory.
+The meta service dies behind any change of a retirement, holders of data sets before and behind their taking it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from stratalog.model.mount_commands import (
+    BeginMount,
+    CloseVolume,
+    CreateMount,
+    DoubtMount,
+    MoveMount,
+    OpenVolume,
+    ReleaseMount,
+    TakeMount,
+)
+from stratalog.model.mounts import Mount, MountState, data_set_name
+from stratalog.model.retirement import RetireMode, RetireStep
+from stratalog.model.retirement_commands import (
+    AdvanceRetirement,
+    CancelRetirement,
+    ReleaseNode,
+    ReportInventory,
+    ReportSighting,
+    RetireNode,
+)
+from stratalog.model.segment import Segment
+from stratalog_sim.broken import Broken
+from stratalog_sim.volume import VolumeLife
+from stratalog_sim.wishes import MOST_ROUNDS, Wishes
+from stratalog_sim.world import Shape, SimulatedWorld
+
+STEPS: Final = (
+    RetireNode,
+    CancelRetirement,
+    AdvanceRetirement,
+    ReportSighting,
+    ReportInventory,
+    ReleaseNode,
+    BeginMount,
+    TakeMount,
+    ReleaseMount,
+    DoubtMount,
+    OpenVolume,
+    CloseVolume,
+)
+"""Behind each of them the meta service may die."""
+_MAX_TIME_MS = 1 << 50
+_ENDS_WITHIN_MS = 40_000
+_WAITS_MS = 4_000
+"""A reason that is true for so long after all faults ended stays."""
+
+
+class LeavingWorld(SimulatedWorld):
+    def __init__(self, seed: int, shape: Shape) -> None:
+        super().__init__(seed, shape)
+        self.may_wipe = self.has_groups = False
+        rng = self.rng
+        self._has_racks = rng.random() < 0.3
+        self._deaths = rng.choice((0, 2, 5))
+        """Of the meta service, behind a step."""
+        self._kills = rng.choice((0, 1, 3))
+        """Of holders."""
+        self._volumes: dict[int, VolumeLife] = {}
+        self._is_over = False
+        self._held: dict[str, tuple[int, MountState]] = {}
+        self.happened: dict[str, None] = {}
+        """What this history is about, for who asks whether all of it is played."""
+        self.wishes = Wishes("wishes", self.scheduler, self.network)
+        self.wishes.judge = self.judge
+        self.network.join("wishes", self.wishes)
+
+    def rack_of(self, node_id: int) -> str | None:
+        return "ab"[node_id % 2] if self._has_racks else None
+
+    # What is wished for ---------------------------------------------------------------------------------------------
+    def _set_up(self) -> None:
+        super()._set_up()
+        rng = self.rng
+        for node_id in range(self.shape.nodes + 1, self.shape.nodes + self.shape.spares + 1):
+            self.after(rng.randrange(self.shape.trouble_ms * 2 // 3), self._add, node_id)
+        first_ms, are_together = 200 + rng.randrange(1_500), rng.random() < 0.5
+        if rng.random() < 0.4:
+            self.after(first_ms + rng.randrange(1_000), self._store_goes_away, 500 + rng.randrange(2_000))
+        for node_id in rng.sample(self.node_ids, rng.choice((1, 1, 2, 2, 3))):
+            mode = rng.choice(list(RetireMode))
+            at_ms = first_ms if are_together else first_ms + rng.randrange(self.shape.trouble_ms - first_ms)
+            self.after(at_ms, self.wishes.wish, RetireNode(node_id, mode))
+            if rng.random() < 0.25:
+                taken_back_ms = at_ms + rng.randrange(3_500)
+                self.after(taken_back_ms, self.wishes.wish, CancelRetirement(node_id))
+                if rng.random() < 0.3:
+                    self.after(taken_back_ms + rng.randrange(800), self.wishes.wish, RetireNode(node_id, mode))
+            elif rng.random() < 0.3:  # it may be too late
+                self.after(at_ms + 3_000 + rng.randrange(4_000), self.wishes.wish, CancelRetirement(node_id))
+            if rng.random() < 0.3:
+                self.after(self.shape.trouble_ms * 3 // 4, self.wishes.wish, MoveMount(data_set_name(node_id)))
+        if rng.random() < 0.4:
+            mount = CreateMount("by-hand", ("topic",), 0, _MAX_TIME_MS)
+            self.after(rng.randrange(self.shape.trouble_ms), self.wishes.wish, mount)
+        if rng.random() < 0.3:
+            self.after(rng.randrange(self.shape.trouble_ms), lambda: self.wishes.spawn(self.wishes.rebalance()))
+
+    def _store_goes_away(self, lasting_ms: int) -> None:
+        if not self._is_over:
+            self.store.refuses = 1.0
+            self.say("the store is away")
+            self.after(lasting_ms, self._store_is_back)
+            if any(entry.is_leaving for entry in self.meta.table.state.nodes.values()):
+                self._note("the store is away while a node leaves")
+
+    def _store_is_back(self) -> None:
+        self.store.refuses = 0.0
+
+    def _note(self, what: str) -> None:
+        self.happened[what] = None
+
+    def _add(self, node_id: int) -> None:
+        if self._is_over:
+            return
+        self.say(f"node {node_id} is added")
+        self._note("a node is added")
+        self.node_ids.append(node_id)
+        self.node_names.append(f"node-{node_id}")
+        self.start_node(node_id)
+
+    # What happens -----------------------------------------------------------------------------------------------------
+    def applied(self, command: Any, result: Any, changed: list[Segment]) -> None:
+        super().applied(command, result, changed)
+        if isinstance(command, CancelRetirement):
+            self._note("a retirement is taken back")
+        if isinstance(command, ReleaseNode) and result:
+            leaving = [one for one, entry in self.meta.table.state.nodes.items() if entry.is_leaving]
+            self._note(f"released in {command.seen.mode} mode")
+            if len(leaving) > 1:
+                self._note("two leave at once")
+            self._released(command.node_id, command.seen.mode)
+        for mount in self.meta.table.state.mounts.values():
+            if mount.holder is not None and self._held.get(mount.name) != (mount.token, mount.state):
+                self._held[mount.name] = mount.token, mount.state
+                self._may_kill(mount)
+        if isinstance(command, STEPS) and self._deaths and self.rng.random() < 0.25:
+            self._deaths -= 1
+            step = command.step if isinstance(command, AdvanceRetirement) else type(command).__name__
+            self._note(f"the service dies behind {step}")
+            self.restart_meta(down_ms=50 + self.rng.randrange(500))
+
+    def _may_kill(self, mount: Mount) -> None:
+        """Its holder, before it took the set, or behind that."""
+        if self._kills and mount.holder is not None and self.rng.random() < 0.5:
+            self._kills -= 1
+            self._note(f"a holder dies {'behind' if mount.state is MountState.SERVING else 'before'} its taking a set")
+            self.after(
+                self.rng.randrange(120), lambda: self.kill(mount.holder or 0, down_ms=200 + 2_000 * (mount.token % 2))
+            )
+
+    def _released(self, node_id: int, mode: RetireMode) -> None:
+        """Its process ends, and is not meant to be started again."""
+        rng = self.rng
+        self.gone[node_id] = None
+        self.node_ids.remove(node_id)
+        self.after(100 + rng.randrange(900), self._end_of, node_id, mode)
+        if rng.random() < 0.5:
+            self.after(200 + rng.randrange(2_500), self._started_by_mistake, node_id)
+
+    def _end_of(self, node_id: int, mode: RetireMode) -> None:
+        self.end_process(node_id)
+        self.node_names.remove(f"node-{node_id}")
+        if mode is RetireMode.OFFLOAD:
+            self.say(f"node {node_id} is gone, with its disk")
+            self.disks[node_id].files.clear()
+            self.disks[node_id].sealed.clear()
+            self.disks[node_id].tables.clear()
+        else:
+            self._read_directory(node_id)
+
+    def _started_by_mistake(self, node_id: int) -> None:
+        if self.nodes.get(node_id) is None:
+            self.say(f"node {node_id} is started again by mistake")
+            self._note("who was released is started again")
+            self._start_process(node_id)
+
+    # Directories of retired nodes -------------------------------------------------------------------------------------
+    def _read_directory(self, node_id: int) -> None:
+        self._starts += 1
+        name = f"volume-{node_id}-{self._starts}"
+        volume = VolumeLife(
+            node_id,
+            self.disks[node_id],
+            self.judge,
+            lambda *words: self.say(f"{name}:", *words),
+            name=name,
+            scheduler=self.scheduler,
+            network=self.network,
+        )
+        self.network.join(name, volume)
+        self._volumes[node_id] = volume
+        volume.begin()
+        if not self._is_over and self.rng.random() < 0.4:
+            self.after(self.rng.randrange(3_000), self._kill_directory, node_id)
+
+    def _kill_directory(self, node_id: int) -> None:
+        if not self._is_over and self._volumes[node_id].is_alive:
+            self._volumes[node_id].is_alive = False
+            self.say(f"{self._volumes[node_id].name} is killed")
+            self._note("what reads a directory dies")
+            self.after(300 + self.rng.randrange(2_500), self._read_again, node_id)
+
+    def _read_again(self, node_id: int) -> None:
+        if not self._volumes[node_id].is_alive:
+            self._read_directory(node_id)
+
+    # The end ----------------------------------------------------------------------------------------------------------
+    def _settle(self) -> None:
+        """Each retirement is over, or waits for what is so; then the load is evened out."""
+        self._is_over = True
+        self.run(self.scheduler.now_ms + _ENDS_WITHIN_MS, self._is_settled)
+        wrong = {node_id: self._why_waits(node_id) for node_id in self._undone()}
+        if any(wrong.values()):
+            raise Broken(
+                "a retirement ends, or says why it waits", "; ".join(f"node {one} {why}" for one, why in wrong.items())
+            )
+        self.wishes.spawn(self.wishes.rebalance())
+        if not self.run(self.scheduler.now_ms + MOST_ROUNDS * 2_000, lambda: self.wishes.is_even):
+            raise Broken("rounds of rebalancing end", f"after {self.wishes.rounds} there is more to do")
+
+    def _undone(self) -> list[int]:
+        records = {one: entry.node.retirement for one, entry in self.meta.table.state.nodes.items()}
+        return [one for one, record in records.items() if record is not None and record.step is not RetireStep.DONE]
+
+    def _why_waits(self, node_id: int) -> str:
+        volumes = {one for one, volume in self._volumes.items() if volume.is_alive}
+        return self.judge.leaving.why_waits(node_id, volumes)
+
+    def _is_settled(self) -> bool:
+        undone = self._undone()
+        if any(self._why_waits(node_id) for node_id in undone):
+            self._settled_ms = None
+            return False
+        if self._settled_ms is None:
+            self._settled_ms = self.scheduler.now_ms
+        return not undone or self.scheduler.now_ms - self._settled_ms > _WAITS_MS
+
+    _settled_ms: int | None = None
+
+
+def world_of(seed: int, shape: Shape) -> SimulatedWorld:
+    return LeavingWorld(seed, shape) if shape.spares else SimulatedWorld(seed, shape)

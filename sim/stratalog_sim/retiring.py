@@ -1,0 +1,89 @@
+"""Has nodes leave that are wished to: stands in for `stratalog_meta/retirements.py`, around the same plan.
+
+A look rests on one snapshot; between it and what it asks for, and between any two of these, time goes by: others change
+the table, and the service may die.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratalog.machines.leaving_survey import Survey, survey_nodes
+from stratalog.machines.retirement import AskMount, GiveUpOpen, Planned, Release
+from stratalog.machines.retirement_looks import is_due, planned, says
+from stratalog.model.metadata import Node, Snapshot
+from stratalog.model.mount_commands import BeginMount
+from stratalog.model.mounts import MountMode
+from stratalog.model.retirement import Wait
+from stratalog.model.retirement_commands import AdvanceRetirement, ReleaseNode
+from stratalog_sim.process import Sleep, Task
+
+if TYPE_CHECKING:
+    from stratalog_sim.meta import Meta
+
+VERIFY_MS = 700
+"""Between the two looks that let a node go."""
+_LOOK_MS = 120
+
+
+class Retiring:
+    def __init__(self, meta: Meta) -> None:
+        self._meta = meta
+        self._progress: dict[int, tuple[int, int]] = {}
+        """Of each node what remained, and since when it is that much."""
+
+    def run(self) -> Task:
+        """Without an end."""
+        while True:
+            yield Sleep(_LOOK_MS)
+            if any(is_due(entry.node) for entry in self._meta.table.state.nodes.values()):
+                yield from self._look(self._meta.table.snapshot())
+
+    def _look(self, snapshot: Snapshot) -> Task:
+        surveys = self._survey(snapshot)
+        for node in snapshot.nodes:
+            if is_due(node):
+                found = self._plan(node, snapshot, surveys.get(node.node_id, Survey()))
+                yield from self._carry_out(node, found)
+
+    def _survey(self, snapshot: Snapshot) -> dict[int, Survey]:
+        steps = survey_nodes(snapshot, self._meta.is_tiered)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                found: dict[int, Survey] = done.value
+                return found
+
+    def _plan(self, node: Node, snapshot: Snapshot, survey: Survey) -> Planned:
+        meta, now_ms = self._meta, self._meta.scheduler.now_ms
+        remaining, since_ms = self._progress.get(node.node_id, (-1, now_ms))
+        if remaining != survey.remaining_bytes:
+            since_ms = now_ms
+        self._progress[node.node_id] = survey.remaining_bytes, since_ms
+        return planned(
+            node,
+            snapshot,
+            survey,
+            meta.vitals,
+            now_ms=meta.clock_ms,
+            verify_interval_ms=VERIFY_MS,
+            stalled_ms=now_ms - since_ms,
+        )
+
+    def _carry_out(self, node: Node, found: Planned) -> Task:
+        meta, record = self._meta, node.retirement
+        assert record is not None
+        yield Sleep(1 + meta.scheduler.rng.randrange(30))
+        if not says(record, found):
+            wait = None if found.why is None else Wait(found.why.reason, found.why.words, meta.clock_ms)
+            meta.do(AdvanceRetirement(node.node_id, record, found.step, wait))
+            return
+        for action in found.actions:
+            match action:
+                case Release():
+                    meta.do(ReleaseNode(node.node_id, record))
+                case AskMount():
+                    meta.do(BeginMount(node.node_id, record.storage_id, MountMode(record.mode)))
+                case GiveUpOpen():
+                    raise AssertionError("nobody is given up by force here")
