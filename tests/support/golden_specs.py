@@ -46,7 +46,7 @@ def pool(changes: Mapping[str, Any] | None = None) -> StorageNodePoolSpec:
 
 def scenes() -> dict[str, list[Manifest]]:
     """File name to objects."""
-    small, node = cluster(), NodeIdentity(1, "hot", "uid-of-1")
+    small, node = cluster(), NodeIdentity(1, "hot")
     rich = cluster(
         {
             "image": {"repository": "example/stratalog", "tag": "0.4.2", "pullSecrets": ["pull"]},
@@ -75,7 +75,7 @@ def scenes() -> dict[str, list[Manifest]]:
         "nodeSelector": {"disk": "nvme"},
         "tolerations": [{"key": "storage", "operator": "Exists", "effect": "NoSchedule"}],
     }
-    zoned = NodeIdentity(12, "hot", "uid-of-12", zone="b", restart="tuesday")
+    zoned = NodeIdentity(12, "hot", zone="b", restart="tuesday")
     outside = cluster(
         {
             "listeners": [
@@ -92,7 +92,7 @@ def scenes() -> dict[str, list[Manifest]]:
         "node_in_a_zone.yaml": [node_claim(rich, pool(wide), zoned), node_set(rich, pool(wide), zoned)],
         "doors_for_clients_outside.yaml": [
             outside_bootstrap(outside, door),
-            outside_of_node(outside, door, NodeIdentity(7, "hot", "uid-of-7")),
+            outside_of_node(outside, door, NodeIdentity(7, "hot")),
         ],
         "retired_volume.yaml": volume_objects(rich, pool(wide), zoned, "main-hot-12", "uid-of-mount"),
     }

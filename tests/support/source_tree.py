@@ -14,7 +14,7 @@ SOURCE_ROOTS = ("core", "storage_node", "meta_service", "cli", "operator", "pipe
 PRODUCT_ROOTS = ("core", "storage_node", "meta_service", "cli", "operator")
 PURE_ROOMS = (
     *(f"core/stratalog/{room}" for room in ("model", "formats", "kafka", "machines")),
-    *(f"operator/stratalog_operator/{room}" for room in ("specs",)),
+    *(f"operator/stratalog_operator/{room}" for room in ("plan", "specs")),
 )
 
 

@@ -19,6 +19,8 @@ LABEL_POOL: Final = f"{GROUP}/pool"
 LABEL_NODE_ID: Final = f"{GROUP}/node-id"
 LABEL_PART: Final = f"{GROUP}/part"
 """`etcd`, `meta`, `node` or `volume`: with the cluster the selector of its pods."""
+LABEL_ZONE: Final = f"{GROUP}/zone"
+"""On a claim: where its node was bound to."""
 LABEL_RELEASED: Final = f"{GROUP}/released"
 
 ANNOTATION_PAUSED: Final = f"{GROUP}/paused"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from stratalog_operator.resources.cluster import Listener
 from stratalog_operator.specs.node import NodeIdentity, node_labels, node_name
-from stratalog_operator.specs.objects import ADMIN_PORT, Cluster, Manifest, owner_reference, selector, wanted
+from stratalog_operator.specs.objects import ADMIN_PORT, Cluster, Manifest, selector, wanted
 
 
 def inside_services(cluster: Cluster) -> list[Manifest]:
@@ -50,8 +50,9 @@ def outside_of_node(cluster: Cluster, listener: Listener, node: NodeIdentity) ->
     assert listener.first_node_port is not None, "the definition asks for it"
     of_node = node_name(cluster.name, node.pool, node.node_id)
     port = listener.first_node_port + 1 + node.node_id
-    owner = owner_reference("StorageNode", of_node, node.uid)
-    return _node_port(cluster, listener, f"{of_node}-{listener.name}", node_labels(cluster, node), port, owner)
+    return _node_port(
+        cluster, listener, f"{of_node}-{listener.name}", node_labels(cluster, node), port, cluster.owner()
+    )
 
 
 def _node_port(

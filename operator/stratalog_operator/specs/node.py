@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from stratalog_operator.resources.names import LABEL_NODE_ID, LABEL_POOL
+from stratalog_operator.resources.names import LABEL_NODE_ID, LABEL_POOL, LABEL_ZONE
 from stratalog_operator.resources.pool import StorageNodePoolSpec
 from stratalog_operator.specs.objects import (
     ADMIN_PORT,
     Cluster,
     Manifest,
-    owner_reference,
     pod_template,
     selector,
     wanted,
@@ -45,7 +44,6 @@ class NodeIdentity:
 
     node_id: int
     pool: str
-    uid: str
     zone: str | None = None
     restart: str = ""
     """`spec.restartRequestedAt`."""
@@ -63,21 +61,20 @@ def node_labels(cluster: Cluster, node: NodeIdentity) -> dict[str, str]:
     return selector(cluster, "node", **{LABEL_POOL: node.pool, LABEL_NODE_ID: str(node.node_id)})
 
 
-def node_set(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity, *, replicas: int = 1) -> Manifest:
-    """`replicas` 0: its pod is to stop for good."""
+def node_set(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Manifest:
+    """Owned by the cluster: who deletes the StorageNode by hand takes no pod along."""
     name = node_name(cluster.name, node.pool, node.node_id)
     labels = node_labels(cluster, node)
     body: Manifest = {
         "spec": {
             "serviceName": cluster.nodes_name,
-            "replicas": replicas,
+            "replicas": 1,
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": {**labels}},
             "template": pod_template(labels, restart_annotations(cluster, node.restart), _pod(cluster, pool, node)),
         }
     }
-    owner = owner_reference("StorageNode", name, node.uid)
-    return wanted("apps/v1", "StatefulSet", name, cluster, labels, body, owner=owner)
+    return wanted("apps/v1", "StatefulSet", name, cluster, labels, body, owner=cluster.owner())
 
 
 def node_claim(
@@ -92,6 +89,8 @@ def node_claim(
         spec["storageClassName"] = pool.storage.class_name
     name = claim_name(cluster.name, node.pool, node.node_id)
     labels = node_labels(cluster, node)
+    if node.zone is not None:
+        labels[LABEL_ZONE] = node.zone
     return wanted("v1", "PersistentVolumeClaim", name, cluster, labels, {"spec": spec}, annotations=annotations)
 
 

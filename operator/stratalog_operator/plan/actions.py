@@ -1,0 +1,181 @@
+"""What a pass may do, as data. Imperatives; each says why, and what is deleted is named by its UID as well.
+
+Plain immutable data. `apply/` does them: "not found" is success for whatever takes something away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from stratalog.model.retirement import RetireMode
+from stratalog_operator.resources.schema import Part
+from stratalog_operator.specs.objects import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Server-side apply of all that is ours of an object."""
+
+    manifest: Manifest
+    why: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        kind, metadata = self.manifest["kind"], self.manifest["metadata"]
+        assert isinstance(kind, str) and isinstance(metadata, dict) and isinstance(metadata["name"], str)
+        return kind, metadata["name"]
+
+
+@dataclass(frozen=True, slots=True)
+class MakeToken:
+    """A Secret with a random token, unless it is there."""
+
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuardClaim:
+    """Our finalizer on the claim, and its volume's policy to Retain; what that was is noted on the claim."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnguardClaim:
+    """The finalizer goes. The volume's policy becomes what it was, unless it is to be kept."""
+
+    name: str
+    uid: str
+    keeps_volume: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseClaim:
+    """The label says that it is nobody's any more."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoteDisk:
+    """On a claim: whose disk it is, once its node has registered with it."""
+
+    name: str
+    uid: str
+    storage_id: str
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskRetire:
+    """The wish, to the meta service. Asked again it is the same."""
+
+    node_id: int
+    mode: RetireMode
+    force_storage_id: str | None = None
+    """A person gives up what nobody else has; the id is checked by the service."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRetire:
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndMount:
+    """Asked of the meta service, which refuses while the mount is the only way to something."""
+
+    mount: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddFinalizer:
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropFinalizer:
+    kind: str
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopPod:
+    """It comes back by itself, as its StatefulSet says now."""
+
+    name: str
+    uid: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopSet:
+    """Its pod stops, and does not come back."""
+
+    name: str
+    uid: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteClaim:
+    name: str
+    uid: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteObject:
+    """Of which nothing depends but what is to go with it."""
+
+    kind: str
+    name: str
+    uid: str
+    why: str
+
+
+Disruptive: TypeAlias = StopPod | StopSet | DeleteClaim
+"""Of these at most one in a pass."""
+Additive: TypeAlias = (
+    Apply
+    | MakeToken
+    | GuardClaim
+    | UnguardClaim
+    | ReleaseClaim
+    | NoteDisk
+    | AskRetire
+    | CancelRetire
+    | EndMount
+    | AddFinalizer
+    | DropFinalizer
+    | DeleteObject
+)
+Action: TypeAlias = Additive | Disruptive
+
+
+@dataclass(slots=True)
+class Offer:
+    """What one part would do; of the disruptive ones the pass takes one at most."""
+
+    actions: list[Additive] = field(default_factory=list)
+    disruptive: list[Disruptive] = field(default_factory=list)
+
+    def add(self, other: Offer) -> None:
+        self.actions += other.actions
+        self.disruptive += other.disruptive
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Of one pass: actions in their order, then the statuses whose meaning changed, by kind and name."""
+
+    actions: tuple[Action, ...]
+    statuses: dict[tuple[str, str], Part]
+    again_seconds: int
+    """When to look again, whatever happens meanwhile."""

@@ -1,0 +1,304 @@
+"""What is told of what was observed: conditions and numbers of the cluster, its pools and its nodes.
+
+Only statuses whose meaning changed come out, so that a pass over what is as it should be writes nothing.
+
+Pure. Source: docs/operator.md section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypeAlias
+
+from stratalog_operator.plan.deletion import is_going, why_refused
+from stratalog_operator.plan.nodes import lost_claim
+from stratalog_operator.plan.observed import Observed, SeenNode, SeenPod, SeenPool
+from stratalog_operator.plan.retire import Retiring
+from stratalog_operator.plan.roll import Roll
+from stratalog_operator.plan.scope import cluster_of, is_paused, is_released, of_pool, staying, why_invalid
+from stratalog_operator.resources.cluster import (
+    ColdTierStatus,
+    ListenerStatus,
+    NodeCounts,
+    RetiredNode,
+    StorageClusterStatus,
+)
+from stratalog_operator.resources.conditions import OF_KIND, ConditionStatus, ConditionType, merge
+from stratalog_operator.resources.names import LABEL_CLUSTER, LABEL_POOL
+from stratalog_operator.resources.node import Data, Identity, RetirementStatus, StorageNodeStatus
+from stratalog_operator.resources.pool import StorageNodePoolStatus
+from stratalog_operator.resources.schema import Part
+from stratalog_operator.specs.node import claim_name, node_name
+
+Word: TypeAlias = tuple[ConditionStatus, str, str]
+MAX_TOMBSTONES: Final = 32
+_YES, _NO, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
+_UNREACHED: Final[Word] = (_UNKNOWN, "MetaUnreachable", "the meta service does not answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the parts of the plan found."""
+
+    retiring: Mapping[str, Retiring]
+    """By the name of the StorageNode."""
+    roll: Roll
+    next_id: int
+
+
+def statuses(seen: Observed, told: Told) -> dict[tuple[str, str], Part]:
+    found: dict[tuple[str, str], Part] = {}
+    for node in seen.nodes:
+        status = node_status(seen, node, told.retiring.get(node.name))
+        if status != node.status:
+            found["StorageNode", node.name] = status
+    for pool in seen.pools:
+        of_the_pool = pool_status(seen, pool, told)
+        if of_the_pool != pool.status:
+            found["StorageNodePool", pool.name] = of_the_pool
+    whole = cluster_status(seen, told)
+    if whole != seen.cluster.status:
+        found["StorageCluster", seen.cluster.name] = whole
+    return found
+
+
+def _complete(kind: str, words: Mapping[ConditionType, Word]) -> dict[ConditionType, Word]:
+    """All conditions of the kind, in their order."""
+    return {one: words.get(one, (_UNKNOWN, "NotLookedAt", "")) for one in OF_KIND[kind]}
+
+
+def _reconciled(seen: Observed) -> Word:
+    if seen.cluster.is_deleting:
+        return _NO, "Deleting", why_refused(seen.cluster) or "the cluster is being deleted"
+    if is_going(seen):
+        return _NO, "Deleting", f"namespace {seen.namespace} is being deleted"
+    if is_paused(seen):
+        return _NO, "Paused", "nothing is applied until it is resumed"
+    invalid = why_invalid(seen)
+    return (_NO, "InvalidSpec", invalid) if invalid else (_YES, "Applied", "")
+
+
+# Nodes ----------------------------------------------------------------------------------------------------------------
+def _pod(seen: Observed, node: SeenNode) -> SeenPod | None:
+    return seen.pod_named(f"{node_name(seen.cluster.name, node.spec.pool_ref, node.spec.node_id)}-0")
+
+
+def node_status(seen: Observed, node: SeenNode, retiring: Retiring | None) -> StorageNodeStatus:
+    claim = seen.claim_named(claim_name(seen.cluster.name, node.spec.pool_ref, node.spec.node_id))
+    pod, before = _pod(seen, node), node.status.identity
+    identity = Identity(
+        storage_id=before.storage_id or ("" if claim is None else claim.storage_id),
+        pod_name="" if pod is None else pod.name,
+        pod_uid="" if pod is None else pod.uid,
+        machine="" if pod is None else pod.machine,
+        claim_uid="" if claim is None else claim.uid,
+    )
+    words = _node_words(seen, node, retiring, pod)
+    return StorageNodeStatus(
+        observed_generation=node.generation,
+        conditions=merge(node.status.conditions, _complete("StorageNode", words), node.generation, seen.now),
+        identity=identity,
+        data=Data(),
+        retirement=None if retiring is None else _retirement(seen, node, retiring),
+    )
+
+
+def _node_words(
+    seen: Observed, node: SeenNode, retiring: Retiring | None, pod: SeenPod | None
+) -> dict[ConditionType, Word]:
+    node_id = node.spec.node_id
+    member = None if seen.meta is None else seen.meta.node(node_id)
+    has_left = is_released(seen, node_id)
+    lost = lost_claim(seen, node)
+    serves = pod is not None and pod.is_ready and not pod.is_leaving
+    ready: Word = (_YES, "Serves", "") if serves else (_NO, "PodNotReady", "its pod does not serve")
+    if has_left:
+        ready = (_NO, "Retired", "it has left")
+    elif seen.meta is None:
+        ready = _UNREACHED
+    elif member is None or not member.is_alive:
+        ready = (_NO, "NotRegistered", "the meta service does not count it as alive")
+    words: dict[ConditionType, Word] = {
+        ConditionType.READY: ready,
+        ConditionType.RECONCILED: _reconciled(seen),
+        ConditionType.POD_SCHEDULED: (_YES, "HasMachine", "") if pod and pod.machine else (_NO, "NoMachine", ""),
+        ConditionType.STORAGE_BOUND: (_NO, "VolumeLost", lost) if lost else _bound(seen, node),
+    }
+    if seen.meta is not None:
+        is_member = member is not None and member.is_alive and not has_left
+        words[ConditionType.REGISTERED] = (_YES, "IsMember", "") if is_member else (_NO, "IsNoMember", "")
+        is_behind = node_id in seen.meta.behind
+        words[ConditionType.IN_SYNC] = (_NO, "IsBehind", "") if is_behind else (_YES, "IsInSync", "")
+    else:
+        words[ConditionType.REGISTERED] = words[ConditionType.IN_SYNC] = _UNREACHED
+    blocked = retiring is not None and bool(retiring.reason)
+    words[ConditionType.RETIRE_BLOCKED] = (
+        (_YES, retiring.reason, retiring.words) if blocked and retiring is not None else (_NO, "GoesOn", "")
+    )
+    if has_left and not node.spec.retire:
+        words[ConditionType.RETIRED] = (_YES, "CancelRefused", "it had left when the wish was taken back")
+    else:
+        words[ConditionType.RETIRED] = (_YES, "Released", "") if has_left else (_NO, "Stays", "")
+    is_busy = retiring is not None and not blocked
+    words[ConditionType.PROGRESSING] = (_YES, "Retiring", "") if is_busy else (_NO, "NothingUnderWay", "")
+    stalled = lost or _stalled(seen, node, retiring)
+    words[ConditionType.STALLED] = (_YES, "NeedsAPerson", stalled) if stalled else (_NO, "GoesOn", "")
+    return words
+
+
+def _bound(seen: Observed, node: SeenNode) -> Word:
+    claim = seen.claim_named(claim_name(seen.cluster.name, node.spec.pool_ref, node.spec.node_id))
+    return (_YES, "HasVolume", "") if claim is not None and claim.is_bound else (_NO, "NoVolumeYet", "")
+
+
+def _retirement(seen: Observed, node: SeenNode, retiring: Retiring) -> RetirementStatus:
+    before = node.status.retirement
+    record = None if seen.meta is None else seen.meta.retirement(node.spec.node_id)
+    is_same = before is not None and before.step == retiring.step
+    segments = 0 if record is None else record.remaining_segments
+    size = 0 if record is None else record.remaining_bytes
+    got_on = before is None or not is_same or (segments, size) < (before.remaining_segments, before.remaining_bytes)
+    volume = (
+        seen.cluster.spec.scale_in.mode == "RemountVolume" if record is None else record.retirement.mode == "volume"
+    )
+    return RetirementStatus(
+        step=retiring.step,
+        mode="RemountVolume" if volume else "Offload",
+        storage_id=node.status.identity.storage_id if record is None else record.retirement.storage_id,
+        started_at=seen.now if before is None else before.started_at,
+        step_entered_at=before.step_entered_at if before is not None and is_same else seen.now,
+        remaining_segments=segments,
+        remaining_bytes=size,
+        bytes_per_second=0 if record is None else record.bytes_per_second,
+        last_progress_time=seen.now if got_on or before is None else before.last_progress_time,
+        blocked_reason=retiring.reason,
+        message=retiring.words,
+    )
+
+
+def _stalled(seen: Observed, node: SeenNode, retiring: Retiring | None) -> str:
+    before = node.status.retirement
+    if retiring is None or before is None or before.step != retiring.step or before.last_progress_time is None:
+        return ""
+    since = datetime.fromisoformat(before.last_progress_time)
+    seconds = int((datetime.fromisoformat(seen.now) - since).total_seconds())
+    if seconds < seen.cluster.spec.scale_in.stall_after_seconds:
+        return ""
+    return f"its retirement has been at {retiring.step} without progress for {seconds} s: {retiring.words}"
+
+
+# Pools ----------------------------------------------------------------------------------------------------------------
+def pool_status(seen: Observed, pool: SeenPool, told: Told) -> StorageNodePoolStatus:
+    nodes, stay = of_pool(seen, pool), staying(seen, pool)
+    serving = [node for node in stay if (pod := _pod(seen, node)) is not None and pod.is_ready]
+    leaving = [node for node in nodes if node.name in told.retiring]
+    wanted = 0 if pool.is_deleting else pool.spec.replicas
+    is_whole = len(serving) == wanted == len(nodes)
+    numbers = f"{len(serving)} of {wanted} nodes serve"
+    ready: Word = (_YES, "AllServe", numbers) if is_whole else (_NO, "NotAllServe", numbers)
+    steps = "; ".join(f"node {one.spec.node_id}: {told.retiring[one.name].step}" for one in leaving)
+    stuck = [node for node in nodes if _stalled(seen, node, told.retiring.get(node.name))]
+    words: dict[ConditionType, Word] = {
+        ConditionType.READY: _UNREACHED if seen.meta is None and nodes else ready,
+        ConditionType.RECONCILED: _reconciled(seen),
+        ConditionType.PROGRESSING: (_NO, "NothingUnderWay", "") if is_whole else (_YES, "Scaling", numbers),
+        ConditionType.STALLED: (_YES, "NodeStalled", stuck[0].name) if stuck else (_NO, "GoesOn", ""),
+        ConditionType.SCALING_IN: (_YES, "NodesLeave", steps) if leaving else (_NO, "NobodyLeaves", ""),
+    }
+    return StorageNodePoolStatus(
+        observed_generation=pool.generation,
+        conditions=merge(pool.status.conditions, _complete("StorageNodePool", words), pool.generation, seen.now),
+        replicas=len(nodes),
+        ready_replicas=len(serving),
+        selector=f"{LABEL_CLUSTER}={seen.cluster.name},{LABEL_POOL}={pool.name}",
+        node_ids=tuple(node.spec.node_id for node in nodes),
+    )
+
+
+# The cluster ----------------------------------------------------------------------------------------------------------
+def cluster_status(seen: Observed, told: Told) -> StorageClusterStatus:
+    one, meta = seen.cluster, seen.meta
+    cluster = cluster_of(seen)
+    serving = [node for node in seen.nodes if (pod := _pod(seen, node)) is not None and pod.is_ready]
+    desired = sum(pool.spec.replicas for pool in seen.pools if not pool.is_deleting)
+    away = None if meta is None else meta.store_away_seconds
+    has_cold = one.spec.cold_tier is not None
+    words = _cluster_words(seen, told, len(serving), desired)
+    return StorageClusterStatus(
+        observed_generation=one.generation,
+        conditions=merge(one.status.conditions, _complete("StorageCluster", words), one.generation, seen.now),
+        cluster_id=one.status.cluster_id or ("" if meta is None else meta.cluster_id),
+        image="" if told.roll.outdated else one.spec.image.reference,
+        nodes=NodeCounts(desired=desired, ready=len(serving), retiring=len(told.retiring)),
+        next_node_id=max(one.status.next_node_id, told.next_id),
+        listeners=tuple(
+            ListenerStatus(name=door.name, bootstrap=f"{cluster.host(cluster.bootstrap_name)}:{door.port}")
+            for door in one.spec.listeners
+            if door.type == "internal"
+        ),
+        cold_tier=None if away is None or not has_cold else ColdTierStatus(reachable=not away, away_seconds=away),
+        retired_nodes=_tombstones(seen, told),
+        operator_version=one.status.operator_version,
+    )
+
+
+def _cluster_words(seen: Observed, told: Told, serving: int, desired: int) -> dict[ConditionType, Word]:
+    meta, roll = seen.meta, told.roll
+    reconciled = _reconciled(seen)
+    numbers = f"{serving} of {desired} storage nodes serve"
+    if meta is None:
+        ready = _UNREACHED
+    elif meta.unwell:
+        ready = (_NO, "NotHealthy", meta.unwell[0])
+    else:
+        ready = (_YES, "AllServe", numbers) if serving >= desired else (_NO, "NotAllServe", numbers)
+    healthy: Word = _UNREACHED
+    if meta is not None:
+        healthy = (_NO, "Troubles", "; ".join(meta.unwell[:3])) if meta.unwell else (_YES, "NoTroubles", "")
+    away = None if meta is None else meta.store_away_seconds
+    cold: Word = (_UNKNOWN, "NobodyHasSaid", "")
+    if seen.cluster.spec.cold_tier is None:
+        cold = (_NO, "NotConfigured", "there is no cold tier")
+    elif away is not None:
+        cold = (_NO, "DoesNotAnswer", f"no answer for {away} s") if away else (_YES, "Answers", "")
+    rolling: Word = (_NO, "AllCurrent", "")
+    if roll.outdated:
+        rolling = (
+            _YES,
+            "Waits" if roll.waits else "Restarts",
+            roll.waits or f"{len(roll.outdated)} pods are to restart",
+        )
+    steps = "; ".join(f"{name}: {found.step}" for name, found in told.retiring.items())
+    is_busy = bool(roll.outdated or told.retiring or serving != desired)
+    return {
+        ConditionType.READY: ready,
+        ConditionType.RECONCILED: reconciled,
+        ConditionType.PROGRESSING: (_YES, "UnderWay", numbers) if is_busy else (_NO, "NothingUnderWay", ""),
+        ConditionType.STALLED: (_YES, "PodNotBack", roll.stalled) if roll.stalled else (_NO, "GoesOn", ""),
+        ConditionType.HEALTHY: healthy,
+        ConditionType.SCALING_IN: (_YES, "NodesLeave", steps) if told.retiring else (_NO, "NobodyLeaves", ""),
+        ConditionType.ROLLING: rolling,
+        ConditionType.COLD_TIER_AVAILABLE: cold,
+    }
+
+
+def _tombstones(seen: Observed, told: Told) -> tuple[RetiredNode, ...]:
+    kept = list(seen.cluster.status.retired_nodes)
+    known = {one.node_id for one in kept}
+    for node in seen.nodes:
+        found = told.retiring.get(node.name)
+        if found is None or not found.is_buried or node.spec.node_id in known:
+            continue
+        record = None if seen.meta is None else seen.meta.retirement(node.spec.node_id)
+        kept.append(
+            RetiredNode(
+                node_id=node.spec.node_id,
+                storage_id=node.status.identity.storage_id,
+                retired_at=seen.now,
+                claim=found.kept_claim,
+                given_up_ranges=0 if record is None else record.retirement.given_up_count,
+            )
+        )
+    return tuple(kept[-MAX_TOMBSTONES:])

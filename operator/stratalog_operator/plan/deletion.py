@@ -1,0 +1,60 @@
+"""A cluster that is deleted: never asks anybody, so that it never waits for anybody.
+
+Claims go or stay by policy; whatever has a finalizer of ours loses it; what remains goes by its owner.
+
+Pure. Source: docs/operator.md section 7.
+"""
+
+from __future__ import annotations
+
+from stratalog_operator.plan.actions import DeleteClaim, DropFinalizer, Offer, UnguardClaim
+from stratalog_operator.plan.observed import Observed, SeenCluster
+from stratalog_operator.resources.names import ANNOTATION_ALLOW_DELETION, ANNOTATION_RELEASE_FINALIZER, FINALIZER
+
+
+def is_going(seen: Observed) -> bool:
+    return seen.cluster.is_deleting or seen.is_namespace_leaving
+
+
+def why_refused(cluster: SeenCluster) -> str:
+    """A deletion that takes data along wants a second word."""
+    if cluster.spec.storage_retention.when_deleted == "Retain":
+        return ""
+    if cluster.annotations.get(ANNOTATION_ALLOW_DELETION) == "true":
+        return ""
+    return (
+        "whenDeleted is Delete, so the volumes go with the cluster: annotate it with "
+        f"{ANNOTATION_ALLOW_DELETION}=true, or set storageRetention.whenDeleted to Retain"
+    )
+
+
+def deletion(seen: Observed) -> Offer:
+    cluster = seen.cluster
+    offer = Offer()
+    takes_volumes = cluster.spec.storage_retention.when_deleted == "Delete" and not seen.is_namespace_leaving
+    if takes_volumes and why_refused(cluster) and not _is_let_go(cluster):
+        return offer
+    for kind, name, finalizers in _guarded_objects(seen):
+        if FINALIZER in finalizers:
+            offer.actions.append(DropFinalizer(kind, name, f"cluster {cluster.name} is deleted"))
+    guarded = [claim for claim in seen.claims if claim.is_guarded]
+    why = f"cluster {cluster.name} is deleted, and its volumes {'go' if takes_volumes else 'stay'}"
+    for claim in guarded:
+        offer.actions.append(UnguardClaim(claim.name, claim.uid, keeps_volume=not takes_volumes, why=why))
+    left = [claim for claim in seen.claims if takes_volumes and not claim.is_leaving]
+    if not guarded:
+        offer.disruptive += [DeleteClaim(claim.name, claim.uid, why) for claim in left]
+    is_done = not guarded and not left
+    if FINALIZER in cluster.finalizers and (is_done or _is_let_go(cluster)):
+        offer.actions.append(DropFinalizer("StorageCluster", cluster.name, why))
+    return offer
+
+
+def _is_let_go(cluster: SeenCluster) -> bool:
+    return cluster.annotations.get(ANNOTATION_RELEASE_FINALIZER) == "true"
+
+
+def _guarded_objects(seen: Observed) -> list[tuple[str, str, frozenset[str]]]:
+    pools = [("StorageNodePool", pool.name, pool.finalizers) for pool in seen.pools]
+    mounts = [("ReadOnlyMount", mount.name, mount.finalizers) for mount in seen.mounts]
+    return [*pools, *mounts]

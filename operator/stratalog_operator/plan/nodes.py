@@ -1,0 +1,74 @@
+"""What a storage node needs to run: its claim, the guard on it, its StatefulSet, its ports for clients outside.
+
+Pure. Source: docs/operator.md sections 5 and 6.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from stratalog_operator.plan.actions import GuardClaim, NoteDisk, Offer, UnguardClaim
+from stratalog_operator.plan.observed import Observed, SeenNode, SeenPool
+from stratalog_operator.plan.scope import apply_missing, cluster_of, identity_of, is_released
+from stratalog_operator.specs.node import claim_name, node_claim, node_set
+from stratalog_operator.specs.objects import Manifest
+
+_AFTER_SERVING: Final = ("Release", "PodStop", "Remount", "Mount", "Volume", "Done")
+"""While the meta service does not answer, what was told last counts."""
+
+
+def node_offer(seen: Observed, pool: SeenPool, node: SeenNode) -> Offer:
+    """Of a node that stays, or is leaving and still serves. One that is being deleted by hand comes back afterwards."""
+    offer = Offer()
+    if node.is_deleting or is_past_serving(seen, node):
+        return offer
+    cluster, identity = cluster_of(seen), identity_of(node)
+    name = claim_name(cluster.name, identity.pool, identity.node_id)
+    claim = seen.claim_named(name)
+    if claim is not None and claim.is_leaving:
+        # A new claim of that name would be an empty disk under an old identity.
+        if claim.is_guarded and claim.is_let_go:
+            why = "a person let it go by the annotation"
+            offer.actions.append(UnguardClaim(name, claim.uid, keeps_volume=True, why=why))
+        return offer
+    if claim is None and node.status.identity.storage_id:
+        return offer
+    manifests: list[Manifest] = [node_claim(cluster, pool.spec, identity)]
+    manifests.append(node_set(cluster, pool.spec, identity))
+    offer.add(apply_missing(seen, manifests, f"node {identity.node_id} of pool {pool.name}"))
+    if claim is None:
+        return offer
+    if claim.is_bound and not claim.is_guarded:
+        offer.actions.append(GuardClaim(name, claim.uid))
+    member = None if seen.meta is None else seen.meta.node(identity.node_id)
+    if seen.meta is not None and member is not None and not claim.storage_id and member.is_alive:
+        offer.actions.append(NoteDisk(name, claim.uid, member.storage_id, seen.meta.cluster_id))
+    return offer
+
+
+def is_past_serving(seen: Observed, node: SeenNode) -> bool:
+    """Its pod is to run no more: what stops and takes away is the retirement's."""
+    if is_released(seen, node.spec.node_id):
+        return True
+    if seen.meta is None:
+        told = node.status.retirement
+        return told is not None and told.step in _AFTER_SERVING
+    has_joined = bool(node.status.identity.storage_id) or seen.meta.node(node.spec.node_id) is not None
+    return node.spec.retire and not has_joined
+
+
+def lost_claim(seen: Observed, node: SeenNode) -> str | None:
+    """Why the node has no volume that it may use; None while it has, or never had one."""
+    name = claim_name(seen.cluster.name, node.spec.pool_ref, node.spec.node_id)
+    claim = seen.claim_named(name)
+    if claim is not None and claim.is_leaving:
+        return (
+            f"claim {name} was deleted by somebody and is held, for it may be the only copy of something: retire the "
+            "node, then it goes; or annotate the claim with stratalog.dev/release-finalizer=true to give it up"
+        )
+    if claim is None and node.status.identity.storage_id:
+        return (
+            f"claim {name} is gone, which had disk {node.status.identity.storage_id}: no empty one is made in its "
+            "place; retire the node, and what nobody else has is named"
+        )
+    return None

@@ -1,0 +1,149 @@
+"""All that a pass rests on, as it was read. What could not be read is None or not there *and said so*: never empty.
+
+Plain immutable data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar
+
+from stratalog.model.metadata import Node
+from stratalog.model.mounts import Mount
+from stratalog.model.retirement_status import RetirementStatus
+from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
+from stratalog_operator.resources.mount import ReadOnlyMountSpec, ReadOnlyMountStatus
+from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
+from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
+from stratalog_operator.resources.schema import Part
+
+SpecT = TypeVar("SpecT", bound=Part)
+StatusT = TypeVar("StatusT", bound=Part)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Generic[SpecT, StatusT]):
+    """An object of one of our kinds."""
+
+    name: str
+    uid: str
+    spec: SpecT
+    status: StatusT
+    generation: int = 1
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    finalizers: frozenset[str] = frozenset()
+    is_deleting: bool = False
+
+
+SeenCluster: TypeAlias = Seen[StorageClusterSpec, StorageClusterStatus]
+SeenPool: TypeAlias = Seen[StorageNodePoolSpec, StorageNodePoolStatus]
+SeenNode: TypeAlias = Seen[StorageNodeSpec, StorageNodeStatus]
+SeenMount: TypeAlias = Seen[ReadOnlyMountSpec, ReadOnlyMountStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPod:
+    name: str
+    uid: str
+    pod_hash: str
+    is_ready: bool
+    is_failing: bool = False
+    """It crashes again and again, or no machine takes it: there is nothing to lose by stopping it."""
+    is_leaving: bool = False
+    """It is being stopped already."""
+    machine: str = ""
+    not_ready_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SeenSet:
+    """A StatefulSet."""
+
+    name: str
+    uid: str
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeenClaim:
+    """The volume claim of a storage node."""
+
+    name: str
+    uid: str
+    pool: str
+    node_id: int
+    is_bound: bool = False
+    is_guarded: bool = False
+    """It has our finalizer, and its volume is kept when it goes."""
+    is_leaving: bool = False
+    """Somebody deleted it; a guard holds it."""
+    is_released: bool = False
+    """It was kept on purpose after its node had left: nobody's any more."""
+    storage_id: str = ""
+    """Of the disk that a node registered with while it used the claim."""
+    cluster_id: str = ""
+    zone: str | None = None
+    is_let_go: bool = False
+    """A person said so by the annotation."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMeta:
+    """What the meta service answered."""
+
+    cluster_id: str
+    nodes: tuple[Node, ...]
+    retirements: tuple[RetirementStatus, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    unwell: tuple[str, ...] = ()
+    """What forbids to stop a pod that serves, in words: shards without a leader, or with too few in sync. Those that
+    could never have enough are left out."""
+    behind: frozenset[int] = frozenset()
+    """Nodes that some shard does not count in sync."""
+    store_away_seconds: int | None = None
+    """For so long some node has had no answer of the object store; None: no node has said anything yet."""
+
+    def node(self, node_id: int) -> Node | None:
+        return next((node for node in self.nodes if node.node_id == node_id), None)
+
+    def retirement(self, node_id: int) -> RetirementStatus | None:
+        return next((one for one in self.retirements if one.node_id == node_id), None)
+
+    def mount_of(self, node_id: int) -> Mount | None:
+        return next((mount for mount in self.mounts if mount.node_id == node_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Of one cluster."""
+
+    namespace: str
+    now: str
+    """RFC 3339, in UTC."""
+    cluster: SeenCluster
+    pools: tuple[SeenPool, ...] = ()
+    nodes: tuple[SeenNode, ...] = ()
+    mounts: tuple[SeenMount, ...] = ()
+    hashes: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Of what is there, by kind and name: what was wanted of it when it was applied; empty where a field of ours was
+    changed by somebody since."""
+    sets: tuple[SeenSet, ...] = ()
+    pods: tuple[SeenPod, ...] = ()
+    claims: tuple[SeenClaim, ...] = ()
+    meta: SeenMeta | None = None
+    """None: it did not answer. Unknown is not empty."""
+    has_token: bool = False
+    is_namespace_leaving: bool = False
+
+    def set_named(self, name: str) -> SeenSet | None:
+        return next((one for one in self.sets if one.name == name), None)
+
+    def pod_named(self, name: str) -> SeenPod | None:
+        return next((one for one in self.pods if one.name == name), None)
+
+    def claim_named(self, name: str) -> SeenClaim | None:
+        return next((one for one in self.claims if one.name == name), None)
+
+    def pool_named(self, name: str) -> SeenPool | None:
+        return next((one for one in self.pools if one.name == name), None)

@@ -1,0 +1,125 @@
+"""How many nodes a pool has: who is made, who is chosen to leave, who is taken back.
+
+The choice is written as `spec.retire` of the StorageNodes before anything comes of it, so that an operator that was
+killed goes on with the same ones. Ids are never given twice.
+
+Pure. Source: docs/operator.md section 6.
+"""
+
+from __future__ import annotations
+
+from stratalog_operator.plan.actions import Apply, DropFinalizer, Offer
+from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode, SeenPool
+from stratalog_operator.plan.scope import (
+    ANNOTATION_CHOSEN,
+    apply_missing,
+    cluster_of,
+    is_released,
+    of_pool,
+    staying,
+    storage_node,
+)
+from stratalog_operator.resources.names import FINALIZER
+
+
+def pool_offer(seen: Observed, pool: SeenPool, first_free_id: int) -> tuple[Offer, int]:
+    """What the pool needs; `first_free_id` is what its first new node gets. Returns it as it is for the next pool."""
+    cluster = cluster_of(seen)
+    offer = Offer()
+    if orphans := adoptable(seen, pool):
+        # Before anything is counted: whose object went has not left, and what its disk has must not be stranded.
+        for claim in orphans:
+            again = storage_node(
+                cluster, pool.name, claim.node_id, claim.zone, retires=is_released(seen, claim.node_id)
+            )
+            offer.actions.append(Apply(again, "its volume claim is there"))
+        return offer, first_free_id
+    stay = staying(seen, pool)
+    wanted_count = 0 if pool.is_deleting else pool.spec.replicas
+    if len(stay) > wanted_count:
+        for node in leaving_first(seen, pool, stay)[: len(stay) - wanted_count]:
+            spec = node.spec
+            chosen = storage_node(cluster, pool.name, spec.node_id, spec.zone, retires=True)
+            offer.add(apply_missing(seen, [chosen], f"pool {pool.name} has {len(stay)} nodes and wants {wanted_count}"))
+    elif len(stay) < wanted_count:
+        back = taken_back(seen, pool)[: wanted_count - len(stay)]
+        for node in back:
+            kept = storage_node(cluster, pool.name, node.spec.node_id, node.spec.zone)
+            offer.actions.append(Apply(kept, f"pool {pool.name} wants {wanted_count} nodes again"))
+        first_free_id = _add_nodes(seen, pool, [*stay, *back], wanted_count, first_free_id, offer)
+    if pool.is_deleting and FINALIZER in pool.finalizers and not of_pool(seen, pool):
+        offer.actions.append(DropFinalizer("StorageNodePool", pool.name, "all its nodes have left"))
+    return offer, first_free_id
+
+
+def _add_nodes(
+    seen: Observed, pool: SeenPool, there: list[SeenNode], wanted_count: int, first_free_id: int, offer: Offer
+) -> int:
+    cluster = cluster_of(seen)
+    zones = [node.spec.zone for node in there]
+    for _ in range(wanted_count - len(there)):
+        zone = min(pool.spec.zones, key=zones.count) if pool.spec.zones else None
+        zones.append(zone)
+        made = storage_node(cluster, pool.name, first_free_id, zone)
+        offer.actions.append(Apply(made, f"pool {pool.name} wants {wanted_count} nodes"))
+        first_free_id += 1
+    return first_free_id
+
+
+def adoptable(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
+    """Claims of this pool without a StorageNode, which are of this cluster and were not kept after their node had left;
+    by id. Their objects were deleted by hand, or with a cluster of that name."""
+    known = {node.spec.node_id for node in seen.nodes}
+    mine = seen.cluster.status.cluster_id
+    found = [
+        claim
+        for claim in seen.claims
+        if claim.pool == pool.name
+        and claim.node_id not in known
+        and not claim.is_released
+        and not claim.is_leaving
+        and not (mine and claim.cluster_id and claim.cluster_id != mine)
+        and claim.node_id not in {one.node_id for one in seen.cluster.status.retired_nodes}
+    ]
+    return sorted(found, key=lambda claim: claim.node_id)
+
+
+def free_id(seen: Observed) -> int:
+    """The first id that nobody ever had, as far as anybody can tell."""
+    used = [node.spec.node_id for node in seen.nodes]
+    used += [claim.node_id for claim in seen.claims]
+    used += [node.node_id for node in seen.cluster.status.retired_nodes]
+    if seen.meta is not None:
+        used += [node.node_id for node in seen.meta.nodes]
+        used += [one.node_id for one in seen.meta.retirements]
+    return max([seen.cluster.status.next_node_id, *(one + 1 for one in used), 1])
+
+
+def leaving_first(seen: Observed, pool: SeenPool, stay: list[SeenNode]) -> list[SeenNode]:
+    """Who goes before whom: named by the pool, never joined, not alive, then the highest id."""
+
+    def rank(node: SeenNode) -> tuple[bool, bool, bool, int]:
+        node_id = node.spec.node_id
+        member = None if seen.meta is None else seen.meta.node(node_id)
+        has_joined = bool(node.status.identity.storage_id) or member is not None
+        is_dead = member is not None and not member.is_alive
+        return node_id not in pool.spec.remove_node_ids, has_joined, not is_dead, -node_id
+
+    return sorted(stay, key=rank)
+
+
+def taken_back(seen: Observed, pool: SeenPool) -> list[SeenNode]:
+    """Nodes that the pool itself had chosen, and that can still stay: the lowest ids first.
+
+    While the meta service does not answer nobody knows who can."""
+    if seen.meta is None:
+        return []
+    return [
+        node
+        for node in of_pool(seen, pool)
+        if node.spec.retire
+        and ANNOTATION_CHOSEN in node.annotations
+        and not node.is_deleting
+        and not is_released(seen, node.spec.node_id)
+        and seen.meta.node(node.spec.node_id) is not None
+    ]

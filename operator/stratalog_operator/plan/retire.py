@@ -1,0 +1,241 @@
+"""How a node leaves in Kubernetes: states the wish, follows the meta service, then stops the pod and frees the volume.
+
+The step is worked out anew on every pass from what the meta service says and what is there. The proof that lets a claim
+go is one thing only: the service lists this node, with the disk that we saw on this claim, as done, and no mount reads
+the volume. Not a timer, not a missing record, not an empty answer.
+
+Pure. Source: docs/operator.md section 6; docs/scaling.md section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from stratalog.model.mounts import MountMode
+from stratalog.model.retirement import RetireMode, RetireStep
+from stratalog.model.retirement_status import RetirementStatus
+from stratalog_operator.plan.actions import (
+    AskRetire,
+    CancelRetire,
+    DeleteClaim,
+    DeleteObject,
+    GuardClaim,
+    Offer,
+    ReleaseClaim,
+    StopSet,
+    UnguardClaim,
+)
+from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode
+from stratalog_operator.plan.scope import apply_missing, cluster_of, staying
+from stratalog_operator.resources.names import ANNOTATION_FORCE_RETIRE, API_VERSION
+from stratalog_operator.specs.node import claim_name, node_name
+from stratalog_operator.specs.objects import Manifest, wanted
+
+Step = Literal[
+    "Wished", "Preflight", "Cordon", "Seal", "Offload", "Verify", "Snapshot", "Release",
+    "PodStop", "Remount", "Mount", "Volume", "Done",
+]  # fmt: skip
+_OF_META: Final[dict[RetireStep, Step]] = {
+    RetireStep.PREFLIGHT: "Preflight",
+    RetireStep.CORDON: "Cordon",
+    RetireStep.SEAL: "Seal",
+    RetireStep.OFFLOAD: "Offload",
+    RetireStep.VERIFY: "Verify",
+    RetireStep.SNAPSHOT: "Snapshot",
+    RetireStep.RELEASE: "Release",
+    RetireStep.MOUNT: "Mount",
+    RetireStep.DONE: "Volume",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Retiring:
+    """Where the retirement of a node stands, and what is offered for it."""
+
+    step: Step
+    offer: Offer
+    reason: str = ""
+    """Why it waits; empty while it goes on."""
+    words: str = ""
+    is_buried: bool = False
+    """All is done: the tombstone is due."""
+    kept_claim: str = ""
+
+
+def retire(seen: Observed, node: SeenNode) -> Retiring | None:
+    """What comes next for this node; None for one that stays."""
+    record = None if seen.meta is None else seen.meta.retirement(node.spec.node_id)
+    if record is not None and not _is_ours(node, record):
+        words = (
+            f"the meta service speaks of disk {record.retirement.storage_id}, and this node's is "
+            f"{node.status.identity.storage_id or 'not known'}: a person must look which one is meant"
+        )
+        return Retiring("Wished", Offer(), "IdentityChanged", words) if node.spec.retire else None
+    if record is not None and record.retirement.step.is_released:
+        return _after_release(seen, node, record)
+    if not node.spec.retire:
+        if record is None:
+            return None
+        return Retiring("Wished", Offer([CancelRetire(node.spec.node_id)]), "", "the wish was taken back")
+    if seen.meta is None:
+        words = "the meta service does not answer: nothing is known of what this node holds"
+        return Retiring(_last_step(node), Offer(), "MetaUnreachable", words)
+    if record is not None:
+        return _following(seen, node, record)
+    member = seen.meta.node(node.spec.node_id)
+    if member is None:
+        return _never_joined(seen, node)
+    return _wish(seen, node, member.storage_id)
+
+
+def _is_ours(node: SeenNode, record: RetirementStatus) -> bool:
+    known = node.status.identity.storage_id
+    return not known or known == record.retirement.storage_id
+
+
+def _last_step(node: SeenNode) -> Step:
+    return "Wished" if node.status.retirement is None else node.status.retirement.step
+
+
+def _wish(seen: Observed, node: SeenNode, storage_id: str) -> Retiring:
+    """Before the first step nothing is wished that could not be held to afterwards."""
+    identity = node.status.identity.storage_id
+    if identity != storage_id:
+        words = "who it is has not been noted yet" if not identity else f"disk {storage_id} answers under its id"
+        return Retiring("Wished", Offer(), "" if not identity else "IdentityChanged", words)
+    pool = seen.pool_named(node.spec.pool_ref)
+    if pool is not None and not pool.is_deleting:
+        joined = [one for one in staying(seen, pool) if _is_alive(seen, one)]
+        if len(joined) < pool.spec.replicas:
+            words = f"{len(joined)} of {pool.spec.replicas} nodes that are to stay have joined: they come first"
+            return Retiring("Wished", Offer(), "WaitingForNodes", words)
+    claim = _claim(seen, node)
+    if claim is not None and not claim.is_guarded:
+        return Retiring("Wished", Offer([GuardClaim(claim.name, claim.uid)]), "", "its volume is being guarded")
+    if claim is not None and claim.storage_id != storage_id:
+        return Retiring("Wished", Offer(), "", "whose disk its claim has is being noted")
+    return Retiring("Wished", Offer([AskRetire(node.spec.node_id, _mode(seen))]), "", "the meta service is asked")
+
+
+def _is_alive(seen: Observed, node: SeenNode) -> bool:
+    member = None if seen.meta is None else seen.meta.node(node.spec.node_id)
+    return member is not None and member.is_alive
+
+
+def _mode(seen: Observed) -> RetireMode:
+    return RetireMode.VOLUME if seen.cluster.spec.scale_in.mode == "RemountVolume" else RetireMode.OFFLOAD
+
+
+def _following(seen: Observed, node: SeenNode, record: RetirementStatus) -> Retiring:
+    offer = Offer()
+    asked = node.annotations.get(ANNOTATION_FORCE_RETIRE)
+    about = record.retirement
+    if asked == about.storage_id and not about.is_forced and not record.is_alive:
+        offer.actions.append(AskRetire(record.node_id, about.mode, force_storage_id=asked))
+    wait = about.wait
+    return Retiring(_OF_META[about.step], offer, "" if wait is None else wait.reason.value, record.words)
+
+
+def _never_joined(seen: Observed, node: SeenNode) -> Retiring:
+    """No member of that id, and none that left: it has nothing. Whoever was known once is another matter."""
+    claim = _claim(seen, node)
+    if node.status.identity.storage_id or (claim is not None and claim.storage_id):
+        words = "the meta service does not know this node, which had registered: nothing of it is taken away"
+        return Retiring("Wished", Offer(), "UnknownNode", words)
+    stopping = _stopped(seen, node, "it never joined, and is not wanted any more")
+    if stopping is not None:
+        return stopping
+    return _taking_claim(seen, node, "its node never joined", storage_id="")
+
+
+def _after_release(seen: Observed, node: SeenNode, record: RetirementStatus) -> Retiring:
+    about = record.retirement
+    wait = about.wait
+    reason = "" if wait is None else wait.reason.value
+    if about.mode is RetireMode.VOLUME:
+        stopping = _stopped(seen, node, "it has left: its volume goes to a pod that reads it")
+        if stopping is not None:
+            return stopping
+        mount = _mount_object(seen, node, about.storage_id)
+        offer = apply_missing(seen, [mount], f"the volume of node {record.node_id} stays readable")
+        if about.step is not RetireStep.DONE:
+            return Retiring("Mount" if not offer.actions else "Remount", offer, reason, record.words)
+        return Retiring("Done", offer, "", record.words, is_buried=True, kept_claim=_claim_name(seen, node))
+    if about.step is not RetireStep.DONE:
+        return Retiring(_OF_META[about.step], Offer(), reason, record.words)
+    stopping = _stopped(seen, node, "it has left: nothing needs it any more")
+    if stopping is not None:
+        return stopping
+    if seen.cluster.spec.storage_retention.when_scaled == "Retain":
+        return _keeping_claim(seen, node)
+    return _taking_claim(seen, node, f"node {record.node_id} is done", storage_id=about.storage_id)
+
+
+def _stopped(seen: Observed, node: SeenNode, why: str) -> Retiring | None:
+    """None once its pod is gone and does not come back."""
+    name = node_name(seen.cluster.name, node.spec.pool_ref, node.spec.node_id)
+    found, pod = seen.set_named(name), seen.pod_named(f"{name}-0")
+    if found is not None and found.replicas:
+        return Retiring("PodStop", Offer(disruptive=[StopSet(name, found.uid, why)]), "", f"pod {name}-0 is to stop")
+    if pod is not None:
+        return Retiring("PodStop", Offer(), "", f"pod {pod.name} is stopping")
+    if found is not None:
+        return Retiring("PodStop", Offer([DeleteObject("StatefulSet", name, found.uid, why)]), "", "its pod has gone")
+    return None
+
+
+def _keeping_claim(seen: Observed, node: SeenNode) -> Retiring:
+    claim = _claim(seen, node)
+    if claim is None:
+        return Retiring("Done", Offer(), is_buried=True)
+    offer = Offer()
+    if not claim.is_released:
+        offer.actions.append(ReleaseClaim(claim.name, claim.uid))
+    if claim.is_guarded:
+        why = "all that it has is elsewhere"
+        offer.actions.append(UnguardClaim(claim.name, claim.uid, keeps_volume=True, why=why))
+    if offer.actions:
+        return Retiring("Volume", offer, "", f"claim {claim.name} is kept")
+    return Retiring("Done", offer, is_buried=True, kept_claim=claim.name)
+
+
+def _taking_claim(seen: Observed, node: SeenNode, why: str, *, storage_id: str) -> Retiring:
+    """Only the claim of just this disk goes, and only while no mount reads it."""
+    claim = _claim(seen, node)
+    if claim is None:
+        return Retiring("Done", Offer(), is_buried=True)
+    if claim.storage_id != storage_id:
+        words = (
+            f"claim {claim.name} has disk {claim.storage_id or 'unknown'}, and {why} with disk {storage_id}: it is kept"
+        )
+        return Retiring("Volume", Offer(), "VolumePending", words)
+    assert seen.meta is not None, "the proof is its word"
+    mount = seen.meta.mount_of(node.spec.node_id)
+    if mount is not None and mount.mode is MountMode.VOLUME:
+        return Retiring("Volume", Offer(), "VolumePending", f"claim {claim.name} is read by mount {mount.name}")
+    return Retiring("Volume", let_go(claim, why), "", f"claim {claim.name} goes")
+
+
+def let_go(claim: SeenClaim, why: str) -> Offer:
+    """The guard in one pass, the claim in the next: between the two everything is looked at again."""
+    if claim.is_guarded:
+        return Offer([UnguardClaim(claim.name, claim.uid, keeps_volume=False, why=why)])
+    if claim.is_leaving:
+        return Offer()
+    return Offer(disruptive=[DeleteClaim(claim.name, claim.uid, why)])
+
+
+def _claim_name(seen: Observed, node: SeenNode) -> str:
+    return claim_name(seen.cluster.name, node.spec.pool_ref, node.spec.node_id)
+
+
+def _claim(seen: Observed, node: SeenNode) -> SeenClaim | None:
+    return seen.claim_named(_claim_name(seen, node))
+
+
+def _mount_object(seen: Observed, node: SeenNode, storage_id: str) -> Manifest:
+    cluster = cluster_of(seen)
+    source: Manifest = {"nodeId": node.spec.node_id, "storageId": storage_id, "mode": "RemountVolume"}
+    body: Manifest = {"spec": {"clusterRef": cluster.name, "source": {"retiredNode": source}}}
+    return wanted(API_VERSION, "ReadOnlyMount", node.name, cluster, {}, body, owner=cluster.owner())

@@ -1,0 +1,120 @@
+"""Restarts pods whose template is another one now: one at a time in the whole cluster, and only while all others serve.
+
+A pod that is down or crashing anyway goes first and waits for nobody: it has nothing to lose, and a roll to something
+bad is healed that way. One of the wanted make that does not come back stops the roll.
+
+Pure. Source: docs/operator.md section 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.model.retirement import RetireStep
+from stratalog_operator.plan.actions import Offer, StopPod
+from stratalog_operator.plan.nodes import is_past_serving
+from stratalog_operator.plan.observed import Observed, SeenPod
+from stratalog_operator.plan.scope import cluster_of, identity_of
+from stratalog_operator.specs.etcd import etcd_objects
+from stratalog_operator.specs.meta import meta_objects
+from stratalog_operator.specs.node import node_name, node_set
+from stratalog_operator.specs.objects import Manifest, template_hash
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A pod that there is to be, and the hash of what it is to be made of."""
+
+    name: str
+    wanted_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    offer: Offer
+    outdated: tuple[str, ...] = ()
+    """Pods that are of another make than wanted."""
+    waits: str = ""
+    """Why the next one is not stopped; empty while it is, or when there is none."""
+    stalled: str = ""
+    """The pod that has not come back for too long, in words."""
+
+
+def roll(seen: Observed) -> Roll:
+    members = wanted_members(seen)
+    pods = {pod.name: pod for pod in seen.pods}
+    outdated = [one for one in members if one.name in pods and pods[one.name].pod_hash != one.wanted_hash]
+    stalled = _stalled(seen, members, pods)
+    if not outdated:
+        return Roll(Offer(), stalled=stalled)
+    names = tuple(one.name for one in outdated)
+    for one in outdated:
+        pod = pods[one.name]
+        if pod.is_failing and not pod.is_leaving:
+            why = "it is of an older make, and does not serve anyway"
+            return Roll(Offer(disruptive=[StopPod(pod.name, pod.uid, why)]), names, stalled=stalled)
+    waits = _why_waits(seen, members, pods)
+    if waits:
+        return Roll(Offer(), names, waits, stalled)
+    pod = pods[outdated[0].name]
+    why = f"it is of an older make; {len(outdated)} pods are, and all {len(members)} serve"
+    return Roll(Offer(disruptive=[StopPod(pod.name, pod.uid, why)]), names)
+
+
+def wanted_members(seen: Observed) -> list[Member]:
+    """All pods that there are to be, in the order in which they restart."""
+    cluster = cluster_of(seen)
+    etcd = cluster.spec.meta.etcd
+    sets: list[tuple[Manifest, int]] = [(meta_objects(cluster)[-1], cluster.spec.meta.replicas)]
+    if etcd is not None:
+        sets.append((etcd_objects(cluster, etcd)[-1], etcd.replicas))
+    members = []
+    for manifest, replicas in sets:
+        metadata = manifest["metadata"]
+        assert isinstance(metadata, dict), "made by `wanted`"
+        wanted_hash = template_hash(manifest)
+        members += [Member(f"{metadata['name']}-{number}", wanted_hash) for number in range(replicas)]
+    for node in sorted(seen.nodes, key=lambda one: one.spec.node_id):
+        pool = seen.pool_named(node.spec.pool_ref)
+        if pool is None or is_past_serving(seen, node):
+            continue
+        manifest = node_set(cluster, pool.spec, identity_of(node))
+        name = node_name(cluster.name, node.spec.pool_ref, node.spec.node_id)
+        members.append(Member(f"{name}-0", template_hash(manifest)))
+    return members
+
+
+def _why_waits(seen: Observed, members: list[Member], pods: dict[str, SeenPod]) -> str:
+    if seen.meta is None:
+        return "the meta service does not answer: nobody knows who may be stopped"
+    leaving = [
+        one.node_id
+        for one in seen.meta.retirements
+        if one.retirement.is_cordoned and one.retirement.step is not RetireStep.DONE
+    ]
+    if leaving:
+        return f"nodes {leaving} are leaving: that goes first"
+    absent = [one.name for one in members if one.name not in pods or not pods[one.name].is_ready]
+    absent += [one.name for one in members if one.name in pods and pods[one.name].is_leaving]
+    if absent:
+        return f"pod {absent[0]} does not serve"
+    if seen.meta.unwell:
+        return seen.meta.unwell[0]
+    if seen.meta.behind:
+        return f"node {min(seen.meta.behind)} is not in sync everywhere"
+    return ""
+
+
+def _stalled(seen: Observed, members: list[Member], pods: dict[str, SeenPod]) -> str:
+    """Of the wanted make, and not back for too long."""
+    limit = seen.cluster.spec.rolling_update.readiness_timeout_seconds
+    for one in members:
+        pod = pods.get(one.name)
+        if pod is None or pod.is_ready or pod.pod_hash != one.wanted_hash:
+            continue
+        if pod.is_failing or pod.not_ready_seconds >= limit:
+            return (
+                f"pod {pod.name} is of the wanted make and has not served for {pod.not_ready_seconds} s: no other one "
+                "is stopped; see its events and its log, or take back what was changed"
+            )
+    return ""

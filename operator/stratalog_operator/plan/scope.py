@@ -1,0 +1,112 @@
+"""What several parts of the plan ask of what is observed: which nodes stay, which leave, what is wanted of each.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from stratalog_operator.plan.actions import Apply, Offer
+from stratalog_operator.plan.observed import Observed, SeenNode, SeenPool
+from stratalog_operator.resources.names import (
+    ANNOTATION_PAUSED,
+    ANNOTATION_RESTART,
+    API_VERSION,
+    GROUP,
+    LABEL_NODE_ID,
+    LABEL_POOL,
+)
+from stratalog_operator.specs.doors import outside_listeners
+from stratalog_operator.specs.node import NodeIdentity, node_name
+from stratalog_operator.specs.objects import Cluster, Manifest, wanted
+
+ANNOTATION_CHOSEN: Final = f"{GROUP}/chosen-by-pool"
+"""On a StorageNode that a pool chose to leave: it may be taken back by scaling up. A person's wish may not."""
+
+
+def cluster_of(seen: Observed) -> Cluster:
+    one = seen.cluster
+    return Cluster(one.name, seen.namespace, one.uid, one.spec, one.annotations.get(ANNOTATION_RESTART, ""))
+
+
+def identity_of(node: SeenNode) -> NodeIdentity:
+    spec = node.spec
+    return NodeIdentity(spec.node_id, spec.pool_ref, spec.zone, spec.restart_requested_at or "")
+
+
+def is_released(seen: Observed, node_id: int) -> bool:
+    """Past the point of no return, by the meta service's word."""
+    record = None if seen.meta is None else seen.meta.retirement(node_id)
+    return record is not None and record.retirement.step.is_released
+
+
+def staying(seen: Observed, pool: SeenPool) -> list[SeenNode]:
+    """Nodes of the pool that nobody wants to leave, and that have not left."""
+    return [
+        node
+        for node in of_pool(seen, pool)
+        if not node.spec.retire and not node.is_deleting and not is_released(seen, node.spec.node_id)
+    ]
+
+
+def of_pool(seen: Observed, pool: SeenPool) -> list[SeenNode]:
+    return sorted((node for node in seen.nodes if node.spec.pool_ref == pool.name), key=lambda node: node.spec.node_id)
+
+
+def storage_node(
+    cluster: Cluster, pool: str, node_id: int, zone: str | None, *, retires: bool = False, restart: str | None = None
+) -> Manifest:
+    """The object that stands for a node. Without `retires` no word is said of it: what a person wished stays."""
+    spec: Manifest = {"clusterRef": cluster.name, "poolRef": pool, "nodeId": node_id}
+    if zone is not None:
+        spec["zone"] = zone
+    if retires:
+        spec["retire"] = True
+    name = node_name(cluster.name, pool, node_id)
+    labels = {"stratalog.dev/cluster": cluster.name, LABEL_POOL: pool, LABEL_NODE_ID: str(node_id)}
+    annotations = {ANNOTATION_CHOSEN: "true"} if retires else {}
+    return wanted(
+        API_VERSION,
+        "StorageNode",
+        name,
+        cluster,
+        labels,
+        {"spec": spec},
+        owner=cluster.owner(),
+        annotations=annotations,
+    )
+
+
+def is_paused(seen: Observed) -> bool:
+    return seen.cluster.spec.paused or seen.cluster.annotations.get(ANNOTATION_PAUSED) == "true"
+
+
+def why_invalid(seen: Observed) -> str:
+    """What the definitions cannot see, or this version cannot do."""
+    outside = outside_listeners(cluster_of(seen))
+    if outside:
+        return (
+            f"listener {outside[0].name}: storage nodes of this version have one listener, of type internal; take it "
+            "away until they have more"
+        )
+    return ""
+
+
+def apply_missing(seen: Observed, manifests: Sequence[Manifest], why: str) -> Offer:
+    """Those that are not there, or not as they are wanted."""
+    offer = Offer()
+    for manifest in manifests:
+        action = Apply(manifest, why)
+        if seen.hashes.get(action.key) != wanted_hash(manifest):
+            offer.actions.append(action)
+    return offer
+
+
+def wanted_hash(manifest: Manifest) -> str:
+    metadata = manifest["metadata"]
+    assert isinstance(metadata, dict), "made by `wanted`"
+    annotations = metadata["annotations"]
+    assert isinstance(annotations, dict), "made by `wanted`"
+    return str(annotations[f"{GROUP}/wanted-hash"])

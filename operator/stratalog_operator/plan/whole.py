@@ -1,0 +1,88 @@
+"""The plan of a pass: each part by itself, then of all that is disruptive one thing at most.
+
+A part that waits offers nothing and says why in its conditions; the others do not hear of it.
+
+Pure. Source: docs/operator.md section 4.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from stratalog_operator.plan.actions import AddFinalizer, DeleteObject, DropFinalizer, MakeToken, Offer, Plan
+from stratalog_operator.plan.conditions import Told, statuses
+from stratalog_operator.plan.deletion import deletion, is_going
+from stratalog_operator.plan.nodes import node_offer
+from stratalog_operator.plan.observed import Observed
+from stratalog_operator.plan.pools import free_id, pool_offer
+from stratalog_operator.plan.retire import Retiring, retire
+from stratalog_operator.plan.roll import Roll, roll
+from stratalog_operator.plan.scope import apply_missing, cluster_of, is_paused
+from stratalog_operator.plan.volumes import volume_offer
+from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
+from stratalog_operator.specs.cluster import cluster_objects
+
+SOON_SECONDS: Final = 5
+"""While something is under way that no event of Kubernetes tells of."""
+CALM_SECONDS: Final = 60
+
+
+def plan(seen: Observed) -> Plan:
+    if is_going(seen):
+        offer = deletion(seen)
+        return _pass(seen, offer, Told(retiring={}, roll=Roll(Offer()), next_id=free_id(seen)))
+    retiring = {node.name: found for node in seen.nodes if (found := retire(seen, node)) is not None}
+    rolling = roll(seen)
+    offer, next_id = _additive(seen)
+    for found in retiring.values():
+        offer.add(found.offer)
+    for name, found in retiring.items():
+        offer.add(_burial(seen, name, found))
+    offer.add(rolling.offer)
+    for mount in seen.mounts:
+        offer.add(volume_offer(seen, mount))
+    return _pass(seen, offer, Told(retiring, rolling, next_id))
+
+
+def _pass(seen: Observed, offer: Offer, told: Told) -> Plan:
+    found = statuses(seen, told)
+    if is_paused(seen):
+        return Plan((), found, CALM_SECONDS)
+    # Retirement before roll before volumes: they were offered in that order.
+    actions = (*offer.actions, *offer.disruptive[:1])
+    is_busy = bool(actions or told.retiring or told.roll.outdated)
+    return Plan(actions, found, SOON_SECONDS if is_busy else CALM_SECONDS)
+
+
+def _additive(seen: Observed) -> tuple[Offer, int]:
+    offer = Offer()
+    if FINALIZER not in seen.cluster.finalizers:
+        offer.actions.append(AddFinalizer("StorageCluster", seen.cluster.name))
+    cluster = cluster_of(seen)
+    if seen.cluster.spec.meta.token_secret_ref is None and not seen.has_token:
+        offer.actions.append(MakeToken(cluster.token_secret))
+    offer.add(apply_missing(seen, cluster_objects(cluster), "the cluster wants it"))
+    next_id = free_id(seen)
+    for pool in seen.pools:
+        if pool.annotations.get(ANNOTATION_RELEASE_FINALIZER) == "true" and pool.is_deleting:
+            if FINALIZER in pool.finalizers:
+                offer.actions.append(DropFinalizer("StorageNodePool", pool.name, "a person said so"))
+            continue
+        if FINALIZER not in pool.finalizers and not pool.is_deleting:
+            offer.actions.append(AddFinalizer("StorageNodePool", pool.name))
+        found, next_id = pool_offer(seen, pool, next_id)
+        offer.add(found)
+    for node in seen.nodes:
+        of_pool = seen.pool_named(node.spec.pool_ref)
+        if of_pool is not None:
+            offer.add(node_offer(seen, of_pool, node))
+    return offer, next_id
+
+
+def _burial(seen: Observed, name: str, found: Retiring) -> Offer:
+    """The object goes once its tombstone is there to be read: no id is lost in between."""
+    node = next(one for one in seen.nodes if one.name == name)
+    buried = {one.node_id for one in seen.cluster.status.retired_nodes}
+    if not found.is_buried or node.is_deleting or node.spec.node_id not in buried:
+        return Offer()
+    return Offer([DeleteObject("StorageNode", node.name, node.uid, "it has left")])

@@ -1,0 +1,444 @@
+"""A small Kubernetes and a small meta service, for the operator's plan: what it asks for happens, or half of it does.
+
+The world keeps what the plan must not break, and fails the test that does: a disk whose data nobody else has is never
+deleted, a serving pod is stopped only while all others serve, a pass does one disruptive thing at most, what users
+write is never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, get_args
+
+from stratalog.model.metadata import Node
+from stratalog.model.mounts import Mount, MountMode, MountState
+from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Wait, WaitReason
+from stratalog.model.retirement_status import RetirementStatus, words_of
+from stratalog_operator.plan import actions as act
+from stratalog_operator.plan.observed import Observed, Seen, SeenClaim, SeenMeta, SeenMount, SeenNode, SeenPod, SeenSet
+from stratalog_operator.plan.scope import ANNOTATION_CHOSEN
+from stratalog_operator.plan.whole import plan
+from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
+from stratalog_operator.resources.conditions import Condition
+from stratalog_operator.resources.mount import ReadOnlyMountSpec, ReadOnlyMountStatus
+from stratalog_operator.resources.names import (
+    ANNOTATION_POD_HASH,
+    ANNOTATION_WANTED_HASH,
+    LABEL_NODE_ID,
+    LABEL_POOL,
+    LABEL_ZONE,
+)
+from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
+from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
+from stratalog_operator.specs.objects import Manifest
+
+_STEPS: Final = list(RetireStep)
+_USERS: Final = {"StorageCluster", "StorageNodePool", "TopicStorage"}
+_DISRUPTIVE: Final = get_args(act.Disruptive)
+
+
+@dataclass
+class World:
+    """Mutable; one cluster called `main` with pools of its own."""
+
+    cluster: Any = None
+    pools: dict[str, Any] = field(default_factory=dict)
+    nodes: dict[str, SeenNode] = field(default_factory=dict)
+    mounts: dict[str, SeenMount] = field(default_factory=dict)
+    hashes: dict[tuple[str, str], str] = field(default_factory=dict)
+    sets: dict[str, SeenSet] = field(default_factory=dict)
+    makes: dict[str, str] = field(default_factory=dict)
+    """Of each set: the hash of the pods that it makes."""
+    pods: dict[str, SeenPod] = field(default_factory=dict)
+    claims: dict[str, SeenClaim] = field(default_factory=dict)
+    members: dict[int, Node] = field(default_factory=dict)
+    records: dict[int, Retirement] = field(default_factory=dict)
+    meta_mounts: dict[int, Mount] = field(default_factory=dict)
+    needed: set[str] = field(default_factory=set)
+    """Disks that have something that is nowhere else."""
+    blocked: WaitReason | None = None
+    """Retirements do not leave their preflight."""
+    bad_makes: set[str] = field(default_factory=set)
+    """Pods of these hashes crash."""
+    users_wishes: set[str] = field(default_factory=set)
+    """StorageNodes that a person wants to leave."""
+    has_token: bool = False
+    is_meta_away: bool = False
+    is_namespace_leaving: bool = False
+    seconds: int = 0
+    done: list[act.Action] = field(default_factory=list)
+    """All that was ever done, in its order."""
+    _numbers: int = 0
+
+    # What is observed -------------------------------------------------------------------------------------------------
+    @property
+    def now(self) -> str:
+        return f"2013-01-01T{self.seconds // 3600 % 24:02}:{self.seconds // 60 % 60:02}:{self.seconds % 60:02}Z"
+
+    def observe(self, *, is_meta_away: bool = False) -> Observed:
+        meta = None
+        if not (self.is_meta_away or is_meta_away) and self._meta_serves():
+            meta = SeenMeta(
+                "cluster-1", tuple(self.members.values()), self._statuses(), tuple(self.meta_mounts.values())
+            )
+        return Observed(
+            "data", self.now, self.cluster, tuple(self.pools.values()), tuple(self.nodes.values()),
+            tuple(self.mounts.values()), dict(self.hashes), tuple(self.sets.values()), tuple(self.pods.values()),
+            tuple(self.claims.values()), meta, self.has_token, self.is_namespace_leaving,
+        )  # fmt: skip
+
+    def _meta_serves(self) -> bool:
+        return any(pod.is_ready for name, pod in self.pods.items() if name.startswith("main-meta-"))
+
+    def _statuses(self) -> tuple[RetirementStatus, ...]:
+        found = []
+        for node_id, record in self.records.items():
+            member = self.members[node_id]
+            left = 0 if record.step.is_released else 2
+            words = words_of(record, left, left * 1024, 0, -1)
+            found.append(RetirementStatus(node_id, member.is_alive, record, left, left * 1024, 0, -1, words))
+        return tuple(found)
+
+    # A pass -----------------------------------------------------------------------------------------------------------
+    def reconcile(self, *, killed_after: int | None = None, is_meta_away: bool = False) -> list[act.Action]:
+        """One pass. Killed after so many actions, it writes no status either."""
+        return list(self._pass(killed_after, is_meta_away=is_meta_away).actions)
+
+    def _pass(self, killed_after: int | None = None, *, is_meta_away: bool = False) -> act.Plan:
+        made = plan(self.observe(is_meta_away=is_meta_away))
+        disruptive = [action for action in made.actions if isinstance(action, _DISRUPTIVE)]
+        assert len(disruptive) <= 1, f"at most one disruptive action a pass: {disruptive}"
+        for action in made.actions[:killed_after]:
+            self._do(action)
+        if killed_after is None:
+            for (kind, name), status in made.statuses.items():
+                self._write_status(kind, name, status)
+        return made
+
+    def settle(self, passes: int = 400) -> None:
+        """Passes and the world's own moves in turn, until nothing is left to do."""
+        for _ in range(passes):
+            made = self._pass()
+            before = self._shape()
+            self.kubelet()
+            self.registrations()
+            self.retirements()
+            self.seconds += 5
+            if not made.actions and not made.statuses and self._shape() == before:
+                return
+        raise AssertionError(f"not settled: {self.reconcile()}")
+
+    def is_quiet(self) -> bool:
+        """A pass would write nothing."""
+        made = plan(self.observe())
+        return not made.actions and not made.statuses
+
+    def _shape(self) -> object:
+        return (
+            dict(self.pods),
+            dict(self.sets),
+            dict(self.claims),
+            dict(self.members),
+            dict(self.records),
+            dict(self.nodes),
+        )
+
+    # What Kubernetes does by itself -----------------------------------------------------------------------------------
+    def kubelet(self) -> None:
+        """Claims are bound; pods that are to go are gone; those that are to be are made, and ready the next time."""
+        for name, claim in self.claims.items():
+            if not claim.is_bound and not claim.is_leaving:
+                self.claims[name] = replace(claim, is_bound=True)
+        wanted = {f"{one.name}-{number}": one.name for one in self.sets.values() for number in range(one.replicas)}
+        for name, pod in list(self.pods.items()):
+            if pod.is_leaving or name not in wanted:
+                del self.pods[name]
+            elif not pod.is_failing:
+                self.pods[name] = replace(pod, is_ready=True, machine="machine-1")
+        for name, owner in wanted.items():
+            if name not in self.pods:
+                make = self.makes[owner]
+                self.pods[name] = SeenPod(
+                    name, self._new("pod"), make, is_ready=False, is_failing=make in self.bad_makes
+                )
+        for name, claim in list(self.claims.items()):
+            if claim.is_leaving and not claim.is_guarded and f"{name.removeprefix('data-')}-0" not in self.pods:
+                self._take_disk(claim)
+
+    def registrations(self) -> None:
+        """Nodes whose pods serve are members; the others are not alive. A retired one is refused."""
+        if not self._meta_serves():
+            return
+        for claim in self.claims.values():
+            pod = self.pods.get(f"{claim.name.removeprefix('data-')}-0")
+            serves = pod is not None and pod.is_ready and not pod.is_leaving
+            member = self.members.get(claim.node_id)
+            if member is None and serves:
+                disk = f"disk-of-{claim.uid}"
+                self.members[claim.node_id] = Node(claim.node_id, disk, "host", 9092)
+                self.needed.add(disk)
+            elif member is not None:
+                self.members[claim.node_id] = replace(member, is_alive=serves and not self._is_released(claim.node_id))
+
+    def _is_released(self, node_id: int) -> bool:
+        record = self.records.get(node_id)
+        return record is not None and record.step.is_released
+
+    def retirements(self) -> None:
+        """Each goes on by a step, where it may."""
+        if not self._meta_serves() or self.is_meta_away:
+            return
+        for node_id, record in list(self.records.items()):
+            if record.step is RetireStep.DONE:
+                continue
+            wait = None
+            following = _STEPS[_STEPS.index(record.step) + 1]
+            if record.step is RetireStep.PREFLIGHT and self.blocked is not None:
+                wait, following = Wait(self.blocked, "add nodes first", 0), record.step
+            if record.step is RetireStep.MOUNT and record.mode is RetireMode.VOLUME and not self._reads_volume(node_id):
+                wait, following = Wait(WaitReason.MOUNT_PENDING, "nobody reads it yet", 0), record.step
+            if following is RetireStep.RELEASE:
+                self._release(node_id, record)
+            self.records[node_id] = replace(record, step=following, wait=wait)
+
+    def _release(self, node_id: int, record: Retirement) -> None:
+        member = self.members[node_id]
+        if record.mode is RetireMode.VOLUME:
+            name = f"tier/{node_id}"
+            self.meta_mounts[node_id] = Mount(
+                name, MountMode.VOLUME, node_id, member.storage_id, MountState.TAKING, 1, 0
+            )
+        else:
+            self.needed.discard(member.storage_id)
+        self.members[node_id] = replace(member, is_alive=False)
+
+    def _reads_volume(self, node_id: int) -> bool:
+        return any(pod.is_ready and name.endswith(f"-{node_id}-vol-0") for name, pod in self.pods.items())
+
+    def _take_disk(self, claim: SeenClaim) -> None:
+        disk = f"disk-of-{claim.uid}"
+        assert disk not in self.needed, f"the last copy of what {disk} has was deleted with {claim.name}"
+        del self.claims[claim.name]
+        self.hashes.pop(("PersistentVolumeClaim", claim.name), None)
+
+    # What people do ---------------------------------------------------------------------------------------------------
+    def scale(self, replicas: int, pool: str = "hot") -> None:
+        self.edit_pool({"replicas": replicas}, pool)
+
+    def edit_pool(self, changes: Mapping[str, Any], pool: str = "hot") -> None:
+        one = self.pools[pool]
+        spec = StorageNodePoolSpec.model_validate({**one.spec.model_dump(by_alias=True), **changes})
+        self.pools[pool] = replace(one, spec=spec, generation=one.generation + 1)
+
+    def edit_cluster(self, changes: Mapping[str, Any]) -> None:
+        kept = self.cluster.spec.model_dump(by_alias=True, exclude_none=True)
+        spec = StorageClusterSpec.model_validate({**kept, **changes})
+        self.cluster = replace(self.cluster, spec=spec, generation=self.cluster.generation + 1)
+
+    def annotate_cluster(self, **words: str) -> None:
+        given = {f"stratalog.dev/{key.replace('_', '-')}": word for key, word in words.items()}
+        self.cluster = replace(self.cluster, annotations={**self.cluster.annotations, **given})
+
+    def wish_to_retire(self, node: str) -> None:
+        self.users_wishes.add(node)
+        self._reset_retire(node)
+
+    def delete_storage_node(self, name: str) -> None:
+        """By hand: it goes at once, and its pod does not, for it is not its owner."""
+        del self.nodes[name]
+        self.users_wishes.discard(name)
+        self.hashes.pop(("StorageNode", name), None)
+
+    def delete_claim(self, name: str) -> None:
+        claim = self.claims[name]
+        self.claims[name] = replace(claim, is_leaving=True)
+
+    def crash(self, pod: str) -> None:
+        self.pods[pod] = replace(self.pods[pod], is_ready=False)
+
+    # What the operator asks for ---------------------------------------------------------------------------------------
+    def _do(self, action: act.Action) -> None:
+        self.done.append(action)
+        match action:
+            case act.Apply(manifest):
+                self._apply(manifest, action.key)
+            case act.MakeToken():
+                self.has_token = True
+            case act.GuardClaim(name, uid):
+                self._change_claim(name, uid, is_guarded=True)
+            case act.UnguardClaim(name, uid):
+                self._change_claim(name, uid, is_guarded=False)
+            case act.ReleaseClaim(name, uid):
+                self._change_claim(name, uid, is_released=True)
+            case act.NoteDisk(name, uid, storage_id, cluster_id):
+                self._change_claim(name, uid, storage_id=storage_id, cluster_id=cluster_id)
+            case act.AskRetire() | act.CancelRetire() | act.EndMount():
+                self._ask_meta(action)
+            case act.AddFinalizer(kind, name) | act.DropFinalizer(kind, name):
+                self._change_finalizer(kind, name, is_added=isinstance(action, act.AddFinalizer))
+            case act.StopPod(name, uid):
+                self._stop_pod(name, uid)
+            case act.StopSet(name, uid):
+                self._stop_set(name, uid)
+            case act.DeleteClaim(name, uid):
+                self._change_claim(name, uid, is_leaving=True)
+            case act.DeleteObject(kind, name):
+                self._delete(kind, name)
+
+    def _apply(self, manifest: Manifest, key: tuple[str, str]) -> None:
+        kind, name = key
+        assert kind not in _USERS, f"{kind} {name} is written by users alone"
+        body: Any = manifest
+        metadata = body["metadata"]
+        self.hashes[key] = metadata["annotations"][ANNOTATION_WANTED_HASH]
+        match kind:
+            case "StorageNode":
+                before = self.nodes.get(name)
+                status = StorageNodeStatus() if before is None else before.status
+                uid = self._new("node") if before is None else before.uid
+                spec = StorageNodeSpec.model_validate(body["spec"])
+                chosen = {ANNOTATION_CHOSEN: "true"} if ANNOTATION_CHOSEN in metadata["annotations"] else {}
+                self.nodes[name] = Seen(name, uid, spec, status, annotations=chosen)
+                self._reset_retire(name)
+            case "StatefulSet":
+                before_set = self.sets.get(name)
+                uid = self._new("set") if before_set is None else before_set.uid
+                self.sets[name] = SeenSet(name, uid, body["spec"]["replicas"])
+                self.makes[name] = body["spec"]["template"]["metadata"]["annotations"][ANNOTATION_POD_HASH]
+            case "PersistentVolumeClaim" if name not in self.claims:
+                labels = metadata["labels"]
+                self.claims[name] = SeenClaim(
+                    name,
+                    self._new("claim"),
+                    labels[LABEL_POOL],
+                    int(labels[LABEL_NODE_ID]),
+                    zone=labels.get(LABEL_ZONE),
+                )
+            case "ReadOnlyMount" if name not in self.mounts:
+                spec_of_mount = ReadOnlyMountSpec.model_validate(body["spec"])
+                self.mounts[name] = Seen(name, self._new("mount"), spec_of_mount, ReadOnlyMountStatus())
+            case _:
+                pass
+
+    def _reset_retire(self, name: str) -> None:
+        """Both may wish it; ours goes with our apply, a person's stays."""
+        node = self.nodes[name]
+        is_wished = ANNOTATION_CHOSEN in node.annotations or name in self.users_wishes
+        self.nodes[name] = replace(node, spec=node.spec.model_copy(update={"retire": is_wished}))
+
+    def _change_claim(self, name: str, uid: str, **changes: Any) -> None:
+        claim = self.claims.get(name)
+        if claim is not None and claim.uid == uid:
+            self.claims[name] = replace(claim, **changes)
+
+    def _ask_meta(self, action: act.AskRetire | act.CancelRetire | act.EndMount) -> None:
+        assert self._meta_serves() and not self.is_meta_away, f"nobody is there to be asked: {action}"
+        match action:
+            case act.AskRetire(node_id, mode):
+                bare = [
+                    claim.name for claim in self.claims.values() if claim.node_id == node_id and not claim.is_guarded
+                ]
+                assert not bare, f"node {node_id} is to leave, and nothing guards {bare}"
+                if node_id not in self.records:
+                    disk = self.members[node_id].storage_id
+                    self.records[node_id] = Retirement(disk, mode, RetireStep.PREFLIGHT, 0, 0)
+            case act.CancelRetire(node_id):
+                assert not self._is_released(node_id), "past the point of no return"
+                self.records.pop(node_id, None)
+            case act.EndMount(name):
+                node_id = int(name.removeprefix("tier/"))
+                self.needed.discard(self.meta_mounts.pop(node_id).storage_id)
+
+    def _change_finalizer(self, kind: str, name: str, *, is_added: bool) -> None:
+        words = frozenset({"stratalog.dev/operator"} if is_added else ())
+        if kind == "StorageCluster":
+            self.cluster = replace(self.cluster, finalizers=words)
+            return
+        place: dict[str, Any] = self.pools if kind == "StorageNodePool" else self.mounts
+        place[name] = replace(place[name], finalizers=words)
+        if place[name].is_deleting and not words:
+            del place[name]
+            for one in [one for one in self.sets if kind == "ReadOnlyMount" and one == f"{name}-vol"]:
+                del self.sets[one]
+
+    def _stop_pod(self, name: str, uid: str) -> None:
+        pod = self.pods[name]
+        assert pod.uid == uid
+        others = [other for other in self.pods.values() if other.name != name and not other.name.endswith("-vol-0")]
+        if pod.is_ready:
+            idle = [other.name for other in others if not other.is_ready and not self._may_be_down(other.name)]
+            assert not idle, f"{name} serves and was stopped while {idle} do not"
+        self.pods[name] = replace(pod, is_leaving=True, is_ready=False)
+
+    def _may_be_down(self, pod: str) -> bool:
+        """Of a node that has left, or never joined and is not wanted."""
+        node = self.nodes.get(pod.removesuffix("-0"))
+        if node is None:
+            return False
+        node_id = node.spec.node_id
+        return self._is_released(node_id) or (node.spec.retire and node_id not in self.members)
+
+    def _stop_set(self, name: str, uid: str) -> None:
+        found = self.sets[name]
+        assert found.uid == uid
+        node = self.nodes[name]
+        assert node.spec.node_id not in self.members or self._is_released(node.spec.node_id), f"{name} still serves"
+        self.sets[name] = replace(found, replicas=0)
+
+    def _delete(self, kind: str, name: str) -> None:
+        self.hashes.pop((kind, name), None)
+        if kind == "StatefulSet":
+            self.sets.pop(name, None)
+        else:
+            assert kind == "StorageNode"
+            self.nodes.pop(name, None)
+            self.users_wishes.discard(name)
+
+    def _write_status(self, kind: str, name: str, status: Any) -> None:
+        if kind == "StorageCluster":
+            self.cluster = replace(self.cluster, status=status)
+            return
+        place: dict[str, Any] = {"StorageNodePool": self.pools, "StorageNode": self.nodes}[kind]
+        if name in place:
+            place[name] = replace(place[name], status=status)
+
+    def _new(self, kind: str) -> str:
+        self._numbers += 1
+        return f"{kind}-{self._numbers}"
+
+    # What tests look at -----------------------------------------------------------------------------------------------
+    def node_ids(self) -> list[int]:
+        return sorted(node.spec.node_id for node in self.nodes.values())
+
+    def condition(self, kind: str, name: str, type_: str) -> Condition:
+        place: dict[str, Any] = {
+            "StorageNodePool": self.pools,
+            "StorageNode": self.nodes,
+            "StorageCluster": {"main": self.cluster},
+        }[kind]
+        (found,) = [one for one in place[name].status.conditions if one.type == type_]
+        assert isinstance(found, Condition)
+        return found
+
+    def uids(self) -> dict[str, str]:
+        return {name: pod.uid for name, pod in self.pods.items()}
+
+
+def world(replicas: int = 3, spec: Mapping[str, Any] | None = None, pool: Mapping[str, Any] | None = None) -> World:
+    """A cluster that was just applied: nothing of it is there yet."""
+    made = World()
+    given = StorageClusterSpec.model_validate({"meta": {"etcd": {}}, **(spec or {})})
+    made.cluster = Seen("main", "uid-of-main", given, StorageClusterStatus())
+    add_pool(made, "hot", replicas, pool)
+    return made
+
+
+def add_pool(made: World, name: str, replicas: int, pool: Mapping[str, Any] | None = None) -> None:
+    given = {"clusterRef": "main", "storage": {"size": "10Gi"}, "replicas": replicas, **(pool or {})}
+    spec = StorageNodePoolSpec.model_validate(given)
+    made.pools[name] = Seen(name, f"uid-of-{name}", spec, StorageNodePoolStatus())
+
+
+def kinds_of(actions: Iterable[act.Action]) -> list[str]:
+    return [type(action).__name__ for action in actions]

@@ -1,0 +1,537 @@
+"""What the operator does next, scene by scene, in a small world (support/operator_world)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stratalog.model.retirement import RetireMode, WaitReason
+from stratalog_operator.plan import actions as act
+from stratalog_operator.plan.whole import plan
+from support.operator_world import World, add_pool, kinds_of, world
+
+
+def _settled(replicas: int = 3, **more: Any) -> World:
+    made = world(replicas, **more)
+    made.settle()
+    made.done.clear()
+    return made
+
+
+def _steps_until_settled(one: World, node: str, passes: int = 100) -> list[str]:
+    """The steps of a node's retirement as people see them, each once."""
+    seen: list[str] = []
+    for _ in range(passes):
+        one.retirements()
+        one.reconcile()
+        one.kubelet()
+        one.registrations()
+        one.seconds += 5
+        told = one.nodes[node].status.retirement if node in one.nodes else None
+        if told is not None and told.step not in seen:
+            seen.append(told.step)
+    return seen
+
+
+# A cluster ------------------------------------------------------------------------------------------------------------
+def test_a_cluster_comes_up_and_a_pass_over_it_writes_nothing() -> None:
+    one = world(3)
+    one.settle()
+
+    assert one.node_ids() == [1, 2, 3]
+    assert one.condition("StorageCluster", "main", "Ready").status == "True"
+    assert one.is_quiet()
+
+
+def test_nothing_is_applied_while_it_is_paused_and_the_status_goes_on() -> None:
+    one = world(3)
+    one.annotate_cluster(paused="true")
+
+    assert one.reconcile() == []
+    assert one.condition("StorageCluster", "main", "Reconciled").reason == "Paused"
+
+
+def test_a_listener_that_the_processes_lack_is_refused_in_words_and_the_rest_goes_on() -> None:
+    outside = {"name": "outside", "port": 9094, "type": "nodeport", "firstNodePort": 30092}
+    one = _settled(spec={"listeners": [{"name": "internal", "port": 9092}, outside]})
+    told = one.condition("StorageCluster", "main", "Reconciled")
+
+    assert (told.status, told.reason) == ("False", "InvalidSpec")
+    assert "outside" in told.message
+    assert one.node_ids() == [1, 2, 3]
+
+
+def test_while_the_meta_service_does_not_answer_nobody_is_stopped_and_nobody_knows() -> None:
+    one = _settled(5)
+    one.is_meta_away = True
+    one.scale(3)
+    one.edit_cluster({"image": {"tag": "2"}})
+    for _ in range(20):
+        one.reconcile()
+        one.kubelet()
+
+    assert not [action for action in one.done if not isinstance(action, act.Apply)]
+    assert one.condition("StorageCluster", "main", "Ready").status == "Unknown"
+    assert len(one.pods) == 11
+
+
+# Scaling out ----------------------------------------------------------------------------------------------------------
+def test_scale_out_makes_what_is_missing_and_touches_nothing_that_runs() -> None:
+    one = _settled(3)
+    before = one.uids()
+    one.scale(5)
+    one.settle()
+
+    assert one.node_ids() == [1, 2, 3, 4, 5]
+    assert before.items() <= one.uids().items()
+    assert set(kinds_of(one.done)) == {"Apply", "GuardClaim", "NoteDisk"}
+
+
+def test_zones_are_shared_out_evenly_and_written_down() -> None:
+    one = _settled(5, pool={"zones": ["a", "b", "c"]})
+
+    assert [one.nodes[f"main-hot-{number}"].spec.zone for number in range(1, 6)] == ["a", "b", "c", "a", "b"]
+
+
+def test_two_pools_never_give_the_same_id() -> None:
+    one = world(2)
+    add_pool(one, "cold", 2)
+    one.settle()
+
+    assert one.node_ids() == [1, 2, 3, 4]
+
+
+def test_an_id_is_never_given_twice() -> None:
+    one = _settled(3)
+    for _ in range(2):
+        one.scale(2)
+        one.settle()
+        one.scale(3)
+        one.settle()
+
+    assert one.node_ids() == [1, 2, 5]
+
+
+# Scaling in -----------------------------------------------------------------------------------------------------------
+def test_scale_in_follows_the_meta_service_and_then_takes_pod_and_volume() -> None:
+    one = _settled(3)
+    one.scale(2)
+    steps = _steps_until_settled(one, "main-hot-3")
+
+    # The service is past its preflight when it is looked at next.
+    assert steps == [
+        "Wished", "Cordon", "Seal", "Offload", "Verify", "Snapshot", "Release", "Mount",
+        "PodStop", "Volume", "Done",
+    ]  # fmt: skip
+    assert one.node_ids() == [1, 2]
+    assert sorted(one.claims) == ["data-main-hot-1", "data-main-hot-2"]
+    assert [(gone.node_id, gone.claim) for gone in one.cluster.status.retired_nodes] == [(3, "")]
+    assert one.is_quiet()
+
+
+def test_all_that_leave_are_wished_for_before_the_first_has_left() -> None:
+    one = _settled(5)
+    one.scale(3)
+    one.settle()
+    wishes = [number for number, action in enumerate(one.done) if isinstance(action, act.AskRetire)]
+    stops = [number for number, action in enumerate(one.done) if isinstance(action, act.StopSet)]
+
+    assert len(wishes) == len(stops) == 2
+    assert max(wishes) < min(stops)
+
+
+def test_a_kept_claim_is_labelled_and_named_and_loses_its_guard() -> None:
+    one = _settled(3, spec={"storageRetention": {"whenScaled": "Retain"}})
+    one.scale(2)
+    one.settle()
+    claim = one.claims["data-main-hot-3"]
+
+    assert claim.is_released and not claim.is_guarded and not claim.is_leaving
+    assert one.cluster.status.retired_nodes[0].claim == "data-main-hot-3"
+    assert all(one_.keeps_volume for one_ in one.done if isinstance(one_, act.UnguardClaim))
+    one.scale(3)
+    one.settle()
+    assert one.node_ids() == [1, 2, 4]
+
+
+def test_who_goes_first_is_named_or_dead_or_has_the_highest_id() -> None:
+    named = _settled(4, pool={"removeNodeIds": [2]})
+    named.scale(3)
+    named.settle()
+    dead = _settled(4)
+    dead.crash("main-hot-1-0")
+    dead.registrations()
+    dead.scale(3)
+    dead.settle()
+    highest = _settled(4)
+    highest.scale(3)
+    highest.settle()
+
+    assert [one.node_ids() for one in (named, dead, highest)] == [[1, 3, 4], [2, 3, 4], [1, 2, 3]]
+
+
+def test_a_node_that_never_joined_goes_first_and_needs_no_retirement() -> None:
+    one = _settled(3)
+    one.scale(4)
+    one.reconcile()
+    one.reconcile()
+    one.scale(3)
+    one.settle()
+
+    assert one.node_ids() == [1, 2, 3]
+    assert "AskRetire" not in kinds_of(one.done)
+    assert "data-main-hot-4" not in one.claims
+
+
+def test_a_node_that_the_meta_service_forgot_keeps_its_volume() -> None:
+    """Not known is not empty: it had registered."""
+    one = _settled(3)
+    del one.members[3]
+    one.scale(2)
+    for _ in range(20):
+        one.reconcile()
+        one.kubelet()
+        one.seconds += 5
+
+    assert one.condition("StorageNode", "main-hot-3", "RetireBlocked").reason == "UnknownNode"
+    assert one.claims["data-main-hot-3"].is_guarded
+    assert "main-hot-3-0" in one.pods
+
+
+def test_another_disk_under_the_id_is_nobody_of_ours() -> None:
+    one = _settled(3)
+    one.scale(2)
+    one.reconcile()
+    one.reconcile()
+    record = one.records[3]
+    one.records[3] = type(record)("another-disk", RetireMode.OFFLOAD, record.step, 0, 0)
+    for _ in range(20):
+        one.reconcile()
+        one.kubelet()
+        one.retirements()
+
+    assert one.condition("StorageNode", "main-hot-3", "RetireBlocked").reason == "IdentityChanged"
+    assert not {"StopSet", "DeleteClaim", "UnguardClaim"} & set(kinds_of(one.done))
+
+
+def test_scaling_back_before_release_keeps_the_node_and_its_pod() -> None:
+    one = _settled(3)
+    before = one.uids()
+    one.scale(2)
+    for _ in range(3):
+        one.reconcile()
+        one.retirements()
+    assert one.records
+    one.scale(3)
+    one.settle()
+
+    assert one.node_ids() == [1, 2, 3]
+    assert one.uids() == before
+    assert not one.records
+    assert "CancelRetire" in kinds_of(one.done)
+
+
+def test_scaling_back_after_release_makes_a_new_node() -> None:
+    one = _settled(3)
+    one.scale(2)
+    while not one._is_released(3):
+        one.reconcile()
+        one.retirements()
+    one.scale(3)
+    one.settle()
+
+    assert one.node_ids() == [1, 2, 4]
+
+
+def test_a_blocked_retirement_says_why_and_freezes_nothing_else() -> None:
+    one = _settled(3)
+    one.blocked = WaitReason.REPLICATION_FACTOR
+    one.scale(2)
+    one.settle()
+    blocked = one.condition("StorageNode", "main-hot-3", "RetireBlocked")
+    one.edit_cluster({"config": {"log.level": "debug"}})
+    add_pool(one, "cold", 1)
+    one.settle()
+
+    assert (blocked.status, blocked.reason) == ("True", "ReplicationFactor")
+    assert "add nodes first" in blocked.message
+    assert "main-cold-4" in one.nodes
+    assert len({pod.pod_hash for pod in one.pods.values()}) == 6, "meta, etcd and four nodes, all of the new make"
+    assert not [pod for pod in one.pods.values() if not pod.is_ready]
+    one.blocked = None
+    one.settle()
+    assert one.node_ids() == [1, 2, 4]
+
+
+def test_a_retirement_that_gets_nowhere_is_stalled_after_a_while_and_says_since_when() -> None:
+    one = _settled(3)
+    one.blocked = WaitReason.REPLICATION_FACTOR
+    one.scale(2)
+    one.settle()
+    assert one.condition("StorageNode", "main-hot-3", "Stalled").status == "False"
+    one.seconds += 1800
+    one.reconcile()
+
+    told = one.condition("StorageNode", "main-hot-3", "Stalled")
+    assert told.status == "True" and "Preflight" in told.message
+    assert one.condition("StorageNodePool", "hot", "Stalled").status == "True"
+
+
+def test_a_node_that_a_person_retires_is_replaced_first() -> None:
+    one = _settled(3)
+    one.wish_to_retire("main-hot-1")
+    one.settle()
+    wish = next(number for number, action in enumerate(one.done) if isinstance(action, act.AskRetire))
+    joined = [action for action in one.done[:wish] if isinstance(action, act.NoteDisk)]
+
+    assert one.node_ids() == [2, 3, 4]
+    assert [action.name for action in joined] == ["data-main-hot-4"]
+
+
+def test_the_volume_stays_where_it_is_and_is_read_by_a_light_pod() -> None:
+    one = _settled(3, spec={"scaleIn": {"mode": "RemountVolume"}})
+    one.scale(2)
+    steps = _steps_until_settled(one, "main-hot-3")
+
+    assert steps.index("PodStop") < steps.index("Remount") < steps.index("Mount")
+    assert one.node_ids() == [1, 2]
+    assert one.pods["main-hot-3-vol-0"].is_ready
+    assert "main-hot-3-0" not in one.pods
+    assert one.claims["data-main-hot-3"].is_guarded, "it has what is nowhere else"
+    one.mounts["main-hot-3"] = _deleting(one.mounts["main-hot-3"])
+    one.settle()
+    assert "main-hot-3" not in one.mounts
+    assert "data-main-hot-3" not in one.claims
+
+
+def _deleting(seen: Any) -> Any:
+    return type(seen)(
+        seen.name, seen.uid, seen.spec, seen.status, seen.generation, seen.annotations, seen.finalizers, True
+    )
+
+
+# Rolling --------------------------------------------------------------------------------------------------------------
+def test_a_roll_restarts_all_one_at_a_time_and_the_meta_service_first() -> None:
+    """The world itself fails the test if a serving pod is stopped while another does not serve."""
+    one = _settled(3)
+    one.edit_cluster({"image": {"tag": "2"}})
+    one.settle()
+    stopped = [action.name for action in one.done if isinstance(action, act.StopPod)]
+
+    assert stopped == [
+        *(f"main-meta-{number}" for number in range(3)),
+        *(f"main-etcd-{number}" for number in range(3)),
+        *(f"main-hot-{number}-0" for number in range(1, 4)),
+    ]
+    assert one.condition("StorageCluster", "main", "Rolling").status == "False"
+
+
+def test_a_word_restarts_all_and_another_one_a_single_node() -> None:
+    one = _settled(3)
+    one.annotate_cluster(restart="monday")
+    one.settle()
+    of_cluster = [action.name for action in one.done if isinstance(action, act.StopPod)]
+    one.done.clear()
+    node = one.nodes["main-hot-2"]
+    spec = node.spec.model_copy(update={"restart_requested_at": "tuesday"})
+    one.nodes["main-hot-2"] = type(node)(node.name, node.uid, spec, node.status)
+    one.settle()
+
+    assert len(of_cluster) == 6, "etcd has nothing of ours to read"
+    assert [action.name for action in one.done if isinstance(action, act.StopPod)] == ["main-hot-2-0"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scaleIn": {"stallAfterSeconds": 60}},
+        {"storageRetention": {"whenScaled": "Retain"}},
+        {"podDisruptionBudget": {"enabled": False}},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_is_not_of_the_pods_restarts_nobody(changes: dict[str, Any]) -> None:
+    one = _settled(3)
+    before = one.uids()
+    one.edit_cluster(changes)
+    one.settle()
+
+    assert one.uids() == before
+
+
+def test_a_roll_stops_at_the_first_bad_pod_and_heals_when_the_change_is_taken_back() -> None:
+    one = _settled(3)
+    good = one.uids()
+    one.edit_cluster({"image": {"tag": "bad"}})
+    one.reconcile()
+    one.bad_makes.add(one.makes["main-meta"])
+    one.settle()
+
+    assert one.pods["main-meta-0"].is_failing
+    assert {name: uid for name, uid in one.uids().items() if name != "main-meta-0"} == {
+        name: uid for name, uid in good.items() if name != "main-meta-0"
+    }
+    assert "main-meta-0" in one.condition("StorageCluster", "main", "Stalled").message
+    one.edit_cluster({"image": {"tag": "latest"}})
+    one.settle()
+    assert one.condition("StorageCluster", "main", "Stalled").status == "False"
+    assert all(pod.is_ready for pod in one.pods.values())
+
+
+def test_no_pod_is_stopped_while_a_shard_has_too_few_in_sync() -> None:
+    one = _settled(3)
+    one.edit_cluster({"image": {"tag": "2"}})
+    one.reconcile()
+    seen = one.observe()
+    assert seen.meta is not None
+    unwell = type(seen.meta)("cluster-1", seen.meta.nodes, unwell=("shard 0 of flights has 1 in sync, and needs 2",))
+    behind = type(seen.meta)("cluster-1", seen.meta.nodes, behind=frozenset({2}))
+
+    for meta in (unwell, behind):
+        made = plan(_with_meta(one, meta))
+        assert "StopPod" not in kinds_of(made.actions)
+        (rolling,) = [c for c in _cluster_status(made).conditions if c.type == "Rolling"]
+        assert rolling.reason == "Waits" and rolling.message
+
+
+def _with_meta(one: World, meta: Any) -> Any:
+    seen = one.observe()
+    return type(seen)(**{name: getattr(seen, name) for name in seen.__slots__ if name != "meta"}, meta=meta)
+
+
+def _cluster_status(made: act.Plan) -> Any:
+    return made.statuses["StorageCluster", "main"]
+
+
+def test_no_roll_while_a_node_leaves() -> None:
+    one = _settled(3)
+    one.scale(2)
+    for _ in range(4):
+        one.reconcile()
+        one.retirements()
+    one.edit_cluster({"image": {"tag": "2"}})
+    while one.records[3].step.value != "done":
+        one.reconcile()
+        one.retirements()
+
+    assert "StopPod" not in kinds_of(one.done)
+    one.settle()
+    assert "StopPod" in kinds_of(one.done)
+
+
+# Deletion -------------------------------------------------------------------------------------------------------------
+def _delete_cluster(one: World) -> None:
+    one.cluster = _deleting(one.cluster)
+
+
+def test_a_deleted_cluster_asks_nobody_and_keeps_its_volumes() -> None:
+    one = _settled(3)
+    one.is_meta_away = True
+    _delete_cluster(one)
+    for _ in range(5):
+        one.reconcile()
+
+    assert not one.cluster.finalizers and not one.pools["hot"].finalizers
+    assert len(one.claims) == 3 and not [claim for claim in one.claims.values() if claim.is_guarded or claim.is_leaving]
+    assert all(action.keeps_volume for action in one.done if isinstance(action, act.UnguardClaim))
+
+
+def test_volumes_go_with_the_cluster_only_on_a_second_word() -> None:
+    one = _settled(3, spec={"storageRetention": {"whenDeleted": "Delete"}})
+    _delete_cluster(one)
+    for _ in range(5):
+        one.reconcile()
+    assert one.cluster.finalizers and not [claim for claim in one.claims.values() if claim.is_leaving]
+    assert "allow-deletion" in one.condition("StorageCluster", "main", "Reconciled").message
+    one.annotate_cluster(allow_deletion="true")
+    one.needed.clear()
+    for _ in range(10):
+        one.reconcile()
+
+    assert all(claim.is_leaving and not claim.is_guarded for claim in one.claims.values())
+    assert not one.cluster.finalizers
+
+
+def test_a_namespace_that_goes_loses_our_finalizers_and_its_volumes_are_kept() -> None:
+    one = _settled(3, spec={"storageRetention": {"whenDeleted": "Delete"}})
+    one.is_namespace_leaving = True
+    for _ in range(3):
+        one.reconcile()
+
+    assert not one.cluster.finalizers and not one.pools["hot"].finalizers
+    assert not [claim for claim in one.claims.values() if claim.is_guarded]
+    assert all(action.keeps_volume for action in one.done if isinstance(action, act.UnguardClaim))
+
+
+def test_the_annotation_lets_go_of_a_cluster_that_would_wait() -> None:
+    one = _settled(3, spec={"storageRetention": {"whenDeleted": "Delete"}})
+    _delete_cluster(one)
+    one.annotate_cluster(release_finalizer="true", allow_deletion="false")
+    one.reconcile()
+
+    assert not one.cluster.finalizers
+
+
+def test_a_cluster_of_the_same_name_takes_its_volumes_again() -> None:
+    one = _settled(3)
+    _delete_cluster(one)
+    for _ in range(5):
+        one.reconcile()
+    again = world(3)
+    again.claims = dict(one.claims)
+    again.members, again.needed = dict(one.members), set(one.needed)
+    again.settle()
+
+    assert again.node_ids() == [1, 2, 3]
+    assert {name: claim.uid for name, claim in again.claims.items()} == {
+        name: claim.uid for name, claim in one.claims.items()
+    }
+
+
+def test_a_pool_that_is_deleted_waits_until_its_nodes_have_left() -> None:
+    one = _settled(3)
+    add_pool(one, "cold", 1)
+    one.settle()
+    one.pools["cold"] = _deleting(one.pools["cold"])
+    one.reconcile()
+    assert "cold" in one.pools
+    one.settle()
+
+    assert "cold" not in one.pools
+    assert one.node_ids() == [1, 2, 3]
+
+
+def test_a_storage_node_deleted_by_hand_comes_back_with_the_same_pod_and_volume() -> None:
+    one = _settled(3)
+    pods, claims = one.uids(), dict(one.claims)
+    one.delete_storage_node("main-hot-2")
+    one.settle()
+
+    assert one.node_ids() == [1, 2, 3]
+    assert one.uids() == pods and one.claims == claims
+    assert "AskRetire" not in kinds_of(one.done)
+
+
+def test_a_node_whose_object_was_deleted_while_scaling_in_is_not_left_running_for_nobody() -> None:
+    one = _settled(3)
+    one.scale(2)
+    one.delete_storage_node("main-hot-1")
+    one.settle()
+
+    assert one.node_ids() == [1, 2]
+    assert sorted(one.claims) == ["data-main-hot-1", "data-main-hot-2"]
+
+
+def test_a_claim_that_somebody_deletes_is_held_and_says_why_until_a_person_lets_it_go() -> None:
+    one = _settled(3)
+    one.delete_claim("data-main-hot-2")
+    one.settle()
+    told = one.condition("StorageNode", "main-hot-2", "StorageBound")
+
+    assert one.claims["data-main-hot-2"].is_guarded
+    assert told.status == "False" and "release-finalizer" in told.message
+    claim = one.claims["data-main-hot-2"]
+    one._change_claim(claim.name, claim.uid, is_let_go=True)
+    one.reconcile()
+    assert not one.claims["data-main-hot-2"].is_guarded
