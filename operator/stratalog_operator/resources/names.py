@@ -34,6 +34,8 @@ ANNOTATION_POD_HASH: Final = f"{GROUP}/pod-hash"
 """On a pod: of the template that it was made of."""
 ANNOTATION_STORAGE_ID: Final = f"{GROUP}/storage-id"
 """On a claim: the disk that a node registered with while it used the claim."""
+ANNOTATION_VOLUME_POLICY: Final = f"{GROUP}/volume-policy"
+"""On a claim: the policy that its volume had before it was guarded."""
 ANNOTATION_CLUSTER_ID: Final = f"{GROUP}/cluster-id"
 
 FINALIZER: Final = f"{GROUP}/operator"

@@ -1,0 +1,112 @@
+"""Requests to the Kubernetes API, through the official client's asyncio side. Its models cost memory: not used.
+
+What the server refuses becomes an error of ours by what the caller can do about it. Every write is counted: a pass over
+what is as it should be makes none. Lives in the operator's event loop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio.client import ApiClient
+
+from stratalog.model.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from stratalog_operator.resources.names import GROUP
+
+APPLY: Final = "application/apply-patch+yaml"
+MERGE: Final = "application/merge-patch+json"
+REQUEST_SECONDS: Final = 30
+
+_CORE: Final = "/api/v1"
+_PLURALS: Final[Mapping[str, tuple[str, str]]] = {
+    "Namespace": (_CORE, "namespaces"),
+    "Pod": (_CORE, "pods"),
+    "Service": (_CORE, "services"),
+    "ConfigMap": (_CORE, "configmaps"),
+    "Secret": (_CORE, "secrets"),
+    "PersistentVolumeClaim": (_CORE, "persistentvolumeclaims"),
+    "PersistentVolume": (_CORE, "persistentvolumes"),
+    "StatefulSet": ("/apis/apps/v1", "statefulsets"),
+    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
+    "StorageCluster": (f"/apis/{GROUP}/v1alpha1", "storageclusters"),
+    "StorageNodePool": (f"/apis/{GROUP}/v1alpha1", "storagenodepools"),
+    "StorageNode": (f"/apis/{GROUP}/v1alpha1", "storagenodes"),
+    "TopicStorage": (f"/apis/{GROUP}/v1alpha1", "topicstorages"),
+    "ReadOnlyMount": (f"/apis/{GROUP}/v1alpha1", "readonlymounts"),
+}
+_WHOLE: Final = frozenset({"Namespace", "PersistentVolume"})
+"""Kinds that are in no namespace."""
+
+
+def api_version(kind: str) -> str:
+    """As it stands in an object of the kind."""
+    return _PLURALS[kind][0].removeprefix("/apis/").removeprefix("/api/")
+
+
+def path_of(kind: str, namespace: str, name: str = "") -> str:
+    root, plural = _PLURALS[kind]
+    place = root if kind in _WHOLE else f"{root}/namespaces/{namespace}"
+    return f"{place}/{plural}/{name}" if name else f"{place}/{plural}"
+
+
+class Kubernetes:
+    """Answers are the server's JSON, as it came."""
+
+    def __init__(self, api: ApiClient) -> None:
+        """`api` is closed by who made it."""
+        self._api = api
+        self.writes: Counter[str] = Counter()
+        """By method and kind of path."""
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        """Raises: NotFound; Conflict (another owns the field, or it is another object of that name); InvalidRequest;
+        Unavailable (surely not done); OutcomeUnknown (a write without an answer)."""
+        is_write = method != "GET"
+        if is_write:
+            self.writes[method] += 1
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        # Its signature is not typed: who we are goes into the headers.
+        await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        url = f"{self._api.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        try:
+            answer = await self._api.call_api(
+                method, url, headers, None if body is None else dict(body), _request_timeout=REQUEST_SECONDS
+            )
+            text = await answer.response.read()
+        except (TimeoutError, aiohttp.ClientError) as error:
+            words = f"{method} {path}: no answer of the API server ({error})"
+            raise (OutcomeUnknown if is_write else Unavailable)(f"{words}: look again") from error
+        return _read(method, path, int(answer.status), text)
+
+
+def _read(method: str, path: str, status: int, text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = {"message": text[:200].decode(errors="replace")}
+    if status < 300 and isinstance(found, dict):
+        return found
+    message = found.get("message", "") if isinstance(found, dict) else ""
+    words = f"{method} {path}: {status}: {message}"
+    match status:
+        case 404:
+            raise NotFound(words)
+        case 409:
+            raise Conflict(words)
+        case 400 | 401 | 403 | 405 | 415 | 422:
+            raise InvalidRequest(words)
+        case _:
+            raise Unavailable(f"{words}: look again")
