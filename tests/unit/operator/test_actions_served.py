@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 import pytest
-from kubernetes.aio.client import ApiClient, Configuration
 
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound
 from stratalog.model.retirement import RetireMode
@@ -23,9 +21,11 @@ from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClus
 from stratalog_operator.resources.kinds import CLUSTER
 from stratalog_operator.resources.names import FIELD_MANAGER, FINALIZER, FINALIZER_LAST_COPY
 from stratalog_operator.specs.node import NodeIdentity, node_claim, node_set
-from support.api_server import NO_API_SERVER, TOKEN, ApiServer, apiserver_binary
+from support.api_server import NO_API_SERVER, ApiServer, apiserver_binary
 from support.golden_specs import pool
 from support.kind_samples import sample
+from support.kubernetes_client import kubernetes_of
+from support.meta_desk import Desk
 
 pytestmark = [
     pytest.mark.real_apiserver,
@@ -35,33 +35,9 @@ _NUMBERS = count()
 NODE = NodeIdentity(7, "hot")
 
 
-class Desk:
-    """Notes what was wished."""
-
-    def __init__(self) -> None:
-        self.wishes: list[tuple[Any, ...]] = []
-
-    async def retire(self, node_id: int, mode: RetireMode, force_storage_id: str | None) -> None:
-        self.wishes.append(("retire", node_id, mode, force_storage_id))
-
-    async def cancel(self, node_id: int) -> None:
-        self.wishes.append(("cancel", node_id))
-
-    async def end_mount(self, mount: str) -> None:
-        self.wishes.append(("end", mount))
-
-
 @pytest.fixture
 def namespace(api: ApiServer) -> Iterator[str]:
     yield api.namespace(f"actions-{next(_NUMBERS)}")
-
-
-@asynccontextmanager
-async def _kubernetes(api: ApiServer) -> AsyncIterator[Kubernetes]:
-    settings = Configuration(host=api.url, ssl_ca_cert=str(api.certificates.ca))
-    settings.api_key = {"BearerToken": f"Bearer {TOKEN}"}
-    async with ApiClient(settings) as client:
-        yield Kubernetes(client)
 
 
 def _observed(namespace: str) -> Observed:
@@ -106,7 +82,7 @@ def _policy(api: ApiServer, volume: str) -> str:
 
 
 async def test_a_guarded_claim_outlives_its_deletion_and_its_volume_is_kept(api: ApiServer, namespace: str) -> None:
-    async with _kubernetes(api) as kubernetes:
+    async with kubernetes_of(api) as kubernetes:
         performer, seen, uid = await _with_claim(api, kubernetes, namespace, f"{namespace}-a")
         for _ in range(2):
             await performer.do(seen, act.GuardClaim("data-main-hot-7", uid))
@@ -125,7 +101,7 @@ async def test_a_guarded_claim_outlives_its_deletion_and_its_volume_is_kept(api:
 
 
 async def test_a_volume_that_is_kept_stays_kept_when_the_guard_goes(api: ApiServer, namespace: str) -> None:
-    async with _kubernetes(api) as kubernetes:
+    async with kubernetes_of(api) as kubernetes:
         performer, seen, uid = await _with_claim(api, kubernetes, namespace, f"{namespace}-a")
         await performer.do(seen, act.NoteDisk("data-main-hot-7", uid, "disk-1", "cluster-1"))
         await performer.do(seen, act.GuardClaim("data-main-hot-7", uid))
@@ -141,7 +117,7 @@ async def test_a_volume_that_is_kept_stays_kept_when_the_guard_goes(api: ApiServ
 
 
 async def test_nothing_is_done_to_another_object_of_the_same_name(api: ApiServer, namespace: str) -> None:
-    async with _kubernetes(api) as kubernetes:
+    async with kubernetes_of(api) as kubernetes:
         performer, seen, _ = await _with_claim(api, kubernetes, namespace, f"{namespace}-a")
         before = _metadata(api, "PersistentVolumeClaim", namespace, "data-main-hot-7")
         for action in (
@@ -160,7 +136,7 @@ async def test_nothing_is_done_to_another_object_of_the_same_name(api: ApiServer
 async def test_what_is_not_there_is_taken_away_already_and_nothing_is_made_of_it(
     api: ApiServer, namespace: str
 ) -> None:
-    async with _kubernetes(api) as kubernetes:
+    async with kubernetes_of(api) as kubernetes:
         performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
         for action in (
             act.StopPod("gone", "uid", "a test"),
@@ -181,7 +157,7 @@ async def test_a_users_object_gets_our_finalizer_and_nothing_else_of_it_is_ours(
     path = path_of("StorageCluster", namespace, "main")
     given = sample(CLUSTER, {"metadata.finalizers": ["example.com/theirs"]})
     assert api.ask("POST", path_of("StorageCluster", namespace), given).is_ok
-    async with _kubernetes(api) as kubernetes:
+    async with kubernetes_of(api) as kubernetes:
         performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
         await performer.do(seen, act.AddFinalizer("StorageCluster", "main"))
         held = api.ask("GET", path).body
@@ -196,7 +172,7 @@ async def test_a_users_object_gets_our_finalizer_and_nothing_else_of_it_is_ours(
 async def test_a_stopped_set_has_no_replicas_and_what_else_is_wanted_of_it_stays(
     api: ApiServer, namespace: str
 ) -> None:
-    async with _kubernetes(api) as kubernetes:
+    async with kubernetes_of(api) as kubernetes:
         performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
         wanted = node_set(cluster_of(seen), pool(), NODE)
         await performer.do(seen, act.Apply(wanted, "a test"))
@@ -211,7 +187,7 @@ async def test_a_stopped_set_has_no_replicas_and_what_else_is_wanted_of_it_stays
 
 async def test_a_first_pass_is_taken_whole_and_the_token_is_never_made_twice(api: ApiServer, namespace: str) -> None:
     made = api.ask("POST", path_of("StorageCluster", namespace), sample(CLUSTER))
-    async with _kubernetes(api) as kubernetes:
+    async with kubernetes_of(api) as kubernetes:
         performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
         spec = StorageClusterSpec.model_validate(made.body["spec"])
         uid = made.body["metadata"]["uid"]
@@ -230,7 +206,7 @@ async def test_a_first_pass_is_taken_whole_and_the_token_is_never_made_twice(api
 
 async def test_wishes_go_to_the_meta_service(api: ApiServer, namespace: str) -> None:
     desk = Desk()
-    async with _kubernetes(api) as kubernetes:
+    async with kubernetes_of(api) as kubernetes:
         performer, seen = Performer(kubernetes, desk), _observed(namespace)
         await performer.do(seen, act.AskRetire(3, RetireMode.OFFLOAD, "disk-3"))
         await performer.do(seen, act.CancelRetire(3))
@@ -241,7 +217,7 @@ async def test_wishes_go_to_the_meta_service(api: ApiServer, namespace: str) -> 
 
 
 async def test_refusals_say_what_the_caller_can_do(api: ApiServer, namespace: str) -> None:
-    async with _kubernetes(api) as kubernetes:
+    async with kubernetes_of(api) as kubernetes:
         path = path_of("StorageCluster", namespace)
         with pytest.raises(NotFound, match="main"):
             await kubernetes.ask("GET", path_of("StorageCluster", namespace, "main"))

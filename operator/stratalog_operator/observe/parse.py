@@ -1,0 +1,114 @@
+"""From the JSON of Kubernetes to what the plan looks at. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from stratalog_operator.plan.observed import Seen, SeenClaim, SeenPod, SeenSet
+from stratalog_operator.resources.names import (
+    ANNOTATION_CLUSTER_ID,
+    ANNOTATION_POD_HASH,
+    ANNOTATION_RELEASE_FINALIZER,
+    ANNOTATION_STORAGE_ID,
+    ANNOTATION_VOLUME_POLICY,
+    ANNOTATION_WANTED_HASH,
+    FINALIZER_LAST_COPY,
+    LABEL_NODE_ID,
+    LABEL_POOL,
+    LABEL_RELEASED,
+    LABEL_ZONE,
+)
+from stratalog_operator.resources.schema import Part
+
+SpecT = TypeVar("SpecT", bound=Part)
+StatusT = TypeVar("StatusT", bound=Part)
+Json = Mapping[str, Any]
+
+_HOPELESS: Final = frozenset(
+    {"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError"}
+)
+"""Why a container waits that will not start by waiting alone."""
+
+
+def seen(found: Json, spec: type[SpecT], status: type[StatusT]) -> Seen[SpecT, StatusT]:
+    """An object of one of our kinds."""
+    metadata = found["metadata"]
+    return Seen(
+        metadata["name"],
+        metadata["uid"],
+        spec.model_validate(found["spec"]),
+        status.model_validate(found.get("status") or {}),
+        int(metadata.get("generation", 1)),
+        _annotations(found),
+        frozenset(metadata.get("finalizers") or ()),
+        "deletionTimestamp" in metadata,
+    )
+
+
+def hashes(kind: str, found: Iterable[Json]) -> dict[tuple[str, str], str]:
+    """What was wanted of each when it was applied."""
+    return {(kind, one["metadata"]["name"]): _annotations(one).get(ANNOTATION_WANTED_HASH, "") for one in found}
+
+
+def stateful_set(found: Json) -> SeenSet:
+    return SeenSet(found["metadata"]["name"], found["metadata"]["uid"], int(found["spec"].get("replicas", 1)))
+
+
+def pod(found: Json, now: str) -> SeenPod:
+    metadata, status = found["metadata"], found.get("status") or {}
+    conditions = {one["type"]: one for one in status.get("conditions") or ()}
+    ready = conditions.get("Ready", {})
+    is_leaving = "deletionTimestamp" in metadata
+    is_ready = ready.get("status") == "True" and not is_leaving
+    since = ready.get("lastTransitionTime") or metadata.get("creationTimestamp") or now
+    return SeenPod(
+        metadata["name"],
+        metadata["uid"],
+        _annotations(found).get(ANNOTATION_POD_HASH, ""),
+        is_ready,
+        is_failing=not is_ready and (status.get("phase") == "Failed" or _is_hopeless(status, conditions)),
+        is_leaving=is_leaving,
+        machine=found.get("spec", {}).get("nodeName", ""),
+        not_ready_seconds=0 if is_ready else max(0, _seconds(since, now)),
+    )
+
+
+def _is_hopeless(status: Json, conditions: Json) -> bool:
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        return True
+    states = [one.get("state") or {} for one in status.get("containerStatuses") or ()]
+    return any((state.get("waiting") or {}).get("reason") in _HOPELESS for state in states)
+
+
+def _seconds(since: str, now: str) -> int:
+    return int((datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds())
+
+
+def claim(found: Json) -> SeenClaim | None:
+    """None for a claim that is no storage node's."""
+    metadata, notes = found["metadata"], _annotations(found)
+    labels = metadata.get("labels") or {}
+    if LABEL_NODE_ID not in labels or LABEL_POOL not in labels:
+        return None
+    return SeenClaim(
+        metadata["name"],
+        metadata["uid"],
+        labels[LABEL_POOL],
+        int(labels[LABEL_NODE_ID]),
+        is_bound=(found.get("status") or {}).get("phase") == "Bound",
+        # The note is written once the volume is kept, the finalizer after it.
+        is_guarded=FINALIZER_LAST_COPY in (metadata.get("finalizers") or ()) and ANNOTATION_VOLUME_POLICY in notes,
+        is_leaving="deletionTimestamp" in metadata,
+        is_released=labels.get(LABEL_RELEASED) == "true",
+        storage_id=notes.get(ANNOTATION_STORAGE_ID, ""),
+        cluster_id=notes.get(ANNOTATION_CLUSTER_ID, ""),
+        zone=labels.get(LABEL_ZONE),
+        is_let_go=notes.get(ANNOTATION_RELEASE_FINALIZER) == "true",
+    )
+
+
+def _annotations(found: Json) -> dict[str, str]:
+    return dict(found["metadata"].get("annotations") or {})

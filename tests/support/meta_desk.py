@@ -1,0 +1,23 @@
+"""Where the operator states its wishes to the meta service, in tests: they are noted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratalog.model.retirement import RetireMode
+
+
+class Desk:
+    """Notes what was wished."""
+
+    def __init__(self) -> None:
+        self.wishes: list[tuple[Any, ...]] = []
+
+    async def retire(self, node_id: int, mode: RetireMode, force_storage_id: str | None) -> None:
+        self.wishes.append(("retire", node_id, mode, force_storage_id))
+
+    async def cancel(self, node_id: int) -> None:
+        self.wishes.append(("cancel", node_id))
+
+    async def end_mount(self, mount: str) -> None:
+        self.wishes.append(("end", mount))

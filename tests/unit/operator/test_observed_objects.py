@@ -1,0 +1,78 @@
+"""What the plan is told of pods and claims, from what Kubernetes says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stratalog_operator.observe import parse
+
+NOW = "2013-01-01T00:10:00Z"
+
+
+def _pod(status: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    named = {"name": "main-hot-1-0", "uid": "u", "creationTimestamp": "2013-01-01T00:00:00Z", **metadata}
+    return {"metadata": named, "spec": {"nodeName": "machine-1"}, "status": status}
+
+
+def _condition(type_: str, status: str, reason: str = "") -> dict[str, Any]:
+    return {"type": type_, "status": status, "reason": reason, "lastTransitionTime": "2013-01-01T00:09:00Z"}
+
+
+def _waiting(reason: str) -> dict[str, Any]:
+    return {"containerStatuses": [{"state": {"waiting": {"reason": reason}}}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "is_ready", "is_failing"),
+    [
+        ({"conditions": [_condition("Ready", "True")]}, True, False),
+        ({"conditions": [_condition("Ready", "False")]}, False, False),
+        ({}, False, False),
+        ({"phase": "Failed"}, False, True),
+        (_waiting("ContainerCreating"), False, False),
+        (_waiting("CrashLoopBackOff"), False, True),
+        (_waiting("ImagePullBackOff"), False, True),
+        ({"conditions": [_condition("PodScheduled", "False", "Unschedulable")]}, False, True),
+        ({"conditions": [_condition("PodScheduled", "False", "SchedulingGated")]}, False, False),
+    ],
+)
+def test_a_pod_serves_or_waits_or_has_nothing_to_lose(status: dict[str, Any], is_ready: bool, is_failing: bool) -> None:
+    found = parse.pod(_pod(status), NOW)
+
+    assert (found.is_ready, found.is_failing) == (is_ready, is_failing)
+
+
+def test_a_pod_that_is_being_stopped_does_not_serve_any_more() -> None:
+    leaving = _pod({"conditions": [_condition("Ready", "True")]}, deletionTimestamp=NOW)
+
+    found = parse.pod(leaving, NOW)
+    assert found.is_leaving and not found.is_ready
+
+
+def test_how_long_a_pod_has_not_served_counts_from_its_last_word_or_its_making() -> None:
+    told = parse.pod(_pod({"conditions": [_condition("Ready", "False")]}), NOW)
+    silent = parse.pod(_pod({}), NOW)
+
+    assert (told.not_ready_seconds, silent.not_ready_seconds) == (60, 600)
+
+
+def test_a_claim_is_guarded_only_with_its_volume_kept() -> None:
+    """The finalizer alone would hold the claim, and not the volume."""
+    labels = {"stratalog.dev/pool": "hot", "stratalog.dev/node-id": "7"}
+
+    def guarded(finalizers: list[str], notes: dict[str, str]) -> bool:
+        metadata = {"name": "c", "uid": "u", "labels": labels, "finalizers": finalizers, "annotations": notes}
+        found = parse.claim({"metadata": metadata, "status": {"phase": "Bound"}})
+        assert found is not None
+        return found.is_guarded
+
+    held, kept = ["stratalog.dev/last-copy"], {"stratalog.dev/volume-policy": "Delete"}
+    assert [guarded(held, kept), guarded(held, {}), guarded([], kept)] == [True, False, False]
+
+
+def test_a_claim_of_etcd_is_no_storage_nodes() -> None:
+    metadata = {"name": "data-main-etcd-0", "uid": "u", "labels": {"stratalog.dev/part": "etcd"}}
+
+    assert parse.claim({"metadata": metadata}) is None
