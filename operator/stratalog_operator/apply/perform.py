@@ -1,7 +1,8 @@
 """Performs the actions of a pass in their order, then writes the statuses.
 
 "Not found" is success for whatever takes something away; a UID that differs means that what was meant is gone already.
-An action that fails ends the pass: the next one is planned from what is there then. Only fields that are ours are
+An action that fails keeps none of the additive ones from being done, and all that is disruptive: that is planned anew
+from what is there then. Only fields that are ours are
 written: by server-side apply, or (finalizers, notes, replicas) by a patch that holds only for the very state that was
 read.
 
@@ -13,9 +14,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, Protocol, assert_never, get_args
 
-from stratalog.model.errors import Conflict, NotFound
+from stratalog.model.errors import Conflict, NotFound, StratalogError
 from stratalog.model.retirement import RetireMode
 from stratalog_operator.kube.client import APPLY, MERGE, Kubernetes, api_version, path_of
 from stratalog_operator.plan import actions as act
@@ -37,6 +38,9 @@ from stratalog_operator.specs.cluster import token_secret
 _BY_OWNER: Final = {"propagationPolicy": "Background"}
 
 
+DISRUPTIVE: Final = get_args(act.Disruptive)
+
+
 class MetaDesk(Protocol):
     """Where wishes are stated to the meta service. Each may be repeated."""
 
@@ -52,11 +56,22 @@ class Performer:
         self._kubernetes = kubernetes
         self._meta = meta
 
-    async def perform(self, seen: Observed, plan: act.Plan) -> None:
+    async def perform(self, seen: Observed, plan: act.Plan) -> list[StratalogError]:
+        """Returns what failed; the caller looks again, later each time."""
+        failed: list[StratalogError] = []
         for action in plan.actions:
-            await self.do(seen, action)
+            if failed and isinstance(action, DISRUPTIVE):
+                break
+            try:
+                await self.do(seen, action)
+            except StratalogError as error:
+                failed.append(error)
         for (kind, name), status in plan.statuses.items():
-            await self.tell(seen.namespace, kind, name, status)
+            try:
+                await self.tell(seen.namespace, kind, name, status)
+            except StratalogError as error:
+                failed.append(error)
+        return failed
 
     async def tell(self, namespace: str, kind: str, name: str, status: Part) -> None:
         body = _bare(kind, name) | {"status": status.model_dump(by_alias=True, exclude_none=True, mode="json")}

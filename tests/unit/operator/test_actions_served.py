@@ -193,7 +193,7 @@ async def test_a_first_pass_is_taken_whole_and_the_token_is_never_made_twice(api
         uid = made.body["metadata"]["uid"]
         seen = Observed(namespace, seen.now, Seen("main", uid, spec, StorageClusterStatus()))
         assert free_id(seen) == 1
-        await performer.perform(seen, plan(seen))
+        assert await performer.perform(seen, plan(seen)) == []
         token = api.ask("GET", path_of("Secret", namespace, "main-token")).body["data"]
         await performer.perform(seen, plan(seen))
         assert kubernetes.writes["PATCH"] > 0
@@ -202,6 +202,21 @@ async def test_a_first_pass_is_taken_whole_and_the_token_is_never_made_twice(api
     assert api.ask("GET", path_of("Secret", namespace, "main-token")).body["data"] == token
     assert {one["type"]: one["status"] for one in told["conditions"]}["Ready"] == "Unknown"
     assert len(api.ask("GET", path_of("StatefulSet", namespace)).body["items"]) == 2
+
+
+async def test_what_fails_freezes_nothing_but_what_is_disruptive(api: ApiServer, namespace: str) -> None:
+    async with kubernetes_of(api) as kubernetes:
+        performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
+        wanted = node_set(cluster_of(seen), pool(), NODE)
+        await performer.do(seen, act.Apply(wanted, "a test"))
+        uid = _metadata(api, "StatefulSet", namespace, "main-hot-7")["uid"]
+        bad = {**node_claim(cluster_of(seen), pool(), NODE), "spec": {"accessModes": ["NoSuchMode"]}}
+        actions = (act.Apply(bad, "a test"), act.MakeToken("main-token"), act.StopSet("main-hot-7", uid, "a test"))
+        failed = await performer.perform(seen, act.Plan(actions, {}, 5))
+
+    assert len(failed) == 1 and "NoSuchMode" in str(failed[0])
+    assert _metadata(api, "Secret", namespace, "main-token")
+    assert api.ask("GET", path_of("StatefulSet", namespace, "main-hot-7")).body["spec"]["replicas"] == 1
 
 
 async def test_wishes_go_to_the_meta_service(api: ApiServer, namespace: str) -> None:

@@ -52,7 +52,7 @@ class Place:
     async def reconcile(self) -> list[Any]:
         seen = await observe(self.kubernetes, self.namespace, "main", self.members, NOW)
         made = plan(seen)
-        await self.performer.perform(seen, made)
+        assert await self.performer.perform(seen, made) == []
         return [*made.actions, *made.statuses]
 
     def kubelet(self) -> None:
