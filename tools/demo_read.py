@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from demo_stage import DemoFailed
 from flights import Comparison
 
 MEMBERS: Final = 3
+_GAPS_TOLD: Final = 5
+_LOOK_S: Final = 20
 _AT_ONCE: Final = 2000
 """Messages between two commits."""
 
@@ -21,6 +23,7 @@ class Group:
     """Reads as soon as it is made, until `close`; `comparisons` are by topic."""
 
     def __init__(self, kafka: str, name: str, comparisons: Mapping[str, Comparison], members: int = MEMBERS) -> None:
+        self._kafka = kafka
         self._comparisons = comparisons
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -55,6 +58,8 @@ class Group:
         wrong = list(self.failures)
         for topic, comparison in self._comparisons.items():
             wrong += [f"{topic}: {what}" for what in comparison.finish(ends[topic])]
+            for shard, offset in comparison.gaps[:_GAPS_TOLD]:
+                wrong.append(f"{topic}: {_read_anew(self._kafka, topic, shard, offset)}")
         if wrong:
             raise DemoFailed("what came back differs from what went in:\n  " + "\n  ".join(wrong))
 
@@ -87,6 +92,21 @@ def _next_messages(consumer: Consumer) -> list[Message]:
     while len(found) < _AT_ONCE and (message := consumer.poll(0 if found else 0.1)) is not None:
         found.append(message)
     return found
+
+
+def _read_anew(kafka: str, topic: str, shard: int, offset: int) -> str:
+    """Whether what did not come is there: then its reader lost it, and else the cluster."""
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": "looks-again", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, shard, offset)])
+    deadline = time.monotonic() + _LOOK_S
+    try:
+        while time.monotonic() < deadline:
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                return f"shard {shard}: a new reader from offset {offset} gets offset {message.offset()}"
+        return f"shard {shard}: a new reader from offset {offset} gets nothing within {_LOOK_S} s"
+    finally:
+        consumer.close()
 
 
 def _member(kafka: str, group: str, number: int, topics: list[str]) -> Consumer:

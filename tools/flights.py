@@ -54,6 +54,8 @@ class Comparison:
         self.next_offset: dict[int, int] = {}
         self.count = 0
         self.read_again = 0
+        self.gaps: list[tuple[int, int]] = []
+        """Shard and offset where one began."""
         self.differences: list[str] = []
         self.more_differences = 0
 
@@ -74,6 +76,7 @@ class Comparison:
                 self._differs(f"{where}: read again it is another record, flight {row}")
             return
         if offset > next_offset:
+            self.gaps.append((shard, next_offset))
             self._differs(f"{where}: offsets {next_offset} to {offset - 1} did not come")
         self.next_offset[shard] = offset + 1
         self._row_at[shard, offset] = row
