@@ -246,6 +246,8 @@ async def test_nodes_live_through_a_failover_and_read_no_metadata_twice(
     ]
     try:
         await asyncio.gather(*(asyncio.to_thread(node.start) for node in nodes))
+        followed = "stratalog_catalog_change_sets_total"
+        begun, version_before = [node.metrics()[followed] for node in nodes], await client.read_version()
         writer, producing = Writer(client), Producing(",".join(node.bootstrap for node in nodes))
         for _ in range(2):
             await writer.wrote_more()
@@ -258,10 +260,13 @@ async def test_nodes_live_through_a_failover_and_read_no_metadata_twice(
             await asyncio.to_thread(killed.start)
         await writer.stop()
         assert await asyncio.to_thread(producing.stop) == [], "producers notice nothing of it"
-        version = await client.read_version()
-        followed = "stratalog_catalog_change_sets_total"
+        changes = await client.read_version() - version_before
         first = [node.metrics() for node in nodes]
-        await eventually(lambda: all(node.metrics()[followed] >= version - 2 for node in nodes), timeout=90)
+
+        def have_followed() -> bool:
+            return all(node.metrics()[followed] - known >= changes for node, known in zip(nodes, begun, strict=True))
+
+        await eventually(have_followed, timeout=60)
         assert [node.metrics()["stratalog_catalog_reloads_total"] for node in nodes] == [0, 0], first
         assert all(node.is_alive for node in (await client.snapshot()).nodes), "nobody lost its lease by it"
         for node in nodes:
