@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stratalog.kafka.subscription import subscribed_topics
+from stratalog.machines.disk_room import scarcity_of
 from stratalog.meta_api.client import MetaForNodes
 from stratalog.meta_api.node_client import NodeMetaClient
 from stratalog.model.addresses import parse_address
@@ -233,6 +235,7 @@ class StorageNode:
 
     async def _register(self, info: NodeInfo) -> Life:
         """From now on every command names this life."""
+        disk = await asyncio.to_thread(shutil.disk_usage, self.layout.root)
         registration = await register(
             self.meta,
             RegisterNode(
@@ -241,6 +244,7 @@ class StorageNode:
                 boot_id=read_boot_id(),
                 stopped_epoch=stopped_epoch(self.layout.clean_file),
                 is_flushed_by_default=self.settings.flush_policy is FlushPolicy.FSYNC,
+                scarcity=scarcity_of(disk.free, disk.total, 0),
             ),
         )
         life = self.meta.life = Life(info.node_id, registration.node_epoch)

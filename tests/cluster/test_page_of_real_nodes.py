@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from support.meta_process import MetaProcess
@@ -54,6 +54,7 @@ def test_the_page_tells_what_real_nodes_do_and_who_of_them_is_gone(
     produce_and_read(bootstrap)
 
     def is_told() -> bool:
+        produce_and_read(bootstrap, 400)  # rates are of what comes between two looks
         shown, courses = told(meta), told(meta, "/v1/courses")["items"]
         heard = [
             one for one in shown["nodes"] if one["state"] == "alive" and one["uploads"] and one["disk_free_bytes"] > 0
@@ -74,18 +75,18 @@ def test_the_page_tells_what_real_nodes_do_and_who_of_them_is_gone(
     assert shown["troubles"] and shown["shards"]["troubled"] > 0
 
 
-def produce_and_read(bootstrap: str) -> None:
+def produce_and_read(bootstrap: str, count: int = 8_000) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
-    for number in range(8_000):
+    for number in range(count):
         producer.produce("flights", b"x" * 1_000, partition=number % 4)
         producer.poll(0)
     assert producer.flush(60) == 0
-    settings = {"bootstrap.servers": bootstrap, "group.id": "page", "auto.offset.reset": "earliest"}
-    consumer = Consumer(settings)
-    consumer.subscribe(["flights"])
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "page", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("flights", shard, 0) for shard in range(4)])
     try:
         read = 0
-        while read < 8_000:
-            read += len(consumer.consume(1_000, timeout=30))
+        while read < count:
+            message = consumer.poll(30)
+            read += message is not None and message.error() is None
     finally:
         consumer.close()

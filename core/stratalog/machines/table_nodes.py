@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from stratalog.machines.disk_room import SCARCEST
 from stratalog.machines.table_bounds import check_names
 from stratalog.machines.table_lives import begin_life, end_life, resume_life
 from stratalog.machines.table_locks import disk_lock, end_leases
@@ -62,6 +63,9 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
     if known is not None and known.info.storage_id == node.storage_id:
         # of another disk nobody wished that it leaves, and nobody knows how full it is
         entry = replace(entry, retirement=_without_force(known), scarcity=known.scarcity)
+    if command.scarcity is not None:
+        # With its first word: beside nodes that have told, one that has not would look emptier, and get all.
+        entry = replace(entry, scarcity=min(command.scarcity, SCARCEST))
     tx.put_node(entry)
     if known is not None:
         is_disk_new = known.info.storage_id != node.storage_id

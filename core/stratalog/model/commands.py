@@ -51,6 +51,8 @@ class RegisterNode(Command[Registration]):
     says nothing: the disk is a copy, or somebody used it in between."""
     is_flushed_by_default: bool = False
     """Topics that do not set `flush.policy` confirm nothing here that is not flushed."""
+    scarcity: Count | None = None
+    """How scarce room on its disk is (`Node.scarcity`). None: as it is noted of that disk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,17 @@ def test_how_scarce_room_is_outlives_a_start_but_not_another_disk() -> None:
     assert story.table.snapshot().nodes[0].scarcity == 0
 
 
+def test_a_new_node_says_with_its_first_word_how_scarce_room_is() -> None:
+    """Beside nodes that have told it would look emptier, and get all leaders."""
+    story = TableStory(nodes=1)
+    story.do(NoteLives(scarce=(ScarcityNoted(story.life(1), 2),)))
+    story.do(RegisterNode(NodeInfo(2, "storage-2", "host", 9092), scarcity=2))
+    story.do(RegisterNode(NodeInfo(3, "storage-3", "host", 9092), scarcity=99))
+    assert [node.scarcity for node in story.table.snapshot().nodes] == [2, 2, 3]
+    leaders = [story.active(story.topic(f"topic-{number}")).leader for number in range(4)]
+    assert sorted(leaders)[:2] == [1, 1] and 2 in leaders
+
+
 def test_racks_are_spread_before_the_load_is_evened() -> None:
     nodes = some_nodes(1, 2, 3, 4, racks={1: "a", 2: "a", 3: "b", 4: "b"})
     assert place_next(a_segment(1, (1, 2)), 2, nodes, {3: 50, 4: 60}, {}) == NextReplicas(1, (1, 3))
