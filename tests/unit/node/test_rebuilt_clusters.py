@@ -137,8 +137,11 @@ async def test_what_came_after_the_snapshot_is_found_and_its_topic_taken_in(
         await cluster.start(1, **TIERED)
         key = await cluster.shard(1, remote_storage_enable="true")
         topic = (await cluster.meta.service.snapshot()).topics[0]
-        cluster.meta.service._backups._is_wanted.set()  # type: ignore[union-attr]
+        backups = cluster.meta.service._backups
+        assert backups is not None
+        backups._is_wanted.set()
         await until_told(cluster)
+        await backups.close()  # one may be wanted still, for the first of all was put just now
         await cluster.meta.service.perform(AlterTopic(topic.topic_id, {**topic.settings, "retention.ms": "-1"}))
         late = await cluster.shard(1, "late", remote_storage_enable="true")
         for one in (key, late):
