@@ -20,6 +20,7 @@ from stratalog.admin_api.client import AdminClient as NodeClient
 from stratalog.admin_api.cuts import CutRequest, HoldRequest
 from stratalog.formats.cut import decode_cut
 from stratalog.model.errors import Conflict, NotFound
+from support.files import files_below
 from support.node_process import NodeProcess
 from support.waiting import eventually_sync
 
@@ -170,8 +171,8 @@ def _topic_id(node: NodeProcess, cut: Any) -> str:
 
 def _manifests(node: NodeProcess, cut: Any, topic_id: str) -> int:
     folder = Path(str(node.bucket)) / cut["cluster_id"] / "data" / topic_id
-    return sum(1 for _ in folder.rglob("*.manifest"))
+    return len(files_below(folder, ".manifest"))
 
 
 def _local_files(node: NodeProcess, topic_id: str) -> list[Path]:
-    return list((node.data_dir / "node" / "segments" / topic_id).rglob("*.seg"))
+    return files_below(node.data_dir / "node" / "segments" / topic_id, ".seg")

@@ -12,6 +12,7 @@ import pytest
 from stratalog.formats.records import NEXT_OFFSET, Record, encode_batch
 from stratalog.kafka.error_codes import ErrorCode
 from support.crash_drill import SETTINGS, command, paced
+from support.files import files_below
 from support.history import Outcome, Place, Sent, anomalies
 from support.ledger import IdempotentSender, Ledger, commit, create_topics, read_logs
 from support.node_process import NodeProcess
@@ -135,7 +136,7 @@ def test_a_disk_without_a_single_byte_left_heals_once_there_is_room(disk: Path, 
             for _ in range(30):
                 assert writer.is_taken()
             command("topics", "alter", "orders", "--set", "local.retention.ms=1", "--admin", node.admin)
-            eventually_sync(paced(lambda: len(list(disk.rglob("*.seg"))) <= 6, 0.2), 60)
+            eventually_sync(paced(lambda: len(files_below(disk, ".seg")) <= 6, 0.2), 60)
             writer.check()
         node.kill_and_restart()
         with RawClient(node.bootstrap, timeout=60.0) as client:
