@@ -6,7 +6,6 @@ Raises what the node raised, or Unavailable when no node answers.
 from __future__ import annotations
 
 import http.client
-import json
 import socket
 import urllib.error
 import urllib.parse
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from stratalog.admin_api.cuts import Confirmed, CutRequest, Held, HoldRequest, Released
-from stratalog.admin_api.errors import error_from_body
+from stratalog.admin_api.errors import error_from_body, told_error
 from stratalog.admin_api.models import (
     AlterTopic,
     CreateTopic,
@@ -37,6 +36,7 @@ from stratalog.admin_api.models import (
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MountInfo, MoveMountRequest
 from stratalog.admin_api.rolls import RollElsewhereRequest, RollingElsewhere
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown, Unavailable
+from stratalog.model.tokens import Token, bearer
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -46,7 +46,8 @@ DEFAULT_ADDRESS = "127.0.0.1:9644"
 class AdminClient:
     """Speaks to one node at HOST:PORT (or http://HOST:PORT)."""
 
-    def __init__(self, address: str = DEFAULT_ADDRESS, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, address: str = DEFAULT_ADDRESS, *, timeout_s: float = 30.0, token: Token | None = None) -> None:
+        """`token` is shown to it."""
         base = address.rstrip("/")
         self.base = base if base.startswith(("http://", "https://")) else f"http://{base}"
         try:
@@ -56,61 +57,62 @@ class AdminClient:
         if not has_port:
             raise InvalidRequest(f"admin address {address!r}: expected HOST:PORT, such as {DEFAULT_ADDRESS}")
         self._timeout_s = timeout_s
+        self._token = token
         # The environment's proxy is for the world outside, never for our own node.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def status(self) -> NodeStatus:
-        return NodeStatus.model_validate_json(self._call("GET", "/v1/status"))
+        return self._read(NodeStatus, "GET", "/v1/status")
 
     def topics(self) -> list[TopicInfo]:
-        return _list(TopicInfo, self._call("GET", "/v1/topics"))
+        return self._read_list(TopicInfo, "GET", "/v1/topics")
 
     def topic(self, name: str) -> TopicDetail:
-        return TopicDetail.model_validate_json(self._call("GET", _topic_path(name)))
+        return self._read(TopicDetail, "GET", _topic_path(name))
 
     def create_topic(self, request: CreateTopic) -> TopicInfo:
-        return TopicInfo.model_validate_json(self._call("POST", "/v1/topics", request))
+        return self._read(TopicInfo, "POST", "/v1/topics", request)
 
     def alter_topic(self, name: str, request: AlterTopic) -> TopicInfo:
-        return TopicInfo.model_validate_json(self._call("PATCH", _topic_path(name), request))
+        return self._read(TopicInfo, "PATCH", _topic_path(name), request)
 
     def delete_topic(self, name: str) -> None:
         self._call("DELETE", _topic_path(name))
 
     def segments(self, topic: str | None = None, shard: int | None = None) -> list[SegmentInfo]:
         query = {name: value for name, value in (("topic", topic), ("shard", shard)) if value is not None}
-        return _list(SegmentInfo, self._call("GET", "/v1/segments?" + urllib.parse.urlencode(query)))
+        return self._read_list(SegmentInfo, "GET", "/v1/segments?" + urllib.parse.urlencode(query))
 
     def locate(self, topic: str, shard: int, offset: int) -> Location:
         query = urllib.parse.urlencode({"topic": topic, "shard": shard, "offset": offset})
-        return Location.model_validate_json(self._call("GET", "/v1/locate?" + query))
+        return self._read(Location, "GET", "/v1/locate?" + query)
 
     def seal(self, request: SealRequest) -> list[SealedShard]:
-        return _list(SealedShard, self._call("POST", "/v1/seal", request))
+        return self._read_list(SealedShard, "POST", "/v1/seal", request)
 
     def roll_elsewhere(self, request: RollElsewhereRequest) -> RollingElsewhere:
-        return RollingElsewhere.model_validate_json(self._call("POST", "/v1/roll-elsewhere", request))
+        return self._read(RollingElsewhere, "POST", "/v1/roll-elsewhere", request)
 
     def mounts(self) -> list[MountInfo]:
-        return _list(MountInfo, self._call("GET", "/v1/mounts"))
+        return self._read_list(MountInfo, "GET", "/v1/mounts")
 
     def create_mount(self, request: CreateMountRequest) -> MountInfo:
-        return MountInfo.model_validate_json(self._call("POST", "/v1/mounts", request))
+        return self._read(MountInfo, "POST", "/v1/mounts", request)
 
     def move_mount(self, request: MoveMountRequest) -> MountInfo:
-        return MountInfo.model_validate_json(self._call("POST", "/v1/mounts/move", request))
+        return self._read(MountInfo, "POST", "/v1/mounts/move", request)
 
     def end_mount(self, request: EndMountRequest) -> None:
         self._call("POST", "/v1/mounts/end", request)
 
     def hold_cut(self, request: HoldRequest) -> Held:
-        return Held.model_validate_json(self._call("POST", "/v1/cuts/hold", request))
+        return self._read(Held, "POST", "/v1/cuts/hold", request)
 
     def release_cut(self, request: CutRequest) -> Released:
-        return Released.model_validate_json(self._call("POST", "/v1/cuts/release", request))
+        return self._read(Released, "POST", "/v1/cuts/release", request)
 
     def confirm_cut(self, request: CutRequest) -> Confirmed:
-        return Confirmed.model_validate_json(self._call("POST", "/v1/cuts/confirm", request))
+        return self._read(Confirmed, "POST", "/v1/cuts/confirm", request)
 
     def verify(self, request: VerifyRequest) -> Iterator[VerifyStart | VerifySegment | VerifyDone]:
         """One line per segment as the node checks it. Raises Unavailable when the stream ends before its last line."""
@@ -126,6 +128,28 @@ class AdminClient:
         raise Unavailable(f"{self.base}: the check ended early; look at the node's log, then run it again")
 
     # Calls ------------------------------------------------------------------------------------------------------
+    def _read(self, model: type[M], method: str, path: str, body: BaseModel | None = None) -> M:
+        told = self._call(method, path, body)
+        try:
+            return model.model_validate_json(told)
+        except ValidationError:
+            raise self._foreign(method, path, "its answer is another") from None
+
+    def _read_list(self, model: type[M], method: str, path: str, body: BaseModel | None = None) -> list[M]:
+        told = self._call(method, path, body)
+        try:
+            return TypeAdapter(list[model]).validate_json(told)  # type: ignore[valid-type]
+        except ValidationError:
+            raise self._foreign(method, path, "its answer is another") from None
+
+    def _foreign(self, method: str, path: str, how: str) -> Unavailable | OutcomeUnknown:
+        """For what answers, and not as a node's admin port does. After a change nobody knows what was done."""
+        told = (
+            f"what answers at {self.base} is no storage node's admin port ({method} {path}: {how}); name a node's "
+            "metrics.listen address with --admin HOST:PORT"
+        )
+        return Unavailable(told) if method == "GET" else OutcomeUnknown(told)
+
     def _call(self, method: str, path: str, body: BaseModel | None = None) -> bytes:
         with self._open(method, path, body, self._timeout_s) as answer:
             try:
@@ -138,11 +162,17 @@ class AdminClient:
         data = None if body is None else body.model_dump_json().encode()
         request = urllib.request.Request(self.base + path, data=data, method=method)
         request.add_header("Content-Type", "application/json")
+        if self._token is not None:
+            # Not sent on to where an answer may point to.
+            request.add_unredirected_header("Authorization", bearer(self._token()))
         try:
             return self._opener.open(request, timeout=timeout_s)
         except urllib.error.HTTPError as error:
             with error:
-                raise error_from_body(error.code, error.read()) from None
+                answer = error.read()
+            if error.code < 500 and told_error(answer) is None:
+                raise self._foreign(method, path, f"it answers {error.code}, and not as a node does") from None
+            raise error_from_body(error.code, answer) from None
         except urllib.error.URLError as error:
             if isinstance(error.reason, (ConnectionRefusedError, socket.gaierror)):
                 raise Unavailable(
@@ -155,7 +185,12 @@ class AdminClient:
 
     def _doubt(self, method: str, path: str, error: object) -> Unavailable | OutcomeUnknown:
         """A lost answer to a question is no harm; to a change it leaves open whether it was made."""
+        if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
+            return self._foreign(method, path, "it speaks no HTTP")
         where = f"{method} {self.base}{path}"
+        if isinstance(error, http.client.RemoteDisconnected):
+            # A Kafka listener takes a request line for a frame of a size that it refuses.
+            error = f"{error}, as a Kafka listener does, too: --admin is a node's metrics.listen"
         if method == "GET":
             return Unavailable(f"{where}: no answer ({error}); try again")
         return OutcomeUnknown(f"{where}: the answer was lost ({error}); look with GET before doing it again")
@@ -163,10 +198,3 @@ class AdminClient:
 
 def _topic_path(name: str) -> str:
     return "/v1/topics/" + urllib.parse.quote(name, safe="")
-
-
-def _list(model: type[M], body: bytes) -> list[M]:
-    try:
-        return TypeAdapter(list[model]).validate_python(json.loads(body))  # type: ignore[valid-type]
-    except (ValueError, ValidationError) as error:
-        raise Unavailable(f"the node's answer cannot be read: {error}") from None

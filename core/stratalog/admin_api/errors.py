@@ -16,6 +16,7 @@ _STATUS: Final[tuple[tuple[type[errors.StratalogError], int], ...]] = (
     (errors.Reserved, 403),
     (errors.LimitExceeded, 413),
     (errors.Rejected, 400),
+    (errors.Unauthorized, 401),
     (errors.DiskFull, 507),
     (errors.Unavailable, 503),
     (errors.OutcomeUnknown, 504),
@@ -35,6 +36,7 @@ _KINDS: Final[dict[str, type[errors.StratalogError]]] = {
         errors.Reserved,
         errors.Rejected,
         errors.DiskFull,
+        errors.Unauthorized,
         errors.Unavailable,
         errors.OutcomeUnknown,
     )
@@ -51,10 +53,17 @@ def error_body(error: errors.StratalogError) -> bytes:
 
 def error_from_body(status: int, body: bytes) -> errors.StratalogError:
     """The error a node answered with. What is no ErrorBody becomes Rejected (4xx) or Unavailable (5xx)."""
+    if (told := told_error(body)) is not None:
+        return told
+    text = body[:200].decode(errors="replace").strip() or "no body"
+    kind = errors.Rejected if status < 500 else errors.Unavailable
+    return kind(f"the node answered {status}: {text}")
+
+
+def told_error(body: bytes) -> errors.StratalogError | None:
+    """The error that a node wrote; None for what no node of ours writes."""
     try:
         told = ErrorBody.model_validate(json.loads(body))
     except ValueError:
-        text = body[:200].decode(errors="replace").strip() or "no body"
-        kind = errors.Rejected if status < 500 else errors.Unavailable
-        return kind(f"the node answered {status}: {text}")
+        return None
     return _KINDS.get(told.error, errors.StratalogError)(told.message)

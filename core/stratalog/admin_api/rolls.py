@@ -1,4 +1,4 @@
-"""Shards that roll with a successor chosen anew, in the admin API: what `stratalog rebalance --seal` asks."""
+"""Shards that roll with a successor chosen again, in the admin API: what `stratalog rebalance --seal` asks."""
 
 from __future__ import annotations
 

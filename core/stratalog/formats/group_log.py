@@ -13,7 +13,9 @@ from functools import lru_cache
 from typing import TypeAlias, assert_never
 from uuid import UUID
 
+from stratalog.formats.consumer_group_log import put_change, put_record, take_change, take_record
 from stratalog.formats.fields import Buffer, FieldReader, FieldWriter
+from stratalog.model.consumer_group import ConsumerGroupChange, ConsumerGroupRecord
 from stratalog.model.errors import Corrupt, InvalidRequest
 from stratalog.model.group import CommittedOffset, GroupRecord, MemberProtocol, MemberRecord
 from stratalog.model.ids import ShardKey
@@ -25,7 +27,7 @@ TEXT_LIMIT = 65_534
 _CACHED_TEXT = 300
 """Longer names are not kept in the caches of names: a few thousand of them would be hundreds of megabytes."""
 
-_OFFSET, _GROUP, _SNAPSHOT, _OPENED, _MEMBER = 1, 2, 3, 4, 5
+_OFFSET, _GROUP, _SNAPSHOT, _OPENED, _MEMBER, _CONSUMERS, _CONSUMERS_CHANGED = 1, 2, 3, 4, 5, 6, 7
 _BEGIN, _END = 0, 1
 _NONE = 0xFFFF
 
@@ -70,6 +72,24 @@ class MemberEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumersEntry:
+    """A whole group of the consumer protocol: it stands in the place of all that was written of the group before."""
+
+    group_id: str
+    record: ConsumerGroupRecord
+    changed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumersChangedEntry:
+    """What one step changed of it, on top of the write before; it means nothing where that one is not in the log."""
+
+    group_id: str
+    change: ConsumerGroupChange
+    changed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotBegun:
     """From here to the matching end: the whole live state of the shard."""
 
@@ -92,7 +112,16 @@ class LogOpened:
     opened_ms: int
 
 
-LogEntry: TypeAlias = OffsetEntry | GroupEntry | MemberEntry | SnapshotBegun | SnapshotEnded | LogOpened
+LogEntry: TypeAlias = (
+    OffsetEntry
+    | GroupEntry
+    | MemberEntry
+    | ConsumersEntry
+    | ConsumersChangedEntry
+    | SnapshotBegun
+    | SnapshotEnded
+    | LogOpened
+)
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 
 
@@ -106,6 +135,14 @@ def encode_entry(entry: LogEntry) -> KeyValue:
             return _group_key(_GROUP, group_id), None if record is None else _encode_group(record, changed_ms)
         case MemberEntry(group_id, generation, member, changed_ms):
             return _group_key(_MEMBER, group_id), _encode_returned(generation, member, changed_ms)
+        case ConsumersEntry(group_id, consumers, changed_ms):
+            out = _value_of(changed_ms)
+            put_record(out, consumers)
+            return _group_key(_CONSUMERS, group_id), out.getvalue()
+        case ConsumersChangedEntry(group_id, change, changed_ms):
+            out = _value_of(changed_ms)
+            put_change(out, change)
+            return _group_key(_CONSUMERS_CHANGED, group_id), out.getvalue()
         case SnapshotBegun(snapshot_id):
             return _HEAD.pack(VERSION, _SNAPSHOT), _encode_mark(_BEGIN, snapshot_id, 0)
         case SnapshotEnded(snapshot_id, entry_count):
@@ -142,6 +179,10 @@ def decode_entry(key: Buffer | None, value: Buffer | None, *, source: str, posit
         if value is None:
             return GroupEntry(group_id, None, -1)
         return _decode_group(group_id, _value_reader(value, source, position))
+    if kind in (_CONSUMERS, _CONSUMERS_CHANGED):
+        group_id = reader.text(TEXT_LIMIT, "group id")
+        reader.finish()
+        return _decode_consumers(kind, group_id, _value_reader(value or b"", source, position))
     reader.finish()
     body = _value_reader(value or b"", source, position)
     if kind == _SNAPSHOT:
@@ -356,6 +397,24 @@ def _take_count(body: FieldReader, what: str) -> int:
     if count * 6 > body.remaining:
         body.refuse(f"{what} claims {count}, the {body.remaining} bytes left cannot hold them", back=4)
     return count
+
+
+def _value_of(changed_ms: int) -> FieldWriter:
+    out = FieldWriter()
+    out.u8(VERSION, "version")
+    out.i64(changed_ms, "time of change")
+    return out
+
+
+def _decode_consumers(kind: int, group_id: str, body: FieldReader) -> ConsumersEntry | ConsumersChangedEntry:
+    changed_ms = body.i64("time of change")
+    entry: ConsumersEntry | ConsumersChangedEntry
+    if kind == _CONSUMERS:
+        entry = ConsumersEntry(group_id, take_record(body), changed_ms)
+    else:
+        entry = ConsumersChangedEntry(group_id, take_change(body), changed_ms)
+    body.finish()
+    return entry
 
 
 # Marks ------------------------------------------------------------------------------------------------------------

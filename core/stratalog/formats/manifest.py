@@ -1,7 +1,9 @@
-"""The manifest of a sealed segment in the object store: seal record, parts, index (docs/formats.md section 8).
+"""The manifest of a sealed segment in the object store: seal record, parts, index, perhaps a key index (docs/formats.md
+section 8).
 
-Invariant: the parts cover the seal's offsets in order, without gap or overlap. One encoding per manifest, so equal
-manifests have equal digests. Written once, read back and checked before the segment counts as COMPLETE.
+Invariant: the parts cover the seal's offsets in order, without gap or overlap; so do the runs of a key index. One
+encoding per manifest, so equal manifests have equal digests. Written once, read back and checked before the segment
+counts as COMPLETE.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratalog.formats.digest import object_digest
-from stratalog.formats.envelope import Structure, open_envelope, seal_envelope
+from stratalog.formats.envelope import Structure, identify, open_envelope, seal_envelope
 from stratalog.formats.fields import Buffer, FieldReader, FieldWriter
 from stratalog.formats.identity import read_identity, write_identity
+from stratalog.formats.key_index import KeyRun
 from stratalog.formats.part import PART_HEADER_BYTES
 from stratalog.formats.seal import read_seal, seal_fault, write_seal
 from stratalog.model.errors import InvalidRequest
@@ -20,6 +23,7 @@ from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity
 MAX_OBJECT_KEY_BYTES = 1024
 
 _MIN_PART_ENTRY_BYTES = 34
+_MIN_KEY_RUN_BYTES = 58
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +36,27 @@ class Manifest:
     index_key: str
     index_size_bytes: int
     index_digest: bytes
+    key_runs: tuple[KeyRun, ...] = ()
+    """Of the key index; none where the segment has no such index."""
 
     @property
     def total_bytes(self) -> int:
+        """Of the parts."""
         return sum(part.size_bytes for part in self.parts)
+
+    @property
+    def copy_bytes(self) -> int:
+        """Of all that the manifest names; its own come on top."""
+        return self.total_bytes + self.index_size_bytes + sum(run.size_bytes for run in self.key_runs)
+
+    @property
+    def object_sizes(self) -> dict[str, int]:
+        """What the manifest names: each object, and how many bytes it needs."""
+        sizes = {self.index_key: self.index_size_bytes}
+        sizes |= {run.object_key: run.size_bytes for run in self.key_runs}
+        for part in self.parts:
+            sizes[part.object_key] = max(sizes.get(part.object_key, 0), part.position + part.size_bytes)
+        return sizes
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -57,12 +78,25 @@ def encode_manifest(manifest: Manifest) -> bytes:
         out.natural(part.size_bytes, "part's size")
         out.natural(part.base_offset, "part's first offset")
         out.natural(part.end_offset, "part's end offset")
-    return seal_envelope(Structure.MANIFEST, out.getvalue())
+    if not manifest.key_runs:
+        return seal_envelope(Structure.MANIFEST, out.getvalue())
+    out.natural(len(manifest.key_runs), "count of key runs")
+    for run in manifest.key_runs:
+        out.text(run.object_key, MAX_OBJECT_KEY_BYTES, "key run's object key")
+        out.natural(run.size_bytes, "key run's size")
+        out.digest(run.digest, "key run's digest")
+        out.natural(run.buckets, "key run's buckets")
+        out.natural(run.entries, "key run's entries")
+        out.natural(run.from_offset, "key run's first offset")
+        out.natural(run.to_offset, "key run's end offset")
+    return seal_envelope(Structure.KEYED_MANIFEST, out.getvalue())
 
 
 def decode_manifest(data: Buffer, *, source: str) -> Manifest:
     """`data` is the whole object. Raises: Corrupt."""
-    fields = open_envelope(data, Structure.MANIFEST, source=source, position=0)
+    has_keys = identify(memoryview(data)[:8]) is Structure.KEYED_MANIFEST
+    structure = Structure.KEYED_MANIFEST if has_keys else Structure.MANIFEST
+    fields = open_envelope(data, structure, source=source, position=0)
     identity = read_identity(fields)
     seal = read_seal(fields, epoch=identity.epoch, base_offset=identity.base_offset)
     index_key = fields.text(MAX_OBJECT_KEY_BYTES, "index key")
@@ -70,8 +104,13 @@ def decode_manifest(data: Buffer, *, source: str) -> Manifest:
     index_digest = fields.digest("index digest")
     total_bytes = fields.natural("total size")
     parts = tuple(_read_part(fields) for _ in range(fields.count("part count", _MIN_PART_ENTRY_BYTES)))
+    runs: tuple[KeyRun, ...] = ()
+    if has_keys:
+        runs = tuple(_read_key_run(fields) for _ in range(fields.count("count of key runs", _MIN_KEY_RUN_BYTES)))
+        if not runs:
+            fields.refuse("manifest with a key index has no run of it")
     fields.finish()
-    manifest = Manifest(identity, seal, parts, index_key, index_size_bytes, index_digest)
+    manifest = Manifest(identity, seal, parts, index_key, index_size_bytes, index_digest, runs)
     if manifest.total_bytes != total_bytes:
         fields.refuse(f"parts have {manifest.total_bytes} bytes, the manifest claims {total_bytes}")
     fault = _fault(manifest)
@@ -95,6 +134,18 @@ def _read_part(fields: FieldReader) -> RemotePart:
     )
 
 
+def _read_key_run(fields: FieldReader) -> KeyRun:
+    return KeyRun(
+        object_key=fields.text(MAX_OBJECT_KEY_BYTES, "key run's object key"),
+        size_bytes=fields.natural("key run's size"),
+        digest=fields.digest("key run's digest"),
+        buckets=fields.natural("key run's buckets"),
+        entries=fields.natural("key run's entries"),
+        from_offset=fields.natural("key run's first offset"),
+        to_offset=fields.natural("key run's end offset"),
+    )
+
+
 def _fault(manifest: Manifest) -> str | None:
     """What is wrong between the fields of a manifest; None when they agree."""
     seal = manifest.seal
@@ -113,4 +164,19 @@ def _fault(manifest: Manifest) -> str | None:
     needed = seal.size_bytes + PART_HEADER_BYTES * len(manifest.parts)
     if manifest.total_bytes < needed:
         return f"the parts have {manifest.total_bytes} bytes, seal and part headers need {needed}"
+    return _runs_fault(manifest)
+
+
+def _runs_fault(manifest: Manifest) -> str | None:
+    if not manifest.key_runs:
+        return None
+    expected = manifest.seal.base_offset
+    for run in manifest.key_runs:
+        if run.fault is not None:
+            return run.fault
+        if run.from_offset != expected:
+            return f"a key run begins at offset {run.from_offset}, expected {expected}"
+        expected = run.to_offset
+    if expected != manifest.seal.end_offset:
+        return f"the key runs end at offset {expected}, the seal at {manifest.seal.end_offset}"
     return None

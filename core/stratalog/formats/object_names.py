@@ -20,7 +20,7 @@ _OFFSET = r"([0-9]{20})"
 _UUID = r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
 _SEGMENT_OBJECT = re.compile(
     rf"data/{_UUID}/{_NUMBER}/{_OFFSET}-{_NUMBER}/"
-    rf"{_OFFSET}-{_OFFSET}\.{_NUMBER}\.{_NUMBER}\.{_NUMBER}\.(chunk|index|manifest)"
+    rf"{_OFFSET}-{_OFFSET}\.{_NUMBER}\.{_NUMBER}\.{_NUMBER}\.(chunk|index|keys|manifest)"
 )
 _BUNDLE_OBJECT = re.compile(rf"bundles/{_NUMBER}/{_NUMBER}/([0-9]{{12}})\.{_NUMBER}\.bundle")
 _META_OBJECT = re.compile(rf"meta/([0-9]{{12}})-{_OFFSET}\.{_UUID}\.(?:([0-9]{{6}})\.piece|snapshot)")
@@ -34,6 +34,7 @@ _OFFSET_LIMIT = 1 << 63
 class SegmentObject(StrEnum):
     CHUNK = "chunk"
     INDEX = "index"
+    KEYS = "keys"
     MANIFEST = "manifest"
 
 
@@ -166,6 +167,13 @@ class ObjectNames:
     ) -> str:
         return self.build(
             SegmentObjectName(SegmentObject.MANIFEST, segment, from_offset, to_offset, node_id, lock_epoch, attempt)
+        )
+
+    def keys(
+        self, segment: SegmentKey, from_offset: int, to_offset: int, *, node_id: int, lock_epoch: int, attempt: int
+    ) -> str:
+        return self.build(
+            SegmentObjectName(SegmentObject.KEYS, segment, from_offset, to_offset, node_id, lock_epoch, attempt)
         )
 
     def bundle(self, *, node_id: int, lock_epoch: int, number: int, attempt: int) -> str:

@@ -6,11 +6,20 @@ next one's `digest_before`, and the last one's is the segment's seal digest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from stratalog.formats.digest import extend_digest_over
-from stratalog.formats.envelope import PREAMBLE_BYTES, Structure, open_envelope, open_fixed, seal_envelope, seal_fixed
+from stratalog.formats.envelope import (
+    ENVELOPE_BYTES,
+    PREAMBLE_BYTES,
+    Structure,
+    open_envelope,
+    open_fixed,
+    seal_envelope,
+    seal_fixed,
+)
 from stratalog.formats.fields import NO_TIMESTAMP_MS, Buffer, FieldWriter
 from stratalog.formats.identity import read_identity, write_identity
 from stratalog.formats.index_points import POINT_BYTES, IndexBuilder, IndexPoints, scan_range
@@ -20,6 +29,8 @@ from stratalog.model.errors import Corrupt, InvalidRequest
 from stratalog.model.segment import SegmentIdentity
 
 PART_HEADER_BYTES = 512
+LEAST_OVERHEAD_BYTES: Final = PART_HEADER_BYTES + ENVELOPE_BYTES + 8
+"""What a part has beside its batches, when its index has no point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,7 @@ def encode_part(
     base_offset: int,
     end_offset: int,
     data: Buffer,
-    headers: Sequence[BatchHeader],
+    headers: Iterable[BatchHeader],
     digest_before: bytes,
     attempt: int,
 ) -> tuple[list[Buffer], bytes]:
@@ -83,16 +94,17 @@ def encode_part(
     Cost: about 1 us per batch.
     """
     index = IndexBuilder(base_offset)
-    next_offset = base_offset
+    next_offset, count = base_offset, 0
     for header in headers:
         if header.base_offset != next_offset:
             raise InvalidRequest(f"part has a batch at offset {header.base_offset} where {next_offset} was expected")
         index.append(header.base_offset, header.size_bytes, first_timestamp_ms(header), header.max_timestamp_ms)
         next_offset = header.end_offset
-    if next_offset != end_offset or index.size_bytes != len(data) or not headers:
+        count += 1
+    if next_offset != end_offset or index.size_bytes != len(data) or not count:
         raise InvalidRequest(
             f"part of offsets {base_offset} to {end_offset} and {len(data)} bytes was given "
-            f"{len(headers)} batches of {index.size_bytes} bytes that end at {next_offset}"
+            f"{count} batches of {index.size_bytes} bytes that end at {next_offset}"
         )
     points = FieldWriter()
     index.write(points)
@@ -105,7 +117,7 @@ def encode_part(
             end_offset=end_offset,
             data_size_bytes=len(data),
             index_size_bytes=len(index_bytes),
-            batch_count=len(headers),
+            batch_count=count,
             attempt=attempt,
             first_timestamp_ms=index.first_timestamp_ms,
             max_timestamp_ms=index.max_timestamp_ms,

@@ -91,7 +91,7 @@ def stored_prefix(base_offset: int, size_bytes: int, epoch: int) -> bytes:
 
 
 def log_append_header(batch: Buffer, base_offset: int, epoch: int, timestamp_ms: int) -> bytes:
-    """The 61 bytes that replace a client's header on a topic with log append time: the CRC is made anew.
+    """The 61 bytes that replace a client's header on a topic with log append time: the CRC is made again.
 
     Cost: one CRC over the batch.
     """

@@ -232,7 +232,7 @@ def _uuid(data: bytes) -> UUID | None:
 
 
 def _duration(milliseconds: int) -> timedelta:
-    """Longer than Python can say (2.7 million years) is as long as it can say: "for ever" is no malformed request."""
+    """Longer than Python can say (2.7 million years) is as long as it can say: "forever" is no malformed request."""
     try:
         return timedelta(milliseconds=milliseconds)
     except OverflowError:

@@ -2,7 +2,7 @@
 
 Retention ends data for good, and a wall clock may be wrong: set by hand, by a bad time server, by a battery that died.
 So age is lent: it runs at most `RATE` times as fast as the time that really passes (which a monotonic clock tells),
-and at most `CREDIT_MS` ahead of that. However far the clock jumps, and however often the process is started anew (its
+and at most `CREDIT_MS` ahead of that. However far the clock jumps, and however often the process is started again (its
 state is kept over restarts; the time that it was not up counts as a jump), t ms later at most `CREDIT_MS + RATE * t` of
 age were added. A clock that steps back is followed at once: what is kept too long can still be deleted.
 

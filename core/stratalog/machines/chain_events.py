@@ -158,7 +158,7 @@ class ShardRecovered:
 @dataclass(frozen=True, slots=True)
 class ServiceBegun:
     """The node serves: what the last life owes may be asked for. Rolls that the meta service does not know are
-    confirmed anew."""
+    confirmed again."""
 
     owed_seals: tuple[int, ...] = ()
     """Epochs of ended segments whose end it knows."""

@@ -34,7 +34,7 @@ _SEGMENTS_PER_STEP: Final = 256
 
 
 class Presence:
-    """Since when each node is alive, or is not, as one leader of the service has seen it: a new one begins anew."""
+    """Since when each node is alive, or is not, as one leader of the service has seen it: a new one begins again."""
 
     __slots__ = ("_after_ms", "_seen")
 

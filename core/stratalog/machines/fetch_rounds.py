@@ -2,7 +2,7 @@
 
 A round is one Fetch of a session (KIP-227): the peer keeps what was told before, so a round names what changed since.
 The peer holds a round until something moved there; one that has news meanwhile sends the next, which ends the one that
-is held. What was answered with data is told anew, moved or not, and nothing more of it comes before that: so whoever is
+is held. What was answered with data is told again, moved or not, and nothing more of it comes before that: so who is
 flushing, or has spent what catching up may take, is sent nothing twice.
 Plain data in, plain data out. Tell it all that came in a turn, then `TurnEnded`. Cost: about 1 us for each segment that
 changed; a segment that rests costs its place in two dictionaries.
@@ -68,7 +68,7 @@ class RoundAnswered:
 
 @dataclass(frozen=True, slots=True)
 class SessionLost:
-    """The peer does not know it, or the connection is another: all is told anew, and nothing is under way."""
+    """The peer does not know it, or the connection is another: all is told again, and nothing is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class FetchRounds:
             self._tell_anew(name)
         if self._throttled and now_ms >= self._say_again_at_ms:
             # Who is out of the ISR and has everything is let in by its next fetch: rest, and it stays outside. Other
-            # segments may keep the rounds busy for ever, so this goes by time; and each time ends a round that is held.
+            # segments may keep the rounds busy forever, so this goes by time; and each time ends a round that is held.
             self._changed.update(dict.fromkeys(self._throttled))
             self._say_again_at_ms = now_ms + _SAY_AGAIN_MS
 

@@ -19,8 +19,8 @@ from stratalog.machines.fetch_rounds import NO_SESSION, SegmentName
 class SessionFault(Enum):
     """Why a round is not of this session. Closed."""
 
-    UNKNOWN = "there is no such session: begin anew"
-    WRONG_EPOCH = "a round of this session is missing, or came twice: begin anew"
+    UNKNOWN = "there is no such session: begin again"
+    WRONG_EPOCH = "a round of this session is missing, or came twice: begin again"
 
 
 class FetchSession:

@@ -103,7 +103,7 @@ class Group:
         return self._book.commit_error(member_id, instance_id, generation, now_ms)
 
     def begin_sessions(self, now_ms: int) -> None:
-        """Of all members, anew: they may have sent heartbeats that nobody could take."""
+        """Of all members, again: they may have sent heartbeats that nobody could take."""
         self._book.begin_sessions(now_ms)
 
     def status(self) -> GroupStatus:

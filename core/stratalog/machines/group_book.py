@@ -183,7 +183,7 @@ class GroupBook:
         return self._wake_ms <= now_ms
 
     def reckon_deadline(self) -> None:
-        """Find the earliest deadline anew, once the ones that were due have been dealt with."""
+        """Find the earliest deadline again, once the ones that were due have been dealt with."""
         earliest = min(self.pending.values(), default=FOREVER)
         for member in self.roster:
             if member.is_new or (member.join_waiter is None and member.sync_waiter is None):

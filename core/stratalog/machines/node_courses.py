@@ -2,7 +2,7 @@
 
 A sample of each node every `SAMPLE_EVERY_MS` at most, of the last `WINDOW_MS`, for the first `MAX_NODES` of them: about
 1 MB, however many nodes there are and however often they are heard. Times are of the caller's wall clock; one that is
-set back makes the course of a node begin anew. A node that begins anew counts from zero again: that shows as a gap.
+set back makes the course of a node begin again. A node that begins again counts from zero again: that shows as a gap.
 
 Pure. Cost: O(1) for a heartbeat.
 """

@@ -117,7 +117,7 @@ class NodeLeases:
                 present = "was retired, and another serves what it held"
             raise Fenced(
                 f"life {life.epoch} of node {life.node_id} is not the present one (the node {present}): this process "
-                "must stop, or register anew"
+                "must stop, or register again"
             )
         known.has_room = has_room
         known.vitals = vitals or known.vitals

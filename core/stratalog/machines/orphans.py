@@ -9,7 +9,7 @@ noted between the two, or a commit that came after the facts would have its obje
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,7 +20,9 @@ from stratalog.model.segment import RemoteState, Segment
 class Verdict(StrEnum):
     REFERENCED = "referenced"
     WAIT = "wait"
-    """In flight, younger than the grace, of another node, or of a range that is not committed: hands off, for now."""
+    """In flight, younger than the grace, of another node, of a range that is not committed, or of a segment whose
+    manifest was replaced so short a time ago that readers may hold the old one, or that may be named by a manifest
+    which lies there yet: hands off, for now."""
     ORPHAN = "orphan"
     UNEXPLAINED = "unexplained"
 
@@ -36,6 +38,7 @@ class ListedObject:
     modified_ms: int
     is_chunk: bool
     to_offset: int
+    is_manifest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,26 @@ class SegmentFacts:
     """Metadata remembers that its topic was purged."""
 
 
+def judge_folder(
+    objects: Sequence[ListedObject],
+    facts: SegmentFacts,
+    rules: OrphanRules,
+    is_protected: Callable[[str], bool],
+    now_ms: int,
+) -> list[Verdict]:
+    """What becomes of each object of a segment. While another manifest than the named one stays, so does all that it
+    may name: it is another's to sweep, and who has no metadata, or older ones, may read by it."""
+    verdicts = [judge(listed, facts, rules, is_protected, now_ms) for listed in objects]
+    is_named_yet = facts.segment is not None and any(
+        listed.is_manifest and verdict in (Verdict.WAIT, Verdict.UNEXPLAINED)
+        for listed, verdict in zip(objects, verdicts, strict=True)
+    )
+    return [
+        Verdict.WAIT if is_named_yet and verdict is Verdict.ORPHAN and not listed.is_manifest else verdict
+        for listed, verdict in zip(objects, verdicts, strict=True)
+    ]
+
+
 def judge(
     listed: ListedObject, facts: SegmentFacts, rules: OrphanRules, is_protected: Callable[[str], bool], now_ms: int
 ) -> Verdict:
@@ -74,7 +97,8 @@ def judge(
     if listed.lock_epoch > rules.lock_epochs[listed.node_id]:
         return Verdict.UNEXPLAINED  # metadata gave no such epoch yet: whoever wrote it knows more than we do
     if facts.segment is not None:
-        return Verdict.ORPHAN if _is_chosen_otherwise(listed, facts.segment) else Verdict.WAIT
+        is_readers_gone = now_ms - facts.segment.remote.replaced_ms >= rules.grace_ms
+        return Verdict.ORPHAN if _is_chosen_otherwise(listed, facts.segment) and is_readers_gone else Verdict.WAIT
     if facts.is_purged or is_below_log_start(listed.segment, facts.log_start_offset):
         return Verdict.ORPHAN
     return Verdict.UNEXPLAINED

@@ -19,7 +19,7 @@ from stratalog.machines.producer_table import ProducerTable, SequenceFault, is_b
 _MOST = 1_000
 """Producers of one shard. Above that the one refused longest ago is forgotten."""
 _LASTS_MS = 60_000
-"""Longer than requests stay on their way. A repetition that is refused too begins it anew."""
+"""Longer than requests stay on their way. A repetition that is refused too begins it again."""
 
 
 class OwedBatches:

@@ -49,7 +49,7 @@ class WindowLimits:
     """Of a block that was read to its end, since it was last used: other groups may be close behind."""
 
     def __post_init__(self) -> None:
-        assert 0 < self.floor_bytes <= self.cap_bytes, "floor_bytes: must lie between 1 and cap_bytes"
+        assert 0 < self.floor_bytes <= self.cap_bytes, "floor_bytes: must be between 1 and cap_bytes"
         assert self.read_ttl_ms >= 0 and self.unread_ttl_ms > 0, "TTLs: must not be negative"
 
 

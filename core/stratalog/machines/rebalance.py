@@ -129,4 +129,4 @@ def _hosts(nodes: Sequence[Node], wanted: int) -> list[NodeInfo]:
     staying = [node for node in living if not node.is_leaving] or living
     roomy = [node for node in staying if node.has_room]
     chosen = roomy if len(roomy) >= wanted else staying
-    return [NodeInfo(one.node_id, one.storage_id, one.host, one.port, one.rack) for one in chosen]
+    return [one.info for one in chosen]

@@ -30,10 +30,20 @@ from stratalog.machines.table_records import (
     StoredRecord,
     TableHeader,
 )
+from stratalog.machines.table_state import kept
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock
 from stratalog.model.mounts import data_set_name
-from stratalog.model.segment import RemoteCopy, RemoteState, SealRecord, Segment, SegmentState
+from stratalog.model.segment import (
+    GapReason,
+    GivenUp,
+    Handover,
+    RemoteCopy,
+    RemoteState,
+    SealRecord,
+    Segment,
+    SegmentState,
+)
 from stratalog.model.topic import Topic
 
 VERSION_JUMP: Final = 1 << 20
@@ -199,10 +209,22 @@ def records_of(plan: RebuildPlan, published: Mapping[SegmentKey, Published], now
         chosen = (*plan.nodes[turn:], *plan.nodes[:turn])[: replicas[shard.key.topic_id]]
         yield ShardRow(shard.key, shard.log_start_offset)
         for planned in shard.segments:
-            yield _complete(planned, published.get(planned.key), chosen, now_ms)
+            segment = _complete(planned, published.get(planned.key), chosen, now_ms)
+            is_end_known = planned.known is not None and planned.known.end_offset is not None
+            yield segment if is_end_known and planned is not shard.segments[-1] else _with_end_in_doubt(segment)
         key = SegmentKey(shard.key.topic_id, shard.key.shard, shard.next_epoch, shard.end_offset)
         yield Segment(key, SegmentState.ACTIVE, chosen[0], chosen, chosen, 0, now_ms)
     yield from plan.deleted
+
+
+def _with_end_in_doubt(segment: Segment) -> Segment:
+    """What readers saw behind the last one may have been on lost disks alone, and a recovery may have ended what the
+    snapshot does not know to have ended: they are told of a break there."""
+    assert segment.end_offset is not None, "it is sealed"
+    if segment.handed.given_up:
+        return segment
+    doubt = GivenUp(segment.end_offset, segment.end_offset, GapReason.UNCLEAN)
+    return replace(segment, handover=Handover(given_up=(doubt,)))
 
 
 def _complete(planned: PlannedSegment, made: Published | None, nodes: tuple[int, ...], now_ms: int) -> Segment:
@@ -233,5 +255,7 @@ def _complete(planned: PlannedSegment, made: Published | None, nodes: tuple[int,
         planned.end_offset,
         seal,
         (),
-        RemoteCopy(RemoteState.COMPLETE, planned.end_offset, (), key, digest, size_bytes),
+        # The metadata before may have named another manifest, of merged chunks or of those before: readers hold it.
+        RemoteCopy(RemoteState.COMPLETE, planned.end_offset, (), key, digest, size_bytes, now_ms),
+        handover=kept(Handover(given_up=known.handed.given_up)) if known is not None else None,
     )

@@ -25,6 +25,7 @@ from stratalog.model.segment import Segment, Vote
 
 ACKS_POLICY: Final = "acks.policy"
 QUORUM: Final = "quorum"
+MIN_IN_SYNC: Final = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,15 @@ class Waiting:
 def is_quorum(settings: Mapping[str, str]) -> bool:
     """Whether a topic acknowledges by a majority of the replicas."""
     return settings.get(ACKS_POLICY) == QUORUM
+
+
+def least_in_sync(settings: Mapping[str, str]) -> int:
+    """How many a topic asks for with acks=all; 1 where it says nothing, or nothing that is a number: whoever keeps
+    settings takes text, and one topic's must not keep anybody from seeing the others."""
+    try:
+        return int(settings.get(MIN_IN_SYNC, "1"))
+    except ValueError:
+        return 1
 
 
 def majority(segment: Segment) -> int:

@@ -13,7 +13,7 @@ def must_resign(chain: ShardChain, segment: Segment, listed: Segment | None) -> 
     else has anything: such a shard stays stopped. `listed`: what this node's metadata name as the active segment.
 
     While they name this node still as the leader of what it wrote last, they lag behind what deposed it: taken for
-    another's, its file would be begun anew.
+    another's, its file would be begun again.
     """
     if chain.stop is None or chain.stop.cause is not StopCause.DEPOSED:
         return False

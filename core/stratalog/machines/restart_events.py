@@ -200,7 +200,7 @@ class TraceCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ReadProducers:
-    """The pass cannot go on without the table of producers at this sealed segment's end: have the files listed anew,
+    """The pass cannot go on without the table of producers at this sealed segment's end: have the files listed again,
     with it. The last of its list."""
 
     segment: Segment

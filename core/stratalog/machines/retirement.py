@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from stratalog.machines.leaving_survey import Survey
+from stratalog.machines.recovery_rule import MIN_IN_SYNC, least_in_sync
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Vitals
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Sighting, WaitReason
@@ -28,7 +29,6 @@ STALL_MS: Final = 60_000
 """Uploads that have not got on for so long are said to stand still."""
 SIGHTING_LASTS_MS: Final = 600_000
 """What was seen longer ago, by the service's clock, is looked at again before the node is let go of."""
-MIN_IN_SYNC: Final = "min.insync.replicas"
 
 
 class Served(Enum):
@@ -256,7 +256,7 @@ def _too_few(stay: Sequence[Node], topics: Collection[Topic]) -> list[Why]:
         )
         return [Why(WaitReason.REPLICATION_FACTOR, words)]
     for topic in users:
-        least = int(topic.settings.get(MIN_IN_SYNC, "1"))
+        least = least_in_sync(topic.settings)
         if least > len(stay):
             words = f"{len(stay)} nodes stay, and topic {topic.name!r} asks for {MIN_IN_SYNC}={least}: add nodes first"
             return [Why(WaitReason.REPLICATION_FACTOR, words)]

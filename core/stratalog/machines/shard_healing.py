@@ -1,6 +1,6 @@
 """The healing of one shard: offsets that its disk lost come back from the object store, are given up, or stop it.
 
-What is missing is put back where it was, byte for byte, and flushed; then the files are listed and read anew. Offsets
+What is missing is put back where it was, byte for byte, and flushed; then the files are listed and read again. Offsets
 below the log start are not missed: the segment ends there, goes with its life, and the log goes on behind it. Offsets
 that are nowhere stop the shard, which names them. Where the topic allows it (`uncleanSeal`) just they are given up: a
 batch without records takes their place, so that the log has no gap, and what the object store has behind them comes

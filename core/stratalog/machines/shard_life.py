@@ -44,7 +44,7 @@ _NEXT_STEPS = {
     StopCause.HEALING: "wait: the node brings the missing offsets back from the object store and serves the shard "
     "then; if it lasts, see that the object store can be reached",
     StopCause.FAULT: "restart the node, and report the fault with the stack that its log holds",
-    StopCause.DEPOSED: "restart the node, so that it asks the meta service anew who leads; if that does not help, look "
+    StopCause.DEPOSED: "restart the node, so that it asks again who leads; if that does not help, look "
     "for a second node with the same node.id",
     StopCause.DELETED: "nothing: the topic was deleted",
 }

@@ -220,12 +220,8 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
         case commands.PurgeSegments():
             yield from table_segments.purge_segments(tx, command)
             return None
-        case commands.CommitParts():
-            return (yield from table_remote.commit_parts(tx, command))
-        case commands.CompleteRemote():
-            return table_remote.complete_remote(tx, command)
-        case commands.ReplaceParts():
-            return (yield from table_remote.replace_parts(tx, command))
+        case commands.CommitParts() | commands.CompleteRemote() | commands.ReplaceManifest() | commands.ReplaceParts():
+            return (yield from table_remote.perform(tx, command))
         case commands.AcquireLock():
             return table_locks.acquire_lock(tx, command)
         case commands.ReleaseLock():

@@ -12,7 +12,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from stratalog.machines.copy_repair import is_kept_by_copies
-from stratalog.machines.recovery_rule import Waiting, decide, is_quorum
+from stratalog.machines.recovery_rule import Waiting, decide, is_quorum, least_in_sync
 from stratalog.model.bounds import Int32
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Snapshot
@@ -112,7 +112,7 @@ def _of(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trou
 
 def _of_in_sync(topic: Topic, segment: Segment) -> Iterator[Trouble]:
     outside = tuple(node_id for node_id in segment.replicas if node_id not in segment.isr)
-    least = 1 if is_quorum(topic.settings) else int(topic.settings.get("min.insync.replicas", "1"))
+    least = 1 if is_quorum(topic.settings) else least_in_sync(topic.settings)
     if len(segment.isr) < least:
         words = (
             f"{len(segment.isr)} of {len(segment.replicas)} replicas are in sync, acks=all asks for {least} and is "
@@ -204,7 +204,7 @@ def _why(segment: Segment, waited: tuple[int, ...], nodes: dict[int, Node]) -> s
     said = []
     for node_id in waited:
         if node_id in lost:
-            said.append(f"node {node_id} began anew on an empty disk")
+            said.append(f"node {node_id} began again on an empty disk")
         elif not _is_alive(node_id, nodes):
             said.append(f"node {node_id} is not alive")
         else:

@@ -1,4 +1,4 @@
-"""All that the shard table keeps at rest, as the writes that would make it anew: for a snapshot, and for a rebuild.
+"""All that the shard table keeps at rest, as the writes that would make it again: for a snapshot, and for a rebuild.
 
 `Captured` is taken at one version and shares the table's immutable records, so it can be written out while the table
 goes on. Not in it are the newest change sets: who reads a snapshot begins with it.

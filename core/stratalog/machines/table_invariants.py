@@ -12,7 +12,7 @@ from stratalog.machines.table_state import ShardEntry, TableState, describe_segm
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import life_name
 from stratalog.model.mounts import Mount, MountMode, MountState
-from stratalog.model.segment import NO_HANDOVER, RemoteState, Segment, SegmentState
+from stratalog.model.segment import NO_HANDOVER, GapReason, RemoteState, Segment, SegmentState
 
 
 def check_invariants(state: TableState) -> None:
@@ -140,7 +140,10 @@ def _check_handover(segment: Segment) -> None:
         assert segment.state is SegmentState.SEALING and segment.is_fenced, f"{where}: a source has a known end"
         assert handed.source in segment.replicas, f"{where}: the source is a replica"
     if segment.state is SegmentState.ACTIVE:
-        assert not handed.reports and not handed.given_up, f"{where}: nothing ends before its end is known"
+        assert not handed.reports, f"{where}: nothing ends before its end is known"
+        assert all(
+            gap.base_offset == gap.end_offset and gap.reason is GapReason.RESTARTED for gap in handed.given_up
+        ), f"{where}: nothing is given up before its end is known; that its only replica lost some cannot be ruled out"
     if segment.state is SegmentState.SEALED:
         assert not handed.doubts, f"{where}: what is proved is in no doubt"
         assert not reported & {*segment.replicas}, f"{where}: who differs is gone"

@@ -2,10 +2,11 @@
 
 A registration voids what the life before promised, puts a tail that may be cut in doubt, and takes from the node what
 it led: a restarted leader of several replicas never goes on. The end of a lease takes what the node led, too, and
-moves on recoveries that waited for it or copied from it. A segment whose only replica it is stays as it is: the node
-goes on with it as one node does.
+moves on recoveries that waited for it or copied from it. A segment whose only replica it is goes on as one node does:
+its record says only that the log may have a break at its end, so that readers can be told.
 
-Pure functions of one transaction. Cost: O(segments that several nodes have a say in, ACTIVE or SEALING), in steps.
+Pure functions of one transaction. Cost: O(segments that several nodes have a say in, ACTIVE or SEALING), in steps; of
+all shards when a tail may be cut.
 Source: docs/replication.md sections 2 and 6.
 """
 
@@ -21,7 +22,8 @@ from stratalog.machines.table_recovery import go_on, taken_from_leader
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, kept
 from stratalog.model.commands import ReportFaultyCopies
 from stratalog.model.errors import InvalidRequest
-from stratalog.model.segment import Doubt, Segment, SegmentState
+from stratalog.model.segment import Doubt, GapReason, GivenUp, Segment, SegmentState
+from stratalog.model.topic import Topic
 
 FLUSH_POLICY: Final = "flush.policy"
 FSYNC: Final = "fsync"
@@ -30,7 +32,7 @@ FSYNC: Final = "fsync"
 def begin_life(
     tx: TableTransaction, node_id: int, *, is_disk_new: bool, is_tail_kept: bool, is_flushed_by_default: bool
 ) -> Steps[None]:
-    """A node that was known has registered anew; its entry says so already.
+    """A node that was known has registered again; its entry says so already.
 
     `is_tail_kept`: it stopped in order, or its machine still runs. Else only what was flushed before it was confirmed
     is whole.
@@ -38,15 +40,43 @@ def begin_life(
     for number, segment in enumerate(_shared_with(tx, node_id), 1):
         if number % RECORDS_PER_STEP == 0:
             yield
-        settings = tx.state.topic(segment.key.topic_id).settings
-        is_flushed = settings.get(FLUSH_POLICY) == FSYNC if FLUSH_POLICY in settings else is_flushed_by_default
+        topic = tx.state.topic(segment.key.topic_id)
+        is_flushed = _is_flushed(topic, segment, is_flushed_by_default)
         changed = _without_its_word(segment, node_id, is_disk_new=is_disk_new)
         was_faulty = any(doubt.node_id == node_id and doubt.is_faulty for doubt in segment.handed.doubts)
         if is_disk_new or was_faulty or not (is_tail_kept or is_flushed):
-            changed = _doubted(changed, node_id, is_lost=is_disk_new, by_quorum=is_quorum(settings))
+            changed = _doubted(changed, node_id, is_lost=is_disk_new, by_quorum=is_quorum(topic.settings))
         if changed.leader == node_id:
             changed = taken_from_leader(changed)
         _put(tx, segment, changed)
+    if is_disk_new or not is_tail_kept:
+        yield from _note_breaks(tx, node_id, is_disk_new=is_disk_new, is_flushed_by_default=is_flushed_by_default)
+
+
+def _note_breaks(tx: TableTransaction, node_id: int, *, is_disk_new: bool, is_flushed_by_default: bool) -> Steps[None]:
+    """Where the node was alone nobody else has what readers saw of its tail, and it gives these offsets again, in a
+    later epoch. Where the segment ends is known once it is rolled (`table_rolls`)."""
+    for number, key in enumerate(sorted(tx.state.shards), 1):
+        if number % RECORDS_PER_STEP == 0:
+            yield
+        entry = tx.state.shard(key)
+        segment = entry.segments[entry.next_epoch - 1]
+        if segment.state is not SegmentState.ACTIVE or segment.replicas != (node_id,) or segment.is_fenced:
+            continue
+        is_flushed = _is_flushed(tx.state.topic(key.topic_id), segment, is_flushed_by_default)
+        if segment.handed.given_up or (is_flushed and not is_disk_new):
+            continue
+        known = max(segment.base_offset, segment.remote.commit_offset)
+        doubt = GivenUp(known, known, GapReason.RESTARTED)
+        tx.replace_segment(segment, replace(segment, handover=replace(segment.handed, given_up=(doubt,))))
+
+
+def _is_flushed(topic: Topic, segment: Segment, is_flushed_by_default: bool) -> bool:
+    """Whether all of it that was confirmed was flushed before."""
+    own = topic.settings.get(FLUSH_POLICY)
+    is_flushed = is_flushed_by_default if own is None else own == FSYNC
+    is_of_since = not topic.unflushed_until_ms or segment.opened_ms > topic.unflushed_until_ms
+    return is_flushed and is_of_since
 
 
 def end_life(tx: TableTransaction, node_id: int) -> Steps[None]:

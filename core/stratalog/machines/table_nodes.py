@@ -20,6 +20,7 @@ from stratalog.machines.table_state import Steps, TableTransaction
 from stratalog.model.addresses import LAST_PORT, is_host
 from stratalog.model.commands import NoteLives, RegisterNode
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
+from stratalog.model.listeners import why_not_registered
 from stratalog.model.metadata import Life, Registration, life_name
 from stratalog.model.retirement import Retirement
 
@@ -39,6 +40,9 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
         raise InvalidRequest(
             f"node {node.node_id} must name its storage id, and a host and port that others connect to, not {node}"
         )
+    wrong = why_not_registered(node.listeners)
+    if wrong is not None:
+        raise InvalidRequest(f"node {node.node_id} cannot register: {wrong}")
     check_names(
         f"node {node.node_id}", (node.storage_id, node.host, node.rack or "", command.start_id, command.boot_id)
     )
@@ -66,7 +70,7 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
     if command.scarcity is not None:
         # With its first word: beside nodes that have told, one that has not would look emptier, and get all.
         entry = replace(entry, scarcity=min(command.scarcity, SCARCEST))
-    tx.put_node(entry)
+    tx.put_node(replace(entry, is_flushed_by_default=_flushes_all(known, command)))
     if known is not None:
         is_disk_new = known.info.storage_id != node.storage_id
         if not is_disk_new:
@@ -77,10 +81,17 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
             is_disk_new=is_disk_new,
             is_tail_kept=command.stopped_epoch == known.node_epoch
             or (command.boot_id != "" and command.boot_id == known.boot_id),
-            is_flushed_by_default=command.is_flushed_by_default,
+            is_flushed_by_default=known.is_flushed_by_default,  # by the settings of the life that wrote it
         )
     lives_changed(tx)
     return Registration(tx.state.header.cluster_id, entry.node_epoch, token)
+
+
+def _flushes_all(known: NodeEntry | None, command: RegisterNode) -> bool:
+    """Whether all that this life confirms of topics without a word of their own is flushed. What the life before left
+    in the page cache is confirmed, too, and may not be flushed yet."""
+    is_left = known is not None and not known.is_flushed_by_default and command.stopped_epoch != known.node_epoch
+    return command.is_flushed_by_default and not is_left
 
 
 def note_lives(tx: TableTransaction, command: NoteLives) -> Steps[None]:
@@ -125,5 +136,5 @@ def check_life(tx: TableTransaction, caller: Life | None) -> None:
             present = "was retired, and another serves what it held"
         raise Fenced(
             f"life {caller.epoch} of node {caller.node_id} is not the present one (the node {present}): this process "
-            "must stop, or register anew"
+            "must stop, or register again"
         )

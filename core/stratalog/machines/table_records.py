@@ -53,13 +53,16 @@ class NodeEntry:
     has_room: bool = True
     retirement: Retirement | None = None
     scarcity: int = 0
+    is_flushed_by_default: bool = False
+    """What this life confirms is flushed, of topics that say nothing of it."""
 
     @property
     def node(self) -> Node:
         """As watchers see it."""
         info = self.info
         place = (info.node_id, info.storage_id, info.host, info.port, info.rack)
-        return Node(*place, self.node_epoch, self.is_alive, self.token, self.has_room, self.retirement, self.scarcity)
+        state = (self.is_alive, self.token, self.has_room, self.retirement, self.scarcity)
+        return Node(*place, self.node_epoch, *state, info.listeners)
 
     @property
     def is_leaving(self) -> bool:

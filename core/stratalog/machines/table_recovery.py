@@ -75,7 +75,7 @@ def _vote(segment: Segment, command: PromiseFence) -> Vote:
         raise Fenced(f"the fence of {where} is {segment.fence}, not {command.fence}: read its record again")
     if any(doubt.is_lost and doubt.node_id == caller.node_id for doubt in segment.handed.doubts):
         raise Conflict(
-            f"node {caller.node_id} began anew on an empty disk: what it held of {where} is unknown, and says nothing"
+            f"node {caller.node_id} began again on an empty disk: what it held of {where} is unknown, and says nothing"
         )
     if not segment.base_offset <= command.end_offset <= MAX_OFFSET or not 0 <= command.high_watermark <= MAX_OFFSET:
         raise InvalidRequest(

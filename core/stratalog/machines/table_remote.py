@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import assert_never
 
 from stratalog.machines.table_bounds import INT64_MAX, MAX_DIGEST_BYTES, is_object_key, is_part_in_bounds
 from stratalog.machines.table_locks import check_lock
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, describe_segment
 from stratalog.machines.upload_duty import uploader_of
-from stratalog.model.commands import CommitParts, CompleteRemote, PartOutcomes, ReplaceParts
+from stratalog.model.commands import CommitParts, CompleteRemote, PartOutcomes, ReplaceManifest, ReplaceParts
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, Rejected, StratalogError
 from stratalog.model.ids import MAX_OFFSET, SegmentKey
 from stratalog.model.metadata import Life, PartCommit, PartReplacement
@@ -23,6 +24,22 @@ from stratalog.model.parts import PartList
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, Segment, SegmentState
 
 NO_COMMIT = RemoteCopy().commit_offset
+
+
+def perform(
+    tx: TableTransaction, command: CommitParts | CompleteRemote | ReplaceManifest | ReplaceParts
+) -> Steps[PartOutcomes | Segment]:
+    match command:
+        case CommitParts():
+            return (yield from commit_parts(tx, command))
+        case CompleteRemote():
+            return complete_remote(tx, command)
+        case ReplaceManifest():
+            return replace_manifest(tx, command)
+        case ReplaceParts():
+            return (yield from replace_parts(tx, command))
+        case _:
+            assert_never(command)
 
 
 def commit_parts(tx: TableTransaction, command: CommitParts) -> Steps[PartOutcomes]:
@@ -82,12 +99,7 @@ def complete_remote(tx: TableTransaction, command: CompleteRemote) -> Segment:
     check_lock(tx, command.lock)
     segment = tx.state.segment(command.segment)
     remote = segment.remote
-    if (
-        not is_object_key(command.manifest_key)
-        or not 0 < len(command.manifest_digest) <= MAX_DIGEST_BYTES
-        or not 0 <= command.size_bytes <= INT64_MAX
-    ):
-        raise InvalidRequest(f"the manifest of {describe_segment(segment.key)} needs a key, a digest and a size")
+    _check_manifest(command)
     if remote.state is RemoteState.COMPLETE:
         if (remote.manifest_key, remote.manifest_digest) == (command.manifest_key, command.manifest_digest):
             return segment
@@ -120,6 +132,43 @@ def complete_remote(tx: TableTransaction, command: CompleteRemote) -> Segment:
     for part in remote.parts:
         tx.drop_part(segment.key, part)
     return changed
+
+
+def replace_manifest(tx: TableTransaction, command: ReplaceManifest) -> Segment:
+    """Point a COMPLETE segment at another manifest, by compare-and-set on the digest of the one that is named."""
+    check_lock(tx, command.lock)
+    segment = tx.state.segment(command.segment)
+    remote, where = segment.remote, describe_segment(segment.key)
+    _check_manifest(command)
+    if segment.state is SegmentState.DELETED:
+        raise Conflict(f"{where} is DELETED: leave it, what was put will be swept")
+    if remote.state is not RemoteState.COMPLETE:
+        raise Conflict(f"{where} is not complete in the object store: only a complete copy has a manifest to replace")
+    if (remote.manifest_key, remote.manifest_digest) == (command.manifest_key, command.manifest_digest):
+        return segment
+    if remote.manifest_digest != command.old_digest:
+        raise Conflict(f"{where} is complete under manifest {remote.manifest_key} by now: read it again")
+    changed = _with_remote(
+        segment,
+        replace(
+            remote,
+            manifest_key=command.manifest_key,
+            manifest_digest=command.manifest_digest,
+            size_bytes=command.size_bytes,
+            replaced_ms=tx.now_ms,
+        ),
+    )
+    tx.replace_segment(segment, changed)
+    return changed
+
+
+def _check_manifest(command: CompleteRemote | ReplaceManifest) -> None:
+    if (
+        not is_object_key(command.manifest_key)
+        or not 0 < len(command.manifest_digest) <= MAX_DIGEST_BYTES
+        or not 0 <= command.size_bytes <= INT64_MAX
+    ):
+        raise InvalidRequest(f"the manifest of {describe_segment(command.segment)} needs a key, a digest and a size")
 
 
 def replace_parts(tx: TableTransaction, command: ReplaceParts) -> Steps[PartOutcomes]:

@@ -131,7 +131,7 @@ def report_sighting(tx: TableTransaction, command: ReportSighting) -> None:
         command.is_differing,
         command.words,
     )
-    # The first of those that were clean in a row stays: who looks often is not kept waiting for ever. Not one that
+    # The first of those that were clean in a row stays: who looks often is not kept waiting forever. Not one that
     # did not see all that this one saw: it turned up since.
     is_in_row = seen.is_clean and bool(old.sightings) and old.sightings[0].is_clean
     is_in_row = is_in_row and seen.segments <= old.sightings[0].segments

@@ -13,11 +13,11 @@ from stratalog.machines.table_state import TableTransaction, describe_segment, k
 from stratalog.model.commands import PrepareSegment, RollSegment
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.ids import MAX_OFFSET, SegmentKey
-from stratalog.model.segment import Segment, SegmentState
+from stratalog.model.segment import GivenUp, Segment, SegmentState
 
 
 def prepare_segment(tx: TableTransaction, command: PrepareSegment) -> Segment:
-    """Choose the successor's replicas, once; and anew when one of them is not alive or leaves, or one was missing and
+    """Choose the successor's replicas, once; and again when one of them is not alive or leaves, or one was missing and
     is not any more, or the leader asks for others than those."""
     segment = tx.state.segment(command.segment)
     check_leader(segment, command.caller, "prepare the segment after")
@@ -67,7 +67,9 @@ def roll_segment(tx: TableTransaction, command: RollSegment) -> Segment:
         key = SegmentKey(segment.key.topic_id, segment.key.shard, segment.epoch + 1, end_offset)
         isr = tuple(node for node in segment.replicas if node in segment.isr)
         opened = Segment(key, SegmentState.ACTIVE, segment.leader, segment.replicas, isr, 0, tx.now_ms)
-    handover = kept(replace(segment.handed, prepared=None))
+    # Of what its only replica may have lost it is known by now where it would begin.
+    given_up = tuple(GivenUp(end_offset, end_offset, one.reason) for one in segment.handed.given_up)
+    handover = kept(replace(segment.handed, prepared=None, given_up=given_up))
     ended = replace(segment, state=SegmentState.SEALING, end_offset=end_offset, handover=handover)
     tx.replace_segment(segment, ended)
     tx.open_segment(opened)

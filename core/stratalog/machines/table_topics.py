@@ -14,6 +14,7 @@ from stratalog.machines.internal_topics import FIXED_SETTINGS, refuse_internal, 
 from stratalog.machines.placement import place
 from stratalog.machines.recovery_rule import ACKS_POLICY, is_quorum
 from stratalog.machines.table_hand_mounts import forget_topic
+from stratalog.machines.table_lives import FLUSH_POLICY, FSYNC
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction
 from stratalog.model.commands import (
     AddShards,
@@ -125,7 +126,21 @@ def alter_topic(tx: TableTransaction, command: AlterTopic) -> Steps[Topic]:
         _check_growth(topic, command.shard_count)
     shard_count = topic.shard_count if command.shard_count is None else command.shard_count
     changed = replace(topic, settings=dict(command.settings), shard_count=shard_count)
+    was, wanted = (one.settings.get(FLUSH_POLICY) for one in (topic, changed))
+    if was not in (wanted, FSYNC):
+        changed = replace(changed, unflushed_until_ms=(yield from _newest_opened_ms(tx, topic)))
     return (yield from _change(tx, topic, changed))
+
+
+def _newest_opened_ms(tx: TableTransaction, topic: Topic) -> Steps[int]:
+    """No segment that is there was opened later, nor is it later now: the clock may have been set back."""
+    newest_ms = max(tx.now_ms, topic.unflushed_until_ms)
+    for shard in range(topic.shard_count):
+        entry = tx.state.shard(ShardKey(topic.topic_id, shard))
+        newest_ms = max(newest_ms, entry.segments[entry.next_epoch - 1].opened_ms)
+        if shard % RECORDS_PER_STEP == RECORDS_PER_STEP - 1:
+            yield
+    return newest_ms
 
 
 def _change(tx: TableTransaction, topic: Topic, changed: Topic) -> Steps[Topic]:

@@ -47,7 +47,7 @@ class UploadLimits:
         assert 0 < self.chunk_bytes <= self.bundle_bytes, "chunk_bytes: what is too small for a chunk must fit a bundle"
         assert self.bundle_bytes <= self.in_flight_bytes, "bundle_bytes: one bundle must fit the budget in flight"
         assert self.max_requests > 0 and self.bundle_parts > 0, "max_requests, bundle_parts: must be positive"
-        assert 0 < self.backoff_ms <= self.backoff_cap_ms, "backoff_ms: must lie between 1 and backoff_cap_ms"
+        assert 0 < self.backoff_ms <= self.backoff_cap_ms, "backoff_ms: must be between 1 and backoff_cap_ms"
         assert self.merge_parts > 1, "merge_parts: one part needs no merging"
 
     @property

@@ -292,7 +292,7 @@ class Uploader:
             idle_kinds = 0 if began else idle_kinds + 1
 
     # Each returns None when it has no work, False when its work must wait for room in flight: then nothing else may
-    # begin either, or smaller work would keep it waiting for ever.
+    # begin either, or smaller work would keep it waiting forever.
     def _has_room(self, size_bytes: int) -> bool:
         return self._bytes_in_flight == 0 or self._bytes_in_flight + size_bytes <= self._limits.in_flight_bytes
 
@@ -455,9 +455,13 @@ class Uploader:
         """Nothing is waiting or in flight that could go; held segments are not waited for."""
         return not (self._tasks or self._small or self._packing or self._chunks or self._to_publish)
 
+    def unsent(self) -> list[SegmentUpload]:
+        """Those with committed bytes that are not in the store, to be read only. Cost: a look at each."""
+        return [upload for upload in self._uploads.values() if upload.unsent_bytes > 0]
+
     def describe(self, now_ms: int) -> UploaderStatus:
         """Cost: one look at each unfinished segment."""
-        unsent = [upload for upload in self._uploads.values() if upload.unsent_bytes > 0]
+        unsent = self.unsent()
         oldest = min((u.waiting_since_ms for u in unsent if u.waiting_since_ms is not None), default=now_ms)
         store_since, meta_since = self._store.away_since_ms, self._meta.away_since_ms
         return UploaderStatus(

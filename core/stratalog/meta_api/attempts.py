@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 
-from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
+from stratalog.model.errors import OutcomeUnknown, StratalogError, Unauthorized, Unavailable
+
+UNAUTHORIZED_ATTEMPTS: Final = 4
+"""While a token is replaced one instance may know it before another: each is asked, and nobody for long."""
 
 
 class Repeat(Enum):
@@ -66,6 +70,8 @@ class AttemptLog:
             self._may_be_done = True
         elif not isinstance(error, Unavailable | OutcomeUnknown):
             return error
+        if isinstance(error, Unauthorized):
+            self._left = min(self._left, UNAUTHORIZED_ATTEMPTS)
         self._left -= 1
         if self._left > 0 and not (self._may_be_done and self._repeat is Repeat.NEVER):
             return None

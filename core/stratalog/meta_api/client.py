@@ -32,13 +32,13 @@ class LifeListener(Protocol):
     """What a node tells of itself, often."""
 
     async def heartbeat(self, heartbeat: Heartbeat) -> Heard:
-        """Raises Fenced when the node has begun another life since: its process must stop, or register anew."""
+        """Raises Fenced when the node has begun another life since: its process must stop, or register again."""
         ...
 
 
 class MetaClient(CommandTaker, Protocol):
     async def read_cluster_id(self) -> str:
-        """Which cluster's metadata these are; durable, and the same for ever."""
+        """Which cluster's metadata these are; durable, and the same forever."""
         ...
 
     async def snapshot(self) -> Snapshot: ...

@@ -7,29 +7,36 @@ Importing it costs 0.3 s (aiohttp).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from stratalog.machines.shard_troubles import Trouble
 from stratalog.meta_api import wire
-from stratalog.meta_api.attempts import Repeat, RetryPolicy, policy_for
+from stratalog.meta_api.attempts import UNAUTHORIZED_ATTEMPTS, Repeat, RetryPolicy, policy_for
 from stratalog.meta_api.endpoints import Endpoints, parse_endpoints
+from stratalog.meta_api.gathered import GatheredCommands
 from stratalog.meta_api.json_shape import JsonShape, NotOfShape
 from stratalog.meta_api.streams import SnapshotReader
 from stratalog.meta_api.transport import Transport
 from stratalog.meta_api.watch_lines import WatchReader
+from stratalog.meta_api.wire import SegmentCommand
 from stratalog.model.commands import Command
-from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
+from stratalog.model.errors import OutcomeUnknown, StratalogError, Unauthorized, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Node, Snapshot
 from stratalog.model.mounts import Mount
 from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import Segment
+from stratalog.model.status_page import Overview
+from stratalog.model.tokens import Token
 from stratalog.model.topic import Shard, Topic
 
 R = TypeVar("R")
 _HEARTBEAT: Final = RetryPolicy(attempts=2, attempt_s=1.0)
-"""The next one comes anyway, and must not wait long behind an instance that hangs."""
+"""The next one comes anyway, and must not wait long behind an instance that hangs, nor at all behind what the shards of
+a node ask for after a fault: a lease would run out meanwhile."""
 _WATCH_DOUBLINGS: Final = 3
 """The pause before a watch is taken up grows no further: what a node does not hear it does not do."""
 
@@ -37,17 +44,26 @@ _WATCH_DOUBLINGS: Final = 3
 class HttpMetaClient:
     """Implements `MetaClient`."""
 
-    def __init__(self, urls: str, policy: RetryPolicy | None = None) -> None:
-        """`urls` names one instance of the service or, with commas between, several. Raises InvalidRequest."""
+    def __init__(self, urls: str, policy: RetryPolicy | None = None, *, token: Token | None = None) -> None:
+        """`urls` names one instance of the service or, with commas between, several; `token` is shown to them. Raises
+        InvalidRequest."""
         endpoints = parse_endpoints(urls)
-        self._transport = Transport(Endpoints(endpoints), policy or policy_for(len(endpoints)))
+        self._transport = Transport(Endpoints(endpoints), policy or policy_for(len(endpoints)), token)
+        self._gathered = {
+            repeat: GatheredCommands(repeat, self._transport.ask_once) for repeat in (Repeat.IDEMPOTENT, Repeat.NEVER)
+        }
 
     async def close(self) -> None:
+        for line in self._gathered.values():
+            await line.close()
         await self._transport.close()
 
     async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
         known = wire.wire_of(command)
         path, repeat = known.path, Repeat.IDEMPOTENT if command.is_idempotent else Repeat.NEVER
+        if isinstance(command, SegmentCommand) and not validate_only:
+            ask: Callable[[], Awaitable[Any]] = partial(self._gathered[repeat].attempt, command)  # a Segment, as R is
+            return await self._transport.persist(ask, repeat)
         if validate_only:
             path, repeat = f"{path}?validate_only=true", Repeat.READ
         told = await self._transport.request(path, known.body.write(command), repeat)
@@ -59,7 +75,7 @@ class HttpMetaClient:
 
     async def heartbeat(self, heartbeat: Heartbeat) -> Heard:
         told = await self._transport.request(
-            "/v1/heartbeat", wire.HEARTBEAT.write(heartbeat), Repeat.READ, policy=_HEARTBEAT
+            "/v1/heartbeat", wire.HEARTBEAT.write(heartbeat), Repeat.READ, policy=_HEARTBEAT, waits=False
         )
         try:
             return wire.HEARD.read(told)
@@ -101,6 +117,11 @@ class HttpMetaClient:
         """Nodes that leave, or have left."""
         return (await self._read("/v1/retirements", wire.RETIREMENTS)).items
 
+    async def troubles(self, limit: int | None = None) -> tuple[Trouble, ...]:
+        """What of the shards needs an eye; at most so many."""
+        query = "" if limit is None else f"?limit={limit}"
+        return (await self._read(f"/v1/troubles{query}", wire.TROUBLES)).items
+
     async def deleted_segments(self) -> list[Segment]:
         return list((await self._read("/v1/deleted-segments", wire.SEGMENTS)).items)
 
@@ -110,14 +131,19 @@ class HttpMetaClient:
     async def mounts(self) -> tuple[Mount, ...]:
         return (await self._read("/v1/mounts", wire.MOUNTS)).items
 
+    async def overview(self) -> Overview:
+        """What the status page shows: also what nodes last told of themselves."""
+        return await self._read("/v1/overview", wire.OVERVIEW)
+
     async def snapshot(self) -> Snapshot:
         attempt = 0
         while True:
             try:
                 return await self._snapshot()
-            except Unavailable:
+            except Unavailable as error:
                 attempt += 1
-                if attempt >= self._transport.policy.attempts:
+                most = UNAUTHORIZED_ATTEMPTS if isinstance(error, Unauthorized) else self._transport.policy.attempts
+                if attempt >= most:
                     raise
             await self._transport.pause(attempt)
 

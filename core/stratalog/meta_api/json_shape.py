@@ -33,6 +33,7 @@ T = TypeVar("T")
 JsonObject: TypeAlias = dict[str, object]
 COMPONENTS: Final = "#/components/schemas/"
 _BASE64: Final = schemas.CoreConfig(ser_json_bytes="base64", val_json_bytes="base64")
+"""Each schema that makes a validator of its own is given it: it is not handed down to what lies within."""
 
 
 class NotOfShape(Exception):
@@ -158,9 +159,10 @@ class _Maker:
         read = schemas.typed_dict_schema(
             {tag: schemas.typed_dict_field(one.read, required=False) for tag, one in named.items()},
             extra_behavior="forbid",
+            config=_BASE64,
         )
         write = schemas.typed_dict_schema(
-            {tag: schemas.typed_dict_field(one.write, required=False) for tag, one in named.items()}
+            {tag: schemas.typed_dict_field(one.write, required=False) for tag, one in named.items()}, config=_BASE64
         )
         described: JsonObject = {
             "type": "object",
@@ -206,9 +208,13 @@ class _Maker:
         if self._is_asked:
             read = _asked_record(kind, {name: one.read for name, one in named.items()})
         else:
-            told = schemas.typed_dict_schema({name: schemas.typed_dict_field(one.read) for name, one in named.items()})
+            told = schemas.typed_dict_schema(
+                {name: schemas.typed_dict_field(one.read) for name, one in named.items()}, config=_BASE64
+            )
             read = schemas.no_info_after_validator_function(lambda value: make(**value), told)
-        write = schemas.typed_dict_schema({name: schemas.typed_dict_field(one.write) for name, one in named.items()})
+        write = schemas.typed_dict_schema(
+            {name: schemas.typed_dict_field(one.write) for name, one in named.items()}, config=_BASE64
+        )
         return _Forms(
             read,
             _written_as(make._asdict, write),

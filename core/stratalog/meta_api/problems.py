@@ -22,6 +22,7 @@ from stratalog.model.errors import (
     Rejected,
     Reserved,
     StratalogError,
+    Unauthorized,
     Unavailable,
 )
 
@@ -43,6 +44,7 @@ _KINDS: Final[dict[str, type[StratalogError]]] = {
         Rejected,
         Reserved,
         StratalogError,
+        Unauthorized,
         Unavailable,
     )
 }
@@ -55,6 +57,7 @@ _STATUS: Final[tuple[tuple[type[StratalogError], int], ...]] = (
     (Reserved, 403),
     (LimitExceeded, 413),
     (Rejected, 400),
+    (Unauthorized, 401),
     (DiskFull, 507),
     (Unavailable, 503),
     (StratalogError, 500),

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import aiohttp
 
@@ -25,7 +25,9 @@ from stratalog.meta_api.attempts import AttemptLog, Repeat, RetryPolicy
 from stratalog.meta_api.endpoints import MAX_HOPS, Endpoints
 from stratalog.meta_api.wire import read_problem
 from stratalog.model.errors import NotLeader, OutcomeUnknown, StratalogError, Unavailable
+from stratalog.model.tokens import Token, bearer
 
+R = TypeVar("R")
 CLUSTER_HEADER: Final = "Stratalog-Cluster"
 """Whose metadata a request is for, once who asks knows: those of another cluster answer `Fenced`."""
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
@@ -36,10 +38,12 @@ MAX_REQUESTS: Final = 32
 class Transport:
     """One service, of one instance or several."""
 
-    def __init__(self, endpoints: Endpoints, policy: RetryPolicy) -> None:
+    def __init__(self, endpoints: Endpoints, policy: RetryPolicy, token: Token | None = None) -> None:
+        """`token` is asked for what to show with each request; empty: nothing."""
         self._endpoints = endpoints
         self._asked = Asked()
         self._policy = policy
+        self._token = token
         self._random = random.Random()
         self._kept: aiohttp.ClientSession | None = None
         self._fresh: aiohttp.ClientSession | None = None
@@ -66,29 +70,47 @@ class Transport:
             raise Unavailable(f"this client of the meta service at {where} has been closed: make another one")
         if self._kept is None or self._fresh is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._policy.connect_s)
-            # No limit here: waiting for a free connection would count as waiting for an answer. `_slots` limits.
-            kept, fresh = aiohttp.TCPConnector(limit=0), aiohttp.TCPConnector(limit=0, force_close=True)
+            # No limit here: waiting for a free connection would count as waiting for an answer. `_slots` limits. And no
+            # memory of addresses: a pod that comes back has another one under its name.
+            kept = aiohttp.TCPConnector(limit=0, use_dns_cache=False)
+            fresh = aiohttp.TCPConnector(limit=0, force_close=True, use_dns_cache=False)
             self._kept = aiohttp.ClientSession(connector=kept, timeout=timeout, trust_env=False)
             self._fresh = aiohttp.ClientSession(connector=fresh, timeout=timeout, trust_env=False)
         return self._kept, self._fresh
 
     def _headers(self) -> dict[str, str]:
-        return {} if self.cluster_id is None else {CLUSTER_HEADER: self.cluster_id}
+        headers = {} if self.cluster_id is None else {CLUSTER_HEADER: self.cluster_id}
+        shown = "" if self._token is None else self._token()
+        return headers | {"Authorization": bearer(shown)} if shown else headers
 
     async def pause(self, attempt: int) -> None:
         await asyncio.sleep(self._policy.pause_s(attempt, self._random.random))
 
     async def request(
-        self, path: str, body: bytes | None, repeat: Repeat, *, policy: RetryPolicy | None = None
+        self, path: str, body: bytes | None, repeat: Repeat, *, policy: RetryPolicy | None = None, waits: bool = True
     ) -> bytes:
-        """The body of a successful answer, after as many attempts as are allowed. One with a body is a POST."""
+        """The body of a successful answer, after as many attempts as are allowed. One with a body is a POST. `waits`:
+        its turn, behind others."""
         policy = policy or self._policy
-        log = AttemptLog(repeat, policy.attempts)
+
+        async def ask() -> bytes:
+            async with self._slots if waits else nullcontext():
+                return await self._follow(path, body, repeat, policy.attempt_s)
+
+        return await self.persist(ask, repeat, policy)
+
+    async def ask_once(self, path: str, body: bytes, repeat: Repeat) -> bytes:
+        """The body of a successful answer to a POST, after one attempt."""
+        async with self._slots:
+            return await self._follow(path, body, repeat, self._policy.attempt_s)
+
+    async def persist(self, ask: Callable[[], Awaitable[R]], repeat: Repeat, policy: RetryPolicy | None = None) -> R:
+        """As many attempts as are allowed, with pauses between."""
+        log = AttemptLog(repeat, (policy or self._policy).attempts)
         attempt = 0
         while True:
             try:
-                async with self._slots:
-                    return await self._follow(path, body, repeat, policy.attempt_s)
+                return await ask()
             except StratalogError as error:
                 final = log.failed(error)
                 if final is not None:

@@ -7,7 +7,7 @@ snapshots and watches are in `streams` and `watch_lines`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, get_args
+from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
 from stratalog.machines.node_courses import Course
@@ -15,7 +15,18 @@ from stratalog.machines.shard_troubles import Trouble
 from stratalog.meta_api.json_shape import JsonShape, NotOfShape, field_name
 from stratalog.meta_api.problems import Problem, from_problem
 from stratalog.model.bounds import Count
-from stratalog.model.commands import COMMANDS, Command
+from stratalog.model.commands import (
+    COMMANDS,
+    BeginRecovery,
+    Command,
+    CompleteRemote,
+    PrepareSegment,
+    PromiseFence,
+    ProposeIsr,
+    ReportReplica,
+    RollSegment,
+    SealSegment,
+)
 from stratalog.model.errors import OutcomeUnknown, StratalogError
 from stratalog.model.metadata import Heard, Heartbeat, Node
 from stratalog.model.mounts import Mount
@@ -124,6 +135,33 @@ def wire_of(command: Command[R]) -> CommandWire[R]:
     return COMMAND_WIRES[type(command)]
 
 
+# Commands that go together --------------------------------------------------------------------------------------
+SegmentCommand: TypeAlias = (
+    PrepareSegment
+    | RollSegment
+    | SealSegment
+    | ReportReplica
+    | ProposeIsr
+    | BeginRecovery
+    | PromiseFence
+    | CompleteRemote
+)
+"""About one segment, and answered with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCommands:
+    """Commands that have nothing to do with each other; their answers come in the same order."""
+
+    items: tuple[SegmentCommand, ...]
+
+
+SEGMENT_COMMANDS_PATH: Final = "/v1/segment-commands"
+SEGMENT_COMMANDS: Final[JsonShape[SegmentCommands]] = JsonShape(SegmentCommands, is_asked=True)
+SegmentAnswers: TypeAlias = tuple[Segment | StratalogError, ...]
+SEGMENT_ANSWERS: Final[JsonShape[SegmentAnswers]] = JsonShape(SegmentAnswers)
+
+
 # Problems -------------------------------------------------------------------------------------------------------
 def read_problem(status: int, body: bytes, where: str) -> StratalogError:
     """The error in an answer that is not a success. One that is no problem of ours (a proxy's page, a cut body) says
@@ -133,5 +171,6 @@ def read_problem(status: int, body: bytes, where: str) -> StratalogError:
     except NotOfShape:
         text = body[:200].decode("utf-8", "replace").strip()
         return OutcomeUnknown(
-            f"{where} answered {status} and no problem that we know ({text!r}): something stands between"
+            f"{where} answered {status}, and not as a meta service does ({text!r}): is this its address? It is what "
+            "--listen of `stratalog meta start` says"
         )

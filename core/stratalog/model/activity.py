@@ -1,6 +1,6 @@
 """What a node tells of its work with its heartbeats: for people to look at, nothing is decided by it.
 
-Counters begin anew with each life of the node. Plain immutable data; the service keeps it in memory alone.
+Counters begin again with each life of the node. Plain immutable data; the service keeps it in memory alone.
 """
 
 from __future__ import annotations

@@ -38,6 +38,11 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def written(host: str, port: int) -> str:
+    """As `parse_address` reads it: an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_name(host: str) -> bool:
     """Whether this may be a host's name, or an IPv4 address."""
     return _NAME.fullmatch(host) is not None
@@ -47,6 +52,11 @@ def is_host(host: str) -> bool:
     """Whether this may be a host that one connects to: a name that DNS can hold, or an address without brackets."""
     is_short = len(host) <= _LONGEST_NAME and all(len(label) <= _LONGEST_LABEL for label in host.split("."))
     return (is_name(host) and is_short) or (len(host) <= _LONGEST_NAME and _IPV6.fullmatch(host) is not None)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def is_anywhere(host: str) -> bool:

@@ -42,7 +42,7 @@ class RegisterNode(Command[Registration]):
 
     node: NodeInfo
     start_id: str = ""
-    """Made anew by each start: one that comes twice is answered twice, and is one life. Empty: always a new life."""
+    """Made again by each start: one that comes twice is answered twice, and is one life. Empty: always a new life."""
     boot_id: str = ""
     """Of the machine's present boot: the same one as in the life before says that its page cache outlived the process.
     Empty: not known."""
@@ -50,7 +50,7 @@ class RegisterNode(Command[Registration]):
     """Of the life that ended in order on this disk, with everything flushed; 0 for none. Another than the life before
     says nothing: the disk is a copy, or somebody used it in between."""
     is_flushed_by_default: bool = False
-    """Topics that do not set `flush.policy` confirm nothing here that is not flushed."""
+    """Topics that do not set `flush.policy` confirm nothing here that is not flushed, from this life on."""
     scarcity: Count | None = None
     """How scarce room on its disk is (`Node.scarcity`). None: as it is noted of that disk."""
 
@@ -163,7 +163,7 @@ class PrepareSegment(NodeCommand[Segment]):
 
     segment: SegmentKey
     instead_of: NextReplicas | None = None
-    """Choose anew when this is what is prepared: nodes may have come since."""
+    """Choose again when this is what is prepared: nodes may have come since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +305,22 @@ class CompleteRemote(NodeCommand[Segment]):
     size_bytes: Count
 
 
+@dataclass(frozen=True, slots=True)
+class ReplaceManifest(NodeCommand[Segment]):
+    """A COMPLETE segment's manifest `old_digest` gives way to another one of the same records in other objects. The
+    caller has read the new one back and checked it against the seal. Raises Conflict when another manifest is named
+    by now, or the segment is DELETED; Fenced when the lock is lost."""
+
+    is_idempotent = True
+
+    lock: Lock
+    segment: SegmentKey
+    old_digest: bytes
+    manifest_key: str
+    manifest_digest: bytes
+    size_bytes: Count
+
+
 # Locks and numbers ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class AcquireLock(NodeCommand[Lock]):
@@ -414,6 +430,7 @@ AskedCommand: TypeAlias = (
     | CommitParts
     | ReplaceParts
     | CompleteRemote
+    | ReplaceManifest
     | AcquireLock
     | ReleaseLock
     | AllocateProducerIds

@@ -54,6 +54,11 @@ class NotLeader(Unavailable):
         self.leader = leader
 
 
+class Unauthorized(Unavailable):
+    """Who asks has not shown the token. One is being replaced, or none was given: nothing was done, and the same call
+    is taken once the right one is there."""
+
+
 class DiskFull(Unavailable):
     """No room for new data; heals by itself when space returns."""
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from stratalog.model.activity import Activity
 from stratalog.model.bounds import Count, CountOrNone, Int32
 from stratalog.model.ids import SegmentKey
+from stratalog.model.listeners import INTERNAL, Listener
 from stratalog.model.mounts import Mount
 from stratalog.model.retirement import Retirement
 from stratalog.model.segment import RemotePart, Segment
@@ -26,6 +27,8 @@ class NodeInfo:
     host: str
     port: int
     rack: str | None = None
+    listeners: tuple[Listener, ...] = ()
+    """Beside the internal one, which is `host` and `port`: where clients that come in by their names find it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,18 @@ class Node:
     """Its wish to leave, and how far that is."""
     scarcity: Count = 0
     """Of room on its disk, coarse and seldom changed: 0 (plenty) to 3 (`machines.disk_room`)."""
+    listeners: tuple[Listener, ...] = ()
+    """See `NodeInfo.listeners`."""
+
+    def address(self, listener: str) -> tuple[str, int] | None:
+        """Host and port for who comes in by a listener of that name; None: it has none."""
+        if listener == INTERNAL:
+            return self.host, self.port
+        return next(((one.host, one.port) for one in self.listeners if one.name == listener), None)
+
+    @property
+    def info(self) -> NodeInfo:
+        return NodeInfo(self.node_id, self.storage_id, self.host, self.port, self.rack, self.listeners)
 
     @property
     def is_leaving(self) -> bool:

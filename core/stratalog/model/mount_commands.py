@@ -78,7 +78,7 @@ class OpenVolume(NodeCommand[Mount]):
     host: str
     port: Int32
     start_id: str
-    """Made anew by each start: who sees another one in the record knows that its time is over."""
+    """Made again by each start: who sees another one in the record knows that its time is over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class Mount:
     """Where the retired node stood."""
     holder: Int32 | None = None
     holder_epoch: Count = 0
-    """Of the holder's life: in its next one it takes the mount anew."""
+    """Of the holder's life: in its next one it takes the mount again."""
     volume: Volume | None = None
     """In volume mode: where the directory is read now; None while it is not."""
     topics: tuple[MountedTopic, ...] = ()

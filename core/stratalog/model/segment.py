@@ -97,6 +97,9 @@ class RemoteCopy:
     manifest_key: str | None = None
     manifest_digest: bytes | None = None
     size_bytes: Count = 0
+    replaced_ms: Count = 0
+    """When the manifest took the place of another one, or may have (a rebuild); 0 when it is the first. Readers may
+    still hold the other."""
 
 
 class NextReplicas(NamedTuple):
@@ -142,7 +145,7 @@ class GapReason(StrEnum):
     UNCONFIRMED = "unconfirmed"
     """Only a leader or a replica that is gone had these offsets: nobody who waited for all of the ISR was answered."""
     RESTARTED = "restarted"
-    """Every member began anew with a doubtful tail: what each of them lost is lost, from the first offset on."""
+    """Every member began again with a doubtful tail: what each of them lost is lost, from the first offset on."""
     UNCLEAN = "unclean"
     """A person or the topic's policy gave them up."""
 

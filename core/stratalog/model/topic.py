@@ -22,6 +22,8 @@ class Topic:
     settings: Mapping[str, str]
     created_ms: Count
     is_internal: bool = False
+    unflushed_until_ms: Count = 0
+    """What was opened up to then may hold what was confirmed before it was flushed, whatever `flush.policy` says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ def classify(error: Exception, operation: Operation, where: str) -> Failure:
         case errno.ENOTDIR | errno.EISDIR if operation is not Operation.PUT:
             return Failure(FailureKind.NOT_FOUND, NotFound(f"{what}: no such object"), is_retriable=False)
         case errno.ENOTDIR | errno.EISDIR | errno.ENAMETOOLONG | errno.ELOOP:
-            failed = InvalidRequest(f"{what}: {error.strerror}; a key cannot lie below another key")
+            failed = InvalidRequest(f"{what}: {error.strerror}; a key cannot be below another key")
             return Failure(FailureKind.REJECTED, failed, is_retriable=False)
         case errno.ENOSPC | errno.EDQUOT:
             failed = DiskFull(f"{what}: {error.strerror}; free space in {where}")

@@ -127,7 +127,7 @@ def _already_exists(what: str) -> Failure:
 
 
 def _spoiled(how: str, what: str) -> Failure:
-    error = Unavailable(f"{what}: {how}; the store or what lies before it spoils its answers; try later")
+    error = Unavailable(f"{what}: {how}; the store, or something in front of it, spoils its answers; try later")
     return Failure(FailureKind.WRONG_BODY, error, is_retriable=True)
 
 

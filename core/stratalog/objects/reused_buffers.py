@@ -15,7 +15,7 @@ import sys
 import threading
 
 LEAST_BYTES = 1 << 19
-"""Smaller buffers are made anew: the allocator has them at hand."""
+"""Smaller buffers are made again: the allocator has them at hand."""
 _STEP_BYTES = 1 << 19
 _KEPT_S = 10.0
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

@@ -26,7 +26,7 @@ class StoreSettings:
     def __post_init__(self) -> None:
         assert self.attempts >= 1, "attempts: a call needs at least one"
         assert self.attempt_timeout_ms <= self.deadline_ms, "attempt_timeout_ms: one attempt must fit the deadline"
-        assert 0 < self.backoff_ms <= self.backoff_cap_ms, "backoff_ms: must lie between 1 and backoff_cap_ms"
+        assert 0 < self.backoff_ms <= self.backoff_cap_ms, "backoff_ms: must be between 1 and backoff_cap_ms"
         assert self.min_bytes_per_s > 0 and self.threads > 0, "min_bytes_per_s, threads: must be positive"
 
     def transfer_s(self, size_bytes: int) -> float:

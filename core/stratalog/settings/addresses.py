@@ -6,7 +6,8 @@ from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator
 
-from stratalog.model.addresses import is_anywhere, is_name, parse_address
+from stratalog.model.addresses import is_name, parse_address
+from stratalog.model.listeners import check_advertised, check_further, parse_listeners
 
 
 def _host_and_port(value: str) -> str:
@@ -15,9 +16,13 @@ def _host_and_port(value: str) -> str:
     return value
 
 
-def _can_be_connected_to(value: str) -> str:
-    if value and is_anywhere(parse_address(value)[0]):
-        raise ValueError("clients cannot connect to an address that means all of them; name one they reach")
+def _further(value: str) -> str:
+    check_further(parse_listeners(value))
+    return value
+
+
+def _advertised(value: str) -> str:
+    check_advertised(parse_listeners(value))
     return value
 
 
@@ -30,7 +35,9 @@ def _names(value: str) -> str:
 
 Address: TypeAlias = Annotated[str, AfterValidator(_host_and_port)]
 """HOST:PORT to listen at; empty: none."""
-ReachableAddress: TypeAlias = Annotated[Address, AfterValidator(_can_be_connected_to)]
-"""HOST:PORT that others connect to; empty: none."""
+FurtherListeners: TypeAlias = Annotated[str, AfterValidator(_further)]
+"""NAME://HOST:PORT to listen at, with commas; empty: none."""
+AdvertisedListeners: TypeAlias = Annotated[str, AfterValidator(_advertised)]
+"""NAME://HOST:PORT, or HOST:PORT for the internal listener, that others connect to; empty: none."""
 HostNames: TypeAlias = Annotated[str, AfterValidator(_names)]
 """Names, separated by commas; one that begins with a dot stands for all below it."""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from stratalog.settings.kafka_names import WITHOUT_EFFECT, told_under_kafkas_names
 from stratalog.settings.load import environment_name
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import PROCESS_DEFAULTS, TopicSettings
@@ -146,7 +147,22 @@ def describe_topic(settings: ProcessSettings, overrides: Mapping[str, str]) -> t
             # Inherited, but bent by the topic's own setting (a local retention follows a shorter total one).
             synonyms.insert(0, Synonym(key, in_force, SettingSource.TOPIC))
         values.append(_value(key, field, synonyms, is_read_only=False))
-    return tuple(values)
+    return (*values, *_under_kafkas_names(values, overrides))
+
+
+def _under_kafkas_names(values: list[SettingValue], overrides: Mapping[str, str]) -> list[SettingValue]:
+    """Whoever set one finds it again, and what it does."""
+    by_key = {one.key: one for one in values}
+    told = []
+    for key, (name, value) in told_under_kafkas_names({key: one.value for key, one in by_key.items()}).items():
+        source = by_key[name].source
+        synonyms, words = (Synonym(key, value, source),), f"Kafka's name for {name}."
+        told.append(SettingValue(key, value, source, SettingType.STRING, words, False, synonyms))
+    for key in sorted(overrides.keys() & WITHOUT_EFFECT.keys()):
+        value, words = overrides[key], f"No effect: {WITHOUT_EFFECT[key]}."
+        synonyms = (Synonym(key, value, SettingSource.TOPIC),)
+        told.append(SettingValue(key, value, SettingSource.TOPIC, SettingType.STRING, words, False, synonyms))
+    return told
 
 
 def _process_synonyms(settings: ProcessSettings, key: str, attribute: str, field: FieldInfo) -> list[Synonym]:

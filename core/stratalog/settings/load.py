@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.process import ProcessSettings
+from stratalog.settings.units import plain
 from stratalog.settings.wrong_values import explain, fields_by_key, unknown_key
 
 ENVIRONMENT_PREFIX = "STRATALOG_"
@@ -23,7 +24,8 @@ ENVIRONMENT_PREFIX = "STRATALOG_"
 COMMAND_LINE_VARIABLES = frozenset(
     ENVIRONMENT_PREFIX + name
     for name in (
-        *("DATA", "LISTEN", "BUCKET", "STORE", "META", "CONFIG", "ADMIN", "OUTPUT"),
+        *("DATA", "LISTEN", "BUCKET", "STORE", "META", "CONFIG", "ADMIN", "OUTPUT", "TOKEN_FILE"),
+        *("CONTEXT", "BOOTSTRAP"),
         *("ETCD_CA", "ETCD_CERT", "ETCD_KEY", "ETCD_USER", "ETCD_PASSWORD", "ETCD_PASSWORD_FILE"),
     )
 )
@@ -58,6 +60,7 @@ def load_process_settings(
     values |= _known(parse_assignments(assignments), "--set")
     if not has_bucket:
         values.setdefault("remote.storage.enable", "false")
+    values = {key: plain(key, value) if isinstance(value, str) else value for key, value in values.items()}
     try:
         settings = ProcessSettings.model_validate(values)
     except ValidationError as error:
@@ -68,13 +71,13 @@ def load_process_settings(
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
-    """`KEY=VALUE` each; the last of a key wins, as on any command line."""
+    """`KEY=VALUE` each; the last of a key wins, as on any command line. Units are taken off: `retention.ms=7d`."""
     values: dict[str, str] = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key.strip():
             raise InvalidRequest(f"--set {assignment!r}: expected KEY=VALUE, such as log.segment.bytes=1048576")
-        values[key.strip()] = value.strip()
+        values[key.strip()] = plain(key.strip(), value.strip())
     return values
 
 

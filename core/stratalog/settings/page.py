@@ -26,12 +26,16 @@ Keys have Kafka's names where Kafka has one. A process takes its settings from f
 3. the environment: `STRATALOG_` and the key in capitals with `_` for `.`: `STRATALOG_LOG_SEGMENT_BYTES=1048576`,
 4. the command line: `--set KEY=VALUE`, as often as needed.
 
-A key that nobody knows is refused, with the nearest names. So is a value outside its bounds.
+A key that nobody knows is refused, with the nearest names. So is a value outside its bounds. Times and sizes may have
+a unit: `7d`, `12h`, `30m`, `10s`, `500ms`; `1GiB`, `64MiB`, `512KiB`, `10MB`. `stratalog settings [WORD]`
+lists what stands here.
 
 Addresses and places are options of the command line: `--listen` (`STRATALOG_LISTEN`), `--data` (`STRATALOG_DATA`),
 `--bucket` (`STRATALOG_BUCKET`), `--config` (`STRATALOG_CONFIG`), and in a cluster
 `--meta` (`STRATALOG_META`) and `--store` (`STRATALOG_STORE`). The other commands find a node with `--admin`
 (`STRATALOG_ADMIN`), or several, `--admin HOST:PORT,HOST:PORT`, and print as `--output` (`STRATALOG_OUTPUT`) says.
+Where nodes and the meta service ask for a token (`auth.token.file`), `stratalog --token-file FILE COMMAND`
+(`STRATALOG_TOKEN_FILE`) shows it.
 
 `--bucket` takes a directory (a path or `file:///DIR`) or `s3://BUCKET/PREFIX?endpoint=URL&region=REGION`. Of S3 the
 query may also set `access_key_id`, `secret_access_key`, `session_token`, and `skip_signature` and
@@ -47,6 +51,11 @@ _TOPIC_HEAD = """
 
 Given when a topic is created (`stratalog topics create NAME --set KEY=VALUE`) or altered, also by Kafka admin clients.
 A topic that does not set a key takes the process's value.
+
+Some topic settings of Kafka stand for others here: `unclean.leader.election.enable` for `uncleanSeal`, `flush.messages`
+(1, or its default) for `flush.policy`, `message.timestamp.difference.max.ms` for both limits. Those that mean
+nothing here are refused with the reason; with `topic.settings.without.effect.enable`
+they are taken, and shown as without effect.
 """
 
 _SIZES = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
@@ -69,7 +78,7 @@ def _limit(value: int) -> str:
     return {INT64_MAX: "2^63-1", INT32_MAX: "2^31-1"}.get(value, str(value))
 
 
-def _bounds(setting: SettingDescription) -> str:
+def bounds_text(setting: SettingDescription) -> str:
     if setting.words:
         return ", ".join(setting.words)
     if setting.low is not None and setting.high is not None:
@@ -77,7 +86,7 @@ def _bounds(setting: SettingDescription) -> str:
     return "text"
 
 
-def _default(setting: SettingDescription) -> str:
+def default_text(setting: SettingDescription) -> str:
     if setting.process_key is not None:
         return f"`{setting.process_key}`"
     if setting.default == "":
@@ -91,7 +100,7 @@ def _default(setting: SettingDescription) -> str:
 
 def _table(settings: Iterable[SettingDescription]) -> list[str]:
     rows = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
-    rows += [f"| `{s.key}` | {_default(s)} | {_bounds(s)} | {s.description} |" for s in settings]
+    rows += [f"| `{s.key}` | {default_text(s)} | {bounds_text(s)} | {s.description} |" for s in settings]
     return rows
 
 

@@ -10,56 +10,17 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from stratalog.machines.table_topics import MAX_SHARDS_PER_TOPIC
-from stratalog.settings.addresses import Address, HostNames, ReachableAddress
-from stratalog.settings.choices import FlushPolicy, LogLevel, ReadPolicy, TimestampType
+from stratalog.settings.choices import FlushPolicy, ReadPolicy, TimestampType
+from stratalog.settings.doors import DoorSettings
 from stratalog.settings.relations import PROCESS_RELATIONS, assert_relations
 from stratalog.settings.units import DAY_MS, GIB, HOUR_MS, INT32_MAX, INT64_MAX, KIB, MIB, MINUTE_MS, SECOND_MS
-from stratalog.settings.wrong_values import key_of
 
 
-class ProcessSettings(BaseModel):
+class ProcessSettings(DoorSettings):
     """What one `stratalog start` runs with. Build it from users' input with `settings.load`, from code by keyword."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=key_of, populate_by_name=True)
-
-    # The node and its doors -------------------------------------------------------------------------------------
-    node_id: int = Field(
-        default=1,
-        ge=0,
-        le=INT32_MAX,
-        description="Identity of this node in the cluster; fixed for the life of its data directory.",
-    )
-    broker_rack: str = Field(
-        default="",
-        max_length=255,
-        description="Where this node stands (a rack, a zone): replicas are spread over racks, and consumers that name "
-        "theirs are served from it; empty means nowhere in particular.",
-    )
-    advertised_listeners: ReachableAddress = Field(
-        default="",
-        description="HOST:PORT that clients are told to connect to; empty means the address given with --listen.",
-    )
-    metrics_listen: Address = Field(
-        default="127.0.0.1:9644",
-        description="HOST:PORT of metrics, health, status page and the admin API (unauthenticated: keep it private); "
-        "port 0 takes a free one, empty turns it off.",
-    )
-    meta_listen: Address = Field(
-        default="",
-        description="HOST:PORT where the embedded meta service serves its HTTP API; port 0 takes a free one, empty "
-        "keeps it inside the process.",
-    )
-    node_lease_ms: int = Field(
-        default=2 * SECOND_MS,
-        ge=100,
-        le=1 * HOUR_MS,
-        description="How long a node that is not heard of counts as alive, by a meta service of its own process; nodes "
-        "send heartbeats a quarter of it apart.",
-    )
-    log_level: LogLevel = Field(default=LogLevel.INFO, description="Lowest level of the lines written to the log.")
 
     # New topics -------------------------------------------------------------------------------------------------
     num_partitions: int = Field(
@@ -105,7 +66,7 @@ class ProcessSettings(BaseModel):
         ge=64 * KIB,
         le=1_024 * GIB,
         description="Most bytes per second that this node takes for all copies together that are out of the ISR or "
-        "made anew: nobody's acknowledgement waits for these. What is in the ISR is not limited.",
+        "made again: nobody's acknowledgement waits for these. What is in the ISR is not limited.",
     )
     read_replica_min_bytes: int = Field(
         default=16 * MIB,
@@ -118,104 +79,16 @@ class ProcessSettings(BaseModel):
         default=True,
         description="Create a topic when a client first asks for its metadata and allows it.",
     )
+    topic_settings_without_effect_enable: bool = Field(
+        default=False,
+        description="Take settings of topics that Kafka has and that mean nothing here, such as segment.index.bytes, "
+        "and show them as without effect; else they are refused.",
+    )
     min_insync_replicas: int = Field(
         default=1,
         ge=1,
         le=100,
         description="Replicas that must be in sync for a write with acks=all to be taken.",
-    )
-
-    # Limits of requests and connections -------------------------------------------------------------------------
-    message_max_bytes: int = Field(
-        default=1_048_588,
-        ge=128,
-        le=1 * GIB,
-        description="Largest record batch, in bytes as sent, that is taken.",
-    )
-    socket_request_max_bytes: int = Field(
-        default=100 * MIB,
-        ge=1 * KIB,
-        le=1 * GIB,
-        description="Largest request frame; a longer one closes its connection.",
-    )
-    queued_max_request_bytes: int = Field(
-        default=64 * MIB,
-        ge=64 * KIB,
-        le=64 * GIB,
-        description="Bytes of all requests in flight; above it connections are not read (one larger request is still "
-        "read, alone). As much again may wait in answers, other than records, that clients do not take; above it "
-        "connections that take nothing are closed.",
-    )
-    fetch_max_bytes: int = Field(
-        default=55 * MIB,
-        ge=1 * KIB,
-        le=1 * GIB,
-        description="Most bytes one Fetch response carries, whatever the client asks for.",
-    )
-    socket_send_buffer_bytes: int = Field(
-        default=512 * KIB,
-        ge=-1,
-        le=1 * GIB,
-        description="Bytes of answers that the kernel is asked to hold for a connection, -1 to leave it to the "
-        "kernel; it takes twice as much, at most twice net.core.wmem_max, and no client gets more in one round trip.",
-    )
-    max_connections: int = Field(
-        default=10_000,
-        ge=1,
-        le=1_000_000,
-        description="Most client connections at a time; one more is closed at once. A quarter of the process's open "
-        "files is never exceeded.",
-    )
-    max_connections_per_ip: int = Field(
-        default=INT32_MAX,
-        ge=1,
-        le=INT32_MAX,
-        description="Most client connections at a time from one address.",
-    )
-    connections_max_idle_ms: int = Field(
-        default=10 * MINUTE_MS,
-        ge=100,
-        le=INT64_MAX,
-        description="A connection without a request for this long is closed.",
-    )
-    connection_read_timeout_ms: int = Field(
-        default=30 * SECOND_MS,
-        ge=10,
-        le=1 * HOUR_MS,
-        description="A frame that has begun must be complete within this time, or its connection is closed.",
-    )
-
-    http_max_connections: int = Field(
-        default=256,
-        ge=1,
-        le=100_000,
-        description="Most connections at a time of each HTTP port (metrics.listen, meta.listen); one more is closed at "
-        "once. A sixteenth of the process's open files is never exceeded.",
-    )
-    http_max_connections_per_ip: int = Field(
-        default=64,
-        ge=1,
-        le=INT32_MAX,
-        description="Most connections at a time of each HTTP port from one address.",
-    )
-    http_max_idle_ms: int = Field(
-        default=2 * MINUTE_MS,
-        ge=100,
-        le=1 * DAY_MS,
-        description="An HTTP connection without a request for this long is closed.",
-    )
-    http_request_timeout_ms: int = Field(
-        default=30 * SECOND_MS,
-        ge=10,
-        le=1 * HOUR_MS,
-        description="An HTTP request's head, its body, and the reading of its answer may each stand still for this "
-        "long; then its connection is closed.",
-    )
-    http_allowed_hosts: HostNames = Field(
-        default="",
-        description="Names, with commas, under which the HTTP ports may be asked beside IP addresses, localhost and "
-        "the name they listen on; one that begins with a dot stands for all that end so "
-        "(.stratalog.svc.cluster.local). Others are refused, for a web page may be behind them.",
     )
 
     # Segments on disk -------------------------------------------------------------------------------------------
@@ -307,13 +180,13 @@ class ProcessSettings(BaseModel):
         default=INT64_MAX,
         ge=0,
         le=INT64_MAX,
-        description="How far a record's timestamp may lie in the past.",
+        description="How far a record's timestamp may be in the past.",
     )
     log_message_timestamp_after_max_ms: int = Field(
         default=1 * HOUR_MS,
         ge=0,
         le=INT64_MAX,
-        description="How far a record's timestamp may lie in the future.",
+        description="How far a record's timestamp may be in the future.",
     )
 
     # Groups and producers ---------------------------------------------------------------------------------------
@@ -334,6 +207,18 @@ class ProcessSettings(BaseModel):
         ge=0,
         le=INT32_MAX,
         description="Time an empty group waits for more members before its first rebalance.",
+    )
+    group_consumer_session_timeout_ms: int = Field(
+        default=45_000,
+        ge=1_000,
+        le=INT32_MAX,
+        description="A member of a group of the consumer protocol (KIP-848) that is silent for so long is removed.",
+    )
+    group_consumer_heartbeat_interval_ms: int = Field(
+        default=5_000,
+        ge=100,
+        le=INT32_MAX,
+        description="How often members of groups of the consumer protocol are told to send a heartbeat.",
     )
     group_max_size: int = Field(default=10_000, ge=1, le=INT32_MAX, description="Most members of one consumer group.")
     offsets_retention_minutes: int = Field(
@@ -421,7 +306,8 @@ class ProcessSettings(BaseModel):
         default=1 * HOUR_MS,
         ge=0,
         le=365 * DAY_MS,
-        description="Age below which an object that no metadata names is left alone.",
+        description="Age below which an object that no metadata names is left alone; and for so long what a segment "
+        "was made of stays after `stratalog pipeline compact` has merged it.",
     )
     remote_orphan_sweep_interval_ms: int = Field(
         default=1 * HOUR_MS,

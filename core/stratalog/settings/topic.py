@@ -22,10 +22,11 @@ from stratalog.settings.choices import (
     TimestampType,
     UncleanSeal,
 )
+from stratalog.settings.kafka_names import WITHOUT_EFFECT, require_effect
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.relations import NO_LIMIT, SAME_AS_TOTAL, TOPIC_RELATIONS, assert_relations
 from stratalog.settings.units import GIB, INT64_MAX
-from stratalog.settings.wrong_values import explain, fields_by_key, key_of, unknown_key
+from stratalog.settings.wrong_values import explain, fields_by_key, key_of, refuse_no_whole_number, unknown_key
 
 PROCESS_DEFAULTS: Final[Mapping[str, str]] = {
     "retention_ms": "log_retention_ms",
@@ -122,12 +123,12 @@ class TopicSettings(BaseModel):
     message_timestamp_before_max_ms: int = Field(
         ge=0,
         le=INT64_MAX,
-        description="How far a record's timestamp may lie in the past.",
+        description="How far a record's timestamp may be in the past.",
     )
     message_timestamp_after_max_ms: int = Field(
         ge=0,
         le=INT64_MAX,
-        description="How far a record's timestamp may lie in the future.",
+        description="How far a record's timestamp may be in the future.",
     )
     compression_type: CompressionType = Field(
         default=CompressionType.PRODUCER,
@@ -143,6 +144,11 @@ class TopicSettings(BaseModel):
     remote_read_policy: ReadPolicy = Field(
         description="When reads go to the object store: never, when the data is not on disk, when it is not in "
         "memory, or always (tests).",
+    )
+    index_keys: bool = Field(
+        default=False,
+        description="Whether segments that are completed in the object store get an index of their records' keys, by "
+        "which `stratalog find` and Spark look a key up with two range reads.",
     )
     unclean_seal: UncleanSeal = Field(
         default=UncleanSeal.DENY,
@@ -202,18 +208,29 @@ class TopicSettings(BaseModel):
         return settled
 
     @classmethod
-    def validate_overrides(cls, overrides: Mapping[str, str], process: ProcessSettings | None = None) -> None:
-        """Raises InvalidRequest that names each refused key, its value, what is allowed, and the nearest names of an
-        unknown one. Relations (local within total) are judged over the defaults of `process`, or the built-in ones."""
+    def validate_overrides(
+        cls,
+        overrides: Mapping[str, str],
+        process: ProcessSettings | None = None,
+        present: Mapping[str, str] | None = None,
+    ) -> None:
+        """`present` is what was kept before. Raises InvalidRequest that names each refused key, its value, what is
+        allowed, and the nearest names of an unknown one. Relations (local within total) are judged over the defaults
+        of `process`, or the built-in ones."""
         fields = fields_by_key(cls)
         for key in overrides:
-            if key not in fields:
+            if key not in fields and key not in WITHOUT_EFFECT:
                 raise unknown_key(key, fields, "topic")
         defaults = process or ProcessSettings()
+        if not defaults.topic_settings_without_effect_enable:
+            require_effect(overrides, present)
+        overrides = {key: value for key, value in overrides.items() if key in fields}
         try:
             cls.model_validate(_over_defaults(defaults, overrides))
         except ValidationError as error:
             raise explain(error, cls, overrides, "topic") from None
+        for key, value in overrides.items():
+            refuse_no_whole_number(key, value, fields[key][1], "topic")
         largest = defaults.socket_request_max_bytes
         if int(overrides.get("max.message.bytes", 0)) >= largest:
             raise InvalidRequest(

@@ -6,14 +6,18 @@ Pure apart from pydantic's own types; called at start and when a topic is altere
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from stratalog.model.errors import InvalidRequest
+from stratalog.settings.units import DURATIONS, SIZES, takes_duration, takes_size
+
+_WHOLE_NUMBER: Final = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
 
 
 def key_of(attribute: str) -> str:
@@ -39,8 +43,14 @@ def allowed_words(field: FieldInfo) -> tuple[str, ...]:
     return ("true", "false") if kind is bool else ()
 
 
-def allowed(field: FieldInfo) -> str:
-    """What a field may be, for people: `an integer from 1 to 10`, `one of deny, allow`."""
+def allowed(field: FieldInfo, key: str = "") -> str:
+    """What a field may be, for people: `an integer from 1 to 10`, `one of deny, allow`; with the units that its key
+    takes."""
+    units = DURATIONS if takes_duration(key) else SIZES if takes_size(key) else ""
+    return f"{_allowed(field)}{f', or with a unit, such as {units}' if units else ''}"
+
+
+def _allowed(field: FieldInfo) -> str:
     if words := allowed_words(field):
         return "one of " + ", ".join(words)
     if field.annotation is not int:
@@ -67,6 +77,15 @@ def _value_text(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def refuse_no_whole_number(key: str, value: str, field: FieldInfo, kind: str) -> None:
+    """Raises InvalidRequest for what pydantic takes for an integer and others do not (`2.0`): it is kept as text, and
+    read by all parts. As Kafka reads numbers."""
+    if field.annotation is int and _WHOLE_NUMBER.fullmatch(value) is None:
+        raise InvalidRequest(
+            f"{kind} setting {key}={_value_text(value)} is refused: it must be {allowed(field, key)}, in digits"
+        )
+
+
 def explain(error: ValidationError, model: type[BaseModel], values: Mapping[str, Any], kind: str) -> InvalidRequest:
     """One InvalidRequest that names every refused key, its value and what is allowed there."""
     fields = fields_by_key(model)
@@ -84,5 +103,5 @@ def explain(error: ValidationError, model: type[BaseModel], values: Mapping[str,
             because = f" ({reason})" if reason is not None and detail["type"] == "value_error" else ""
             given = values.get(key, detail.get("input"))
             shown = f"{kind} setting {key}={_value_text(given)}"
-            sentences.append(f"{shown} is refused: it must be {allowed(field)}{because}")
+            sentences.append(f"{shown} is refused: it must be {allowed(field, key)}{because}")
     return InvalidRequest("; ".join(sentences))

@@ -22,8 +22,10 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
-from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError, Unavailable
+from stratalog.model.addresses import is_loopback
+from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError, Unauthorized, Unavailable
 from stratalog.telemetry.door_guard import Asked, ServedNames, check_request
+from stratalog.telemetry.door_key import CHALLENGES, WITHOUT_TOKEN, DoorKey
 from stratalog.telemetry.door_limits import DoorLimits, DoorStats
 from stratalog.telemetry.door_visit import Visit
 from stratalog.telemetry.logs import logger
@@ -59,8 +61,21 @@ def body_of(request: web.Request) -> bytes:
 class Door:
     """One port. `name` is what log lines call it."""
 
-    def __init__(self, name: str, limits: DoorLimits, names: ServedNames, stats: DoorStats, answer: Answer) -> None:
+    def __init__(
+        self,
+        name: str,
+        limits: DoorLimits,
+        names: ServedNames,
+        stats: DoorStats,
+        answer: Answer,
+        key: DoorKey | None = None,
+        *,
+        is_for_all: bool = False,
+    ) -> None:
+        """Without a `key` whoever reaches the port may ask, which is told of unless it is meant so (`is_for_all`)."""
+        self._is_for_all = is_for_all
         self.limits = limits
+        self._key = key
         self.stats = stats
         self._name = name
         self._names = names
@@ -102,8 +117,19 @@ class Door:
         listener.setblocking(False)
         listener.listen(_BACKLOG)
         self._listener = listener
+        self._warn_if_open(listener)
         self._loop.add_reader(listener.fileno(), self._accept)
         self._reap()
+
+    def _warn_if_open(self, listener: socket.socket) -> None:
+        host = str(listener.getsockname()[0])
+        if self._key is None and not self._is_for_all and not is_loopback(host):
+            log.warning(
+                "whoever reaches this HTTP port may read and change the cluster: set auth.token.file, or let it listen "
+                "on loopback",
+                port=self._name,
+                host=host,
+            )
 
     async def close(self) -> None:
         """Stop listening, give requests under way a moment, close all connections."""
@@ -168,7 +194,7 @@ class Door:
                 peer=peer_ip,
                 open=self.stats.connections,
                 refused=self.stats.refused,
-                limit="http.max.connections",
+                limit=self.limits.setting,
             )
 
     def _take(self, sock: socket.socket, peer_ip: str) -> None:
@@ -256,9 +282,20 @@ class Door:
             self._names,
         )
         if refused is None:
-            return None
+            return self._without_token(request)
         self.stats.foreign += 1
         return self._closing(InvalidRequest(f"{request.method} {request.path}: {refused.message}"), refused.status)
+
+    def _without_token(self, request: web.Request) -> web.Response | None:
+        resource = request.match_info.route.resource
+        path = resource.canonical if resource is not None else None
+        if self._key is None or self._key.opens(path, request.headers.getall("Authorization", ())):
+            return None
+        self.stats.unauthorized += 1
+        answer = self._closing(Unauthorized(WITHOUT_TOKEN), 401)
+        for challenge in CHALLENGES:
+            answer.headers.add("WWW-Authenticate", challenge)
+        return answer
 
     def _closing(self, problem: StratalogError, status: int) -> web.Response:
         """What is not read to its end cannot be followed by another request."""

@@ -1,7 +1,7 @@
 """Whether an HTTP request may be answered: those that a foreign web page makes are refused. No I/O.
 
-The ports have no passwords, so a browser on the same machine, or inside the private network, must not become the way
-in:
+The ports may have no token, and a browser shows the one that its user typed to whatever page asks; so a browser on the
+same machine, or inside the private network, must not become the way in:
 
 * DNS rebinding: a page's own name is pointed at our address, so the page is "same origin" to its browser. `Host` then
   says the page's name. It must be an IP address (a page opened by address can only be ours), `localhost`, the name

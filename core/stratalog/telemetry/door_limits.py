@@ -24,6 +24,8 @@ class DoorLimits:
     max_body_bytes: int = 1 * MIB
     max_bodies_bytes: int = 16 * MIB
     """Of all requests together."""
+    setting: str = "http.max.connections"
+    """What a person changes to let more connections in."""
 
 
 @dataclass(slots=True)
@@ -33,3 +35,4 @@ class DoorStats:
     refused: int = counter("HTTP connections refused for a limit.")
     closed_for_fault: int = counter("HTTP connections closed because head, body or reader were too slow or too large.")
     foreign: int = counter("HTTP requests refused because a foreign web page, or another name's, made them.")
+    unauthorized: int = counter("HTTP requests refused because they did not show the token.")

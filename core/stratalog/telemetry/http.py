@@ -2,8 +2,8 @@
 
 aiohttp costs 0.2 s to import, so the node does not wait for it: `start` binds the address and returns, aiohttp is
 imported in a thread, and who connects meanwhile waits in the socket's backlog.
-Nothing here is on the data path. It has no authentication: bind it to loopback or to a private network. Its limits, and
-what keeps foreign web pages out, are the door's (`door`, `door_guard`).
+Nothing here is on the data path. Without a key (`door_key`) whoever reaches it may ask: bind it to loopback then, or to
+a private network. Its limits, and what keeps foreign web pages out, are the door's (`door`, `door_guard`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from stratalog.model.addresses import parse_address
+from stratalog.model.addresses import parse_address, written
 from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
 from stratalog.telemetry.door_guard import ServedNames
+from stratalog.telemetry.door_key import DoorKey
 from stratalog.telemetry.door_limits import DoorLimits, DoorStats
 from stratalog.telemetry.metrics import CONTENT_TYPE, MetricRegistry
 
@@ -68,15 +69,20 @@ class TelemetryServer:
         imports: tuple[str, ...] = (),
         limits: DoorLimits | None = None,
         allowed_hosts: str = "",
+        key: DoorKey | None = None,
+        is_for_all: bool = False,
     ) -> None:
         """`add_routes` is called once the modules `imports` have been imported, in a thread. `allowed_hosts` are names
-        under which the port is served, beside the one of its address (see `door_guard`)."""
+        under which the port is served, beside the one of its address (see `door_guard`). `key`: who may ask.
+        `is_for_all`: whoever reaches it may, on purpose, for it only tells numbers."""
+        self._is_for_all = is_for_all
         self._registry = registry
         self._readiness = readiness
         self._add_routes = add_routes
         self._imports = ("stratalog.telemetry.door", *imports)
         self._limits = limits or DoorLimits()
         self._allowed_hosts = allowed_hosts
+        self._key = key
         self._door: Door | None = None
         self._serving: asyncio.Task[None] | None = None
         self.stats = DoorStats()
@@ -93,7 +99,7 @@ class TelemetryServer:
                 f"choose another port, 0 for a free one, or an empty value for none"
             ) from None
         bound = listener.getsockname()[1]
-        self.address = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+        self.address = written(host, bound)
         self._serving = asyncio.create_task(self._serve(listener, host))
         return self.address
 
@@ -106,7 +112,10 @@ class TelemetryServer:
             raise
         from stratalog.telemetry.door import Door
 
-        door = Door("metrics.listen", self._limits, ServedNames(host, self._allowed_hosts), self.stats, _error_answer)
+        names = ServedNames(host, self._allowed_hosts)
+        door = Door(
+            "metrics.listen", self._limits, names, self.stats, _error_answer, self._key, is_for_all=self._is_for_all
+        )
         application = door.application()
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._healthz)
@@ -127,7 +136,7 @@ class TelemetryServer:
     async def _metrics(self, _request: web.Request) -> web.Response:
         from aiohttp import web
 
-        return web.Response(body=self._registry.render(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=await self._registry.page(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         """Alive: the loop answers. Says nothing about readiness, so that a busy node is not killed."""

@@ -32,11 +32,19 @@ BLANK = "(secret)"
 _SECRET_NAMES = re.compile(
     r"(password|passwd|secret|token|credential|authorization|access_?key|private_?key|sasl_?response)", re.IGNORECASE
 )
+# Texts of others are searched, on the event loop: the time must grow with the length alone. So a word is tried from its
+# first character only, and nothing that was taken is given back.
 _SECRETS_IN_TEXT = re.compile(
-    r"(?P<url>(?<=://)[^/\s:@]+:[^/\s@]+(?=@))"
-    r"|(?P<pair>[\w-]*(?:password|passwd|secret|token|signature|credential|access_?key)[\w-]*=)[^&;,\s\"']+",
+    r"(?P<url>(?<=://)[^/\s:@]++:[^/\s@]++(?=@))"
+    r"|(?P<pair>(?<![\w-])(?=[\w-]*?(?:password|passwd|secret|token|signature|credential|access_?key))[\w-]++=)"
+    r"[^&;,\s\"']++",
     re.IGNORECASE,
 )
+
+LONGEST_TEXT = 4_096
+"""Characters of a value that a line shows, the rest is counted: what others say fills no disk and stops no loop."""
+LONGEST_TRACE = 65_536
+_LONGEST_SECRET = 65_536
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -45,20 +53,31 @@ EventDict = MutableMapping[str, Any]
 
 def without_secrets(text: str) -> str:
     """The text with credentials of URLs and `key=value` secrets blanked."""
+    if "=" not in text and "://" not in text:
+        return text
     return _SECRETS_IN_TEXT.sub(lambda found: (found["pair"] or "") + BLANK, text)
+
+
+def _shown(text: str, longest: int = LONGEST_TEXT) -> str:
+    """The text without its secrets, and without what is too much of it."""
+    # Half a secret is not recognised: what is far behind the cut goes first, and the cut is made in what is clean.
+    clean = without_secrets(text[: longest + _LONGEST_SECRET])
+    if len(clean) <= longest:
+        return clean
+    return f"{clean[:longest]}… ({len(text)} characters)"
 
 
 def _blanked(name: str, value: Any) -> Any:
     if _SECRET_NAMES.search(name):
         return BLANK
     if isinstance(value, str):
-        return without_secrets(value)
+        return _shown(value)
     if isinstance(value, dict):
         return {key: _blanked(str(key), inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_blanked("", inner) for inner in value]
     if isinstance(value, BaseException):
-        return without_secrets(f"{type(value).__name__}: {value}")
+        return _shown(f"{type(value).__name__}: {value}")
     return value
 
 
@@ -72,7 +91,7 @@ def _hide_secrets(_logger: Any, _method: str, event: EventDict) -> EventDict:
 def _hide_secrets_in_traceback(_logger: Any, _method: str, event: EventDict) -> EventDict:
     trace = event.get("exception")
     if isinstance(trace, str):
-        event["exception"] = without_secrets(trace)
+        event["exception"] = _shown(trace, LONGEST_TRACE)
     return event
 
 

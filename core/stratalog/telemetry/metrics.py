@@ -12,27 +12,29 @@ pays. Whoever puts the process together registers the object:
 
     registry.add("stratalog_upload", stats)        ->  stratalog_upload_chunks_total, ..._in_flight_bytes, ...
 
+Names and units are Prometheus's (`metric_names`): a field that is kept in milliseconds (`oldest_ms`) or microseconds
+(`busy_us`) is shown in seconds, under a name that says so.
+
 Invariant: a metric once registered never vanishes from the page: if reading it fails it reads NaN, and
 `stratalog_metric_read_failures_total` counts that (F88). Each registered metric can be listed (`descriptions`), so that
 a test can demand that every one of them moves.
 
-Thread: `add` and `register` at start; `render` on the loop or any thread.
+Thread: `add` and `register` at start; `page` and `values` on the loop.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import Final, Literal, TypeAlias
 
+from stratalog.telemetry.exposition import HEAD, rows_of
+from stratalog.telemetry.fair_turns import FairTurns
 from stratalog.telemetry.histogram import Histogram
 from stratalog.telemetry.logs import logger
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
+from stratalog.telemetry.metric_names import fault_of, in_base_units
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 Labels: TypeAlias = Mapping[str, str]
@@ -42,7 +44,8 @@ Reading: TypeAlias = "Value | Mapping[tuple[str, ...], Value]"
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_NAME = re.compile(r"stratalog_[a-z][a-z0-9_]*")
+_ROWS_PER_SLICE: Final = 128
+"""Lines of the page made between two turns of the loop: about half a millisecond."""
 
 
 def counter(help: str) -> int:
@@ -52,7 +55,7 @@ def counter(help: str) -> int:
 
 
 def gauge(help: str) -> int:
-    """A field of a stat object that goes up and down."""
+    """A field of a stat object that goes up and down. One in `_ms` or `_us` is shown in seconds."""
     declared: int = field(default=0, metadata={"kind": "gauge", "help": help})
     return declared
 
@@ -81,12 +84,14 @@ class _Source:
 
 
 class MetricRegistry:
-    """All metrics of one process. Also a prometheus Collector."""
+    """All metrics of one process."""
 
     def __init__(self) -> None:
         self._families: dict[str, tuple[MetricDescription, list[_Source]]] = {}
         self._failures: dict[tuple[str, ...], int] = {}
         self._refreshers: list[Callable[[], object]] = []
+        self._surveys: list[Callable[[], Awaitable[object]]] = []
+        self._turns = FairTurns()
         self._log = logger(__name__)
         self.register(
             "stratalog_metric_read_failures_total",
@@ -105,13 +110,13 @@ class MetricRegistry:
             kind = declared.metadata.get("kind")
             if kind is None:
                 continue
-            name = f"{prefix}_{declared.name}"
-            if kind == "counter":
-                name += "_total"
+            name, scale = in_base_units(f"{prefix}_{declared.name}")
             unit = declared.metadata.get("unit")
             if unit and not name.endswith(unit):
                 name += f"_{unit}"
-            read = _reader_of(stats, declared.name)
+            if kind == "counter":
+                name += "_total"
+            read = _reader_of(stats, declared.name, scale)
             self.register(name, kind, declared.metadata["help"], read, constant=labels)
 
     def register(
@@ -128,8 +133,8 @@ class MetricRegistry:
 
         `constant` are labels with a fixed value; sources of one name must have the same label names.
         """
-        if not _NAME.fullmatch(name) or (kind == "counter") != name.endswith("_total"):
-            raise ValueError(f"metric {name!r}: the name must begin with stratalog_, and only counters end in _total")
+        if (fault := fault_of(name, is_counter=kind == "counter")) is not None:
+            raise ValueError(f"metric {name!r}: {fault}")
         fixed = dict(constant or {})
         description = MetricDescription(name, kind, help, (*fixed, *label_names))
         known, sources = self._families.setdefault(name, (description, []))
@@ -140,15 +145,22 @@ class MetricRegistry:
         sources.append(_Source(fixed, read))
 
     def refresh_with(self, refresh: Callable[[], object]) -> None:
-        """Call `refresh` before each reading: for gauges that are cheaper to work out when asked than to keep."""
+        """Call `refresh` before each reading: for gauges that are cheaper to work out when asked than to keep.
+        It is one step of the loop: what looks at everything there is belongs in a survey."""
         self._refreshers.append(refresh)
+
+    def survey_with(self, survey: Callable[[], Awaitable[object]]) -> None:
+        """Await `survey` before each page: for what grows with shards, segments or groups. It goes in slices, and the
+        metrics that it serves read what it found."""
+        self._surveys.append(survey)
 
     # Reading -----------------------------------------------------------------------------------------------------
     def descriptions(self) -> tuple[MetricDescription, ...]:
         return tuple(description for description, _ in self._families.values())
 
     def values(self) -> dict[str, dict[tuple[str, ...], float]]:
-        """Every metric's present values by label values; of a histogram the count. For tests and the status page."""
+        """Every metric's present values by label values; of a histogram the count. What surveys find is as old as the
+        last page. For tests."""
         self._refresh()
         found: dict[str, dict[tuple[str, ...], float]] = {}
         for description, sources in list(self._families.values()):
@@ -157,41 +169,32 @@ class MetricRegistry:
                 rows[labels] = float(value.count) if isinstance(value, Histogram) else float(value)
         return found
 
-    def collect(self) -> Iterator[Metric]:
-        """The prometheus_client Collector's method."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    async def page(self) -> bytes:
+        """The page in Prometheus's text format.
 
+        Cost: some microseconds a line. The loop serves others between slices, and of several pages that are asked for
+        at once one goes on in a turn, so that no scrape holds up the node, the first one included."""
+        for survey in self._surveys:
+            await self._turns.next()
+            try:
+                await survey()
+            except Exception as error:  # the other metrics are still worth showing
+                self._failed(getattr(survey, "__qualname__", "survey"), error)
         self._refresh()
+        await self._turns.next()
+        lines: list[str] = []
+        made = 0
         # The failures come last, so that the same page already tells of those met while it was made.
-        families = sorted(self._families.values(), key=lambda family: "read_failures" in family[0].name)
-        for description, sources in families:
-            names = list(description.label_names)
-            if description.kind == "histogram":
-                histograms = HistogramMetricFamily(description.name, description.help, labels=names)
-                for labels, value in self._read_all(description, sources):
-                    if isinstance(value, Histogram):
-                        histograms.add_metric(list(labels), value.cumulative(), value.total * value.scale)
-                    else:
-                        histograms.add_metric(list(labels), [("+Inf", value)], value)
-                yield histograms
-                continue
-            family = CounterMetricFamily if description.kind == "counter" else GaugeMetricFamily
-            plain = family(description.name, description.help, labels=names)
+        for description, sources in sorted(self._families.values(), key=lambda one: "read_failures" in one[0].name):
+            lines.append(HEAD.format(name=description.name, help=description.help, kind=description.kind))
             for labels, value in self._read_all(description, sources):
-                plain.add_metric(list(labels), value.count if isinstance(value, Histogram) else value)
-            yield plain
-
-    def render(self) -> bytes:
-        """The page in Prometheus's text format. Cost: a few microseconds per value; imports prometheus_client once."""
-        from prometheus_client import CollectorRegistry, generate_latest
-
-        page = CollectorRegistry(auto_describe=False)
-        page.register(cast(Any, self))
-        return bytes(generate_latest(page))
-
-    def describe(self) -> list[Metric]:
-        """Keeps prometheus_client from collecting at registration."""
-        return []
+                rows = rows_of(description.name, description.label_names, labels, value)
+                lines += rows
+                made += len(rows)
+                if made >= _ROWS_PER_SLICE:
+                    made = 0
+                    await self._turns.next()
+        return "".join(lines).encode()
 
     def _refresh(self) -> None:
         for refresh in self._refreshers:
@@ -219,15 +222,19 @@ class MetricRegistry:
                 yield (*fixed, *("",) * free), math.nan
                 continue
             if isinstance(reading, Mapping):
-                for labels, value in reading.items():
+                for labels, value in list(reading.items()):
                     yield (*fixed, *labels), value
             else:
                 yield fixed, reading
 
 
-def _reader_of(stats: object, name: str) -> Callable[[], Reading]:
+def _reader_of(stats: object, name: str, scale: float) -> Callable[[], Reading]:
     def read() -> Reading:
         value: Reading = getattr(stats, name)
         return value
 
-    return read
+    def read_scaled() -> Reading:
+        value: int = getattr(stats, name)
+        return value * scale
+
+    return read if scale == 1 else read_scaled

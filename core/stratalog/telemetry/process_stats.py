@@ -1,23 +1,39 @@
-"""What the process itself costs: memory, CPU, open files, threads. Read from the kernel when asked."""
+"""What the process itself costs, and what it is: memory, CPU, open files, threads, build.
+
+Names are those of Prometheus's client libraries (`process_*`), so that any dashboard for processes shows this one.
+Read from the kernel when asked.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import platform
 import resource
 import threading
+import time
+from typing import Final
 
 from stratalog.telemetry.metrics import MetricRegistry
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes() -> int:
     """Memory in use now; where /proc is missing, the most there ever was."""
     try:
-        with open("/proc/self/statm", "rb") as statm:
-            return int(statm.read().split()[1]) * _PAGE_BYTES
+        return _memory_pages(1) * _PAGE_BYTES
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _memory_pages(column: int) -> int:
+    with open("/proc/self/statm", "rb") as statm:
+        return int(statm.read().split()[column])
+
+
+def virtual_bytes() -> int:
+    return _memory_pages(0) * _PAGE_BYTES
 
 
 def cpu_seconds() -> float:
@@ -32,8 +48,27 @@ def open_files() -> int:
         return -1
 
 
+def most_files() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def started_seconds() -> float:
+    """When the process began, in seconds since 1970."""
+    with open("/proc/self/stat", "rb") as stat:
+        ticks = int(stat.read().rpartition(b")")[2].split()[19])
+    since_boot = ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
+
+
 def add_process_metrics(registry: MetricRegistry) -> None:
-    registry.register("stratalog_process_resident_bytes", "gauge", "Memory of the process.", resident_bytes)
-    registry.register("stratalog_process_cpu_seconds_total", "counter", "CPU time the process has used.", cpu_seconds)
-    registry.register("stratalog_process_open_files", "gauge", "Open file descriptors.", open_files)
-    registry.register("stratalog_process_threads", "gauge", "Python threads.", threading.active_count)
+    started = started_seconds()
+    add = registry.register
+    add("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", resident_bytes)
+    add("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes.", virtual_bytes)
+    add("process_cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds.", cpu_seconds)
+    add("process_open_fds", "gauge", "Number of open file descriptors.", open_files)
+    add("process_max_fds", "gauge", "Maximum number of open file descriptors.", most_files)
+    add("process_start_time_seconds", "gauge", "Start time of the process since 1970 in seconds.", lambda: started)
+    add("process_threads", "gauge", "Python threads.", threading.active_count)
+    labels = {"version": importlib.metadata.version("stratalog"), "python": platform.python_version()}
+    add("stratalog_build_info", "gauge", "1; the labels say what runs.", lambda: 1, constant=labels)

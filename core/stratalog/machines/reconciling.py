@@ -1,0 +1,62 @@
+"""How one member of a consumer group comes to what it is to have: the steps between its target and what it holds.
+
+STABLE -> UNREVOKED while it must give shards up, until it says that it did -> UNRELEASED while others have not given up
+what it is to get -> STABLE. Pure.
+Source: KIP-848, "Member epoch and reconciliation".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import replace
+
+from stratalog.model.consumer_group import ConsumerMember, MemberState
+from stratalog.model.ids import ShardKey
+
+
+def reconciled(
+    member: ConsumerMember,
+    target_epoch: int,
+    owned: Set[ShardKey] | None,
+    is_free: Callable[[ShardKey], bool],
+) -> ConsumerMember:
+    """The member after a heartbeat. `owned`: what it says that it has, None when it says nothing of it. `is_free`:
+    nobody else holds the shard."""
+    match member.state:
+        case MemberState.STABLE if member.epoch == target_epoch:
+            return member
+        case MemberState.UNREVOKED:
+            if owned is None or owned & member.revoking:
+                return member
+            # Commits that it sent while it had them are fenced from here on.
+            return _on_its_way(member, member.epoch + 1, target_epoch, owned, is_free)
+        case _:
+            return _on_its_way(member, member.epoch, target_epoch, owned, is_free)
+
+
+def _on_its_way(
+    member: ConsumerMember,
+    epoch: int,
+    target_epoch: int,
+    owned: Set[ShardKey] | None,
+    is_free: Callable[[ShardKey], bool],
+) -> ConsumerMember:
+    kept = member.assigned & member.target
+    surplus = member.assigned - kept
+    if surplus and (owned is None or owned & surplus):
+        return _at(member, epoch, MemberState.UNREVOKED, kept, surplus)
+    wanted = member.target - kept
+    free = frozenset(shard for shard in wanted if is_free(shard))
+    state = MemberState.STABLE if free == wanted else MemberState.UNRELEASED
+    return _at(member, target_epoch, state, kept | free, frozenset())
+
+
+def _at(
+    member: ConsumerMember,
+    epoch: int,
+    state: MemberState,
+    assigned: frozenset[ShardKey],
+    revoking: frozenset[ShardKey],
+) -> ConsumerMember:
+    previous = member.previous_epoch if epoch == member.epoch else member.epoch
+    return replace(member, epoch=epoch, previous_epoch=previous, state=state, assigned=assigned, revoking=revoking)

@@ -1,0 +1,120 @@
+"""Listeners of a node: doors by name, each with an address of its own that clients are told. Pure.
+
+Every node has the one named `internal`: by it the nodes reach each other. A client is told the address of each node
+under the name by which it came in itself, so that who comes from outside never hears an address of the inside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog.model.addresses import LAST_PORT, is_anywhere, is_host, parse_address
+
+INTERNAL: Final = "internal"
+MOST_LISTENERS: Final = 8
+"""Beside the internal one."""
+
+_LISTENER_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_LONGEST_TEXT: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where one listens, or what is told of it."""
+
+    name: str
+    host: str
+    port: int
+
+
+def is_listener_name(name: str) -> bool:
+    return _LISTENER_NAME.fullmatch(name) is not None
+
+
+def parse_listeners(text: str) -> tuple[Listener, ...]:
+    """`NAME://HOST:PORT` with commas between; an entry without a name is the internal one. Empty: none.
+
+    Raises: ValueError with the entry, what is expected, and what is wrong.
+    """
+    if not text.strip():
+        return ()
+    if len(text) > _LONGEST_TEXT:
+        raise ValueError(f"expected at most {_LONGEST_TEXT} characters, not {len(text)}")
+    entries = [entry.strip() for entry in text.split(",")]
+    if len(entries) > MOST_LISTENERS + 1:
+        raise ValueError(f"expected at most {MOST_LISTENERS} listeners beside {INTERNAL}, not {len(entries)} entries")
+    found = [_parse_entry(entry) for entry in entries]
+    for position, one in enumerate(found):
+        if any(one.name == other.name for other in found[:position]):
+            raise ValueError(f"listener {one.name} stands twice, and a listener has one address only")
+    return tuple(found)
+
+
+def _parse_entry(entry: str) -> Listener:
+    name, separator, address = entry.partition("://")
+    if not separator:
+        name, address = INTERNAL, entry
+    if not is_listener_name(name):
+        raise ValueError(
+            f"expected HOST:PORT, or NAME://HOST:PORT with a listener's name of small letters, digits and hyphens, "
+            f"not {entry[:80]!r}"
+        )
+    try:
+        return Listener(name, *parse_address(address))
+    except ValueError as wrong:
+        raise ValueError(f"{wrong} (in {entry[:80]!r})") from None
+
+
+def check_further(listeners: Sequence[Listener]) -> None:
+    """Of those that a node opens beside the internal one. Raises: ValueError."""
+    if any(one.name == INTERNAL for one in listeners):
+        raise ValueError(
+            f"expected NAME://HOST:PORT of further listeners: the one named {INTERNAL} is where --listen says"
+        )
+
+
+def check_advertised(advertised: Sequence[Listener]) -> None:
+    """Raises: ValueError where nobody could connect to what is told."""
+    for one in advertised:
+        if is_anywhere(one.host):
+            raise ValueError("clients cannot connect to an address that means all of them; name one they reach")
+
+
+def check_told(further: Sequence[Listener], advertised: Sequence[Listener]) -> None:
+    """That what is advertised is listened at, and that of each listener something can be told. Raises: ValueError."""
+    open_names = {INTERNAL, *(one.name for one in further)}
+    told_names = {one.name for one in advertised}
+    for one in advertised:
+        if one.name not in open_names:
+            raise ValueError(
+                f"advertised.listeners tells of a listener {one.name!r} that is not there: add {one.name}://HOST:PORT "
+                "to listeners, or leave it out here"
+            )
+    for one in further:
+        if one.name not in told_names and is_anywhere(one.host):
+            raise ValueError(
+                f"listener {one.name} listens at all addresses ({one.host}), so clients must be told one that they "
+                f"reach: add {one.name}://HOST:PORT to advertised.listeners"
+            )
+
+
+def told_of(listening: Listener, advertised: Sequence[Listener]) -> Listener:
+    """What clients hear of a listener; `listening` is where it really is. Port 0 stands for the port there."""
+    found = next((one for one in advertised if one.name == listening.name), listening)
+    return Listener(found.name, found.host, found.port or listening.port)
+
+
+def why_not_registered(listeners: Sequence[Listener]) -> str | None:
+    """What is wrong with the further listeners that a node says it has; None: nothing."""
+    if len(listeners) > MOST_LISTENERS:
+        return f"it names {len(listeners)} listeners, and {MOST_LISTENERS} are the most beside {INTERNAL}"
+    names = [one.name for one in listeners]
+    for one in listeners:
+        if not is_listener_name(one.name) or one.name == INTERNAL or names.count(one.name) > 1:
+            return f"it names a listener {one.name[:80]!r}: each has a name of its own, and none is {INTERNAL}"
+        if not is_host(one.host) or not 0 < one.port <= LAST_PORT:
+            return f"its listener {one.name} must name a host and port that others connect to"
+    return None

@@ -1,0 +1,42 @@
+"""Who may ask at an HTTP port that has a token: whoever shows it; and what anybody may ask all the same.
+
+Probes say nothing that an attacker could use, and those who make them (a kubelet, a load balancer) have no token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog.model.tokens import shows_token
+from stratalog.telemetry.token_file import TokenFile
+
+PROBES: Final = frozenset({"/healthz", "/readyz"})
+METRICS: Final = "/metrics"
+CHALLENGES: Final = ('Bearer realm="stratalog"', 'Basic realm="stratalog", charset="UTF-8"')
+"""The second makes a browser ask its user, and keep what is typed until it is closed."""
+WITHOUT_TOKEN: Final = (
+    "this port asks for the token of its cluster: send `Authorization: Bearer TOKEN`; `stratalog` takes it from "
+    "--token-file FILE (or STRATALOG_TOKEN_FILE), other processes from the setting auth.token.file, and a browser asks "
+    "for it as a password, the user's name does not matter"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DoorKey:
+    """What one port asks for."""
+
+    tokens: Callable[[], Sequence[str]]
+    open_paths: frozenset[str] = PROBES
+
+    def opens(self, path: str | None, authorization: Sequence[str]) -> bool:
+        """Whether a request may be answered. `path` of the route that was found, None where there is none."""
+        return path in self.open_paths or shows_token(authorization, self.tokens())
+
+
+def door_key(tokens: TokenFile | None, *, is_metrics_open: bool = False) -> DoorKey | None:
+    """None where no token is asked for."""
+    if tokens is None:
+        return None
+    return DoorKey(tokens.all, PROBES | {METRICS} if is_metrics_open else PROBES)

@@ -1,0 +1,97 @@
+"""The file of bearer tokens that a process takes and shows, read again when it changes.
+
+A file that cannot be read again, or holds no token any more, changes nothing: the tokens of before go on, and a log
+line says why. So a Secret that is being replaced locks nobody out.
+Cost: a `stat` a second at most. Any thread; blocking for as long as the file's disk is.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from stratalog.model.errors import InvalidRequest
+from stratalog.model.tokens import MAX_FILE_BYTES, parse_tokens
+from stratalog.telemetry.logs import logger
+
+LOOK_EVERY_S: Final = 1.0
+
+log = logger(__name__)
+
+
+class TokenFile:
+    def __init__(self, path: Path, *, steady_s: Callable[[], float] = time.monotonic) -> None:
+        """Raises: InvalidRequest for a file that cannot be read, or holds no token."""
+        self._path = path
+        self._steady_s = steady_s
+        self._looked_s = steady_s()
+        self._mark: tuple[int, int, int, int] | None = None
+        self._trouble = ""
+        self._tokens = self._read()
+
+    def all(self) -> tuple[str, ...]:
+        """Those that a server takes."""
+        now_s = self._steady_s()
+        if now_s - self._looked_s >= LOOK_EVERY_S:
+            self._looked_s = now_s
+            self._look()
+        return self._tokens
+
+    def first(self) -> str:
+        """The one that a client shows."""
+        return self.all()[0]
+
+    def _look(self) -> None:
+        try:
+            if _mark(os.stat(self._path)) == self._mark:
+                self._trouble = ""
+                return
+            tokens = self._read()
+        except (OSError, InvalidRequest) as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                log.warning("the token file cannot be used; the tokens of before go on", reason=str(error))
+            return
+        self._trouble = ""
+        if tokens != self._tokens:
+            self._tokens = tokens
+            log.info("the token file has changed", path=str(self._path), count=len(tokens))
+
+    def _read(self) -> tuple[str, ...]:
+        try:
+            # A pipe would be waited for: only a file is read.
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                found = os.fstat(descriptor)
+                if not stat.S_ISREG(found.st_mode):
+                    raise InvalidRequest(f"token file {self._path}: not a file")
+                data = os.read(descriptor, MAX_FILE_BYTES + 1)
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise InvalidRequest(
+                f"token file {self._path} cannot be read ({why}): check auth.token.file, or --token-file"
+            ) from None
+        if len(data) > MAX_FILE_BYTES:
+            raise InvalidRequest(f"token file {self._path} is larger than {MAX_FILE_BYTES} bytes: is it one?")
+        try:
+            tokens = parse_tokens(data.decode("ascii"), str(self._path))
+        except UnicodeDecodeError:
+            raise InvalidRequest(f"token file {self._path} holds other characters than a token has") from None
+        self._mark = _mark(found)
+        return tokens
+
+
+def token_file(path: str) -> TokenFile | None:
+    """None where no path is given."""
+    return TokenFile(Path(path)) if path else None
+
+
+def _mark(found: os.stat_result) -> tuple[int, int, int, int]:
+    """What differs when a file was written, or another took its place."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
