@@ -2,7 +2,8 @@
 that differ.
 
 Follows the durable changes, as a watcher does. A segment's news is told once by each process that leads: after another
-one took over, what is still in a record is told again when that record changes.
+one took over, what is still in a record is told again when that record changes. A node that dies may take thousands of
+leaders with it in one change: a few are named, the others counted.
 Lives on the service's event loop. Cost: one look per changed segment; memory for those in trouble alone.
 """
 
@@ -16,6 +17,9 @@ from stratalog_meta.stats import MetaStats
 
 _log = logger(__name__)
 
+NAMED = 10
+"""Of the same news in one change."""
+
 
 class RecoveryNews:
     def __init__(self, stats: MetaStats) -> None:
@@ -24,21 +28,26 @@ class RecoveryNews:
 
     def follow(self, change_set: ChangeSet) -> None:
         """A durable change."""
+        lost: list[Segment] = []
         for change in change_set.changes:
             if isinstance(change, SegmentChanged):
                 segment = change.segment
                 if segment.handover is not None or segment.is_fenced:
-                    self._look(segment)
+                    self._look(segment, lost)
             elif isinstance(change, SegmentPurged):
                 self._told.pop(change.key, None)
+        for segment in lost[:NAMED]:
+            _log.warning("leader_lost", segment=str(segment.key), isr=segment.isr)
+        if len(lost) > NAMED:
+            _log.warning("leaders_lost", in_all=len(lost), not_named=len(lost) - NAMED)
 
-    def _look(self, segment: Segment) -> None:
+    def _look(self, segment: Segment, lost: list[Segment]) -> None:
         told = self._told.setdefault(segment.key, set())
         is_open = segment.state in (SegmentState.ACTIVE, SegmentState.SEALING)
         if segment.is_fenced and is_open and "fence" not in told:
             told.add("fence")
             self._stats.recoveries += 1
-            _log.warning("leader_lost", segment=str(segment.key), isr=segment.isr)
+            lost.append(segment)
         for gap in segment.handed.given_up:
             if gap not in told:
                 told.add(gap)

@@ -39,7 +39,7 @@ VERIFY_INTERVAL_MS: Final = 30_000
 _RATE_MS: Final = 30_000
 """Over so long the rate is told."""
 _WORDS_MS: Final = 10_000
-"""So often at most the numbers of a wait are written anew."""
+"""So often at most the numbers of a wait are written again."""
 
 
 @dataclass(slots=True)
@@ -148,6 +148,12 @@ class Retirements:
                 found: dict[int, Survey] = done.value
                 return found
             await asyncio.sleep(0)
+
+    async def survey_new(self, snapshot: Snapshot) -> None:
+        """Who asks right after a wish was taken is not told that nothing remains: the next look would say it first."""
+        wished = {node.node_id for node in snapshot.nodes if is_due(node) and not node.is_retired}
+        if not wished <= self._surveys.keys():
+            self._surveys = await self._survey(snapshot)
 
     def is_tiered(self, topic: Topic) -> bool:
         """Whether nodes upload it, as they say; so it is held for as long as none of them has said anything."""

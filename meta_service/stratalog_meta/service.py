@@ -296,8 +296,9 @@ class MetaService:
         retirements = self._retirements
         if retirements is None:
             return []
-        nodes = (await self.snapshot()).nodes
-        return [retirements.status(node) for node in nodes if node.retirement is not None]
+        snapshot = await self.snapshot()
+        await retirements.survey_new(snapshot)
+        return [retirements.status(node) for node in snapshot.nodes if node.retirement is not None]
 
     async def overview(self) -> Overview:
         """What the status page shows."""

@@ -29,12 +29,12 @@ class RepairStats:
 class BackupStats:
     """Of a service with a bucket: `registry.add("stratalog_meta_snapshot", service.backup_stats)`."""
 
-    snapshots: int = counter("Snapshots of the metadata put into the bucket.")
+    puts: int = counter("Snapshots of the metadata put into the bucket.")
     failures: int = counter("Tries to put one that failed.")
     is_failing: int = gauge("1 while none can be put: a bucket that is away, or refuses.")
     is_older: int = gauge("1 when the bucket knows of newer metadata: changes are refused.")
     version: int = gauge("Version of the metadata in the newest one.")
-    time_ms: int = gauge("When that was begun, in ms since 1970.")
+    timestamp_ms: int = gauge("When that was begun, since 1970.")
     size_bytes: int = gauge("Bytes of the newest one.")
 
 

@@ -4,10 +4,10 @@ Every answer, a refusal or a read too, waits until what it rests on is durable; 
 not find. A store that refuses a part of a write, and knows so, has its commands answered `Unavailable` and goes on.
 When it fails, the commands of that write are answered `OutcomeUnknown` (the store may have kept them), the table goes
 back to what is known to be durable, reads go on, and every further command is `Unavailable`. A store that had no room,
-or could not be asked what became of its write, is opened anew until it can, and what it kept is the truth then. Any
+or could not be asked what became of its write, is opened again until it can, and what it kept is the truth then. Any
 other failure lasts until a restart: after a failed flush the page cache shows what the disk may not hold.
 The task ends with `close` alone. A fault of its own is answered like a store that failed until a restart: a request
-without an answer would wait for ever, and so would everyone behind it.
+without an answer would wait forever, and so would everyone behind it.
 
 Lives on the event loop; the store does its waiting elsewhere.
 Cost: a turn applies what was asked before it, until that makes `MAX_WRITES_PER_TURN` records, and lets others run every

@@ -7,6 +7,7 @@ as its key does.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,20 +26,26 @@ from stratalog.meta_api.wire import (
     MountList,
     NodeList,
     RetirementList,
+    SegmentAnswers,
+    SegmentCommand,
+    SegmentCommands,
     SegmentList,
     TopicIds,
     TopicList,
     TroubleList,
 )
-from stratalog.model.errors import InvalidRequest
+from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Heard, Heartbeat
 from stratalog.model.segment import Segment
 from stratalog.model.status_page import Overview
 from stratalog.model.topic import Shard, Topic
+from stratalog.telemetry.logs import logger
 from stratalog_meta.service import MetaService
 
+_log = logger(__name__)
 MAX_TOPICS_LISTED: Final = 1_000
+MAX_COMMANDS_TOGETHER: Final = 1_000
 MAX_TROUBLES_LISTED: Final = 1_000
 
 
@@ -116,6 +123,28 @@ async def _perform(known: CommandWire[Any], call: Call) -> Answer:
         raise InvalidRequest(f"validate_only must be true or false, not {validate_only!r:.40}")
     answer = await call.service.perform(command, validate_only=validate_only == "true")
     return _long_shard(answer) if isinstance(answer, Shard) else known.answer.write(answer)
+
+
+async def _perform_several(call: Call) -> Answer:
+    """Each by itself: one that is refused keeps no other from being done."""
+    try:
+        asked = wire.SEGMENT_COMMANDS.read(call.raw).items
+    except NotOfShape as error:
+        raise InvalidRequest(f"SegmentCommands: {error}: see /openapi.json for what is expected") from error
+    if len(asked) > MAX_COMMANDS_TOGETHER:
+        raise InvalidRequest(f"{len(asked)} commands in one request: at most {MAX_COMMANDS_TOGETHER}. Nothing was done")
+    answers = await asyncio.gather(*(_answer_of(call.service, command) for command in asked))
+    return wire.SEGMENT_ANSWERS.write(tuple(answers))
+
+
+async def _answer_of(service: MetaService, command: SegmentCommand) -> Segment | StratalogError:
+    try:
+        return await service.perform(command)
+    except StratalogError as error:
+        return error
+    except Exception as fault:  # a bug of ours; the others have their answers all the same (F48)
+        _log.exception("meta_command_crashed", command=type(command).__name__)
+        return OutcomeUnknown(f"{type(command).__name__} failed inside ({fault!r}): read before acting again")
 
 
 def _route_of(known: CommandWire[Any]) -> Route:
@@ -222,5 +251,13 @@ ROUTES: Final[tuple[Route, ...]] = (
         "GET", "/v1/courses", "How it went with the nodes lately; query: after (ms since 1970)", _courses, CourseList
     ),
     Route("POST", "/v1/heartbeat", "A node lives", _heartbeat, Heard, Heartbeat),
+    Route(
+        "POST",
+        wire.SEGMENT_COMMANDS_PATH,
+        "Commands about segments, each by itself; answered in the same order",
+        _perform_several,
+        SegmentAnswers,
+        SegmentCommands,
+    ),
     *map(_route_of, wire.COMMAND_WIRES.values()),
 )

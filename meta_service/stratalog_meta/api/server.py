@@ -1,7 +1,8 @@
 """The meta service over HTTP: routes, snapshot and watch as lines of JSON, health, the status page.
 
-The caller starts the service first and closes the server before it. No authentication: bind it to loopback or to a
-private network. Its limits, and what keeps foreign web pages out, are the door's (`stratalog.telemetry.door`).
+The caller starts the service first and closes the server before it. Without a key (`stratalog.telemetry.door_key`)
+whoever reaches it may ask: bind it to loopback then, or to a private network. Its limits, and what keeps foreign web
+pages out, are the door's (`stratalog.telemetry.door`).
 Lives on the service's event loop.
 """
 
@@ -22,6 +23,7 @@ from stratalog.model.errors import Fenced, InvalidRequest, NotLeader, OutcomeUnk
 from stratalog.model.metadata import ChangeSet
 from stratalog.telemetry.door import Door, body_of
 from stratalog.telemetry.door_guard import ServedNames
+from stratalog.telemetry.door_key import DoorKey
 from stratalog.telemetry.door_limits import MIB, DoorLimits, DoorStats
 from stratalog.telemetry.fair_turns import FairTurns
 from stratalog.telemetry.http import listen_on
@@ -63,12 +65,15 @@ class MetaServer:
         limits: DoorLimits = LIMITS,
         allowed_hosts: str = "",
         heartbeat_s: float = HEARTBEAT_S,
+        key: DoorKey | None = None,
     ) -> None:
-        """`allowed_hosts` are names under which it is served, beside the one of its address (see `door_guard`)."""
+        """`allowed_hosts` are names under which it is served, beside the one of its address (see `door_guard`); `key`:
+        who may ask."""
         self._service = service
         self._limits = limits
         self._allowed_hosts = allowed_hosts
         self._heartbeat_s = heartbeat_s
+        self._key = key
         self._door: Door | None = None
         self._encoded = EncodedLines()
         self._encoded_shards = EncodedShards()
@@ -85,7 +90,8 @@ class MetaServer:
             raise Unavailable(
                 f"the meta service cannot listen on {host}:{port} ({error.strerror}): choose another port"
             ) from error
-        door = Door("meta.listen", self._limits, ServedNames(host, self._allowed_hosts), self.stats, _answer)
+        names = ServedNames(host, self._allowed_hosts)
+        door = Door("meta.listen", self._limits, names, self.stats, _answer, self._key)
         application = door.application()
         application.middlewares.append(_problems)
         for route in ROUTES:

@@ -26,8 +26,8 @@ from stratalog.model.errors import Conflict, Fenced, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock
 from stratalog.objects.store import ObjectStore
+from stratalog.stored.snapshots import list_snapshots, write_snapshot
 from stratalog.telemetry.logs import logger
-from stratalog_meta.bucket.snapshot_objects import list_snapshots, write_snapshot
 from stratalog_meta.stats import BackupStats
 from stratalog_meta.writer import TableWriter
 
@@ -170,8 +170,8 @@ class BucketBackups:
         head = await write_snapshot(self._place.store, names, snapshot_id, captured, self._clock_ms())
         self._put_version = version
         self.witness.told(version)
-        self._stats.snapshots += 1
-        self._stats.version, self._stats.time_ms = version, head.created_ms
+        self._stats.puts += 1
+        self._stats.version, self._stats.timestamp_ms = version, head.created_ms
         self._stats.size_bytes = sum(piece.size_bytes for piece in head.pieces)
         took_ms = int((asyncio.get_running_loop().time() - began_s) * 1_000)
         _log.debug("meta_snapshot_put", number=held.epoch, version=version, records=head.record_count, ms=took_ms)

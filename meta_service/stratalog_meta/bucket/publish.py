@@ -32,7 +32,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS, ProducerRule
 from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity
 from stratalog.objects.store import ObjectStore
-from stratalog_meta.bucket.snapshot_objects import put_whole
+from stratalog.stored.snapshots import put_whole
 
 
 class _Build(Protocol):
@@ -174,7 +174,7 @@ class SegmentPublisher:
         body = encode_manifest(manifest)
         manifest_key = self._name_of(self._names.manifest, key, seal.end_offset)
         await self._put(manifest_key, body)
-        size_bytes = manifest.total_bytes + len(block) + len(body)
+        size_bytes = manifest.copy_bytes + len(body)
         return Published(seal, manifest_key, manifest_digest(body), size_bytes), producers
 
     def _seal(self, copy: _Copy, planned: PlannedSegment) -> SealRecord:

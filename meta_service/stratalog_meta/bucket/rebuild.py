@@ -28,9 +28,9 @@ from stratalog.model.errors import AlreadyExists, Corrupt, InvalidRequest, NotFo
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.store import ObjectStore
+from stratalog.stored.snapshots import list_snapshots, read_snapshot
 from stratalog_meta.bucket.publish import DamagedPart, SegmentPublisher, Writer
 from stratalog_meta.bucket.scan import BucketScan, each, scan_bucket
-from stratalog_meta.bucket.snapshot_objects import list_snapshots, read_snapshot
 from stratalog_meta.stores.meta_store import MetaStore
 
 _WRITES_AT_A_TIME: Final = 2_000

@@ -15,6 +15,7 @@ from typing import Final
 from stratalog.formats.manifest import Manifest, decode_manifest
 from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header
+from stratalog.machines.chunk_merging import last_to_stay
 from stratalog.machines.part_chain import FoundPart
 from stratalog.machines.rebuilt_shard import PlannedSegment, ShardPlan
 from stratalog.machines.rebuilt_table import Published, RebuildPlan, records_of
@@ -90,17 +91,18 @@ async def restore_cut(
 
 async def _manifests(store: ObjectStore, names: ObjectNames, shard: CutShard) -> list[tuple[SegmentKey, Manifest]]:
     """Of the segments that the cut needs, in order and without a gap."""
-    keys: dict[SegmentKey, str] = {}
+    ranked: dict[SegmentKey, tuple[tuple[bool, int, int], str]] = {}
     async for info in store.list(names.shard_prefix(shard.key)):
         name = names.parse(info.key)
         if not isinstance(name, SegmentObjectName) or name.kind is not SegmentObject.MANIFEST:
             continue
         if shard.needs(name.segment, name.to_offset):
-            keys[name.segment] = info.key  # of one segment all are true: the last one listed is as good as any
+            one = (last_to_stay(name.node_id, name.lock_epoch, name.attempt), info.key)
+            ranked[name.segment] = max(one, ranked.get(name.segment, one))  # of one segment all are true
     found: list[tuple[SegmentKey, Manifest]] = []
     at = shard.log_start_offset
-    for segment in sorted(keys, key=lambda key: key.epoch):
-        source = keys[segment]
+    for segment in sorted(ranked, key=lambda key: key.epoch):
+        _, source = ranked[segment]
         manifest = decode_manifest(await store.get(source), source=source)
         if segment.base_offset > at or (found and segment.base_offset != at):
             break

@@ -1,7 +1,8 @@
 """Looks through the bucket for a rebuild of the metadata: what lies there of each segment, and who wrote it.
 
 One listing of the cluster's folder. Read is only what names do not tell: a manifest that the snapshot does not name,
-and, of segments without a manifest, the headers of their parts, in chunks and in bundles. What cannot be read is named
+one that it names where another lies beside it (chunks were merged since, and the old ones may be gone), and, of
+segments without a manifest, the headers of their parts, in chunks and in bundles. What cannot be read is named
 (`damaged`) and counts as not there.
 Cost: a listing of everything, and a few small reads for what is newer than the snapshot. Memory: the names of the
 segments' objects.
@@ -145,8 +146,14 @@ async def _read_folder(
 ) -> None:
     segment = known.get(key)
     named = segment.remote.manifest_key if segment is not None else None
-    if named is not None and any(manifest.key == named for manifest in folder.manifests):
-        folder.manifests = [manifest for manifest in folder.manifests if manifest.key == named]
+    own = next((manifest for manifest in folder.manifests if manifest.key == named), None)
+    if segment is not None and own is not None:
+        others = [manifest for manifest in folder.manifests if manifest is not own]
+        folder.manifests = [own]
+        if others and await _read_manifest(store, names, scan, key, own) is None:
+            # Chunks were merged since the snapshot, and the old ones swept: the manifest that gave way may lie on.
+            read = [await _read_manifest(store, names, scan, key, manifest) for manifest in others]
+            folder.manifests = [one for one in read if one is not None and _is_sealed_as(segment, one)] or [own]
         return
     read = [await _read_manifest(store, names, scan, key, manifest) for manifest in folder.manifests]
     folder.manifests = [manifest for manifest in read if manifest is not None]
@@ -164,6 +171,11 @@ async def _read_folder(
     step(f"segment {key.base_offset}-{key.epoch}")
 
 
+def _is_sealed_as(segment: Segment, found: FoundManifest) -> bool:
+    seals = (segment.seal, found.seal)
+    return len({None if seal is None else (seal.end_offset, seal.digest) for seal in seals}) == 1
+
+
 async def _read_manifest(
     store: ObjectStore, names: ObjectNames, scan: BucketScan, key: SegmentKey, found: FoundManifest
 ) -> FoundManifest | None:
@@ -174,13 +186,13 @@ async def _read_manifest(
         owner = (manifest.identity.cluster_id, manifest.identity.key, manifest.seal.end_offset)
         if owner != (names.cluster_id, key, found.end_offset):
             raise Corrupt("it is not what its name says", source=found.key, position=0)
-        for needed in {manifest.index_key, *(part.object_key for part in manifest.parts)}:
+        for needed in manifest.object_sizes:
             await store.head(needed)
     except (Corrupt, NotFound) as error:
         scan.damaged[found.key] = str(error)
         return None
     scan.note_identity(manifest.identity)
-    size_bytes = manifest.total_bytes + manifest.index_size_bytes + len(body)
+    size_bytes = manifest.copy_bytes + len(body)
     return replace(found, seal=manifest.seal, digest=manifest_digest(body), size_bytes=size_bytes)
 
 

@@ -1,5 +1,5 @@
 // Asks again and again, and shows the answers. A question that is not answered in time is given up, and said; what was
-// known stays, greyed. A part of the page is made anew only when what it shows has changed.
+// known stays, greyed. A part of the page is made again only when what it shows has changed.
 
 import { element, link, plain } from "./elements.js";
 import { Courses } from "./plots.js";

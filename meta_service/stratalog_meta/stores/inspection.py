@@ -11,7 +11,7 @@ from rocksdict import AccessType, Options, Rdict, ReadOptions
 
 from stratalog.machines.table_records import StoredRecord
 from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
-from stratalog_meta.stores import encoding
+from stratalog.stored import encoding
 
 
 def read_stored_records(directory: Path) -> list[StoredRecord]:

@@ -10,7 +10,7 @@ from itertools import chain
 
 from stratalog.machines.table_records import StoredRecord, TableWrite
 from stratalog.model.errors import Unavailable
-from stratalog_meta.stores import encoding
+from stratalog.stored import encoding
 
 
 class MemoryStore:

@@ -23,7 +23,7 @@ from rocksdict import AccessType, BlockBasedOptions, Cache, DBRecoveryMode, Opti
 
 from stratalog.machines.table_records import StoredRecord, TableWrite
 from stratalog.model.errors import Corrupt, DiskFull, StratalogError, Unavailable
-from stratalog_meta.stores import encoding
+from stratalog.stored import encoding
 from stratalog_meta.stores.spare_room import SpareRoom
 
 WRITE_BUFFER_BYTES = 8 * 1024 * 1024
@@ -172,7 +172,7 @@ def _make_durable_directory(directory: Path) -> None:
                 os.close(descriptor)
     except OSError as error:
         raise Unavailable(
-            f"cannot make the metadata directory {directory}: {error.strerror}: free or mend it"
+            f"cannot make the metadata directory {directory}: {error.strerror}: free some space, or repair the disk"
         ) from error
 
 

@@ -2,7 +2,7 @@
 all, must not keep it from writing, for uploads and deletions, which make room, are metadata too.
 
 The room is a file of zeros. When the store finds the disk full nobody should write data any more (`why_short`); the
-room is given up when the store is opened anew, and set aside again once there is more than twice as much.
+room is given up when the store is opened again, and set aside again once there is more than twice as much.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 SPARE_BYTES: Final = 2 * 1024 * 1024
-"""To open RocksDB anew, and for some thousand commits."""
+"""To open RocksDB again, and for some thousand commits."""
 
 
 class SpareRoom:
@@ -24,7 +24,7 @@ class SpareRoom:
         self._path = directory / "spare-room"
         self._size_bytes = size_bytes
         self.is_short = False
-        """The store has found the disk full, and the room is not set aside anew since."""
+        """The store has found the disk full, and the room is not set aside again since."""
 
     def prepare(self) -> None:
         """The store is about to be opened: set the room aside, or after a full disk leave it to the store. Where a disk

@@ -20,6 +20,8 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # A pod that comes back has another address under its name; half a minute, as it is otherwise, is long for a lead.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
 )
 
 

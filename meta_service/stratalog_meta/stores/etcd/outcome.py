@@ -45,6 +45,6 @@ def outcome_of(fence: Fence, stamp: bytes, seen: Seen) -> Outcome:
     if seen.stamp == stamp:
         return Outcome.WRITTEN
     if seen.turn_revision != fence.turn_revision:
-        # Somebody wrote in between: then the comparison fails for ever, but this one may have been before them.
+        # Somebody wrote in between: then the comparison fails forever, but this one may have been before them.
         return Outcome.UNKNOWN
     return Outcome.NOT_YET if seen.leader_revision == fence.leader_revision else Outcome.NEVER

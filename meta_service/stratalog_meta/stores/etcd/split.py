@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stratalog_meta.stores.encoding import Item
+from stratalog.stored.encoding import Item
 from stratalog_meta.stores.etcd.layout import MAX_BYTES, MAX_OPERATIONS, Operation, operations_for, size_of
 
 

@@ -23,8 +23,8 @@ import grpc
 
 from stratalog.machines.table_records import StoredRecord, TableWrite
 from stratalog.model.errors import Corrupt, DiskFull, LimitExceeded, OutcomeUnknown, StratalogError, Unavailable
+from stratalog.stored import encoding
 from stratalog.telemetry.logs import logger
-from stratalog_meta.stores import encoding
 from stratalog_meta.stores.etcd import layout, redo, requests
 from stratalog_meta.stores.etcd import rpc_pb2 as rpc
 from stratalog_meta.stores.etcd.client import EtcdAway, EtcdClient, EtcdRefused, NoSpace
