@@ -50,7 +50,7 @@ class ActivityTeller:
             troubles.append(f"object store: {self._tier_trouble}")
         return Activity(
             produced_bytes=stats.appended_bytes,
-            fetched_bytes=stats.cached_read_bytes + stats.disk_read_bytes + (cold.stats.bytes_used if cold else 0),
+            fetched_bytes=stats.cached_read_bytes + stats.disk_read_bytes + (cold.stats.used_bytes if cold else 0),
             uploads=self._uploads,
             troubles=tuple(words[:_LONGEST_WORDS] for words in troubles),
             stopped_shards=len(stopped),

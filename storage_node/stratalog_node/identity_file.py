@@ -29,7 +29,7 @@ class NodeIdentity:
 def load_or_create(path: Path, node_id: int, cluster_id: str) -> NodeIdentity:
     """What the file says; a new one names these. One from before cluster ids were written down takes this one.
 
-    Requires: `cluster_id` is durable in the metadata, for what is written here is held against it for ever.
+    Requires: `cluster_id` is durable in the metadata, for what is written here is held against it forever.
     Raises: Corrupt when the file says nothing useful, InvalidRequest when it belongs to another node or cluster.
     """
     data = read_file(path)

@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +21,9 @@ from stratalog.kafka.subscription import subscribed_topics
 from stratalog.machines.disk_room import scarcity_of
 from stratalog.meta_api.client import MetaForNodes
 from stratalog.meta_api.node_client import NodeMetaClient
-from stratalog.model.addresses import parse_address
 from stratalog.model.commands import RegisterNode
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.listeners import INTERNAL
 from stratalog.model.metadata import Life, NodeInfo, Vitals
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
@@ -43,6 +43,7 @@ from stratalog_node.heartbeats import Heartbeats, register
 from stratalog_node.identity_file import load_or_create, lock_directory
 from stratalog_node.leaving.assembly import leaving_tasks, vitals_of
 from stratalog_node.leaving.handing_on import roll_elsewhere
+from stratalog_node.measures import NodeMeasures
 from stratalog_node.mounts.holding import MountHolding
 from stratalog_node.mounts.probe import DataSetProbe
 from stratalog_node.open_files import OpenFiles
@@ -55,8 +56,9 @@ from stratalog_node.replication.peer_reads import NodePeerReads
 from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.context import NodeServices
 from stratalog_node.serve.control_state import ControlState
+from stratalog_node.serve.listeners import bind_listeners
 from stratalog_node.serve.registry import Registry
-from stratalog_node.serve.server import KafkaServer, bind, data_apis
+from stratalog_node.serve.server import KafkaServer, data_apis
 from stratalog_node.shards.assembly import LocalShards, open_shards
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.catalog_following import follow
@@ -114,7 +116,8 @@ class StorageNode:
         self.catalog = Catalog(lambda overrides: TopicSettings.resolve(settings, overrides))
         self.metrics = MetricRegistry()
         self.open_files = OpenFiles.of_process()
-        self.address = ("", 0)
+        self.listening: Mapping[str, tuple[str, int]] = {INTERNAL: ("", 0)}
+        """Host and port of each listener, from the start on."""
         self.is_over = asyncio.Event()
         """Another life of this node has begun, so this process must stop; `why_over` says so in words."""
         self.why_over = ""
@@ -126,6 +129,8 @@ class StorageNode:
         """What must be given back, in the order in which it was taken."""
         self._tasks = TaskSet()
         self.turn: Turn
+        self._asker: Asker
+        self.measures: NodeMeasures
         self.local: LocalShards
         self._is_disk_watched = self._is_running = False
         self.shards: ShardDirectory
@@ -139,6 +144,11 @@ class StorageNode:
         self.lost_copies: LostCopies
         self.faulty_copies: FaultyCopies
         self.mounts: MountHolding
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Of the internal listener."""
+        return self.listening[INTERNAL]
 
     # Start ----------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -158,13 +168,10 @@ class StorageNode:
         # Before anything is written into the metadata: they may be another cluster's.
         self.cluster_id = await self.meta.read_cluster_id()
         identity = load_or_create(self.layout.node_file, settings.node_id, self.cluster_id)
-        listener = bind(self._listen.host, self._listen.port)
-        taken.callback(listener.close)
-        self.address = (self._listen.host, listener.getsockname()[1])
-        advertised = self._advertised_address()
-        life = await self._register(
-            NodeInfo(identity.node_id, identity.storage_id, *advertised, settings.broker_rack or None)
-        )
+        listeners = bind_listeners(self._listen.host, self._listen.port, settings)
+        taken.callback(listeners.close)
+        self.listening = listeners.listening()
+        life = await self._register(listeners.of_node(identity.node_id, identity.storage_id, settings.broker_rack))
         self.catalog.load(await self.meta.snapshot())
         pool = BufferPool()
         await self._open_shards(identity.node_id, life.epoch, pool)
@@ -221,7 +228,8 @@ class StorageNode:
         self._begin_tasks(age_clock)
         await self.groups.start()
         self._add_metrics()
-        self.server.open(listener, advertised)
+        for one in listeners.all():
+            self.server.open(one.socket, one.told)
 
     def _begin_tasks(self, age_ms: Callable[[], int]) -> None:
         self._hold_mounts()
@@ -278,7 +286,7 @@ class StorageNode:
         )
         self._taken.push_async_callback(remote.close)
         node = self.catalog.node(node_id)
-        asker = Asker(node_id, node.token if node is not None else 0)
+        asker = self._asker = Asker(node_id, node.token if node is not None else 0)
         self.peer_reads = NodePeerReads(
             asker, self.catalog, lambda: self.local.context.threads, self.settings, monotonic_ms
         )
@@ -307,13 +315,6 @@ class StorageNode:
         self.local.start()
         self._follow_others(asker)
         self._is_disk_watched = True
-
-    def _advertised_address(self) -> tuple[str, int]:
-        """What clients are told: `advertised.listeners`, or where this node listens."""
-        if not self.settings.advertised_listeners:
-            return self.address
-        host, port = parse_address(self.settings.advertised_listeners)
-        return host, port or self.address[1]
 
     def _build_groups(self, age_clock: NodeAgeClock) -> None:
         self.groups = GroupCoordinator(
@@ -437,7 +438,7 @@ class StorageNode:
         return shard.ask_roll(self._clock_ms()) if shard is not None else False
 
     def roll_elsewhere(self, key: SegmentKey) -> bool:
-        """End a segment with a successor chosen anew; False when it is not the active one, or not led here."""
+        """End a segment with a successor chosen again; False when it is not the active one, or not led here."""
         shard, active = self._led_shard(key.shard_key), self.catalog.active_segment(key.shard_key)
         if shard is None or active is None or active.key != key:
             return False
@@ -470,3 +471,16 @@ class StorageNode:
         self.tier.add_metrics(metrics)
         if self.remote_reads.cold is not None:
             metrics.add("stratalog_cold_read", self.remote_reads.cold.stats)
+        measures = self.measures = NodeMeasures(
+            metrics,
+            most_series=self.settings.metrics_max_series,
+            catalog=self.catalog,
+            local=self.local,
+            following=self.following,
+            tier=self.tier,
+            groups=self.groups,
+            asker=self._asker,
+            wall_ms=self._clock_ms,
+        )
+        self._taken.callback(measures.close)
+        self._tasks.start(measures.history.run(), name="history")

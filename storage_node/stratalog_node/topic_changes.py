@@ -20,6 +20,7 @@ from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import AlterTopic
 from stratalog.model.errors import Conflict
 from stratalog.model.topic import Topic
+from stratalog.settings.kafka_names import under_our_names
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 
@@ -52,9 +53,9 @@ class TopicChanges:
             for attempt in range(_ATTEMPTS):
                 topic = await self._meta.topic(topic_id)
                 present = dict(topic.settings)
-                wanted = dict(change(present))
+                wanted = under_our_names(change(present), present)
                 if wanted != present:
-                    TopicSettings.validate_overrides(wanted, self._settings)
+                    TopicSettings.validate_overrides(wanted, self._settings, present)
                 elif shard_count is None:
                     return topic
                 if is_trial:

@@ -39,6 +39,7 @@ from stratalog.model.commands import DeleteTopic
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
+from stratalog.settings.kafka_names import under_our_names, without
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.fair_turns import FairTurns
 from stratalog.telemetry.process_stats import resident_bytes
@@ -140,18 +141,28 @@ class NodeAdmin:
 
     def _bucket_trouble(self, out_of_reach: int) -> str | None:
         if out_of_reach:
-            lie = "lies" if out_of_reach == 1 else "lie"
-            return f"{counted(out_of_reach, 'segment')} {lie} only in an object store: {GIVE_BUCKET}"
+            verb = "is" if out_of_reach == 1 else "are"
+            return f"{counted(out_of_reach, 'segment')} {verb} only in an object store: {GIVE_BUCKET}"
         away_ms = self._services.store_away_ms()
+        trouble = self._services.tier_trouble()
         if not away_ms:
-            return self._services.tier_trouble()
-        return f"takes no uploads for {human_duration(away_ms // 1000)}; the node's log says why, and it is tried again"
+            return trouble
+        why = f": {trouble}" if trouble is not None else "; the node's log says why"
+        return f"has taken no uploads for {human_duration(away_ms // 1000)}, and is tried again{why}"
 
     def _uploads(self, view: ShardView) -> bool:
         services = self._services
         if services.store is None or services.catalog.topic_by_id(view.key.topic_id) is None:
             return False
         return services.catalog.topic_settings(view.key.topic_id).remote_storage_enable
+
+    @property
+    def topic_count(self) -> int:
+        return sum(1 for _ in self._services.catalog.topics())
+
+    def shard(self, topic: str, shard: int) -> ShardView:
+        """Raises: NotFound."""
+        return self._services.shard(self._services.topic(topic), shard)
 
     # Topics -----------------------------------------------------------------------------------------------------
     async def topics(self, most: int | None = None) -> AsyncIterator[TopicInfo]:
@@ -174,13 +185,14 @@ class NodeAdmin:
     async def create_topic(self, request: CreateTopic) -> TopicInfo:
         """Raises: InvalidRequest, AlreadyExists, Unavailable, OutcomeUnknown."""
         services = self._services
-        TopicSettings.validate_overrides(request.settings, services.settings)
+        settings = under_our_names(request.settings)
+        TopicSettings.validate_overrides(settings, services.settings)
         topic = await services.meta.perform(
             commands.CreateTopic(
                 request.name,
                 shard_count=request.shards or services.settings.num_partitions,
                 replication_factor=request.replication_factor or services.settings.default_replication_factor,
-                settings=request.settings,
+                settings=settings,
             ),
             validate_only=request.validate_only,
         )
@@ -192,9 +204,12 @@ class NodeAdmin:
         services = self._services
 
         def change(present: Mapping[str, str]) -> Mapping[str, str]:
-            if unknown := [key for key in request.unset if key not in present]:
+            if unknown := [key for key in request.unset if without(key, present) == present]:
                 raise InvalidRequest(f"topic {name} does not set {', '.join(unknown)}: nothing to unset")
-            return {key: value for key, value in present.items() if key not in request.unset} | request.set
+            left = dict(present)
+            for key in request.unset:
+                left = without(key, left)
+            return left | request.set
 
         topic_id = services.topic(name).topic_id
         topic = await services.topic_changes.alter(topic_id, change, shard_count=request.shards)
@@ -243,7 +258,7 @@ class NodeAdmin:
         return [self._sealed(view, segment, was_asked) for view, segment, was_asked in asked]
 
     async def roll_elsewhere(self, request: RollElsewhereRequest) -> RollingElsewhere:
-        """Of the segments that are named those that this node leads are ended, with successors chosen anew."""
+        """Of the segments that are named those that this node leads are ended, with successors chosen again."""
         services, asked = self._services, list[SegmentName]()
         for name in request.segments:
             await asyncio.sleep(0)  # each may make a file

@@ -18,7 +18,8 @@ from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.telemetry.door import body_of
 from stratalog.telemetry.logs import logger
 from stratalog_node.admin.node_admin import NodeAdmin
-from stratalog_node.admin.page import TOPICS_SHOWN, render_status_page
+from stratalog_node.admin.pages import add_page_routes
+from stratalog_node.admin.pages.node_views import NodeViews
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -33,11 +34,11 @@ _MOST_ENTRIES: Final = 1_000
 _log = logger(__name__)
 
 
-def add_admin_routes(application: web.Application, admin: NodeAdmin) -> None:
+def add_admin_routes(application: web.Application, admin: NodeAdmin, views: NodeViews) -> None:
     """Hand this to `TelemetryServer(add_routes=...)`."""
+    add_page_routes(application, admin, views, _guarded)
     routes = _Routes(admin)
     router = application.router
-    router.add_get("/", _guarded(routes.page))
     router.add_get("/v1/status", _guarded(routes.status))
     router.add_get("/v1/topics", _guarded(routes.topics))
     router.add_post("/v1/topics", _guarded(routes.create_topic))
@@ -81,13 +82,6 @@ def _guarded(handler: Handler) -> Handler:
 class _Routes:
     def __init__(self, admin: NodeAdmin) -> None:
         self._admin = admin
-
-    async def page(self, _request: web.Request) -> web.StreamResponse:
-        from aiohttp import web
-
-        topics = [topic async for topic in self._admin.topics(TOPICS_SHOWN)]
-        html = render_status_page(await self._admin.status(), topics)
-        return web.Response(text=html, content_type="text/html", headers={"Cache-Control": "no-store"})
 
     async def status(self, _request: web.Request) -> web.StreamResponse:
         return _answer(await self._admin.status())

@@ -76,7 +76,7 @@ class AdminServices:
     """For how long the object store has not taken uploads; 0 while it does."""
     replication: Callable[[], ReplicationStatus] = _follows_nothing
     roll_elsewhere: Callable[[SegmentKey], bool] = _leads_nothing
-    """Ends a segment with a successor chosen anew, and says whether it is led here."""
+    """Ends a segment with a successor chosen again, and says whether it is led here."""
 
     def topic(self, name: str) -> Topic:
         """Raises: NotFound."""

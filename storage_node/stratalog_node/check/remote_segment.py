@@ -1,4 +1,5 @@
-"""Checks a segment's remote copy: manifest, index, every part, and that the parts' digests chain up to the seal digest.
+"""Checks a segment's remote copy: manifest, indexes, every part, and that the parts' digests chain up to the seal
+digest.
 
 Lives on the event loop; the store's threads do the reading. One part is in memory at a time. Bad data is reported as
 findings, never raised; so is a store that does not answer, because what was not read was not checked.
@@ -71,6 +72,7 @@ async def check_manifest(store: ObjectStore, manifest: Manifest, seal: SealRecor
         if seal is not None and getattr(seal, name) != getattr(manifest.seal, name):
             report.error(str(key), f"the manifest's {name.replace('_', ' ')} is not the seal record's")
     await _check_index(store, manifest, report)
+    await _check_key_runs(store, manifest, report)
     await check_parts(store, key, manifest.parts, report)
     if not report.findings and report.digest != manifest.seal.digest:
         report.error(str(key), f"digest is {report.digest.hex()}, the seal says {manifest.seal.digest.hex()}")
@@ -79,7 +81,7 @@ async def check_manifest(store: ObjectStore, manifest: Manifest, seal: SealRecor
 async def check_parts(
     store: ObjectStore, segment: SegmentKey, parts: Iterable[RemotePart], report: RemoteReport
 ) -> None:
-    """Check parts in order, going on from `report.end_offset`. After a part that fails the digest chain begins anew."""
+    """Check parts in order, going on from `report.end_offset`. After one that fails the digest chain begins again."""
     chained = True
     for part in parts:
         place = place_of(part)
@@ -147,3 +149,15 @@ async def _check_index(store: ObjectStore, manifest: Manifest, report: RemoteRep
         return
     if block.identity.key != manifest.identity.key or block.seal.digest != manifest.seal.digest:
         report.error(key, f"the index belongs to {block.identity.key}")
+
+
+async def _check_key_runs(store: ObjectStore, manifest: Manifest, report: RemoteReport) -> None:
+    """By their digests: `stratalog pipeline verify` compares them with the batches."""
+    for run in manifest.key_runs:
+        try:
+            body = await store.get(run.object_key)
+        except StratalogError as error:
+            report.failed(run.object_key, error)
+            continue
+        if (len(body), object_digest(body)) != (run.size_bytes, run.digest):
+            report.error(run.object_key, "the key index is not the one the manifest names: its digest differs")

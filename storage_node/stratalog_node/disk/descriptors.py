@@ -6,7 +6,7 @@ succeeds over pages that never reached the disk. So, for every file that this no
 
 1. One owner of the verdict. A file is flushed by several threads (grouped flushes, background flushes, a journal that
    retires, the seal) through one description, and the kernel tells only one of them. `SegmentFile.sync` lets them in
-   one at a time, and what one of them hears holds for all, for ever (`FlushLost`).
+   one at a time, and what one of them hears holds for all, forever (`FlushLost`).
 2. A file that holds bytes that were not flushed keeps its descriptor. The sweep passes it over: with the descriptor the
    news would go. When too many files wait like that, the flusher is asked to flush at once (`on_crowded`), and above a
    second limit no further file is opened: appends are refused for a moment rather than a descriptor given up.
@@ -69,7 +69,7 @@ class Descriptors:
         self.most = limit + max(limit // 4, _LEAST_SPARE)
         """So many are open at most, those included that wait for a flush."""
         self.lost: dict[Path, str] = {}
-        """Files of which a flush failed in this process, and why: whoever opens them anew must know."""
+        """Files of which a flush failed in this process, and why: whoever opens them again must know."""
         self._sweep_above = limit
         self._open: dict[OpenFile, None] = {}
 

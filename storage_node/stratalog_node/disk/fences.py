@@ -7,6 +7,7 @@ Blocking: for disk threads, one call at a time.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from uuid import UUID
 
@@ -27,14 +28,16 @@ class FenceBook:
         """0: none."""
         return self._fences.get(key, 0)
 
-    def promise(self, key: SegmentKey, fence: int) -> None:
-        """Durability: it is on the disk when this returns. Raises: DiskFull, Unavailable; then nobody knows."""
-        self._write({**self._fences, key: max(fence, self.promised(key))})
+    def promise(self, fences: Mapping[SegmentKey, int]) -> None:
+        """Durability: they are on the disk when this returns. Raises: DiskFull, Unavailable; then nobody knows."""
+        raised = {key: max(fence, self.promised(key)) for key, fence in fences.items()}
+        self._write({**self._fences, **raised})
 
-    def forget(self, key: SegmentKey) -> None:
-        """Its end is known, and it lies here whole, or is gone. Raises: DiskFull, Unavailable."""
-        if key in self._fences:
-            self._write({known: fence for known, fence in self._fences.items() if known != key})
+    def forget(self, keys: Iterable[SegmentKey]) -> None:
+        """Their ends are known, and they lie here whole, or are gone. Raises: DiskFull, Unavailable."""
+        gone = {key for key in keys if key in self._fences}
+        if gone:
+            self._write({known: fence for known, fence in self._fences.items() if known not in gone})
 
     def _write(self, fences: dict[SegmentKey, int]) -> None:
         lines = [[str(k.topic_id), k.shard, k.epoch, k.base_offset, fence] for k, fence in fences.items()]

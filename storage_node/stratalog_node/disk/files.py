@@ -71,7 +71,7 @@ class SegmentFile:
         self._is_retired = False
         self._is_unflushed = False
         """Batches were written through the present descriptor since a flush began. The header alone does not count: a
-        start makes it anew where no batch follows it."""
+        start makes it again where no batch follows it."""
         self._flushing = threading.Lock()
         self._lost = descriptors.lost.get(path, "")
         self._naming = threading.Lock()

@@ -81,7 +81,7 @@ class SpareFiles:
         try:
             if not self._made and not await self._threads.background(self._can_be_renamed):
                 self._wanted = self._most = 0
-                log.info("no files are made ahead: the segments lie on a file system of their own")
+                log.info("no files are made ahead: the segments are on a file system of their own")
             while len(self._ready) < self._wanted and not self._is_closed:
                 self._made += 1
                 path = self._folder / f"{self._made:012}.spare"

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 from uuid import UUID
 
+from stratalog.machines.group import Group
 from stratalog.machines.group_events import (
     HeartbeatReceived,
     JoinAnswer,
@@ -33,6 +35,7 @@ from stratalog.model.metadata import Change, NodeChanged, SegmentChanged, ShardC
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.groups.attention import Attention
+from stratalog_node.groups.consumers import AllTopics, ConsumerGroups, member_error
 from stratalog_node.groups.forgetting import Forgetting
 from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.hosting import CoordinatorLimits, GroupHosting, GroupMeta
@@ -71,6 +74,10 @@ _MEMBER_ID_PREFIX = 128
 """Characters of a client's own name that its member ids begin with."""
 
 
+class GroupTopics(Topics, AllTopics, Protocol):
+    """The node's catalog, as far as groups need it."""
+
+
 class GroupCoordinator:
     """See the module. `led_shard` gives the view of a shard that this node leads now, None for every other; `heard_ms`
     and `lease_ms` say how long nobody replaces this node (`standing`); `age_ms` is the time that data ages by;
@@ -81,7 +88,7 @@ class GroupCoordinator:
         *,
         node_id: int,
         settings: ProcessSettings,
-        topics: Topics,
+        topics: GroupTopics,
         meta: GroupMeta,
         led_shard: Callable[[ShardKey], ShardView | None],
         wall_ms: Callable[[], int],
@@ -146,6 +153,8 @@ class GroupCoordinator:
             stats=self.stats,
         )
 
+        self.consumers = ConsumerGroups(self._hosting, self.membership, room, topics, self.stats)
+
     # Life -------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
         """Take over the shards led here (in the background) and begin to look for what expires."""
@@ -174,6 +183,10 @@ class GroupCoordinator:
         """The shard whose leader coordinates the group; None before the internal topic exists."""
         return self._hosting.shard_key_of(group_id)
 
+    def hosted(self) -> Iterator[HostedGroup]:
+        """The groups that this node coordinates, to be read only."""
+        return self._hosting.hosted()
+
     def adopt(self) -> None:
         """Compare with what this node leads now: load what is new, give up what is gone."""
         self._hosting.adopt()
@@ -188,6 +201,7 @@ class GroupCoordinator:
 
     def on_change(self, change: Change) -> None:
         """A catalog listener: follows leadership of the internal topic, and forgets offsets of deleted topics."""
+        self.consumers.topics.on_change(change)
         match change:
             case TopicDeleted(topic) if topic.name == OFFSETS_TOPIC:
                 self._hosting.unload_all()
@@ -225,6 +239,8 @@ class GroupCoordinator:
             hosted = GroupError.INVALID_REQUEST
         if hosted is None:
             hosted = self._hosting.create(request.group_id)
+        if isinstance(hosted, HostedGroup) and (error := self._hosting.convert(hosted, to_consumers=False)):
+            hosted = error
         if isinstance(hosted, GroupError):
             return JoinAnswer(hosted, request.member_id)
         self.stats.joins += 1
@@ -247,7 +263,7 @@ class GroupCoordinator:
                 can_skip_assignment=request.can_skip_assignment,
             )
 
-        grown = hosted.machine.growth_bytes(event(0))
+        grown = hosted.machine.growth_bytes(event(0)) if isinstance(hosted.machine, Group) else 0
         if grown > 0 and not self._room.has(grown):
             self.membership.forget_if_blank(hosted)
             return JoinAnswer(GroupError.GROUP_MAX_SIZE_REACHED, request.member_id)
@@ -261,6 +277,8 @@ class GroupCoordinator:
             return SyncAnswer(GroupError.REBALANCE_IN_PROGRESS)
         if isinstance(hosted, GroupError):
             return SyncAnswer(hosted)
+        if not isinstance(hosted.machine, Group):
+            return SyncAnswer(GroupError.UNKNOWN_MEMBER_ID)
         brought = sum(_ASSIGNMENT_BYTES + len(assignment) for _, assignment in request.assignments)
         if not self._room.has(brought):
             return SyncAnswer(GroupError.COORDINATOR_NOT_AVAILABLE)
@@ -285,9 +303,11 @@ class GroupCoordinator:
     async def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> GroupError:
         hosted = await self._member_group(group_id)
         if hosted is GroupError.COORDINATOR_LOAD_IN_PROGRESS:
-            return GroupError.NONE  # whether it is a member cannot be said yet, and its session begins anew
+            return GroupError.NONE  # whether it is a member cannot be said yet, and its session begins again
         if isinstance(hosted, GroupError):
             return hosted
+        if not isinstance(hosted.machine, Group):
+            return GroupError.UNKNOWN_MEMBER_ID
         return await self.membership.ask(
             hosted, lambda waiter: HeartbeatReceived(waiter, member_id, instance_id, generation), GroupError
         )
@@ -321,8 +341,11 @@ class GroupCoordinator:
             return [hosted] * len(request.offsets)
         return await self._offsets.commit(hosted, request, self._lag.catch_up)
 
-    async def fetch_offsets(self, group_id: str, wanted: Sequence[TopicShard] | None) -> FetchedOffsets:
-        """OffsetFetch: what is committed and durable; None asks for all the group has.
+    async def fetch_offsets(
+        self, group_id: str, wanted: Sequence[TopicShard] | None, member_id: str | None = None, member_epoch: int = -1
+    ) -> FetchedOffsets:
+        """OffsetFetch: what is committed and durable; None asks for all the group has. A member of a group of the
+        consumer protocol says who it is, and is told nothing at another epoch.
 
         That nothing is committed is said only when the catalog is no older than the question.
         """
@@ -330,6 +353,8 @@ class GroupCoordinator:
         if isinstance(hosted, GroupError):
             return FetchedOffsets(hosted)
         if hosted is not None:
+            if error := member_error(hosted, member_id, member_epoch):
+                return FetchedOffsets(error)
             if await self._offsets.has_unplaced(hosted, wanted) and not await self._lag.catch_up():
                 return FetchedOffsets(GroupError.COORDINATOR_LOAD_IN_PROGRESS)
             if hosted.absence is not None:  # given up meanwhile: it holds no offsets any more
@@ -348,20 +373,31 @@ class GroupCoordinator:
     async def describe(self, group_id: str) -> DescribedGroup:
         hosted = await self._hosting.arrive(group_id)
         if isinstance(hosted, HostedGroup):
-            return DescribedGroup(GroupError.NONE, hosted.machine.status())
+            if isinstance(hosted.machine, Group):
+                return DescribedGroup(GroupError.NONE, hosted.machine.status())
+            return put_off(group_id, GroupError.NONE)  # by this API one of the other protocol is none, as in Kafka
         return put_off(group_id, hosted or GroupError.NONE)
 
-    async def list_groups(self, states: Sequence[str] = ()) -> ListedGroups:
-        """Groups of this node, of all states or of those named (in any case of letters)."""
+    async def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> ListedGroups:
+        """Groups of this node, of all states and types or of those named (in any case of letters)."""
         self._hosting.adopt()  # what became usable and nobody asked for yet
         is_sure = await self._hosting.is_sure()
-        wanted = {state.lower() for state in states}
+        wanted, of_types = ({word.lower() for word in words} for words in (states, types))
         listed: list[ListedGroup] = []
         async for some in in_slices(list(self._hosting.hosted())):
-            listed += [
-                ListedGroup(hosted.group_id, hosted.machine.protocol_type or "", hosted.machine.state.value)
+            found = [
+                ListedGroup(
+                    hosted.group_id,
+                    hosted.machine.protocol_type or "",
+                    hosted.machine.state.value,
+                    "classic" if isinstance(hosted.machine, Group) else "consumer",
+                )
                 for hosted in some
-                if not wanted or hosted.machine.state.value.lower() in wanted
+            ]
+            listed += [
+                group
+                for group in found
+                if (not wanted or group.state.lower() in wanted) and (not of_types or group.group_type in of_types)
             ]
         is_whole = is_sure and not self._hosting.is_loading
         error = GroupError.NONE if is_whole else GroupError.COORDINATOR_LOAD_IN_PROGRESS

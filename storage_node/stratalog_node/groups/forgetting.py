@@ -14,8 +14,10 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from stratalog.formats.group_log import GroupEntry, encode_entry
+from stratalog.machines.consumer_group import ConsumerGroup
 from stratalog.machines.group_offsets import OffsetExpiry
-from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, CommittedOffset, GroupError, GroupState
+from stratalog.model.consumer_group import ConsumerGroupRecord
+from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, CommittedOffset, GroupError, GroupRecord, GroupState
 from stratalog.model.ids import ShardKey
 from stratalog.telemetry.logs import logger
 from stratalog_node.groups.hosted import HostedGroup, ShardState
@@ -199,9 +201,12 @@ class Forgetting:
         machine = hosted.machine
         if machine.state is GroupState.EMPTY:
             return frozenset()
+        if isinstance(machine, ConsumerGroup):
+            kept = hosted.durable.topics if isinstance(hosted.durable, ConsumerGroupRecord) else {}
+            return frozenset({*machine.topics, *kept})
         if machine.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return None
-        recorded = hosted.durable.members if hosted.durable is not None else ()
+        recorded = hosted.durable.members if isinstance(hosted.durable, GroupRecord) else ()
         offered = [protocols for member in machine.members for protocols in (member.protocols,)]
         offered += [member.protocols for member in recorded]
         metadata = list({protocol.metadata for protocols in offered for protocol in protocols})

@@ -11,8 +11,10 @@ import asyncio
 from collections.abc import Iterator
 from enum import Enum
 
-from stratalog.formats.group_log import GroupEntry, LogEntry, OffsetEntry
+from stratalog.formats.group_log import ConsumersEntry, GroupEntry, LogEntry, OffsetEntry
+from stratalog.machines.consumer_group import ConsumerGroup
 from stratalog.machines.group import Group
+from stratalog.model.consumer_group import ConsumerGroupRecord
 from stratalog.model.group import CommittedOffset, GroupError, GroupRecord
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.log import GroupLog
@@ -38,7 +40,7 @@ class HostedGroup:
         "writing",
     )
 
-    def __init__(self, shard: GroupShard, machine: Group) -> None:
+    def __init__(self, shard: GroupShard, machine: Group | ConsumerGroup) -> None:
         self.shard = shard
         self.machine = machine
         self.offsets: dict[ShardKey, CommittedOffset] = {}
@@ -48,7 +50,7 @@ class HostedGroup:
         """What the group's membership was last counted as taking."""
         self.writing: dict[ShardKey, int] = {}
         """Offsets with writes that are not answered yet, and how many: nothing else is decided about them."""
-        self.durable: GroupRecord | None = None
+        self.durable: GroupRecord | ConsumerGroupRecord | None = None
         self.changed_ms = -1
         """Wall time of the last durable change; for an empty group since when it is empty."""
         self.is_leaving = False
@@ -63,6 +65,12 @@ class HostedGroup:
     @property
     def group_id(self) -> str:
         return self.machine.group_id
+
+    @property
+    def member_count(self) -> int:
+        machine = self.machine
+        members = machine.members_by_id if isinstance(machine, ConsumerGroup) else machine.members
+        return sum(1 for _ in members)
 
     @property
     def is_present(self) -> bool:
@@ -115,13 +123,13 @@ class GroupShard:
 
     def add(self, hosted: HostedGroup) -> None:
         self.groups[hosted.group_id] = hosted
-        self._stats.groups += 1
+        self._stats.hosted += 1
 
     def forget(self, hosted: HostedGroup) -> None:
         """Drop the group; what of it is in the log the caller has seen to."""
         if self.groups.get(hosted.group_id) is hosted:
             del self.groups[hosted.group_id]
-            self._stats.groups -= 1
+            self._stats.hosted -= 1
 
     def live_keys(self) -> Iterator[LiveKey]:
         """What is alive now, looked up as it is asked for: what comes meanwhile may be there or not."""
@@ -142,4 +150,11 @@ class GroupShard:
         if shard is not None:
             committed = hosted.offsets.get(shard)
             return None if committed is None else OffsetEntry(group_id, shard, committed)
-        return None if hosted.durable is None else GroupEntry(group_id, hosted.durable, hosted.changed_ms)
+        return None if hosted.durable is None else entry_of(group_id, hosted.durable, hosted.changed_ms)
+
+
+def entry_of(group_id: str, record: GroupRecord | ConsumerGroupRecord, changed_ms: int) -> GroupEntry | ConsumersEntry:
+    """The log entry that states the whole group."""
+    if isinstance(record, ConsumerGroupRecord):
+        return ConsumersEntry(group_id, record, changed_ms)
+    return GroupEntry(group_id, record, changed_ms)

@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from stratalog.machines.consumer_group import ConsumerGroup
+from stratalog.machines.consumer_group_events import ConsumerLimits
 from stratalog.machines.group import Group
 from stratalog.machines.group_events import GroupLimits
 from stratalog.meta_api.client import CommandTaker
 from stratalog.model.commands import AdvanceLogStart
+from stratalog.model.consumer_group import ConsumerGroupRecord
 from stratalog.model.errors import Corrupt, Fenced, StratalogError
-from stratalog.model.group import CommittedOffset, GroupError
+from stratalog.model.group import CommittedOffset, GroupError, GroupRecord, GroupState
 from stratalog.model.ids import ShardKey
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
@@ -96,6 +99,11 @@ class GroupHosting:
             initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
             max_members=settings.group_max_size,
             new_member_join_timeout_ms=limits.new_member_join_timeout_ms,
+        )
+        self._consumer_limits = ConsumerLimits(
+            session_timeout_ms=settings.group_consumer_session_timeout_ms,
+            heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+            max_members=settings.group_max_size,
         )
         self._shards: dict[int, GroupShard] = {}
         self._loads: dict[int, asyncio.Task[None]] = {}
@@ -186,20 +194,45 @@ class GroupHosting:
     async def _restate(self, hosted: HostedGroup) -> None:
         error = await restate(hosted)
         if error is not GroupError.NONE:
-            _log.warning("a group whose deletion failed could not be written anew", group=hosted.group_id, error=error)
+            _log.warning("a group whose deletion failed could not be written again", group=hosted.group_id, error=error)
         self._membership.forget_if_blank(hosted)
 
-    def create(self, group_id: str) -> HostedGroup | GroupError:
+    def create(self, group_id: str, *, is_consumers: bool = False) -> HostedGroup | GroupError:
         """Requires: `find` answered None just now. A group that gets nothing is the caller's to forget again."""
-        if self._stats.groups >= self._limits.max_groups or not self._room.has(0):
+        if self._stats.hosted >= self._limits.max_groups or not self._room.has(0):
             return GroupError.GROUP_MAX_SIZE_REACHED
         key = self.shard_key_of(group_id)
         assert key is not None, "checked by find"
         shard = self._shards[key.shard]
-        hosted = HostedGroup(shard, Group(group_id, self._group_limits))
+        hosted = HostedGroup(shard, self._new_machine(group_id, is_consumers=is_consumers))
         shard.add(hosted)
         self._membership.count(hosted)
         return hosted
+
+    def _new_machine(self, group_id: str, *, is_consumers: bool) -> Group | ConsumerGroup:
+        if is_consumers:
+            return ConsumerGroup(group_id, self._consumer_limits)
+        return Group(group_id, self._group_limits)
+
+    def convert(self, hosted: HostedGroup, *, to_consumers: bool) -> GroupError:
+        """Have a group that has no members speak the other protocol. Its offsets stay, and so does what says how long
+        they do: that it had members, and its generation. NONE where it does now."""
+        machine = hosted.machine
+        if isinstance(machine, ConsumerGroup) is to_consumers:
+            return GroupError.NONE
+        if machine.state is not GroupState.EMPTY or machine.has_pending_members:
+            return GroupError.INCONSISTENT_GROUP_PROTOCOL
+        if hosted.writes:
+            return GroupError.COORDINATOR_LOAD_IN_PROGRESS  # what is on its way to the log is the former machine's
+        generation = machine.generation
+        if to_consumers:
+            limits = self._consumer_limits
+            hosted.machine = ConsumerGroup(hosted.group_id, limits, former_generation=generation)
+        else:
+            former = GroupRecord(generation, machine.protocol_type, None, None, ())
+            hosted.machine = Group(hosted.group_id, self._group_limits, former)
+        self._membership.count(hosted)
+        return GroupError.NONE
 
     def hosted(self) -> Iterator[HostedGroup]:
         for shard in list(self._shards.values()):
@@ -222,7 +255,7 @@ class GroupHosting:
 
     def see(self, key: ShardKey) -> None:
         """Something of a shard of the group log changed. What others may write from now on is given up at once: when
-        this node leads it again its groups must be read anew."""
+        this node leads it again its groups must be read again."""
         shard = self._shards.get(key.shard)
         if shard is not None:
             shard.news.set()
@@ -347,8 +380,7 @@ class GroupHosting:
             )
         async for some in in_slices(list(replay.groups.items()), 100):
             for group_id, replayed in some:
-                group = Group(group_id, self._group_limits, replayed.record, self._membership.now_ms())
-                hosted = HostedGroup(shard, group)
+                hosted = HostedGroup(shard, self._machine_of(group_id, replayed.record))
                 hosted.durable, hosted.changed_ms = replayed.record, replayed.changed_ms
                 shard.add(hosted)
                 self._membership.count(hosted)
@@ -366,6 +398,12 @@ class GroupHosting:
                 self._membership.wake_in_time(hosted)
         if shard.log is not None:
             shard.log.loaded()
+
+    def _machine_of(self, group_id: str, record: GroupRecord | ConsumerGroupRecord | None) -> Group | ConsumerGroup:
+        now_ms = self._membership.now_ms()
+        if isinstance(record, ConsumerGroupRecord):
+            return ConsumerGroup(group_id, self._consumer_limits, record, now_ms)
+        return Group(group_id, self._group_limits, record, now_ms)
 
     async def _take_offsets(self, hosted: HostedGroup, offsets: dict[ShardKey, CommittedOffset]) -> None:
         size_bytes = 0

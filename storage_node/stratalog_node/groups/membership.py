@@ -10,10 +10,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar, assert_never, cast
 
-from stratalog.formats.group_log import GroupEntry, MemberEntry, encode_entry
+from stratalog.formats.group_log import ConsumersChangedEntry, ConsumersEntry, GroupEntry, MemberEntry, encode_entry
+from stratalog.machines.consumer_group import ConsumerGroup
+from stratalog.machines.consumer_group_events import (
+    AnswerConsumer,
+    ConsumerAnswer,
+    ConsumerGroupEffect,
+    ConsumerGroupEvent,
+    PersistConsumers,
+)
+from stratalog.machines.group import Group
 from stratalog.machines.group_events import (
     AnswerHeartbeat,
     AnswerJoin,
@@ -30,16 +39,21 @@ from stratalog.machines.group_events import (
     SyncAnswer,
     TimePassed,
 )
+from stratalog.model.consumer_group import ConsumerGroupRecord
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.group import GroupError, GroupRecord, MemberRecord
 from stratalog_node.groups.attention import Attention
 from stratalog_node.groups.deadlines import DeadlineHeap
-from stratalog_node.groups.hosted import HostedGroup
+from stratalog_node.groups.hosted import HostedGroup, entry_of
 from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.stats import GroupStats
 
-Answer: TypeAlias = JoinAnswer | SyncAnswer | GroupError | tuple[GroupError, ...]
-_A = TypeVar("_A", JoinAnswer, SyncAnswer, GroupError, tuple[GroupError, ...])
+Answer: TypeAlias = JoinAnswer | SyncAnswer | ConsumerAnswer | GroupError | tuple[GroupError, ...]
+Event: TypeAlias = GroupEvent | ConsumerGroupEvent
+Effect: TypeAlias = GroupEffect | ConsumerGroupEffect
+Record: TypeAlias = GroupRecord | ConsumerGroupRecord
+_A = TypeVar("_A", JoinAnswer, SyncAnswer, ConsumerAnswer, GroupError, tuple[GroupError, ...])
+_WRITES = (PersistGroup, PersistMember, PersistConsumers)
 
 _WAKES_PER_TURN = 200
 _ANSWERS_PER_TURN = 500
@@ -63,13 +77,14 @@ class Membership:
         self._stats = stats
         self._waiters: dict[int, asyncio.Future[Answer]] = {}
         self._last_waiter = 0
-        self._later: deque[GroupEffect] = deque()
+        self._later: deque[Effect] = deque()
         """Answers of steps that answered very many at once. Whom they are for is in them."""
         self._deadlines: DeadlineHeap[HostedGroup] = DeadlineHeap()
         self._alarm: asyncio.TimerHandle | None = None
 
-    async def ask(self, hosted: HostedGroup, event: Callable[[int], GroupEvent], kind: type[_A]) -> _A:
-        """Step with the event made for a new waiter, and wait for its answer."""
+    async def ask(self, hosted: HostedGroup, event: Callable[[int], Event], kind: type[_A]) -> _A:
+        """Step with the event made for a new waiter, and wait for its answer. Requires: an event of the group's
+        protocol."""
         self._last_waiter += 1
         waiter = self._last_waiter
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -84,13 +99,13 @@ class Membership:
         """The time that sessions go by."""
         return self._monotonic_ms() - self._attention.unattended_ms()
 
-    def step(self, hosted: HostedGroup, event: GroupEvent) -> None:
+    def step(self, hosted: HostedGroup, event: Event) -> None:
         generation = hosted.machine.generation
-        effects = hosted.machine.step(event, self.now_ms())
+        effects = _stepped(hosted.machine, event, self.now_ms())
         if hosted.machine.generation != generation:
             self._stats.rebalances += 1
         for number, effect in enumerate(effects):
-            if number >= _ANSWERS_PER_TURN and not isinstance(effect, PersistGroup | PersistMember):
+            if number >= _ANSWERS_PER_TURN and not isinstance(effect, _WRITES):
                 if not self._later:
                     asyncio.get_running_loop().call_soon(self._answer_some, hosted)
                 self._later.append(effect)
@@ -158,17 +173,19 @@ class Membership:
                 delay_s = max(delay_s, _CATCH_UP_POLL_S)
             self._alarm = asyncio.get_running_loop().call_later(delay_s, self.run_due)
 
-    def _perform(self, hosted: HostedGroup, effect: GroupEffect) -> None:
+    def _perform(self, hosted: HostedGroup, effect: Effect) -> None:
         match effect:
             case AnswerJoin(waiter, answer):
                 self._answer(waiter, answer)
             case AnswerSync(waiter, assignment):
                 self._answer(waiter, assignment)
+            case AnswerConsumer(waiter, told):
+                self._answer(waiter, told)
             case AnswerHeartbeat(waiter, error):
                 self._answer(waiter, error)
             case AnswerLeave(waiter, errors):
                 self._answer(waiter, errors)
-            case PersistGroup() | PersistMember():
+            case PersistGroup() | PersistMember() | PersistConsumers():
                 self._persist(hosted, effect)
             case _:
                 assert_never(effect)
@@ -181,10 +198,10 @@ class Membership:
     def record_again(self, hosted: HostedGroup) -> None:
         """Write the state of a group whose last record did not get into the log."""
         record = hosted.machine.record()
-        entry = GroupEntry(hosted.group_id, record, self._wall_ms())
+        entry = entry_of(hosted.group_id, record, self._wall_ms())
         self._write(hosted, entry, lambda _: record, lambda _: None)
 
-    def _persist(self, hosted: HostedGroup, effect: PersistGroup | PersistMember) -> None:
+    def _persist(self, hosted: HostedGroup, effect: PersistGroup | PersistMember | PersistConsumers) -> None:
         ticket, changed_ms = effect.ticket, self._wall_ms()
 
         def told(error: GroupError) -> None:
@@ -196,16 +213,35 @@ class Membership:
         if isinstance(effect, PersistGroup):
             record = effect.record
             self._write(hosted, GroupEntry(hosted.group_id, record, changed_ms), lambda _: record, told)
+        elif isinstance(effect, PersistConsumers):
+            self._persist_consumers(hosted, effect, changed_ms, told)
         else:
             member, generation = effect.member, effect.generation
             entry = MemberEntry(hosted.group_id, generation, member, changed_ms)
             self._write(hosted, entry, lambda durable: _with_returned(durable, generation, member), told)
 
+    def _persist_consumers(
+        self, hosted: HostedGroup, effect: PersistConsumers, changed_ms: int, told: Callable[[GroupError], None]
+    ) -> None:
+        whole_or_change = effect.entry
+        if isinstance(whole_or_change, ConsumerGroupRecord):
+            record = whole_or_change
+            self._write(hosted, ConsumersEntry(hosted.group_id, record, changed_ms), lambda _: record, told)
+        else:
+            change = whole_or_change
+            entry = ConsumersChangedEntry(hosted.group_id, change, changed_ms)
+            self._write(
+                hosted,
+                entry,
+                lambda durable: durable.with_change(change) if isinstance(durable, ConsumerGroupRecord) else durable,
+                told,
+            )
+
     def _write(
         self,
         hosted: HostedGroup,
-        entry: GroupEntry | MemberEntry,
-        becomes: Callable[[GroupRecord | None], GroupRecord | None],
+        entry: GroupEntry | MemberEntry | ConsumersEntry | ConsumersChangedEntry,
+        becomes: Callable[[Record | None], Record | None],
         told: Callable[[GroupError], None],
     ) -> None:
         """Put the entry into the log; then what is durable changes as it says."""
@@ -227,6 +263,18 @@ class Membership:
             log.submit(pairs, done)
 
 
-def _with_returned(durable: GroupRecord | None, generation: int, member: MemberRecord) -> GroupRecord | None:
+def _stepped(machine: Group | ConsumerGroup, event: Event, now_ms: int) -> Sequence[Effect]:
+    """Raises: TypeError for an event of the other protocol, a fault of the caller."""
+    if isinstance(machine, Group):
+        if isinstance(event, GroupEvent):
+            return machine.step(event, now_ms)
+    elif isinstance(event, ConsumerGroupEvent):
+        return machine.step(event, now_ms)
+    raise TypeError(f"{type(event).__name__} is no event of this group's protocol")
+
+
+def _with_returned(durable: Record | None, generation: int, member: MemberRecord) -> Record | None:
     """As the log's reader understands the entry of a member that came back."""
-    return durable.with_returned(member) if durable is not None and durable.generation == generation else durable
+    if isinstance(durable, GroupRecord) and durable.generation == generation:
+        return durable.with_returned(member)
+    return durable

@@ -10,6 +10,8 @@ from typing import assert_never
 
 from stratalog.formats.fields import Buffer
 from stratalog.formats.group_log import (
+    ConsumersChangedEntry,
+    ConsumersEntry,
     GroupEntry,
     LogEntry,
     LogOpened,
@@ -23,6 +25,7 @@ from stratalog.formats.group_log import (
 )
 from stratalog.formats.records import decode_pairs
 from stratalog.model.batch import BatchHeader
+from stratalog.model.consumer_group import ConsumerGroupRecord
 from stratalog.model.group import CommittedOffset, GroupRecord
 from stratalog.model.ids import ShardKey
 
@@ -31,7 +34,7 @@ class ReplayedGroup:
     __slots__ = ("changed_ms", "offsets", "record")
 
     def __init__(self) -> None:
-        self.record: GroupRecord | None = None
+        self.record: GroupRecord | ConsumerGroupRecord | None = None
         self.changed_ms = -1
         self.offsets: dict[ShardKey, CommittedOffset] = {}
 
@@ -69,16 +72,24 @@ class Replay:
         match entry:
             case OffsetEntry(group_id, shard, committed):
                 self._apply_offset(group_id, shard, committed)
-            case GroupEntry(group_id, record, changed_ms):
-                if record is None:
+            case GroupEntry(group_id, classic, changed_ms):
+                if classic is None:
                     self.groups.pop(group_id, None)
                 else:
                     group = self._group(group_id)
-                    group.record, group.changed_ms = record, changed_ms
+                    group.record, group.changed_ms = classic, changed_ms
             case MemberEntry(group_id, generation, member, changed_ms):
                 known = self.groups.get(group_id)
-                if known is not None and known.record is not None and known.record.generation == generation:
-                    known.record, known.changed_ms = known.record.with_returned(member), changed_ms
+                record = known.record if known is not None else None
+                if known is not None and isinstance(record, GroupRecord) and record.generation == generation:
+                    known.record, known.changed_ms = record.with_returned(member), changed_ms
+            case ConsumersEntry(group_id, consumers, changed_ms):
+                group = self._group(group_id)
+                group.record, group.changed_ms = consumers, changed_ms
+            case ConsumersChangedEntry(group_id, change, changed_ms):
+                known = self.groups.get(group_id)
+                if known is not None and isinstance(known.record, ConsumerGroupRecord):
+                    known.record, known.changed_ms = known.record.with_change(change), changed_ms
             case SnapshotBegun(snapshot_id):
                 self._begun = snapshot_id if self._is_first else None
                 self._counted = 0

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from stratalog.machines.consumer_group_events import ConsumerGroupStatus
 from stratalog.machines.group_events import GroupStatus
 from stratalog.model.group import NO_GENERATION, CommittedOffset, GroupError, GroupState, MemberProtocol
+from stratalog.model.ids import ShardKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,24 @@ class SyncRequest:
     protocol_type: str | None
     protocol_name: str | None
     assignments: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRequest:
+    """A ConsumerGroupHeartbeat. None: not changed since the last one."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int | None
+    topic_names: tuple[str, ...] | None
+    topic_regex: str | None
+    assignor: str | None
+    owned: frozenset[ShardKey] | None
 
 
 class OffsetToCommit(NamedTuple):
@@ -84,6 +104,16 @@ class DescribedGroup:
     status: GroupStatus
 
 
+@dataclass(frozen=True, slots=True)
+class DescribedConsumers:
+    """A group of the consumer protocol; without a status: why nothing is said of it."""
+
+    error: GroupError
+    group_id: str
+    message: str | None = None
+    status: ConsumerGroupStatus | None = None
+
+
 def put_off(group_id: str, error: GroupError = GroupError.COORDINATOR_LOAD_IN_PROGRESS) -> DescribedGroup:
     """Nothing is said of the group but why."""
     return DescribedGroup(error, GroupStatus(group_id, GroupState.DEAD, 0, "", "", "", ()))
@@ -94,6 +124,8 @@ class ListedGroup:
     group_id: str
     protocol_type: str
     state: str
+    group_type: str = "classic"
+    """"classic" or "consumer"."""
 
 
 @dataclass(frozen=True, slots=True)

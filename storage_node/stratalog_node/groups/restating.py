@@ -1,7 +1,7 @@
 """Writes a group again whose deletion failed: the word of it may be in the log all the same.
 
 A restart would then read what was written behind that word, and nothing from before it. So nobody uses the group until
-it stands in the log anew, as a whole. That is done when somebody asks for the group, or the sweep comes by: of groups
+it stands in the log again, as a whole. That is done when somebody asks for the group, or the sweep comes by: of groups
 that nobody needs, a failed deletion of thousands writes nothing.
 Thread: the event loop. Cost: an append per 500 offsets.
 """

@@ -37,6 +37,11 @@ class GroupRoom:
     def has(self, size_bytes: int) -> bool:
         return self._stats.held_bytes + size_bytes <= self.limits.max_bytes
 
+    @property
+    def left_bytes(self) -> int:
+        """Below 0 when more is held than may be: what the limit does not refuse may grow, too."""
+        return self.limits.max_bytes - self._stats.held_bytes
+
     def change(self, size_bytes: int) -> None:
         """So many bytes more are held, or less."""
         self._stats.held_bytes += size_bytes

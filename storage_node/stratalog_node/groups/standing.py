@@ -26,7 +26,7 @@ from stratalog_node.groups.stats import GroupStats
 NOTHING: Final = encode_entry(OffsetEntry("", ShardKey(UUID(int=0), 0), None))
 """No group has an empty name: whoever reads this is told to forget what nobody has."""
 _PATIENCE_S: Final = 1.0
-"""Then who asks is sent to find the coordinator anew."""
+"""Then who asks is sent to find the coordinator again."""
 
 
 class Standing:
@@ -39,7 +39,7 @@ class Standing:
         stats: GroupStats,
     ) -> None:
         """`heard_ms`: up to when the meta service is known to have heard this node; `lease_ms`: for how long after that
-        nobody replaces it, 0 for ever."""
+        nobody replaces it, 0 forever."""
         self._heard_ms = heard_ms
         self._lease_ms = lease_ms
         self._monotonic_ms = monotonic_ms

@@ -9,7 +9,7 @@ from stratalog.telemetry.metrics import counter, gauge
 
 @dataclass(slots=True)
 class GroupStats:
-    groups: int = gauge("Groups coordinated by this node.")
+    hosted: int = gauge("Groups coordinated by this node.")
     offsets: int = gauge("Committed offsets held by this node.")
     held_bytes: int = gauge("Memory that groups take: members, their metadata and assignments, offsets.")
     shards_loaded: int = gauge("Shards of the group log that this node coordinates.")

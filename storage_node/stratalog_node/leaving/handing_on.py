@@ -77,7 +77,7 @@ def is_open(shard: ShardLog, segment: SegmentKey) -> bool:
 
 
 def roll_elsewhere(shard: ShardLog, active: Segment) -> bool:
-    """End a segment that is led here with a successor that is chosen anew, an empty one too, and without hurry: it is
+    """End a segment that is led here with a successor that is chosen again, an empty one too, and without hurry: it is
     prepared first. False when it is not what the leader writes to any more."""
     if not is_open(shard, active.key):
         return False

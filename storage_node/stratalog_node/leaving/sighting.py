@@ -124,10 +124,7 @@ class Sighter:
         manifest = decode_manifest(body, source=key)
         if segment.seal is None or manifest.seal.digest != segment.seal.digest:
             raise Differs(f"{key} has another digest than the seal record")
-        needed = {manifest.index_key: manifest.index_size_bytes}
-        for part in manifest.parts:
-            needed[part.object_key] = max(needed.get(part.object_key, 0), part.position + part.size_bytes)
-        for name, size_bytes in needed.items():
+        for name, size_bytes in manifest.object_sizes.items():
             found = (await self._store.head(name)).size_bytes
             if found < size_bytes:
                 raise Differs(f"{name} has {found} bytes, {size_bytes} are needed")

@@ -45,7 +45,7 @@ class DataSetProbe:
         if mount.mode is MountMode.VOLUME and mount.volume is None:
             raise Unavailable(
                 f"the directory of node {mount.node_id} is not read now: run `stratalog node start --read-only --data "
-                "DIR` where it lies"
+                "DIR` where it is"
             )
         token, chosen = self._chosen.get(mount.name, (-1, []))
         if token != mount.token or any(self._catalog.segment(one.key) is None for one in chosen):
@@ -75,7 +75,7 @@ class DataSetProbe:
     async def _read_store(self, _mount: Mount, segment: Segment) -> None:
         if self._store is None or self._cold is None:
             raise Unavailable(
-                f"segment {segment.key} lies in the object store, and this node was started without one: start it with "
+                f"segment {segment.key} is in the object store, and this node was started without one: start it with "
                 "--bucket"
             )
         await check_remote_copy(self._store, self._names, segment)

@@ -33,7 +33,9 @@ from stratalog_node.disk.files import FlushLost
 from stratalog_node.replication.copy_line import CopyLine
 from stratalog_node.replication.filling import CopyFilling
 from stratalog_node.replication.first_files import FirstFiles
+from stratalog_node.replication.left_copies import LeftCopies
 from stratalog_node.replication.peer import Asker, Peer
+from stratalog_node.replication.promises import Promises
 from stratalog_node.replication.replica import Replica, flush_at_stop, record_of
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from stratalog_node.replication.stats import ReplicationStats
@@ -77,7 +79,7 @@ class Following:
         wrote to the end, and is not sealed. `remote`: None on a node without an object store. `sealed` hears of a copy
         that is sealed and no longer followed, `let_go_of` of a sealed segment of which this node need have none, and
         `doubt_stop` of a stop that leaves something on no disk; `clear` takes away a damaged copy of what is copied
-        anew. Raises: Corrupt, Unavailable."""
+        again. Raises: Corrupt, Unavailable."""
         self._context = context
         self._asker = asker
         self._is_tail_whole = is_tail_whole
@@ -108,6 +110,8 @@ class Following:
         self._is_closing = False
         self._disk = asyncio.Lock()
         self.first_files = FirstFiles(self.on_disk, self.start)
+        self._promises = Promises(self._disk, context.threads.background, self._fences)
+        self._left = LeftCopies(self.on_disk, self.start, self._fences, checkpoints)
 
     def begin(self) -> None:
         """Follow what the catalog lists, and what it will list."""
@@ -236,7 +240,7 @@ class Following:
             log.warning("an index block lacks the seal record", segment=str(segment.key), error=str(error))
 
     def look_at_fault(self, replica: Replica) -> None:
-        """Of a sealed segment others have true copies, and nobody counts on this one: it is made anew."""
+        """Of a sealed segment others have true copies, and nobody counts on this one: it is made again."""
         if replica.follower.life is not FollowerLife.FAULTY or replica.name not in self.replicas:
             return
         self._faulty.add(replica.name)
@@ -267,6 +271,7 @@ class Following:
                 self._copy_next()
                 return
             settings = context.catalog.topic_settings(key.topic_id)  # the topic may be deleted while the file is read
+            await self._left.settle(key)
             if self._clear is not None:
                 await self._clear(key)
             copy = ReplicaCopy(context, key, topic.name)
@@ -298,7 +303,7 @@ class Following:
             self._line.drop(key)
             self._copy_next()
             copy.file.retire()
-            self.start(self.on_disk(copy.remove))
+            self._left.remove(copy)
         else:
             self.replicas[name] = replica = Replica(self, follower, copy)
             context.followed.put(key, replica)
@@ -328,7 +333,7 @@ class Following:
             self._line.drop(key)
             self.start(self._look_again(key, _OPEN_AGAIN_S))
             return
-        log.warning("a copy that cannot be read was set aside and is made anew", segment=str(name))
+        log.warning("a copy that cannot be read was set aside and is made again", segment=str(name))
         await self._open(name, key)
 
     def faulty(self) -> list[SegmentKey]:
@@ -351,19 +356,11 @@ class Following:
             self.stats.faulty_copies = len(self._faulty)
             self._line.drop(replica.copy.key)
             self._copy_next()
-            self.start(self._forget(replica.copy.key))
+            self._left.forget(replica.copy.key)
 
     def dropped(self, replica: Replica) -> None:
         self._let_go(replica)
-        self.start(self.on_disk(replica.copy.remove))
-
-    async def _forget(self, key: SegmentKey) -> None:
-        """Its fence, and its checkpoint."""
-        try:
-            await self.on_disk(lambda: self._fences.forget(key))
-            await self.on_disk(lambda: self._checkpoints.delete([key]))
-        except StratalogError as error:
-            log.warning("what is known of a followed segment stays written down", segment=str(key), error=str(error))
+        self._left.remove(replica.copy)
 
     async def keep_checkpoint(self, checkpoint: Checkpoint, is_true: Callable[[], bool]) -> None:
         await self.on_disk(lambda: self._checkpoints.put([checkpoint] if is_true() else []))
@@ -442,7 +439,7 @@ class Following:
             return await self._context.threads.background(work)
 
     async def write_promise(self, key: SegmentKey, fence: int) -> None:
-        await self.on_disk(lambda: self._fences.promise(key, fence))
+        await self._promises.write(key, fence)
         self.stats.promised_fences += 1
 
     async def fill(self, copy: ReplicaCopy, end_offset: int, is_due: Callable[[], bool]) -> None:
@@ -470,7 +467,7 @@ class Following:
             try:
                 self.look_at_room()
                 self.look_at_line()
-            except Exception:  # copies would wait for ever (F48)
+            except Exception:  # copies would wait forever (F48)
                 log.error("room and copies in line cannot be looked at", exc_info=True)
 
     def look_at_room(self) -> None:

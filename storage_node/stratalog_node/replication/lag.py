@@ -9,7 +9,6 @@ segment, when somebody asks.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.replication.following import Following
 from stratalog_node.replication.replica import Replica
 from stratalog_node.shards.catalog import Catalog
+from stratalog_node.slices import Slices
 
 MOST_NAMED = 20
 """Of ten thousand that are behind those that lack most."""
@@ -68,27 +68,33 @@ def sum_up(following: Following, catalog: Catalog) -> FollowedSums:
 
 def add_lag_metrics(metrics: MetricRegistry, following: Following, catalog: Catalog) -> None:
     """By the node that leads, of which there are few; which shards lack most the status page and `status` name."""
+    found: dict[tuple[str, ...], tuple[int, int]] = {}
 
-    def by_leader(amount: Callable[[FollowedLag], int]) -> dict[tuple[str, ...], float]:
-        found: dict[tuple[str, ...], float] = {}
-        for replica in following.replicas.values():
+    async def look_at_lag() -> None:
+        slices = Slices()
+        sums: dict[tuple[str, ...], tuple[int, int]] = {}
+        for replica in list(following.replicas.values()):
             segment = catalog.segment(replica.copy.key)
             leader = segment.leader if segment is not None else None
             label = ("none" if leader is None else str(leader),)
-            found[label] = found.get(label, 0) + amount(lag_of(replica, segment))
-        return found
+            lag, (offsets, size_bytes) = lag_of(replica, segment), sums.get(label, (0, 0))
+            sums[label] = offsets + lag.offsets, size_bytes + lag.bytes
+            await slices.did()
+        found.clear()
+        found.update(sums)
 
+    metrics.survey_with(look_at_lag)
     metrics.register(
         "stratalog_replication_lag_offsets",
         "gauge",
         "Offsets by which followed segments are behind what is committed, by the node that leads them.",
-        lambda: by_leader(lambda lag: lag.offsets),
+        lambda: {label: offsets for label, (offsets, _) in found.items()},
         label_names=("leader",),
     )
     metrics.register(
         "stratalog_replication_lag_bytes",
         "gauge",
         "The same in bytes: exact of sealed segments, else by the mean size of what is here.",
-        lambda: by_leader(lambda lag: lag.bytes),
+        lambda: {label: size_bytes for label, (_, size_bytes) in found.items()},
         label_names=("leader",),
     )

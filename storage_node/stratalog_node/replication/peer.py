@@ -1,6 +1,6 @@
 """One other node: a connection to it while anything is asked of it, and the rounds over that.
 
-What is asked is gathered within a turn of the loop and sent at its end. A connection that ends is made anew, after ever
+What is asked is gathered within a turn of the loop and sent at its end. A connection that ends is made again after ever
 longer pauses; a round that is not answered in time ends its connection. Lives on the event loop.
 
 Nothing that a peer says or is said to be ends more than its connection, and none of it is asked for without a pause:
@@ -162,7 +162,7 @@ class Peer:
             self._loop.call_later(_CATCH_UP_S, self.soon)
 
     def _await_answer(self) -> None:
-        """One timer looks now and then: to set it anew with each round costs as much as the round's bookkeeping."""
+        """One timer looks now and then: to set it again with each round costs as much as the round's bookkeeping."""
         if self._deadline is None and self._sent:
             waits_since_ms = max(self._sent[0][1], self._heard_ms)
             left_s = _MAX_WAIT_MS / 1000 + _ANSWER_S - (self._steady_ms() - waits_since_ms) / 1000

@@ -1,4 +1,4 @@
-"""A connection to another node for reads of sealed segments: many questions at a time, answered in their order.
+"""A connection to another node for questions beside replication: many at a time, answered in their order.
 
 Made when something is asked, and kept until the other end closes it. An answer that does not come in time ends it, for
 all that come behind it would wait as well. Lives on the event loop.
@@ -7,8 +7,10 @@ all that come behind it would wait as well. Lives on the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
+from stratalog.kafka.errors import MalformedFrame
+from stratalog.kafka.log_ends import decode_ends_answer, encode_ends_request
 from stratalog.kafka.replica_fetch import FINAL_EPOCH, NO_SESSION, ReplicaFetch, SegmentAsk, encode_replica_fetch
 from stratalog.model.errors import Unavailable
 from stratalog_node.replication.peer import Asker
@@ -34,12 +36,25 @@ class PeerLine:
 
     async def ask(self, ask: SegmentAsk, timeout_s: float) -> bytes:
         """The answer's frame, without its size. Raises: Unavailable."""
+        request = ReplicaFetch(self._asker.node_id, self._asker.token, 0, ask.max_bytes, NO_SESSION, FINAL_EPOCH, [ask])
+        return await self._send(lambda number, client: encode_replica_fetch(number, client, request), timeout_s)
+
+    async def ask_ends(self, asked: Mapping[str, Sequence[int]], timeout_s: float) -> dict[tuple[str, int], int]:
+        """Where these shards end, topic -> shards; those that the node does not lead are left out.
+        Raises: Unavailable."""
+        frame = await self._send(lambda number, client: encode_ends_request(number, client, asked), timeout_s)
+        try:
+            return decode_ends_answer(frame)
+        except MalformedFrame as error:
+            raise Unavailable(f"node {self._node_id}: {error}") from error
+
+    async def _send(self, encode: Callable[[int, str], bytes], timeout_s: float) -> bytes:
+        """`encode` makes the request, with its size, of a correlation id and a client's name."""
         protocol = await self._connected()
         self._correlation_id = number = self._correlation_id + 1
-        request = ReplicaFetch(self._asker.node_id, self._asker.token, 0, ask.max_bytes, NO_SESSION, FINAL_EPOCH, [ask])
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answered
-        protocol.send(encode_replica_fetch(number, f"node-{self._asker.node_id}", request))
+        protocol.send(encode(number, f"node-{self._asker.node_id}"))
         try:
             async with asyncio.timeout(timeout_s):
                 return await answered

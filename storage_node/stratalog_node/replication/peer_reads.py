@@ -1,7 +1,7 @@
 """Reads of sealed segments that other nodes hold and this one does not.
 
 What comes is checked on a disk thread before anybody sees it: CRCs, offsets without a gap, epoch. Many who want the
-same range at the same time are one read. A node that cannot be reached is passed over for ever longer pauses, one that
+same range at the same time are one read. A node that cannot be reached is passed over forever longer pauses, one that
 refuses a segment for half a minute of that segment. Limits are those of cold reads: so many at a time, so many bytes a
 second; memory is bounded by what that many may bring. Lives on the event loop.
 """
@@ -54,9 +54,9 @@ _MOST_PASSED = 64
 class PeerReadStats:
     """Register as `stratalog_peer_read`."""
 
-    reads: int = counter("Ranges of sealed segments read from other nodes.")
-    bytes_read: int = counter("Bytes of batches read from other nodes.")
-    tables_read: int = counter("Pieces of tables of producers read from other nodes.")
+    ranges: int = counter("Ranges of sealed segments read from other nodes.")
+    bytes: int = counter("Bytes of batches read from other nodes.")
+    tables: int = counter("Pieces of tables of producers read from other nodes.")
     joined: int = counter("Reads of a range that was on its way already.")
     failures: int = counter("Reads that another node did not answer.")
     refusals: int = counter("Reads that another node refused, or answered with bytes that do not check.")
@@ -188,7 +188,7 @@ class NodePeerReads:
                     problems.append(str(error))
                 else:
                     self._failed.pop(node_id, None)
-                    self.stats.tables_read += 1
+                    self.stats.tables += 1
                     return (told.records[0] if told.records else memoryview(b"")), told.high_watermark
         raise Unavailable(f"no other node gives the table of producers of segment {key}: {'; '.join(problems)}")
 
@@ -222,8 +222,8 @@ class NodePeerReads:
                         problems.append(str(error))
                     else:
                         self._failed.pop(node_id, None)
-                        self.stats.reads += 1
-                        self.stats.bytes_read += len(data)
+                        self.stats.ranges += 1
+                        self.stats.bytes += len(data)
                         return data
         finally:
             self.stats.in_flight -= 1

@@ -426,7 +426,7 @@ class Replica:
         except Conflict as error:
             record = self.follower.record
             if isinstance(command, ReportReplica) and record is not None and record.is_sealed:
-                # The seal record is the truth: this copy is to be made anew, whoever was right before.
+                # The seal record is the truth: this copy is to be made again, whoever was right before.
                 self.hear(CopyDamaged(str(error)))
                 return
             log.warning("the meta service refused a word", segment=str(self.name), error=str(error))

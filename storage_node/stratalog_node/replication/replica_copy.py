@@ -126,7 +126,7 @@ class ReplicaCopy:
         path = self.file.path
         front = read_front(path, SEGMENT_HEADER_BYTES)
         if front is None or len(front) < SEGMENT_HEADER_BYTES or not any(front):
-            return  # made anew with the first batch
+            return  # made again with the first batch
         found = decode_segment_header(front, source=str(path))
         check_identity(found, self._identity, source=str(path))
         self._identity = found

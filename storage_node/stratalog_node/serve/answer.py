@@ -12,6 +12,9 @@ class Answer:
 
     __slots__ = ("buffers", "held_bytes", "release")
 
+    on_first: Callable[[], None] | None = None
+    """Of answers that wait for their turn: called once, when all before it in line are ready."""
+
     def __init__(self) -> None:
         self.buffers: list[Any] | None = None
         self.held_bytes = 0

@@ -161,9 +161,8 @@ class Connection:
         if self._control is not None:
             self._control.close()
         self._out.abandon()
-        for answer in self._answers:
-            if answer.release:
-                answer.release()
+        for release in [answer.release for answer in self._answers if answer.release]:
+            release()
         self._answers.clear()
         self._parked.clear()
         # First out of the line, or its own release would serve it once more.
@@ -225,7 +224,7 @@ class Connection:
             self._take_frames(buffer)
         except MalformedFrame as error:
             self.close(str(error), is_fault=True)
-        except Exception as error:  # one request's fault must not leave its connection waiting for ever (F48)
+        except Exception as error:  # one request's fault must not leave its connection waiting forever (F48)
             self.turn_failed(error)
 
     def turn_failed(self, error: Exception) -> None:
@@ -315,7 +314,7 @@ class Connection:
     def give_back_buffer(self) -> None:
         """Called at the end of a turn, whose batches are used up: with nothing unread it holds no memory.
 
-        A large buffer stays while large frames keep coming, for growing anew costs copies: but only with a client whose
+        A large buffer stays while large frames keep coming, as growing again costs copies: but only with a client whose
         requests are answered within the turn, and while nobody waits for room. Answers that wait, for a flush or for
         replicas, wait without it.
         """
@@ -402,8 +401,7 @@ class Connection:
 
     def run_control(self, work: Callable[[], Awaitable[None]]) -> None:
         """Work off one more control request, after those before it."""
-        if self._control is None:
-            self._control = ControlLine(self._loop, self.close)
+        self._control = self._control or ControlLine(self._loop, self.close)
         self._control.add(work)
 
     # Answering ------------------------------------------------------------------------------------------------------
@@ -411,12 +409,13 @@ class Connection:
         """Take the next place in the line of answers."""
         self._answers.append(answer)
 
+    def is_first(self, answer: Answer) -> bool:
+        return bool(self._answers) and self._answers[0] is answer
+
     def has_room_for(self, answer: Answer, *, is_waiting: bool) -> bool:
-        """Whether this answer may read its data now, or wait for some if it does not yet. Always true of the first in
-        line: the others wait for it."""
-        if self._answers and self._answers[0] is answer:
-            return True
-        return self._has_room() and (is_waiting or self.waiting_fetches < _MAX_WAITING_FETCHES)
+        """Whether this answer may read its data, or wait for some, now: always true of the first in line."""
+        has_room = self._has_room() and (is_waiting or self.waiting_fetches < _MAX_WAITING_FETCHES)
+        return has_room or self.is_first(answer)
 
     def _has_room(self) -> bool:
         return self.slow_reads == 0 and self._out.size_bytes + self._held_bytes < _HIGH_WATER_BYTES
@@ -453,7 +452,6 @@ class Connection:
         if self.is_closed:
             return
         answers = self._answers
-        out = self._out
         while answers and (buffers := answers[0].buffers) is not None:
             answer = answers.popleft()
             self._held_bytes -= answer.held_bytes
@@ -461,8 +459,10 @@ class Connection:
                 if answer.release:
                     answer.release()
                 continue
-            out.add(buffers, answer.release)
-        if out and not self._is_writing:
+            self._out.add(buffers, answer.release)
+        if answers and (begin := answers[0].on_first) is not None:
+            begin()
+        if self._out and not self._is_writing:
             self._send()
         if self._pause_reasons & _PAUSED_BY_ANSWERS and len(answers) <= _MAX_WAITING_ANSWERS // 2:
             self._resume(_PAUSED_BY_ANSWERS)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stratalog.kafka.frames import RequestHeader
 from stratalog.meta_api.client import MetaClient
+from stratalog.model.listeners import INTERNAL
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.serve.control_state import ControlState
@@ -21,7 +22,9 @@ class ConnectionInfo:
     peer: str
     listener_host: str
     listener_port: int
-    """The advertised address of the listener this client came through: what Metadata answers."""
+    """The advertised address of the listener this client came through: what Metadata answers of this node."""
+    listener: str = INTERNAL
+    """Its name: of other nodes Metadata answers their addresses of that name."""
 
 
 @dataclass(frozen=True, slots=True)

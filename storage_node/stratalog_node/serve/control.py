@@ -10,6 +10,7 @@ Lives on the event loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from stratalog.kafka import messages
@@ -33,6 +34,9 @@ LARGE_AT_ONCE = 2
 _ANSWERED_HERE = frozenset({3, 9, 10, 15, 16, 23, 32, 35})
 """Questions that this node answers from its memory. All others may wait for a disk, a store, the meta service or other
 members, and nobody waits for them: they take their turn for decoding only."""
+_AT_ITS_TURN = frozenset({23})
+"""Questions about what earlier answers of the same connection may have shown: asked while a fetch waits for data, where
+an epoch ends is not known before that fetch is answered. In Kafka all requests are worked on at their turn."""
 _METADATA, _OFFSET_FETCH, _LIST_GROUPS, _DESCRIBE_LOG_DIRS = 3, 9, 16, 35
 _GROUPS_SINCE = 8
 """OffsetFetch: several groups, each with its own topics."""
@@ -83,10 +87,11 @@ class ControlDesk:
 class _PendingControl(Answer):
     """One request until its answer is ready."""
 
-    __slots__ = ("_api", "_body", "_connection", "_desk", "_header")
+    __slots__ = ("_api", "_body", "_connection", "_desk", "_header", "on_first")
 
     def __init__(self, desk: ControlDesk, connection: Connection, api: Api, header: RequestHeader, body: bytes) -> None:
         super().__init__()
+        self.on_first: Callable[[], None] | None = None
         self._desk = desk
         self._connection = connection
         self._api = api
@@ -97,6 +102,8 @@ class _PendingControl(Answer):
         serving, api, connection = self._desk.serving, self._api, self._connection
         begin = serving.loop.time()
         try:
+            if api.key in _AT_ITS_TURN:
+                await self._turn()
             buffers = await self._answer()
         except asyncio.CancelledError:
             raise
@@ -122,6 +129,14 @@ class _PendingControl(Answer):
         serving.stats.control_duration.observe(int((serving.loop.time() - begin) * 1e6))
         connection.answer_ready()
         serving.turn.request()
+
+    async def _turn(self) -> None:
+        """Returns once all answers before it are ready. A connection that is closed cancels who waits here."""
+        if not self._connection.is_first(self):
+            is_first = asyncio.Event()
+            self.on_first = is_first.set
+            await is_first.wait()
+            self.on_first = None
 
     async def _answer(self) -> list[bytes]:
         desk, key = self._desk, self._api.key

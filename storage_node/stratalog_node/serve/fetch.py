@@ -262,6 +262,7 @@ class PendingFetch(Parkable):
                 is_cut = is_cut or (wanted.max_bytes > left and read.next_offset < high_watermark)
                 total += read.size_bytes
                 left -= read.size_bytes
+                shard.work.fetched_bytes += read.size_bytes
                 reads.append(read)
                 # Also where there is data: it may be less than the client's min_bytes, and more must wake it.
                 looks.append((shard, wanted, read))
@@ -276,7 +277,7 @@ class PendingFetch(Parkable):
             _release(reads)
 
     def _park(self, frame: memoryview | None) -> None:
-        """It looks anew once there is room, and need not be told of anything before."""
+        """It looks again once there is room, and need not be told of anything before."""
         if frame is not None:
             self._keep(frame)
         self._unregister()
@@ -290,7 +291,7 @@ class PendingFetch(Parkable):
             counts = {shard: PartitionCount(shard, wanted, read) for shard, wanted, read in looks}
         else:  # as most ask: whatever comes is enough
             counts = dict.fromkeys([shard for shard, _, _ in looks])
-        # Once; and again when a topic was made anew under its name.
+        # Once; and again when a topic was made again under its name.
         if not self._waits_on or counts.keys() != self._waits_on.keys():
             self._unregister()
             self._connection.waiting_fetches += 1
@@ -339,7 +340,7 @@ class PendingFetch(Parkable):
         self._task = self._desk.loop.create_task(self._or_close(work))
 
     async def _or_close(self, work: Callable[[], Awaitable[None]]) -> None:
-        """An unforeseen fault costs one connection, not a client that waits for ever (F48)."""
+        """An unforeseen fault costs one connection, not a client that waits forever (F48)."""
         try:
             await work()
         except Exception as error:
@@ -398,6 +399,7 @@ class PendingFetch(Parkable):
                     continue
                 total += read.size_bytes
                 left -= read.size_bytes
+                shard.work.fetched_bytes += read.size_bytes
                 reads.append(read)
                 found[id(answer)] = answer._replace(records=read.buffers, records_bytes=read.size_bytes)
         for _, line in answers:
@@ -410,7 +412,7 @@ class PendingFetch(Parkable):
         if isinstance(error, NotFound):
             return ErrorCode.OFFSET_NOT_AVAILABLE
         if isinstance(error, Corrupt):
-            # The client must hear of it: behind a retriable code a consumer would wait for ever and not know why.
+            # The client must hear of it: behind a retriable code a consumer would wait forever and not know why.
             return ErrorCode.CORRUPT_MESSAGE
         if isinstance(error, Unavailable):
             self._desk.stats.reads_unavailable += 1

@@ -1,29 +1,50 @@
-"""Each topic's encoded Metadata entry, kept until a shard's active segment moves.
+"""Each topic's encoded Metadata entry for the clients of a listener, kept until a shard's active segment moves.
 
 The catalog's version grows with every upload commit too, so a new version alone does not throw a piece away: its
 placements are compared first (0.35 us per shard), and only a real change is encoded again; so is all when a node comes
-or goes.
-Cost: 0.1 us for a topic when nothing at all changed, otherwise 0.35 us per shard. Memory: 40 bytes per shard and shape.
+or goes. A leader that has no listener of the client's is none that the client could ask: it is told so, as by Kafka.
+Cost: 0.1 us for a topic when nothing at all changed, otherwise 0.35 us per shard. Memory: 40 bytes per
+shard, shape and listener.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.metadata import PartitionReplicas, encode_topic, shape_of_version
 from stratalog.model.ids import ShardKey
+from stratalog.model.listeners import INTERNAL
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
 from stratalog_node.shards.catalog import Catalog
 
 NO_LEADER = -1
+_LISTENERS_KNOWN_SINCE = 6
 _MAX_PIECES = 20_000
-"""Above this many kept pieces (topics x shapes) all are dropped: deleted topics leave theirs behind."""
+"""Above this many kept pieces (topics x shapes x listeners) all are dropped: deleted topics leave theirs behind."""
+
+
+class _Away(NamedTuple):
+    """Nodes where clients of a listener cannot ask."""
+
+    gone: frozenset[int]
+    """Not alive."""
+    elsewhere: frozenset[int]
+    """Alive, and without a listener of that name."""
+
+    @classmethod
+    def of(cls, catalog: Catalog, listener: str) -> _Away:
+        gone = frozenset([node.node_id for node in catalog.nodes() if not node.is_alive])
+        if listener == INTERNAL:
+            return cls(gone, frozenset())
+        unlisted = [node.node_id for node in catalog.nodes() if node.is_alive and node.address(listener) is None]
+        return cls(gone, frozenset(unlisted))
 
 
 class _Piece:
-    __slots__ = ("active", "data", "gone", "keys", "topic", "version")
+    __slots__ = ("active", "away", "data", "keys", "topic", "version")
 
     def __init__(
         self,
@@ -31,44 +52,44 @@ class _Piece:
         topic: Topic,
         keys: list[ShardKey],
         active: list[Segment | None],
-        gone: frozenset[int],
+        away: _Away,
         data: bytes,
     ) -> None:
         self.version = version
         self.topic = topic
         self.keys = keys
         self.active = active
-        self.gone = gone
+        self.away = away
         self.data = data
 
 
 class MetadataPieces:
-    """Encoded topic entries by topic id and wire shape."""
+    """Encoded topic entries by topic id, wire shape and listener."""
 
     def __init__(self) -> None:
-        self._pieces: dict[tuple[UUID, int], _Piece] = {}
+        self._pieces: dict[tuple[UUID, int, str], _Piece] = {}
         self.encoded_count = 0
         """How many topics were encoded; a metric, and what tests watch."""
 
-    def topic(self, catalog: Catalog, topic: Topic, api_version: int) -> bytes:
+    def topic(self, catalog: Catalog, topic: Topic, api_version: int, listener: str) -> bytes:
         """The entry of a topic that exists, for any version of the same shape as `api_version`."""
         shape = shape_of_version(api_version)
-        piece = self._pieces.get((topic.topic_id, shape))
+        piece = self._pieces.get((topic.topic_id, shape, listener))
         if piece is not None:
             if piece.version == catalog.version:
                 return piece.data
-            if self._still_holds(catalog, topic, piece):
+            if self._still_holds(catalog, topic, piece, listener):
                 piece.version = catalog.version
                 return piece.data
         if len(self._pieces) >= _MAX_PIECES:
             self._pieces.clear()
-        piece = self._pieces[topic.topic_id, shape] = self._encode(catalog, topic, shape)
+        piece = self._pieces[topic.topic_id, shape, listener] = self._encode(catalog, topic, shape, listener)
         return piece.data
 
-    def _still_holds(self, catalog: Catalog, topic: Topic, piece: _Piece) -> bool:
+    def _still_holds(self, catalog: Catalog, topic: Topic, piece: _Piece, listener: str) -> bool:
         if piece.topic is not topic and piece.topic.shard_count != topic.shard_count:
             return False
-        if piece.gone != _gone(catalog):
+        if piece.away != _Away.of(catalog, listener):
             return False
         for position, key in enumerate(piece.keys):
             now = catalog.active_segment(key)
@@ -81,31 +102,29 @@ class MetadataPieces:
         piece.topic = topic
         return True
 
-    def _encode(self, catalog: Catalog, topic: Topic, shape: int) -> _Piece:
+    def _encode(self, catalog: Catalog, topic: Topic, shape: int, listener: str) -> _Piece:
         keys = [ShardKey(topic.topic_id, shard) for shard in range(topic.shard_count)]
         active = [catalog.active_segment(key) for key in keys]
-        gone = _gone(catalog)
-        partitions = [_replicas_of(shard, segment, gone) for shard, segment in enumerate(active)]
+        away = _Away.of(catalog, listener)
+        partitions = [_replicas_of(shard, segment, away, shape) for shard, segment in enumerate(active)]
         self.encoded_count += 1
         data = encode_topic(shape, ErrorCode.NONE, topic.name, topic.topic_id, topic.is_internal, partitions)
-        return _Piece(catalog.version, topic, keys, active, gone, data)
+        return _Piece(catalog.version, topic, keys, active, away, data)
 
 
 def _placement(segment: Segment) -> tuple[int, int | None, tuple[int, ...], tuple[int, ...]]:
     return segment.epoch, segment.leader, segment.replicas, segment.isr
 
 
-def _gone(catalog: Catalog) -> frozenset[int]:
-    """Nodes that are not alive: clients are not told where they are."""
-    return frozenset([node.node_id for node in catalog.nodes() if not node.is_alive])
-
-
-def _replicas_of(shard: int, segment: Segment | None, gone: frozenset[int]) -> PartitionReplicas:
+def _replicas_of(shard: int, segment: Segment | None, away: _Away, shape: int) -> PartitionReplicas:
     """The active segment leads; its epoch is Kafka's leader epoch and only grows (trap 8)."""
     if segment is None:
         return PartitionReplicas(ErrorCode.LEADER_NOT_AVAILABLE, shard, NO_LEADER, -1, (), ())
     replicas, leader, error = segment.replicas, segment.leader, ErrorCode.NONE
-    if leader is None or leader in gone:
+    if leader is None or leader in away.gone:
         leader, error = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
-    offline = tuple(node for node in replicas if node in gone) if gone else ()
+    elif leader in away.elsewhere:
+        code = ErrorCode.LISTENER_NOT_FOUND if shape >= _LISTENERS_KNOWN_SINCE else ErrorCode.LEADER_NOT_AVAILABLE
+        leader, error = NO_LEADER, code
+    offline = tuple(node for node in replicas if node in away.gone or node in away.elsewhere)
     return PartitionReplicas(error, shard, leader, segment.epoch, replicas, segment.isr, offline)

@@ -8,7 +8,7 @@ Source: docs/kafka.md "Produce"; KIP-98 for sequences.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from stratalog.formats.offered_batch import LZ4, ZSTD, BatchFault, FaultyBatch, check_offered, stamp_append_time
@@ -154,10 +154,13 @@ class PendingProduce(Answer):
                 self.version,
                 self.correlation_id,
                 list(zip(self._names, self._answers, strict=True)),
-                node_endpoints=self.serving.endpoints_of(self._leaders) if self._leaders else (),
+                node_endpoints=self._endpoints(self._leaders) if self._leaders else (),
             )
         ]
         self._connection.answer_ready()
+
+    def _endpoints(self, leaders: Iterable[int]) -> Sequence[NodeEndpoint]:
+        return self.serving.endpoints_of(leaders, self._connection.info.listener)
 
     @property
     def is_finished(self) -> bool:
@@ -236,7 +239,7 @@ class PendingSingle(Answer):
             )
             self._answer(
                 ProducedPartition(self._partition, code, -1, -1, log_start_offset, message, leader),
-                self.serving.endpoints_of((leader[0],)) if leader is not None else (),
+                self.serving.endpoints_of((leader[0],), self._connection.info.listener) if leader is not None else (),
             )
         else:
             self._connection.close(f"produce with acks=0 failed: error {code} {message}")

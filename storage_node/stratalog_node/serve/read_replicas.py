@@ -29,7 +29,7 @@ _AWAY_MS = 60_000
 """librdkafka slows a partition down that is sent to another node twice in a minute."""
 _BACK_MS = 5_000
 _REMEMBERED = 1_000
-"""Partitions of a connection: of more the oldest are forgotten, and may be sent anew."""
+"""Partitions of a connection: of more the oldest are forgotten, and may be sent again."""
 _ALL_REMEMBERED = 200_000
 """Of all connections, some 20 MB: beyond that all are forgotten."""
 _FROM_DISK = (ReadPolicy.DISABLE, ReadPolicy.NOT_IN_DISK)
@@ -101,12 +101,17 @@ class ReadReplicas:
             index,
             offset,
             named=segments[-1].replicas,
-            racks={node.node_id: node.rack for node in self._catalog.nodes() if node.is_alive},
+            racks=self._racks(connection.info.listener),
             rack=rack,
             least_bytes=self._least_bytes,
             consumer=f"{consumer} {connection.info.peer} {shard.key}",
         )
         return None if found == self._node_id else found
+
+    def _racks(self, listener: str) -> dict[int, str | None]:
+        """Of the living nodes that a client of this listener can reach."""
+        living = (node for node in self._catalog.nodes() if node.is_alive)
+        return {node.node_id: node.rack for node in living if node.address(listener) is not None}
 
     def _may_send(self, connection: Connection, key: ShardKey, pause_ms: int) -> bool:
         """Notes that it was asked: the next time is a pause away."""

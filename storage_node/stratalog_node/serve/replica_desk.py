@@ -94,7 +94,7 @@ class ReplicaDesk:
         return ErrorCode.BROKER_ID_NOT_REGISTERED
 
     def _follower(self, connection: Connection, request: ReplicaFetch, node: Node) -> _Follower | None:
-        """This connection's, begun anew where it is asked so. One life of a node to a session."""
+        """This connection's, begun again where it is asked so. One life of a node to a session."""
         if request.session_id == NO_SESSION:
             self.forget(connection)
             self._followers[connection] = _Follower(self._shards, node.life, next(self._session_ids), self._fetches)
@@ -102,7 +102,7 @@ class ReplicaDesk:
         return follower if follower is not None and follower.session.life == node.life else None
 
     def forget(self, connection: Connection) -> None:
-        """It is closed, or begins anew."""
+        """It is closed, or begins again."""
         follower = self._followers.pop(connection, None)
         if follower is not None:
             follower.end_held()

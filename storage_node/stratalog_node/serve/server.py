@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from stratalog.kafka import replica_fetch
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.produce import NodeEndpoint
-from stratalog.model.errors import Unavailable
+from stratalog.model.listeners import INTERNAL, Listener
 from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import BufferPool
 from stratalog_node.serve.answer import Answer
@@ -46,6 +47,16 @@ _ACCEPT_RETRY_S = 0.5
 _TELL_EVERY_MS = 10_000
 
 
+class ClientView(NamedTuple):
+    """One connection, for who looks at the node."""
+
+    client_id: str | None
+    """None before its first request, and where it names none."""
+    peer: str
+    listener: str
+    idle_ms: int
+
+
 class KafkaServer:
     def __init__(
         self,
@@ -66,9 +77,10 @@ class KafkaServer:
         self.budget = ByteBudget(settings.queued_max_request_bytes)
         catalog = services.catalog
 
-        def endpoints_of(node_ids: Iterable[int]) -> list[NodeEndpoint]:
+        def endpoints_of(node_ids: Iterable[int], listener: str) -> list[NodeEndpoint]:
             known = [node for node_id in node_ids if (node := catalog.node(node_id)) is not None]
-            return [NodeEndpoint(node.node_id, node.host, node.port, node.rack) for node in known]
+            found = ((node, node.address(listener)) for node in known)
+            return [NodeEndpoint(node.node_id, *place, node.rack) for node, place in found if place is not None]
 
         self.serving = Serving(
             self.loop, turn, self.limits, self.stats, pool, self.budget, shards.leader_of, endpoints_of
@@ -87,24 +99,26 @@ class KafkaServer:
         self._control = ControlDesk(self.serving, services)
         self._apis: dict[int, Api] = {api.key: api for api in registry.all()}
         self._connections: set[Connection] = set()
+        self._clients: dict[Connection, str | None] = {}
+        """As the newest request of each named itself."""
         self._per_ip: dict[str, int] = {}
         self._listeners: list[socket.socket] = []
         self._reaper: asyncio.TimerHandle | None = None
         self._told_refused_ms = turn.steady_ms - _TELL_EVERY_MS
 
     # Listening ------------------------------------------------------------------------------------------------------
-    def open(self, sock: socket.socket, advertised: tuple[str, int]) -> None:
-        """Take connections on a bound socket; `advertised` is what Metadata tells clients that come through it."""
+    def open(self, sock: socket.socket, told: Listener) -> None:
+        """Take connections on a bound socket; `told` is what Metadata tells clients that come through it."""
         if self.limits.send_buffer_bytes >= 0:  # what is accepted inherits it (docs/decisions/0005)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
         sock.listen(_BACKLOG)
         self._listeners.append(sock)
-        self.loop.add_reader(sock.fileno(), self._accept, sock, *advertised)
+        self.loop.add_reader(sock.fileno(), self._accept, sock, told)
         if self._reaper is None:
             self._reap()
             self._control.begin()
 
-    def _accept(self, listener: socket.socket, host: str, port: int) -> None:
+    def _accept(self, listener: socket.socket, told: Listener) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 sock, address = listener.accept()
@@ -114,7 +128,7 @@ class KafkaServer:
                 log.error("cannot accept connections now", error=error.strerror, retry_s=_ACCEPT_RETRY_S)
                 # The listener stays readable: looking on would keep the loop busy with nothing.
                 self.loop.remove_reader(listener.fileno())
-                self.loop.call_later(_ACCEPT_RETRY_S, self._accept_again, listener, host, port)
+                self.loop.call_later(_ACCEPT_RETRY_S, self._accept_again, listener, told)
                 return
             peer_ip = str(address[0])
             if len(self._connections) >= self.limits.max_connections or (
@@ -126,7 +140,7 @@ class KafkaServer:
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            info = ConnectionInfo(f"{peer_ip}:{address[1]}", host, port)
+            info = ConnectionInfo(f"{peer_ip}:{address[1]}", told.host, told.port, told.name)
             connection = self.connection(sock, info)
             self._connections.add(connection)
             self._per_ip[peer_ip] = self._per_ip.get(peer_ip, 0) + 1
@@ -137,6 +151,14 @@ class KafkaServer:
     def connection(self, sock: socket.socket, info: ConnectionInfo) -> Connection:
         """One of this listener's, not open yet."""
         return Connection(sock, self.serving, info, self.dispatch, self.forget)
+
+    def clients(self) -> list[ClientView]:
+        """Who is connected. Cost: a look at each connection."""
+        now_ms = self.turn.steady_ms
+        return [
+            ClientView(self._clients.get(one), one.info.peer, one.info.listener, max(0, now_ms - one.last_active_ms))
+            for one in self._connections
+        ]
 
     def _refused(self, peer_ip: str) -> None:
         self.stats.refused += 1
@@ -151,12 +173,13 @@ class KafkaServer:
                 limit="max.connections",
             )
 
-    def _accept_again(self, listener: socket.socket, host: str, port: int) -> None:
+    def _accept_again(self, listener: socket.socket, told: Listener) -> None:
         if listener in self._listeners:
-            self.loop.add_reader(listener.fileno(), self._accept, listener, host, port)
+            self.loop.add_reader(listener.fileno(), self._accept, listener, told)
 
     def forget(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self._connections.discard(connection)
+        self._clients.pop(connection, None)
         self._replicas.forget(connection)
         self._readers.forget(connection)
         peer_ip = connection.info.peer.rpartition(":")[0]
@@ -206,12 +229,14 @@ class KafkaServer:
     def dispatch(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
         api = self._apis.get(header.api_key)
         if api is None or not api.min_version <= header.api_version <= api.max_version:
-            if (header.api_key, header.api_version) != _OF_REPLICAS or not self._replicas.take(
-                connection, header, frame
-            ):
+            is_of_replicas = (header.api_key, header.api_version) == _OF_REPLICAS
+            # Nodes ask each other by the internal listener: whoever shows a token elsewhere is none of them.
+            is_taken = is_of_replicas and connection.info.listener == INTERNAL
+            if not is_taken or not self._replicas.take(connection, header, frame):
                 self._refuse_version(connection, header)
             return
         self.turn.request()
+        self._clients[connection] = header.client_id
         if api.key == _PRODUCE:
             self._produce.handle(connection, header, frame)
         elif api.key == _FETCH:
@@ -234,19 +259,6 @@ class KafkaServer:
         connection.expect_answer(answer)
         connection.answer_ready()
         self.turn.request()
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A socket with its address taken; it refuses connections until opened. Raises: Unavailable (address in use)."""
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setblocking(False)
-    try:
-        sock.bind((host, port))
-    except OSError as error:
-        sock.close()
-        raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}; choose another --listen") from error
-    return sock
 
 
 def data_apis() -> list[Api]:

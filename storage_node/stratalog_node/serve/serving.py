@@ -82,5 +82,5 @@ class Serving:
     """Of frames that are being received."""
     leader_of: Callable[[str, int], tuple[int, int] | None]
     """Which other node leads a shard, and its epoch, as far as this one knows."""
-    endpoints_of: Callable[[Iterable[int]], Sequence[NodeEndpoint]]
-    """Where clients reach these nodes; without those that nobody knows."""
+    endpoints_of: Callable[[Iterable[int], str], Sequence[NodeEndpoint]]
+    """Where clients of a listener reach these nodes; without those that nobody knows, or that have no such listener."""

@@ -45,19 +45,21 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         "the same (trap 1).",
     ),
     Unsupported(
-        "Consumer groups of KIP-848, share groups, streams groups",
-        (68, 69, 76, 77, 78, 79, 88, 89),
-        "Opt-in in every client, and a client that opts in gets a plain UnsupportedVersion. Classic groups are served.",
+        "Share groups, streams groups",
+        (76, 77, 78, 79, 88, 89),
+        "Opt-in in every client, and a client that opts in gets a plain UnsupportedVersion. Classic groups and those "
+        "of the consumer protocol are served.",
+    ),
+    Unsupported(
+        "A rolling change of a group with members from one protocol to the other",
+        (),
+        "End the members first: a group without members takes the other protocol and keeps its offsets. Until then who "
+        "comes with the other one hears 23.",
     ),
     Unsupported(
         "Fetch sessions",
         (),
         "Refused with session id 0: clients then send full lists, which is cheap up to hundreds of partitions.",
-    ),
-    Unsupported(
-        "Reading from followers (KIP-392)",
-        (),
-        "Optional for clients; preferred_read_replica is always -1.",
     ),
     Unsupported(
         "Compaction by key",

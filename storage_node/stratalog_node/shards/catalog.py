@@ -234,7 +234,7 @@ class Catalog:
         for mount in snapshot.mounts:
             before = self._mounts.get(mount.name)
             if before is not None and before.created_ms != mount.created_ms:
-                changes.append(MountEnded(mount.name))  # made anew: its topics are others
+                changes.append(MountEnded(mount.name))  # made again: its topics are others
             changes.append(MountChanged(mount))
         yield from self.apply_in_steps(ChangeSet(snapshot.version, tuple(changes)))
 

@@ -36,7 +36,7 @@ async def _until_lost(meta: MetaClient, catalog: Catalog, end: Callable[[str], N
             for _ in catalog.apply_in_steps(change_set):
                 await asyncio.sleep(0)
     except NotFound:
-        # History is gone: everything anew. Shards that vanished meanwhile are told by the diff of the load.
+        # History is gone: everything again. Shards that vanished meanwhile are told by the diff of the load.
         snapshot = await meta.snapshot()
         if snapshot.version < catalog.version:
             why = (

@@ -1,7 +1,7 @@
 """Makes sure that the node's catalog is no older than a question, where "not there" would be an answer of weight.
 
 A coordinator may know an offset whose topic its catalog does not show: the topic was deleted, or the catalog is behind
-the metadata (a node that took over a moment ago). Told "nothing committed", a consumer would begin anew. Or a client
+the metadata (a node that took over a moment ago). Told "nothing committed", a consumer would begin again. Or a client
 names a topic that it made through another node a moment ago: told that there is none, it gives up.
 Thread: the event loop. Cost: one read of the meta service, asked only when something is not there; one at a time for
 all who ask.

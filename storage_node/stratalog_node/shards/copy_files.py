@@ -52,7 +52,7 @@ class CopyFiles:
             # The index first: a crash in between leaves a segment file, which the next start knows and takes away.
             index_path.unlink(missing_ok=True)
             file.remove(is_read=is_read)
-            index_path.unlink(missing_ok=True)  # written anew meanwhile, by who had just proven the copy
+            index_path.unlink(missing_ok=True)  # written again meanwhile, by who had just proven the copy
             if is_topic_gone:
                 context.layout.remove_leftovers(segment.shard_key)
 

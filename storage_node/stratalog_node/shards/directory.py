@@ -158,6 +158,7 @@ class ShardDirectory:
         for index in range(topic.shard_count):
             self._mounted.pop(ShardKey(topic.topic_id, index), None)
         self._rules.pop(topic.topic_id, None)
+        self._context.stats.topics.pop(topic.topic_id, None)
         line = self._by_name.get(topic.name) or []
         if any(s is not None and s.key.topic_id == topic.topic_id for s in line):
             del self._by_name[topic.name]

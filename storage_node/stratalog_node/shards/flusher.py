@@ -69,7 +69,7 @@ class FlushStats:
     background_flushes: int = counter("Files flushed in the background.")
     checkpoints: int = counter("Checkpoints of active segments written.")
     failures: int = counter("Flushes that failed.")
-    microseconds: int = counter("Time spent in grouped flushes, in microseconds.")
+    busy_us: int = counter("Time spent in grouped flushes.")
 
 
 LEAST_AHEAD_BYTES = 1 << 20
@@ -242,7 +242,7 @@ class Flusher:
                 ask.active.file.unpin()
         self.stats.groups += 1
         self.stats.group_files += len(group)
-        self.stats.microseconds += int((time.perf_counter() - begin) * 1e6)
+        self.stats.busy_us += int((time.perf_counter() - begin) * 1e6)
         is_whole = True
         for ask, error in zip(group, outcomes, strict=True):
             if error is None:

@@ -4,7 +4,7 @@ A power cut takes the tail of a file that was not flushed, though parts of it ar
 say so. Until the file is whole again the shard refuses with a retriable error; everything else serves. What is brought
 back, passed over, given up or named as lost is decided by `machines.shard_healing`; this does its steps, those about
 the file in `shards/refill.py` and `shards/giving_up.py`. The bytes are written where they were, so what lies behind a
-damaged place stays; they are checked against the digest chain of the parts, and flushed, before the shard is read anew.
+damaged place stays; they are checked against the digest chain of the parts, and flushed before the shard is read again.
 Lives on the event loop; files are written on the background threads. A store that is away holds up these shards only.
 """
 
@@ -190,7 +190,7 @@ class Healing:
                 await self._context.meta.perform(AdvanceLogStart(shard.key, log_start))
                 await self._until_dropped(key)
             case ListFiles():
-                file.close()  # the pass opens it anew, and may cut it
+                file.close()  # the pass opens it again, and may cut it
                 await self._open_again(shard)
             case TryAgain(why):
                 shard.tell(ShardStopped(self._waiting(shard, missing, why)))

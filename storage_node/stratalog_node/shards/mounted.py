@@ -32,6 +32,7 @@ class MountedLog(ShardLog):
             real.chain,
         )
         self.topic = mounted.topic
+        self.work = real.work
         self.active = None
         self.ended = []
         self.inherited = None

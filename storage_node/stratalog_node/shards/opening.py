@@ -1,4 +1,4 @@
-"""The files of one shard's unsealed segments while it is restarted: looks at them, scans, cuts, sets aside, makes anew.
+"""The files of one shard's unsealed segments while it is restarted: looks, scans, cuts, sets aside, makes again.
 
 What is done, and in which order, is decided by `machines.shard_restart`; this does one step at a time and says what it
 found. Afterwards the files that the log goes on with become `ActiveSegment`s.

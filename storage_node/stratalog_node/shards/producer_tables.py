@@ -280,7 +280,7 @@ class ProducerTables:
         return table
 
     async def _before(self, segment: Segment, *, is_far: bool) -> Producers:
-        """The table at its base, not made anew: of a row of segments nobody has one."""
+        """The table at its base, not made again: of a row of segments nobody has one."""
         listed = self._catalog.segments(segment.key.shard_key)
         before = next((one for one in listed if one.epoch == segment.epoch - 1), None)
         if before is None:

@@ -42,9 +42,9 @@ class ReadBack:
     def _begin(self) -> SegmentScan:
         return SegmentScan.begin(self._key, ProducerTable((), self._most_producers))
 
-    def finish(self, read: ReadAt, size_bytes: int, until: Callable[[], bool], *, anew: bool) -> SegmentScan:
-        """Read the rest; all of it when `anew`. Asked again it goes on where it was stopped. Blocking."""
+    def finish(self, read: ReadAt, size_bytes: int, until: Callable[[], bool], *, again: bool) -> SegmentScan:
+        """Read the rest; all of it when `again`. Asked again it goes on where it was stopped. Blocking."""
         with self._turn:
-            if self._scan is None or anew:
+            if self._scan is None or again:
                 self._scan = self._begin()
             return self._scan.advance(read, size_bytes, until)

@@ -136,7 +136,7 @@ class Recovery:
         await self._recover(shard, is_first=True)
 
     async def recover_again(self, shard: ShardLog) -> None:
-        """The disk holds more than before: look anew. Afterwards the shard serves, or `unhealed` or its stop say why
+        """The disk holds more than before: look again. Afterwards the shard serves, or `unhealed` or its stop say why
         not. Raises: Unavailable, OSError; then nothing has changed."""
         await self._recover(shard, is_first=False)
 
@@ -304,7 +304,7 @@ class Recovery:
         return None
 
     def _take(self, shard: ShardLog, found: RecoveredLog, opened: OpenedFiles, stop: Stop | None) -> None:
-        """Life begins. In one go: a shard without a stop and without its files would begin them anew."""
+        """Life begins. In one go: a shard without a stop and without its files would begin them again."""
         if self._directory.get(shard.key) is not shard:
             return  # its topic was deleted meanwhile
         shard.recovered(

@@ -447,8 +447,8 @@ class Sealing:
         them where damage was found since), and write the index block beside the file."""
         old.file.cut_room()
         old.file.sync()
-        anew = old.damage is not None
-        scan = old.read_back.finish(old.window_reader(), old.size_bytes, lambda: self._is_closing, anew=anew)
+        again = old.damage is not None
+        scan = old.read_back.finish(old.window_reader(), old.size_bytes, lambda: self._is_closing, again=again)
         if self._is_closing:
             raise Unavailable("the node is stopping")
         if scan.stopped is not None or scan.next_offset != old.leader.end_offset:

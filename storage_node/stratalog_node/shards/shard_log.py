@@ -106,6 +106,7 @@ class ShardLog(Ranged):
         "rules",
         "topic",
         "waiters",
+        "work",
         "workers",
     )
 
@@ -124,15 +125,13 @@ class ShardLog(Ranged):
         self.key = key
         self.topic = topic
         self.rules = rules
+        self.work = context.stats.of_topic(topic.topic_id)
         newest = segments[-1] if segments else None
         self.high_watermark = newest.base_offset if newest else 0
         """The chain's, as a plain attribute: readers ask for it often."""
+        led_since_epoch = newest.epoch if newest else 0
         self.chain = ShardChain(
-            key,
-            context.node_id,
-            rules.roll,
-            high_watermark=self.high_watermark,
-            led_since_epoch=newest.epoch if newest else 0,
+            key, context.node_id, rules.roll, high_watermark=self.high_watermark, led_since_epoch=led_since_epoch
         )
         self.active: ActiveSegment | None = None
         self.ended: list[ActiveSegment] = []
@@ -300,6 +299,7 @@ class ShardLog(Ranged):
             return AppendFailed(failure_of(error), str(error))
         stats = self.context.stats
         stats.appended_bytes += effect.size_bytes
+        self.work.appended_bytes += effect.size_bytes
         stats.appended_batches += len(effect.batches)
         stats.append_groups += 1
         self.workers.flusher.note_written(self, active)
@@ -381,7 +381,7 @@ class ShardLog(Ranged):
         doubted_epoch: int,
         stop: Stop | None,
     ) -> None:
-        """Life begins, or is looked at anew."""
+        """Life begins, or is looked at again."""
         for copy in self.ended:
             copy.file.retire()  # of the pass before
         self.ended, self.active = ended, active

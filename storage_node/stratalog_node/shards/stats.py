@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from uuid import UUID
 
 from stratalog.telemetry.metrics import counter
+
+
+@dataclass(slots=True)
+class TopicWork:
+    """What this node has done for one topic since it started."""
+
+    appended_bytes: int = 0
+    """Of batches appended to shards that it led."""
+    fetched_bytes: int = 0
+    """Of batches that consumers got from it, wherever they were read from."""
 
 
 @dataclass(slots=True)
@@ -29,3 +40,8 @@ class ShardStats:
         "Idempotent producers forgotten before their time: a shard remembers producer.id.max.per.shard."
     )
     given_up_offsets: int = counter("Offsets given up for lost under uncleanSeal=allow.")
+    topics: dict[UUID, TopicWork] = field(default_factory=dict)
+    """Of topics that are there; shown by `measures`."""
+
+    def of_topic(self, topic_id: UUID) -> TopicWork:
+        return self.topics.setdefault(topic_id, TopicWork())

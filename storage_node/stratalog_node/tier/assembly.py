@@ -12,6 +12,7 @@ from stratalog.admin_api.wording import counted
 from stratalog.formats.object_names import ObjectNames
 from stratalog.machines.retention import DiskPressure
 from stratalog.meta_api.client import MetaClient
+from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import life_name
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
@@ -54,6 +55,7 @@ class NodeTier:
         self.names = ObjectNames("", cluster_id)
         self.uploader: NodeUploader | None = None
         self._age_clock = age_clock
+        self._monotonic_ms = monotonic_ms
         if store is not None:
             self.uploader = NodeUploader(
                 node_id=node_id,
@@ -109,17 +111,34 @@ class NodeTier:
         """Why this node neither uploads nor sweeps, because a copy of it wrote to the bucket; None when none did."""
         return self.uploader.claim.fork if self.uploader is not None else None
 
+    async def asked_store(self) -> None:
+        """Returns once the object store has answered for the first time, or has failed to; at once without one."""
+        if self.uploader is not None:
+            await self.uploader.preflight.is_asked.wait()
+
     def trouble(self) -> str | None:
         """Why nothing is uploaded, or some segments not any further, in words for an operator; None when all is."""
         if self.uploader is None:
             return None
         if self.fork is not None:
             return f"this node neither uploads nor sweeps: {self.fork}"
+        if (why := self.uploader.preflight.trouble) is not None:
+            return f"it cannot be used: {why}"
         held = self.uploader.status().uploader.held
         if not held:
             return None
         key, reason = held[0]
         return f"{counted(len(held), 'segment')} cannot be uploaded any further, such as {key}: {reason}"
+
+    def unsent(self) -> list[tuple[SegmentKey, int, int]]:
+        """(segment, committed bytes that are not in the store, the oldest one's age in ms). Cost: a look at each
+        unfinished segment."""
+        now_ms = self._monotonic_ms()
+        found = [] if self.uploader is None else self.uploader.unsent()
+        return [
+            (one.key, one.unsent_bytes, 0 if (since := one.waiting_since_ms) is None else max(0, now_ms - since))
+            for one in found
+        ]
 
     def _unsent_bytes(self) -> int:
         return self.uploader.status().uploader.unsent_bytes if self.uploader is not None else 0

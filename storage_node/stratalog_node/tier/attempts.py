@@ -54,14 +54,15 @@ class Attempts:
             attempt=self.next_attempt(),
         )
 
-    def manifest(self, key: SegmentKey, end_offset: int, lock_epoch: int) -> str:
+    def manifest(self, key: SegmentKey, end_offset: int, lock_epoch: int, attempt: int) -> str:
         return self.names.manifest(
-            key,
-            key.base_offset,
-            end_offset,
-            node_id=self._node_id,
-            lock_epoch=lock_epoch,
-            attempt=self.next_attempt(),
+            key, key.base_offset, end_offset, node_id=self._node_id, lock_epoch=lock_epoch, attempt=attempt
+        )
+
+    def keys(self, key: SegmentKey, from_offset: int, to_offset: int, lock_epoch: int, attempt: int) -> str:
+        """`attempt`: that of the manifest which will name it."""
+        return self.names.keys(
+            key, from_offset, to_offset, node_id=self._node_id, lock_epoch=lock_epoch, attempt=attempt
         )
 
     def next_bundle_number(self) -> int:

@@ -74,7 +74,7 @@ class EpochClaim:
         self._late_put_ms = 2 * limits.put_timeout_ms + _LATE_ANSWER_MS
         self._stats = stats
         self._read: dict[tuple[int, int], UUID] = {}
-        """Nonces of claims, by epoch and the store's time: one that was put anew is read anew."""
+        """Nonces of claims, by epoch and the store's time: one that was put again is read again."""
         self._clock_ms = clock_ms
         self._claimed_ms: int | None = None
         self._claimed_at_ms = 0

@@ -61,15 +61,15 @@ class ColdReadLimits:
 class ColdReadStats:
     """Register as `stratalog_cold_read`."""
 
-    reads: int = counter("Reads answered from the cold tier.")
+    answers: int = counter("Reads answered from the cold tier.")
     hits: int = counter("Blocks that were in memory when a reader came.")
     joined: int = counter("Blocks that were on their way when a reader came: fetched ahead, or for another reader.")
     misses: int = counter("Blocks fetched because a reader waited for them.")
     fetches: int = counter("Blocks fetched from the object store, for a waiting reader or ahead.")
     fetch_failures: int = counter("Blocks that could not be fetched.")
     index_fetches: int = counter("Manifests, index blocks, part headers and part indexes fetched.")
-    bytes_fetched: int = counter("Bytes fetched from the object store.")
-    bytes_used: int = counter("Bytes handed to readers; above the bytes fetched when groups share them.")
+    fetched_bytes: int = counter("Bytes fetched from the object store.")
+    used_bytes: int = counter("Bytes handed to readers; above the bytes fetched when groups share them.")
     expired_unread_blocks: int = counter("Blocks fetched ahead and dropped before they were wholly read.")
     expired_unread_bytes: int = counter("Bytes of the blocks fetched ahead and dropped before they were wholly read.")
     evicted_blocks: int = counter("Blocks dropped before their time because the memory was needed.")

@@ -124,7 +124,7 @@ class ColdReader:
         Raises: NotFound when `offset` is not in the cold tier; Unavailable when the store does not answer or an object
         is gone for good; Corrupt, naming object and byte.
         """
-        self.stats.reads += 1
+        self.stats.answers += 1
         return await self._with_reload(segments, offset, lambda known: self._read(known, offset, max_bytes, room_bytes))
 
     async def producer_table(self, segment: Segment) -> bytes:
@@ -199,7 +199,7 @@ class ColdReader:
                 return views
             views.append(view if _COPIED_BELOW * len(view) >= held.block.size_bytes else bytes(view))
             left_bytes -= len(view)
-            self.stats.bytes_used += len(view)
+            self.stats.used_bytes += len(view)
             shard.window.used(held.block, len(view), end_offset, now_ms)
             is_read = end_offset >= held.block.end_offset
             self._cache.touched(held.block, now_ms, is_read=is_read)
@@ -378,7 +378,7 @@ class ColdReader:
             with object_gone(remote.block.object_key):
                 data = await self._store.get_range_view(remote.block.object_key, remote.start, remote.end)
         self.stats.fetches += 1
-        self.stats.bytes_fetched += size_bytes
+        self.stats.fetched_bytes += size_bytes
         try:
             return await asyncio.get_running_loop().run_in_executor(
                 self._threads, check_block, remote, data, self._cluster_id

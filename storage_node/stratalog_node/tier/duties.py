@@ -1,4 +1,4 @@
-"""Looks anew whose duty each segment's upload is, when it is heard that a node is alive or is not.
+"""Looks again whose duty each segment's upload is, when it is heard that a node is alive or is not.
 
 With a node's death its duties pass on; with its return they go back. Lives on the event loop, as one task.
 """

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from stratalog.machines.chunk_merging import COMPACTION_WRITER
 from stratalog.machines.upload_duty import sweeper_of
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import AcquireLock
@@ -47,8 +48,13 @@ class LeftBehind:
             if node != self._node_id and sweeper_of(node, living, self._catalog.holder_of(node)) == self._node_id
         ]
 
+    def writers(self) -> list[int]:
+        """Those, and the job that merges chunks: its leavings are the first living node's."""
+        living = [node.node_id for node in self._catalog.nodes() if node.is_alive]
+        return [*self.owners(), *([COMPACTION_WRITER] if min(living, default=None) == self._node_id else [])]
+
     async def last_epoch(self, node_id: int) -> int | None:
-        """Under which that node may have written last; whatever it asks for under that one, or an earlier one, is
+        """Under which that writer may have written last; whatever it asks for under that one, or an earlier one, is
         refused. None while the lease of its lock lasts, or its mount is another's, or is not served yet. Raises what
         the meta service raises while it is away."""
         mount = self._catalog.mount_of(node_id)

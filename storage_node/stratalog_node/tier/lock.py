@@ -61,7 +61,7 @@ class TierLock:
         self.current: Lock | None = None
 
     def lost(self, epoch: int) -> None:
-        """A commit under this epoch was fenced: let go at once and ask anew."""
+        """A commit under this epoch was fenced: let go at once and ask again."""
         if self.current is not None and self.current.epoch == epoch:
             self._let_go(f"epoch {epoch} was fenced")
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from stratalog.formats.object_names import SegmentObject, SegmentObjectName
-from stratalog.machines.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, judge
+from stratalog.machines.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, judge_folder
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey
@@ -147,9 +147,15 @@ class OrphanSweep:
                 if current is not None:
                     yield current, objects
                 current, objects = name.segment, []
-            is_chunk = name.kind is SegmentObject.CHUNK
             listed = ListedObject(
-                info.key, name.segment, name.node_id, name.lock_epoch, info.modified_ms, is_chunk, name.to_offset
+                info.key,
+                name.segment,
+                name.node_id,
+                name.lock_epoch,
+                info.modified_ms,
+                name.kind is SegmentObject.CHUNK,
+                name.to_offset,
+                name.kind is SegmentObject.MANIFEST,
             )
             objects.append((listed, name))
         if current is not None:
@@ -172,7 +178,7 @@ class OrphanSweep:
         oldest_ms = self._clock_ms() - self._grace_ms
         due = {one.node_id for _, objects in folders for one, _ in objects if one.modified_ms <= oldest_ms}
         epochs = {self._node_id: lock.epoch}
-        for node_id in due.intersection(self._left_behind.owners()):
+        for node_id in due.intersection(self._left_behind.writers()):
             epoch = await self._left_behind.last_epoch(node_id)
             if epoch is not None:
                 epochs[node_id] = epoch
@@ -194,8 +200,9 @@ class OrphanSweep:
             ):
                 if told is None:
                     continue
-                for listed, _ in objects:
-                    verdict = judge(listed, told, rules, protected.__contains__, self._clock_ms())
+                every = [listed for listed, _ in objects]
+                verdicts = judge_folder(every, told, rules, protected.__contains__, self._clock_ms())
+                for listed, verdict in zip(every, verdicts, strict=True):
                     if verdict is Verdict.ORPHAN:
                         orphans.append(listed.key)
                     elif verdict is Verdict.UNEXPLAINED:
@@ -229,6 +236,5 @@ class OrphanSweep:
         named = {part.object_key for part in remote.parts}
         if remote.manifest_key is not None and remote.manifest_digest is not None:
             manifest = await read_manifest(self._store, remote.manifest_key, remote.manifest_digest)
-            named |= {part.object_key for part in manifest.parts}
-            named |= {remote.manifest_key, manifest.index_key}
+            named |= {remote.manifest_key, *manifest.object_sizes}
         return frozenset(named)

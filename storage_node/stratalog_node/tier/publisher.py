@@ -1,14 +1,16 @@
-"""Completes a segment's remote copy: checks the chain of its parts, writes index, then manifest, reads back, completes.
+"""Completes a segment's remote copy: checks the chain of its parts, writes index, key index where the topic asks for
+one, then manifest, reads back, completes.
 
 Requires: the segment is SEALED and committed to its end, and no part lies in a bundle.
 Order (design section 5): index and manifest never point at data that is not there; the meta service learns last. A
-crash anywhere leaves attempts that nobody names; the next life publishes anew (F31).
+crash anywhere leaves attempts that nobody names; the next life publishes again (F31).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 
 from stratalog.formats.digest import EMPTY_DIGEST, object_digest
 from stratalog.formats.index_block import encode_index_block
@@ -26,6 +28,7 @@ from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.tier.attempts import Attempts
 from stratalog_node.tier.committer import Committer
+from stratalog_node.tier.key_indexer import KeyIndexer
 from stratalog_node.tier.known import KnownSegments
 from stratalog_node.tier.puts import PutRefused, put
 from stratalog_node.tier.remote_copy import read_manifest
@@ -52,6 +55,7 @@ class Publisher:
         limits: UploadLimits,
         stats: TierStats,
         table_of: Callable[[Segment], Awaitable[bytes]],
+        keys: KeyIndexer,
     ) -> None:
         """`table_of`: of producers at the end of a sealed segment; raises StratalogError while nobody has it."""
         self._store = store
@@ -63,6 +67,7 @@ class Publisher:
         self._limits = limits
         self._stats = stats
         self._table_of = table_of
+        self._keys = keys
 
     async def publish(self, lock: Lock, effect: Publish) -> tuple[PieceOutcome, ...]:
         key = effect.key
@@ -104,13 +109,21 @@ class Publisher:
         block: bytes,
     ) -> tuple[PieceOutcome, ...]:
         key = segment.key
+        attempt = self._attempts.next_attempt()
         index_key = self._attempts.index(key, seal.end_offset, lock.epoch)
-        manifest_key = self._attempts.manifest(key, seal.end_offset, lock.epoch)
-        manifest = Manifest(identity, seal, tuple(parts), index_key, len(block), object_digest(block))
-        body = encode_manifest(manifest)
-        digest = manifest_digest(body)
-        with self._attempts.in_flight(index_key, manifest_key):
+        manifest_key = self._attempts.manifest(key, seal.end_offset, lock.epoch, attempt)
+        with ExitStack() as in_flight:
+            in_flight.enter_context(self._attempts.in_flight(index_key, manifest_key))
             await put(self._store, index_key, [block], self._limits.put_timeout_ms)
+            try:
+                runs = await self._keys.put_runs(key, seal, parts, lock.epoch, attempt, in_flight)
+            except (Corrupt, NotFound) as error:
+                return (Unreadable(key, str(error), is_final=False),)
+            except StratalogError as error:
+                raise PutRefused(str(error)) from error
+            manifest = Manifest(identity, seal, tuple(parts), index_key, len(block), object_digest(block), runs)
+            body = encode_manifest(manifest)
+            digest = manifest_digest(body)
             await put(self._store, manifest_key, [body], self._limits.put_timeout_ms)
             try:
                 async with asyncio.timeout(self._limits.put_timeout_ms / 1_000):
@@ -121,7 +134,7 @@ class Publisher:
                 return (Unreadable(key, f"segment {key} is not completed: {error}", is_final=False),)
             except StratalogError as error:
                 raise PutRefused(str(error)) from error
-            size_bytes = manifest.total_bytes + len(block) + len(body)
+            size_bytes = manifest.copy_bytes + len(body)
             try:
                 await self._committer.insist(
                     lambda: self._meta.perform(

@@ -1,6 +1,7 @@
 """Checks a segment's copy in the object store: the manifest says what metadata says, and all it names is there.
 
-A complete copy lies wholly in its own folder: the manifest, its index, and chunks that cover the segment. Where a
+A complete copy lies wholly in its own folder: the manifest, its index, perhaps a key index of the manifest's attempt,
+and chunks that cover the segment. Where a
 folder holds these and nothing else the listing alone tells that the copy is whole: no chunk can be missing or another,
 and the sizes add up to what metadata knows. Where it holds more (other attempts), the manifest says which.
 """
@@ -18,15 +19,28 @@ from stratalog.objects.store import ObjectInfo, ObjectStore
 
 
 def is_exactly(segment: Segment, objects: Sequence[SegmentObjectName], keys: Sequence[str]) -> bool:
-    """Whether these are the named manifest of a complete segment, one index, and chunks that cover it once."""
+    """Whether these are the named manifest of a complete segment, one index, no key index or one of the manifest's
+    attempt that covers the segment once, and chunks that cover it once."""
     if segment.remote.manifest_key not in keys or segment.end_offset is None:
         return False
     kinds = [name.kind for name in objects]
     if kinds.count(SegmentObject.MANIFEST) != 1 or kinds.count(SegmentObject.INDEX) != 1:
         return False
-    offset = segment.base_offset
     chunks = [name for name in objects if name.kind is SegmentObject.CHUNK]
-    for name in sorted(chunks, key=lambda name: name.from_offset):
+    runs = [name for name in objects if name.kind is SegmentObject.KEYS]
+    if runs:
+        # Whoever put the manifest named the runs of its own attempt, and no other.
+        manifest = next(name for name in objects if name.kind is SegmentObject.MANIFEST)
+        attempt = (manifest.node_id, manifest.lock_epoch, manifest.attempt)
+        if any((run.node_id, run.lock_epoch, run.attempt) != attempt for run in runs) or not _cover(segment, runs):
+            return False
+    return _cover(segment, chunks)
+
+
+def _cover(segment: Segment, objects: Sequence[SegmentObjectName]) -> bool:
+    """Each offset of a segment once."""
+    offset = segment.base_offset
+    for name in sorted(objects, key=lambda name: name.from_offset):
         if name.from_offset != offset or name.to_offset == offset:
             return False
         offset = name.to_offset
@@ -57,11 +71,9 @@ def check_manifest_listed(
         raise Corrupt("manifest is of another segment or another seal", source=place, position=0)
     folder = names.segment_prefix(key)
     sizes = {info.key: info.size_bytes for info in infos}
-    expected = {part.object_key: part.position + part.size_bytes for part in manifest.parts}
-    expected[manifest.index_key] = manifest.index_size_bytes
-    for object_key, size_bytes in expected.items():
+    for object_key, size_bytes in manifest.object_sizes.items():
         if not object_key.startswith(folder):
-            raise Corrupt(f"part lies in {object_key}, outside the segment's folder", source=place, position=0)
+            raise Corrupt(f"{object_key} is outside the segment's folder", source=place, position=0)
         found = sizes.get(object_key)
         if found is None:
             raise NotFound(f"the {place} names {object_key}, which is not in the object store")

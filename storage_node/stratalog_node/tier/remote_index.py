@@ -145,7 +145,7 @@ class RemoteIndex:
         return await self._in_thread(lambda: check_part_header(head, segment, part, self._cluster_id))
 
     def forget(self, segment: Segment) -> None:
-        """Metadata has changed, or an object was gone: learn anew."""
+        """Metadata has changed, or an object was gone: learn again."""
         parts = segment.remote.parts
         if segment.remote.state is RemoteState.COMPLETE:
             parts = self.parts_now(segment) or ()
@@ -231,7 +231,7 @@ class RemoteIndex:
 
     def _count(self, size_bytes: int) -> None:
         self._stats.index_fetches += 1
-        self._stats.bytes_fetched += size_bytes
+        self._stats.fetched_bytes += size_bytes
 
     async def _in_thread(self, check: Callable[[], V]) -> V:
         try:

@@ -75,7 +75,7 @@ class Sender:
             del built
             outcomes = await self._commit(lock, [(slim, part)])
         self._stats.chunks_put += 1
-        self._stats.bytes_put += size
+        self._stats.put_bytes += size
         return outcomes
 
     async def send_bundle(self, lock: Lock, pieces: Sequence[Piece]) -> tuple[PieceOutcome, ...]:
@@ -108,7 +108,7 @@ class Sender:
             del body
             outcomes += await self._commit(lock, placed)
         self._stats.bundles_put += 1
-        self._stats.bytes_put += size
+        self._stats.put_bytes += size
         return tuple(outcomes)
 
     async def _prepare(self, piece: Piece, attempt: int) -> BuiltPart | PieceOutcome:
@@ -168,7 +168,7 @@ class Sender:
             self._stats.parts_moved += 1
         else:
             self._stats.parts_committed += 1
-            self._stats.bytes_committed += part.size_bytes
+            self._stats.committed_bytes += part.size_bytes
             self._ledger.note_digest(key, part.end_offset, built.index.header.digest_after)
         if not self._known.is_bundle_key(part.object_key):
             self._ledger.note_index(key, built.index)

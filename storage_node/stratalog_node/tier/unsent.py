@@ -46,5 +46,5 @@ class UnsentCount:
             yield key
 
     def forget(self, key: ShardKey) -> None:
-        """Nothing of the shard is unfinished any more, or all of it is to be counted anew."""
+        """Nothing of the shard is unfinished any more, or all of it is to be counted again."""
         self._looked_to.pop(key, None)

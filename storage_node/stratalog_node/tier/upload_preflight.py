@@ -28,6 +28,10 @@ class UploadPreflight:
         self._rng = rng
         self.waiting_since_ms: int | None = None
         """Since when the store has not passed; None when it has, or was not asked yet."""
+        self.trouble: str | None = None
+        """Why it has not passed."""
+        self.is_asked = asyncio.Event()
+        """It has answered, or failed to, for the first time."""
 
     async def passed(self) -> None:
         """Returns when the store has passed."""
@@ -35,17 +39,19 @@ class UploadPreflight:
         backoff = Backoff(limits.backoff_ms / 1_000, limits.backoff_cap_ms / 1_000, jitter=self._rng.random)
         complained: str | None = None
         while (trouble := await self._ask()) is not None:
-            kind, reason = trouble
+            kind, self.trouble = trouble
+            self.is_asked.set()
             if self.waiting_since_ms is None:
                 self.waiting_since_ms = self._clock_ms()
             if complained != kind:
                 complained = kind
                 tell = log.error if kind == "unfit" else log.warning
-                tell("object store cannot be used, uploads wait", store=self._store.url, reason=reason)
+                tell("object store cannot be used, uploads wait", store=self._store.url, reason=self.trouble)
             await backoff.pause()
         if complained is not None:
             log.info("object store answers, uploads begin", store=self._store.url)
-        self.waiting_since_ms = None
+        self.waiting_since_ms = self.trouble = None
+        self.is_asked.set()
 
     async def _ask(self) -> tuple[str, str] | None:
         """What is wrong with the store: a kind and a reason; None when nothing is."""

@@ -64,6 +64,7 @@ from stratalog_node.tier.committer import Committer, MetaAway
 from stratalog_node.tier.duties import Duties
 from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.flush_goal import FlushGoal
+from stratalog_node.tier.key_indexer import KeyIndexer
 from stratalog_node.tier.known import KnownSegments
 from stratalog_node.tier.ledger import PartLedger
 from stratalog_node.tier.lock import TierLock, tier_lock_name
@@ -107,9 +108,7 @@ class NodeUploader:
         nonce: UUID | None = None,
         table_of: Callable[[Segment], Awaitable[bytes]],
     ) -> None:
-        """`table_of`: see `Publisher`.
-
-        `holder` (node id and epoch) and `nonce` must be of this process life, `nonce` also among copies of a disk.
+        """`table_of`: see `Publisher`. `holder` (node id, epoch), `nonce`: of this life and no other's copy.
         Moved high watermarks are gathered for `gather_ms`; doubtful attempts kept from the sweep for `doubt_ms`."""
         self.stats = stats or TierStats()
         self.names = names or ObjectNames("", cluster_id)
@@ -129,8 +128,9 @@ class NodeUploader:
         self._known = KnownSegments(cluster_id, catalog, self.names)
         self._unsent = UnsentCount(shards, self._known)
         self._machine = Uploader(limits, self._known.is_bundle_key)
+        self.unsent = self._machine.unsent
         self._committer = Committer(meta, limits, rng, self.stats)
-        self._preflight = UploadPreflight(store, limits, clock_ms, rng)
+        self.preflight = UploadPreflight(store, limits, clock_ms, rng)
         self._reader = PieceReader(shards, store, self._ledger, self._encoder, limits)
         self._sender = Sender(
             cluster_id=cluster_id,
@@ -155,6 +155,7 @@ class NodeUploader:
             limits=limits,
             stats=self.stats,
             table_of=table_of,
+            keys=KeyIndexer(catalog, store, self._reader, self.attempts, self._encoder, limits, self.stats),
         )
         owner = ClaimOwner(node_id, storage_id, nonce := nonce or uuid4())
         self.claim = EpochClaim(owner, self.names, store, limits, self.stats, catalog.has_remote_data, clock_ms)
@@ -230,19 +231,18 @@ class NodeUploader:
     def status(self) -> TierStatus:
         """Also brings the gauges of `stats` up to date. Cost: one look at each unfinished segment."""
         described = self._machine.describe(self._clock_ms())
-        if (since := self._preflight.waiting_since_ms) is not None:
+        if (since := self.preflight.waiting_since_ms) is not None:
             described = replace(described, store_away_ms=self._clock_ms() - since)
         stats = self.stats
         stats.oldest_unsent_ms = described.oldest_unsent_ms
         stats.unsent_bytes = described.unsent_bytes
-        stats.bytes_in_flight = described.bytes_in_flight
+        stats.in_flight_bytes = described.bytes_in_flight
         stats.uploads_in_flight = described.tasks
         stats.segments_unfinished = described.segments
         stats.segments_to_publish = described.to_publish
         stats.held_segments = len(described.held)
         stats.store_away_ms = described.store_away_ms
-        lock = self.lock.current
-        return TierStatus(described, self.attempts.expire(), lock.epoch if lock else None)
+        return TierStatus(described, self.attempts.expire(), self.lock.current.epoch if self.lock.current else None)
 
     def commit_offset(self, key: SegmentKey) -> int | None:
         """The segment's commit offset as the uploader knows it; None when it is finished or not this node's."""
@@ -366,7 +366,7 @@ class NodeUploader:
         return lock if self.lock.current is not None and self.lock.current.epoch == lock.epoch else None
 
     async def _open(self) -> None:
-        await self._preflight.passed()
+        await self.preflight.passed()
         await self.lock.run()
 
     def _lock_lost(self) -> None:

@@ -1,4 +1,4 @@
-"""A retired node's directory, opened for reading alone: nothing in it is made, written, cut, renamed or locked anew.
+"""A retired node's directory, opened for reading alone: nothing in it is made, written, cut, renamed or locked again.
 
 So it may lie on a file system that is mounted read-only, or belong to somebody else. Blocking.
 """

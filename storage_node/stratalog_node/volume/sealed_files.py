@@ -39,7 +39,7 @@ class VolumeStats:
     """Register as `stratalog_volume`."""
 
     reads: int = counter("Ranges of sealed segments that were read for other nodes.")
-    bytes_read: int = counter("Bytes of them.")
+    read_bytes: int = counter("Bytes of them.")
     refusals: int = counter("Reads that were refused: of what is not here, or is damaged.")
     connections: int = gauge("Connections of other nodes.")
 
@@ -89,7 +89,7 @@ class SealedFiles:
             is_damaged = isinstance(error, Corrupt)
             return self._refused(ask, ErrorCode.CORRUPT_MESSAGE if is_damaged else ErrorCode.KAFKA_STORAGE_ERROR, start)
         self.stats.reads += 1
-        self.stats.bytes_read += len(data)
+        self.stats.read_bytes += len(data)
         return SegmentAnswer(*ask[:3], 0, -1, start, [data] if data else (), len(data))
 
     def _refused(self, ask: SegmentAsk, code: int, start: int) -> SegmentAnswer[bytes]:

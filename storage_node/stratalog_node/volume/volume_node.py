@@ -15,7 +15,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.addresses import parse_address
 from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
 from stratalog.model.metadata import Change, MountChanged, MountEnded
 from stratalog.model.mount_commands import CloseVolume, OpenVolume
@@ -108,7 +107,7 @@ class VolumeNode:
         await listener.open(sock)
         self._taken.push_async_callback(self._tasks.cancel)
         self.catalog.on_change(self._on_change)
-        host, port = self._advertised()
+        host, port = self._settings.advertised(self.address)
         mount = await self._meta.perform(
             OpenVolume(self.identity.node_id, self.identity.storage_id, host, port, self._start_id)
         )
@@ -116,12 +115,6 @@ class VolumeNode:
         self._tasks.start(follow(self._meta, self.catalog, self._end))
         self.metrics.add("stratalog_volume", self.files.stats)
         log.info("a retired node's directory is read", mount=mount.name, directory=str(self._layout.root))
-
-    def _advertised(self) -> tuple[str, int]:
-        if not self._settings.advertised_listeners:
-            return self.address
-        host, port = parse_address(self._settings.advertised_listeners)
-        return host, port or self.address[1]
 
     def _is_node(self, node_id: int, token: int) -> bool:
         node = self.catalog.node(node_id)

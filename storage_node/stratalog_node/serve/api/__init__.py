@@ -36,6 +36,8 @@ MODULES = (
     "p44_incremental_alter_configs",
     "p47_offset_delete",
     "p60_describe_cluster",
+    "p68_consumer_group_heartbeat",
+    "p69_consumer_group_describe",
 )
 
 

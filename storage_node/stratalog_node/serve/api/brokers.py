@@ -1,4 +1,6 @@
-"""The storage nodes as a client is told of them: this one under the address its own listener advertises.
+"""The storage nodes as a client is told of them: each under its address of the listener that the client came in by.
+
+A node that has no such listener is left out, as in Kafka: an address of another one would be of another network.
 
 Nodes whose lease is over are left out, as in Kafka: clients that ask every node would wait for them. Metadata list them
 for a moment longer (`serve/departed.py`).
@@ -21,10 +23,12 @@ def this_node(context: RequestContext) -> BrokerAddress:
     return BrokerAddress(services.node_id, connection.listener_host, connection.listener_port, rack)
 
 
-def broker_of(context: RequestContext, node: Node) -> BrokerAddress:
+def broker_of(context: RequestContext, node: Node) -> BrokerAddress | None:
+    """None: who comes in by this listener cannot reach it."""
     if node.node_id == context.services.node_id:
         return this_node(context)
-    return BrokerAddress(node.node_id, node.host, node.port, node.rack)
+    place = node.address(context.connection.listener)
+    return BrokerAddress(node.node_id, *place, node.rack) if place is not None else None
 
 
 def living_nodes(context: RequestContext) -> list[BrokerAddress]:
@@ -39,9 +43,9 @@ def living_and_just_departed(context: RequestContext) -> list[BrokerAddress]:
 
 def _nodes(context: RequestContext, is_listed: Callable[[Node], bool]) -> list[BrokerAddress]:
     services = context.services
-    others = [
+    others = (
         broker_of(context, node)
         for node in services.catalog.nodes()
         if is_listed(node) and node.node_id != services.node_id
-    ]
-    return sorted([*others, this_node(context)])
+    )
+    return sorted([*(one for one in others if one is not None), this_node(context)])

@@ -34,13 +34,13 @@ _BY_ID_SINCE = 12
 async def handle(context: RequestContext, request: Any) -> messages.EncodedBody:
     services = context.services
     version = context.header.api_version
-    pieces = services.control.metadata
+    pieces, listener = services.control.metadata, context.connection.listener
     topics: list[bytes] = []
     slices = Slices()
     nodes = living_and_just_departed
     if request.topics is None or (version == 0 and not request.topics):
         for topic in [*services.catalog.topics(), *services.catalog.mounted_topics()]:
-            topics.append(pieces.topic(services.catalog, topic, version))
+            topics.append(pieces.topic(services.catalog, topic, version, listener))
             await slices.did()
     else:
         may_create = services.settings.auto_create_topics_enable and (
@@ -50,7 +50,7 @@ async def handle(context: RequestContext, request: Any) -> messages.EncodedBody:
             nodes = living_nodes  # no leader is asked for, so none is lost with a broker (serve/departed.py)
         distinct, _ = await first_of_each(request.topics, lambda asked: _key(asked, version))
         for asked in distinct.values():
-            topics.append(await _one(services, version, asked, may_create))
+            topics.append(await _one(context, version, asked, may_create))
             await slices.did()
     body = encode_metadata(version, nodes(context), services.cluster_id, services.node_id, topics)
     return messages.EncodedBody(body)
@@ -63,13 +63,14 @@ def _key(asked: Any, version: int) -> UUID | str | None:
     return topic_id if topic_id is not None and topic_id.int and version >= _BY_ID_SINCE else name
 
 
-async def _one(services: NodeServices, version: int, asked: Any, may_create: bool) -> bytes:
+async def _one(context: RequestContext, version: int, asked: Any, may_create: bool) -> bytes:
+    services, listener = context.services, context.connection.listener
     topic_id: UUID | None = getattr(asked, "topic_id", None)
     if topic_id is not None and topic_id.int and version >= _BY_ID_SINCE:
         known = services.catalog.topic_by_id(topic_id)
         if known is None:
             return encode_topic(version, ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id, False, ())
-        return services.control.metadata.topic(services.catalog, known, version)
+        return services.control.metadata.topic(services.catalog, known, version, listener)
     name = asked.name
     if name is None:
         return encode_topic(version, ErrorCode.INVALID_REQUEST, None, None, False, ())
@@ -82,7 +83,7 @@ async def _one(services: NodeServices, version: int, asked: Any, may_create: boo
         topic = services.catalog.topic(name)
     if topic is None:
         return encode_topic(version, error, name, None, False, ())
-    return services.control.metadata.topic(services.catalog, topic, version)
+    return services.control.metadata.topic(services.catalog, topic, version, listener)
 
 
 async def _create(services: NodeServices, name: str) -> ErrorCode:

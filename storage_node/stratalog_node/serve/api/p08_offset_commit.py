@@ -2,7 +2,8 @@
 
 Commits of members must carry their generation (22, 25, 27, 82); generation -1 is for consumers that assign themselves,
 while the group is empty. Per offset: 3 unknown topic or partition, 12 metadata too long. Versions: retention of the
-client's own choice in 2-4, leader epoch from 6, instance id from 7, flexible from 8.
+client's own choice in 2-4, leader epoch from 6, instance id from 7, flexible from 8, members of the consumer protocol
+with their epoch from 9 (113 when it is another; before 9 they hear 35).
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.kafka import messages
-from stratalog.model.group import NO_GENERATION
+from stratalog.model.group import NO_GENERATION, GroupError
 from stratalog_node.groups.requests import CommitRequest, OffsetToCommit
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.off_loop import encoded, off_loop
 from stratalog_node.serve.registry import Api
 
 _NO_EPOCH = -1
+_MEMBER_EPOCHS_SINCE = 9
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -30,7 +32,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
         generation=getattr(request, "generation_id_or_member_epoch", NO_GENERATION),
         retention_ms=_retention_ms(request),
     )
-    errors = iter(await context.services.groups.commit_offsets(commit))
+    told = await context.services.groups.commit_offsets(commit)
+    if context.header.api_version < _MEMBER_EPOCHS_SINCE:
+        told = [GroupError.UNSUPPORTED_VERSION if one is GroupError.STALE_MEMBER_EPOCH else one for one in told]
+    errors = iter(told)
     schema = messages.response_type(8, context.header.api_version)
 
     def answer() -> dict[str, Any]:
@@ -71,4 +76,4 @@ def _retention_ms(request: Any) -> int | None:
     return retention_ms if retention_ms >= 0 else None
 
 
-API = Api(8, "OffsetCommit", 2, 8, handle)
+API = Api(8, "OffsetCommit", 2, 9, handle)

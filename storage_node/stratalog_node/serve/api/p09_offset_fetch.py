@@ -4,7 +4,7 @@ Null topics (2 and later) ask for all. `require_stable` (7 and later) waits for 
 What is asked several times is answered once. When the groups of one request (8 and later) come to more than fits into
 one answer, the rest is told to ask again (14), which clients do for those alone.
 Versions: an error of the group stands at the top from 2, in each partition before; leader epoch from 5, flexible
-from 6, several groups at once from 8.
+from 6, several groups at once from 8, members of the consumer protocol with their epoch from 9 (25, 113).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ async def handle(context: RequestContext, request: Any) -> EncodedBody:
     asked = request.groups if pieces.has_groups else (request,)
     groups = await off_loop(sum(1 + len(group.topics or ()) for group in asked), lambda: _merged(asked))
     out = bytearray(pieces.head(len(groups)))
-    for group_id, wanted in groups.items():
+    for group_id, (wanted, member_id, member_epoch) in groups.items():
         if pieces.has_groups:
             out += pieces.group_head(group_id)
         if len(out) < _MAX_BYTES:
-            fetched = await context.services.groups.fetch_offsets(group_id, wanted)
+            fetched = await context.services.groups.fetch_offsets(group_id, wanted, member_id, member_epoch)
         else:
             fetched = FetchedOffsets(GroupError.COORDINATOR_LOAD_IN_PROGRESS)
         offsets: Sequence[FetchedOffset] = fetched.offsets
@@ -52,18 +52,22 @@ async def handle(context: RequestContext, request: Any) -> EncodedBody:
     return EncodedBody(bytes(out))
 
 
-def _merged(asked: Sequence[Any]) -> dict[str, list[TopicShard] | None]:
-    """Each group with each place it is asked for once; None asks for all."""
+def _merged(asked: Sequence[Any]) -> dict[str, tuple[list[TopicShard] | None, str | None, int]]:
+    """Each group with each place it is asked for once (None asks for all), and with who asks, if a member does."""
     merged: dict[str, dict[TopicShard, None] | None] = {}
+    members: dict[str, tuple[str | None, int]] = {}
     for group in asked:
         places = merged.setdefault(group.group_id, {})
+        members[group.group_id] = getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
         if group.topics is None:
             merged[group.group_id] = None
         elif places is not None:
             places.update(
                 (TopicShard(topic.name, shard), None) for topic in group.topics for shard in topic.partition_indexes
             )
-    return {group_id: None if places is None else list(places) for group_id, places in merged.items()}
+    return {
+        group_id: (None if places is None else list(places), *members[group_id]) for group_id, places in merged.items()
+    }
 
 
 async def _put_topics(
@@ -84,4 +88,4 @@ async def _put_topics(
         out += pieces.tail
 
 
-API = Api(9, "OffsetFetch", 1, 8, handle)
+API = Api(9, "OffsetFetch", 1, 9, handle)

@@ -69,6 +69,12 @@ def _answer(context: RequestContext, key: str, key_type: int) -> dict[str, Any]:
     if coordinator is None:
         return _refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody coordinates the group at present: try again")
     node = broker_of(context, coordinator)
+    if node is None:  # Kafka's answer to it, too
+        return _refusal(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"node {coordinator.node_id} coordinates the group, and has no listener {context.connection.listener}: "
+            "come in by a listener that all nodes have",
+        )
     return {"error_code": 0, "error_message": None, "node_id": node.node_id, "host": node.host, "port": node.port}
 
 

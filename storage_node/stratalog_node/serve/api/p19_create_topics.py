@@ -18,6 +18,7 @@ from stratalog.model.commands import CreateTopic
 from stratalog.model.errors import InvalidRequest, Reserved, StratalogError
 from stratalog.model.topic import Topic
 from stratalog.settings.describe import SettingValue, describe_topic
+from stratalog.settings.kafka_names import under_our_names
 from stratalog.settings.topic import TopicSettings
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.placement import is_topic_name
@@ -82,7 +83,7 @@ async def _create(services: NodeServices, asked: Any, *, is_trial: bool) -> Topi
             ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {replicas} must be from 1 to {max(nodes, 1)}"
         )
     try:
-        overrides = overrides_of(asked.configs)
+        overrides = under_our_names(overrides_of(asked.configs))
         TopicSettings.validate_overrides(overrides, settings)
     except InvalidRequest as error:
         raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error

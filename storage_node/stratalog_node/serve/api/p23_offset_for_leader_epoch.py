@@ -1,7 +1,8 @@
-"""OffsetForLeaderEpoch (23): where an epoch of a shard ended. The shard's segment list is its epoch history.
+"""OffsetForLeaderEpoch (23): how far the log goes on unbroken from an epoch. The shard's segment list is its history.
 
-Consumers ask after every leader change to learn whether their position was truncated away; here only a late old
-leader's unacknowledged tail ever is. Unknown epochs answer (-1, -1). A partition that is named repeatedly: 42.
+Consumers ask after every new epoch, that is after each roll, whether their position was truncated away; here only what
+a recovery gave up ever is. Worked on at its turn among the connection's requests (`serve/control.py`). Unknown epochs
+answer (-1, -1). A partition that is named repeatedly: 42.
 Versions: 2 must be there, librdkafka speaks no other (trap 2); replica id from 3, flexible from 4.
 """
 
@@ -17,7 +18,7 @@ from stratalog_node.serve.api.placement import led_shard, offset_error
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
-from stratalog_node.shards.epochs import UNDEFINED, end_of_epoch
+from stratalog_node.shards.epochs import UNDEFINED, told_end
 from stratalog_node.slices import Slices
 
 
@@ -48,7 +49,7 @@ def _answer(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
     epoch, end_offset = UNDEFINED
     try:
         shard = led_shard(context.services, topic, asked.partition, asked.current_leader_epoch)
-        epoch, end_offset = end_of_epoch(shard.segments, shard.end_offset, asked.leader_epoch)
+        epoch, end_offset = told_end(shard, shard.end_offset, asked.leader_epoch)
     except StratalogError as problem:
         error = offset_error(problem)
     return {"error_code": error, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end_offset}

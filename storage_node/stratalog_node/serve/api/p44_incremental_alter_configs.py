@@ -12,6 +12,7 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import InvalidRequest
+from stratalog.settings.kafka_names import without
 from stratalog_node.serve.api.config_resources import alter_all
 from stratalog_node.serve.api.topic_answers import Refused, repeated
 from stratalog_node.serve.context import RequestContext
@@ -33,7 +34,7 @@ def _changed(present: Mapping[str, str], configs: Any) -> Mapping[str, str]:
     settings = dict(present)
     for config in configs:
         if config.config_operation == _DELETE:
-            settings.pop(config.name, None)
+            settings = without(config.name, settings)
         elif config.config_operation != _SET:
             raise InvalidRequest(f"topic setting {config.name} is no list: set it to a whole value")
         elif config.value is None:

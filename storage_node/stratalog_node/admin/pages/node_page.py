@@ -1,4 +1,4 @@
-"""The node's status page: one self-contained HTML document, no script, no outside asset; it reloads itself."""
+"""The node's status page, from which all others are reached: no script, no outside asset; it reloads itself."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from stratalog.admin_api.wording import (
     human_time,
     stopped_lines,
 )
-from stratalog.telemetry.page_style import PAGE_STYLE
+from stratalog_node.admin.pages.plots import levels, plot, rates
+from stratalog_node.admin.pages.shell import Markup, document, link, table, text
+from stratalog_node.measures.history import Sample
 
 TOPICS_SHOWN: Final = 200
 
 
-def render_status_page(status: NodeStatus, topics: Sequence[TopicInfo]) -> str:
+def render_status_page(status: NodeStatus, topics: Sequence[TopicInfo], samples: Sequence[Sample]) -> str:
     """`topics` are the first `TOPICS_SHOWN`."""
     badge = '<span class="badge ok">ready</span>' if status.is_ready else '<span class="badge bad">not ready</span>'
     waiting = "".join(f"<li>{escape(what)}: {escape(why)}</li>" for what, why in status.waiting_for.items())
@@ -32,22 +34,32 @@ def render_status_page(status: NodeStatus, topics: Sequence[TopicInfo]) -> str:
     waiting = f"<ul>{waiting}</ul>" if waiting else ""
     bucket = status.bucket or "none: data stays on this disk (start with --bucket URL)"
     uptime = human_duration((status.now_ms - status.started_ms) // 1000)
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5">
-<meta name="viewport" content="width=device-width,initial-scale=1"><title>Stratalog node {status.node_id}</title>
-<style>{PAGE_STYLE}</style></head><body>
-<h1>Stratalog node {status.node_id} {badge}</h1>
+    body = f"""<h1>Stratalog node {status.node_id} {badge}</h1>
 <div class="muted">cluster {escape(status.cluster_id)} · version {escape(status.version)} · Kafka on
 {escape(status.kafka_address)} · up {uptime}, since {human_time(status.started_ms)}</div>{waiting}
 <div class="cards">{_cards(status)}</div>
+<div class="plots">{_plots(samples)}</div>
 <h2>Topics</h2>{_topics(topics, status.topics)}
-<h2>Places</h2><table>
+<h2>Places</h2><div class="scroll"><table>
 <tr><td>data directory</td><td>{escape(status.data_dir)}</td></tr>
 <tr><td>object store</td><td>{escape(bucket)}</td></tr>
 <tr><td>for machines</td><td><a href="/metrics">metrics</a> · <a href="/v1/status">status</a> ·
-<a href="/v1/segments">segments</a> · <a href="/readyz">readiness</a></td></tr></table>
-</body></html>
-"""
+<a href="/v1/segments">segments</a> · <a href="/readyz">readiness</a></td></tr></table></div>"""
+    return document(f"Stratalog node {status.node_id}", Markup(body), here="/")
+
+
+def _plots(samples: Sequence[Sample]) -> str:
+    def per_second(value: float) -> str:
+        return f"{human_bytes(round(value))}/s"
+
+    return "".join(
+        (
+            plot("Written", rates(samples, lambda sums: sums.appended_bytes), per_second),
+            plot("Read", rates(samples, lambda sums: sums.fetched_bytes), per_second),
+            plot("Upload lag", levels(samples, lambda sums: sums.upload_lag_bytes), lambda v: human_bytes(round(v))),
+            plot("Consumer lag", levels(samples, lambda sums: sums.consumer_lag), lambda v: f"{round(v):,} records"),
+        )
+    )
 
 
 def _card(name: str, value: str, note: str = "", bar_percent: int | None = None) -> str:
@@ -69,7 +81,10 @@ def _cards(status: NodeStatus) -> str:
             _card("Upload lag", human_bytes(status.upload_lag_bytes), lag_note),
             *_following(status),
             _card(
-                "Disk free", human_bytes(status.disk_free_bytes), f"of {human_bytes(status.disk_total_bytes)}", percent
+                "Disk free",
+                human_bytes(status.disk_free_bytes),
+                f"of {human_bytes(status.disk_total_bytes)}; {percent} % used",
+                percent,
             ),
             _card("Memory", human_bytes(status.resident_bytes), "resident"),
             _card("Loop blocked", counted(status.loop_blocks, "time"), "over 100 ms"),
@@ -88,11 +103,16 @@ def _following(status: NodeStatus) -> list[str]:
 def _topics(topics: Sequence[TopicInfo], count: int) -> str:
     if not topics:
         return '<p class="muted">None yet. Create one: <code>stratalog topics create NAME</code></p>'
-    rows = "".join(
-        f'<tr><td>{escape(topic.name)}</td><td class="n">{topic.shards:,}</td><td class="n">{topic.segments:,}</td>'
-        f'<td class="n">{human_bytes(topic.bytes.local)}</td><td class="n">{human_bytes(topic.bytes.cold)}</td></tr>'
+    rows = [
+        (
+            link(("topics", topic.name), topic.name),
+            text(f"{topic.shards:,}"),
+            text(f"{topic.segments:,}"),
+            text(human_bytes(topic.bytes.local)),
+            text(human_bytes(topic.bytes.cold)),
+        )
         for topic in topics
-    )
-    head = "".join(f'<th class="n">{name}</th>' for name in ("shards", "segments", "local", "cold"))
+    ]
     more = f'<p class="muted">and {count - len(topics):,} more: <code>stratalog topics list</code></p>'
-    return f"<table><tr><th>topic</th>{head}</tr>{rows}</table>{more if count > len(topics) else ''}"
+    shown = table(("topic", "#shards", "#segments", "#on this disk", "#object store"), rows)
+    return f"{shown}{more if count > len(topics) else ''}"

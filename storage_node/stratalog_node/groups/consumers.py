@@ -1,0 +1,181 @@
+"""Groups of the consumer protocol (KIP-848) on this node: heartbeats of their members, descriptions.
+
+A group speaks the protocol of whoever came first. One without members turns to the other protocol when somebody asks in
+it, and keeps its offsets; one with members refuses who speaks the other, and says so.
+Thread: the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+from typing import Protocol
+
+import re2
+
+from stratalog.machines.consumer_group import ConsumerGroup
+from stratalog.machines.consumer_group_events import ConsumerAnswer, ConsumerHeartbeat, SeenTopic
+from stratalog.model.group import GroupError, GroupState
+from stratalog.model.metadata import Change, TopicChanged, TopicDeleted
+from stratalog.model.topic import Topic
+from stratalog_node.groups.hosted import HostedGroup
+from stratalog_node.groups.hosting import GroupHosting
+from stratalog_node.groups.membership import Membership
+from stratalog_node.groups.requests import ConsumerRequest, DescribedConsumers
+from stratalog_node.groups.room import GroupRoom
+from stratalog_node.groups.stats import GroupStats
+
+_JOINS = 0
+_LONGEST_NAME = 32_767
+_MOST_TOPICS = 10_000
+"""That one member subscribes to by name."""
+_LONGEST_REGEX = 4_096
+_CLASSIC_MEMBERS = (
+    "the group has members of the classic protocol: end them first, or set group.protocol=classic in this client"
+)
+
+
+class AllTopics(Protocol):
+    """The node's catalog, as far as subscriptions need it."""
+
+    def topic(self, name: str) -> Topic | None: ...
+
+    def topics(self) -> Iterable[Topic]: ...
+
+
+class TopicsSeen:
+    """The catalog's topics as groups see them."""
+
+    def __init__(self, catalog: AllTopics) -> None:
+        self._catalog = catalog
+        self.version = 0
+
+    def on_change(self, change: Change) -> None:
+        if isinstance(change, TopicChanged | TopicDeleted):
+            self.version += 1
+
+    def topic(self, name: str) -> SeenTopic | None:
+        found = self._catalog.topic(name)
+        return None if found is None else SeenTopic(found.topic_id, found.shard_count)
+
+    def matching(self, regex: str) -> Collection[str]:
+        pattern = compiled(regex)
+        if pattern is None:
+            return ()
+        names = [topic.name for topic in self._catalog.topics() if not topic.is_internal]
+        return [name for name in names if pattern.fullmatch(name)]
+
+
+@lru_cache(maxsize=256)
+def compiled(regex: str) -> re2._Regexp | None:
+    """None when it is no regular expression of RE2. Matching takes time by the length of a name alone."""
+    try:
+        return re2.compile(regex, _OPTIONS)
+    except re2.error:
+        return None
+
+
+def _options() -> re2.Options:
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = 1 << 20
+    return options
+
+
+_OPTIONS = _options()
+
+
+class ConsumerGroups:
+    def __init__(
+        self, hosting: GroupHosting, membership: Membership, room: GroupRoom, catalog: AllTopics, stats: GroupStats
+    ) -> None:
+        self._hosting = hosting
+        self._membership = membership
+        self._room = room
+        self._stats = stats
+        self.topics = TopicsSeen(catalog)
+
+    async def heartbeat(self, request: ConsumerRequest) -> ConsumerAnswer:
+        """ConsumerGroupHeartbeat: joins, stays, leaves; answered when what it changed is durable."""
+        refusal = _refusal(request)
+        if refusal is not None:
+            return refusal
+        hosted = await self._hosting.arrive(request.group_id)
+        if hosted is None and request.member_epoch != _JOINS:
+            return ConsumerAnswer(GroupError.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id!r}")
+        if hosted is None:
+            hosted = self._hosting.create(request.group_id, is_consumers=True)
+        if isinstance(hosted, GroupError):
+            return ConsumerAnswer(hosted)
+        error = self._hosting.convert(hosted, to_consumers=True)
+        if error is GroupError.INCONSISTENT_GROUP_PROTOCOL:
+            return ConsumerAnswer(error, _CLASSIC_MEMBERS)
+        if error is not GroupError.NONE:
+            return ConsumerAnswer(error)
+        if request.member_epoch == _JOINS:
+            self._stats.joins += 1
+        return await self._membership.ask(hosted, lambda waiter: self._event(waiter, request), ConsumerAnswer)
+
+    def _event(self, waiter: int, request: ConsumerRequest) -> ConsumerHeartbeat:
+        return ConsumerHeartbeat(
+            waiter,
+            request.member_id,
+            request.member_epoch,
+            self.topics,
+            request.instance_id,
+            request.rack_id,
+            request.client_id,
+            request.client_host,
+            request.rebalance_timeout_ms,
+            request.topic_names,
+            request.topic_regex,
+            request.assignor,
+            request.owned,
+            self._room.left_bytes,
+        )
+
+    async def describe(self, group_id: str) -> DescribedConsumers:
+        """ConsumerGroupDescribe, of one group."""
+        hosted = await self._hosting.arrive(group_id)
+        if isinstance(hosted, GroupError):
+            return DescribedConsumers(hosted, group_id)
+        machine = None if hosted is None else hosted.machine
+        if isinstance(machine, ConsumerGroup) and machine.state is not GroupState.DEAD:
+            return DescribedConsumers(GroupError.NONE, group_id, None, machine.status())
+        why = f"there is no group {group_id!r}" if machine is None else f"{group_id!r} speaks the classic protocol"
+        return DescribedConsumers(GroupError.GROUP_ID_NOT_FOUND, group_id, why)
+
+
+def member_error(hosted: HostedGroup, member_id: str | None, epoch: int) -> GroupError:
+    """Whether somebody who says that it is a member is told the group's offsets."""
+    machine = hosted.machine
+    if not isinstance(machine, ConsumerGroup) or (member_id is None and epoch < 0):
+        return GroupError.NONE
+    return machine.member_error(member_id or "", epoch)
+
+
+def _refusal(request: ConsumerRequest) -> ConsumerAnswer | None:
+    """What can be said of a request by itself."""
+    if not request.group_id:
+        return ConsumerAnswer(GroupError.INVALID_REQUEST, "no group id")
+    if not request.member_id:
+        return ConsumerAnswer(GroupError.INVALID_REQUEST, "no member id")
+    if request.member_epoch < -2:
+        return ConsumerAnswer(GroupError.INVALID_REQUEST, f"{request.member_epoch} is no member epoch")
+    if request.instance_id == "" or (request.member_epoch == -2 and request.instance_id is None):
+        return ConsumerAnswer(GroupError.INVALID_REQUEST, "no instance id")
+    names = request.topic_names or ()
+    texts = (request.member_id, request.instance_id, request.rack_id, request.client_id, request.client_host, *names)
+    if len(names) > _MOST_TOPICS or any(len((text or "").encode()) > _LONGEST_NAME for text in texts):
+        return ConsumerAnswer(GroupError.INVALID_REQUEST, f"a name is too long, or more than {_MOST_TOPICS} topics")
+    if request.member_epoch == _JOINS:
+        if request.topic_names is None and request.topic_regex is None:
+            return ConsumerAnswer(GroupError.INVALID_REQUEST, "who joins must say what it subscribes to")
+        if request.rebalance_timeout_ms is None:
+            return ConsumerAnswer(GroupError.INVALID_REQUEST, "who joins must say its rebalance timeout")
+        if request.owned:
+            return ConsumerAnswer(GroupError.INVALID_REQUEST, "who joins can have no partitions yet")
+    regex = request.topic_regex
+    if regex and (len(regex) > _LONGEST_REGEX or compiled(regex) is None):
+        return ConsumerAnswer(GroupError.INVALID_REGULAR_EXPRESSION, f"no regular expression of RE2: {regex[:200]!r}")
+    return None

@@ -1,0 +1,119 @@
+"""Consumer groups as metrics: members, and how far each is behind, in all of a topic and in each shard.
+
+Told by the node that coordinates a group, so that sums over nodes are the cluster's. Lag is the high watermark less
+the committed offset; a shard whose leader does not answer is left out and counted, so that no lag is ever told that
+leaves something out silently. Offsets of topics that are deleted have no lag.
+Lives on the event loop. Cost: about a microsecond a committed offset.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from stratalog.model.ids import ShardKey
+from stratalog.telemetry.metrics import MetricRegistry
+from stratalog_node.groups.hosted import HostedGroup
+from stratalog_node.measures.log_ends import LogEnds
+from stratalog_node.measures.series import Bounded
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.slices import Slices
+
+_GROUP: Final = ("group",)
+_TOPIC: Final = ("group", "topic")
+_SHARD: Final = ("group", "topic", "shard")
+
+
+class ShardLag(NamedTuple):
+    group: str
+    topic: str
+    shard: int
+    records: int
+    committed: int
+
+
+@dataclass(slots=True)
+class _GroupSize:
+    group: str
+    members: int
+
+
+class GroupMeasures:
+    def __init__(
+        self, hosted: Callable[[], Iterator[HostedGroup]], catalog: Catalog, ends: LogEnds, bounded: Bounded
+    ) -> None:
+        self._hosted = hosted
+        self._catalog = catalog
+        self._ends = ends
+        self._bounded = bounded
+        self._sizes: list[_GroupSize] = []
+        self._topics: list[tuple[str, str, int]] = []
+        self.shards: list[ShardLag] = []
+        """Those with the most lag first, as many as may have series."""
+        self.lag_records = 0
+        self._unknown = 0
+
+    def add_metrics(self, metrics: MetricRegistry) -> None:
+        metrics.register(
+            "stratalog_group_members",
+            "gauge",
+            "Members of a group that this node coordinates.",
+            lambda: {(one.group,): one.members for one in self._sizes},
+            label_names=_GROUP,
+        )
+        metrics.register(
+            "stratalog_group_lag_records",
+            "gauge",
+            "Records between what a group has committed of a topic and its end, of all shards together.",
+            lambda: {(group, topic): records for group, topic, records in self._topics},
+            label_names=_TOPIC,
+        )
+        metrics.register(
+            "stratalog_group_shard_lag_records",
+            "gauge",
+            "The same of each shard; a sum over these may lack shards (metrics.max.series), the other one never.",
+            lambda: {(one.group, one.topic, str(one.shard)): one.records for one in self.shards},
+            label_names=_SHARD,
+        )
+        metrics.register(
+            "stratalog_groups_unknown_ends",
+            "gauge",
+            "Committed offsets without a lag, because the shard's leader could not be asked.",
+            lambda: self._unknown,
+        )
+
+    async def look(self) -> None:
+        slices = Slices()
+        groups = list(self._hosted())
+        wanted: dict[ShardKey, None] = {}
+        for hosted in groups:
+            for key in list(hosted.offsets):
+                wanted[key] = None
+                await slices.did()
+        ends = await self._ends.find(wanted)
+        lags: list[ShardLag] = []
+        by_topic: defaultdict[tuple[str, str], int] = defaultdict(int)
+        unknown = 0
+        for hosted in groups:
+            for key, committed in list(hosted.offsets.items()):
+                await slices.did()
+                topic = self._catalog.topic_by_id(key.topic_id)
+                if topic is None or not self._catalog.has_shard(key):
+                    continue
+                end = ends.get(key)
+                if end is None:
+                    unknown += 1
+                    continue
+                lag = ShardLag(hosted.group_id, topic.name, key.shard, max(0, end - committed.offset), committed.offset)
+                lags.append(lag)
+                by_topic[lag.group, lag.topic] += lag.records
+        cut = self._bounded.cut
+        sizes = [_GroupSize(one.group_id, one.member_count) for one in groups]
+        self._sizes = await cut("groups", sizes, lambda one: one.group)
+        sums = [(*place, records) for place, records in by_topic.items()]
+        self._topics = await cut("groups by topic", sums, lambda one: (-one[2], one[:2]))
+        self.lag_records = sum(by_topic.values())
+        self.shards = await cut("groups by shard", lags, lambda one: (-one.records, one[:3]))
+        self._unknown = unknown

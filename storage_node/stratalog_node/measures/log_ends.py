@@ -1,0 +1,82 @@
+"""Where shards end, of those too that other nodes lead: for the lag of the groups that are coordinated here.
+
+Who leads is asked as any client asks it, when a page of metrics is made, a thousand shards at a time and the nodes
+beside each other; one that does not answer within a second is left out, and so are its shards.
+Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from stratalog.model.errors import Unavailable
+from stratalog.model.ids import ShardKey
+from stratalog_node.replication.peer import Asker
+from stratalog_node.replication.peer_line import PeerLine
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.directory import ShardDirectory
+from stratalog_node.slices import Slices
+
+_TIMEOUT_S: Final = 1.0
+_TOGETHER: Final = 1_000
+_ANSWER_BYTES: Final = 1 << 20
+Place = tuple[str, int]
+"""Topic and shard."""
+
+
+class LogEnds:
+    def __init__(self, catalog: Catalog, shards: ShardDirectory, asker: Asker) -> None:
+        self._catalog = catalog
+        self._shards = shards
+        self._asker = asker
+        self._lines: dict[int, PeerLine] = {}
+
+    async def find(self, wanted: Iterable[ShardKey]) -> dict[ShardKey, int]:
+        """Their ends, of those that somebody told."""
+        slices = Slices()
+        found: dict[ShardKey, int] = {}
+        elsewhere: defaultdict[int, dict[Place, ShardKey]] = defaultdict(dict)
+        for key in wanted:
+            shard, leader = self._shards.get(key), self._catalog.leader_of(key)
+            if shard is not None and shard.is_leader:
+                found[key] = shard.high_watermark
+            elif shard is not None and leader is not None:
+                elsewhere[leader[0]][shard.topic.name, key.shard] = key
+            await slices.did()
+        for told in await asyncio.gather(*(self._ask(node, places) for node, places in elsewhere.items())):
+            found.update(told)
+        return found
+
+    async def _ask(self, node_id: int, places: dict[Place, ShardKey]) -> dict[ShardKey, int]:
+        found: dict[ShardKey, int] = {}
+        line = self._line(node_id)
+        waiting = iter(places)
+        while some := list(islice(waiting, _TOGETHER)):
+            asked: defaultdict[str, list[int]] = defaultdict(list)
+            for topic, shard in some:
+                asked[topic].append(shard)
+            try:
+                told = await line.ask_ends(asked, _TIMEOUT_S)
+            except Unavailable:
+                return found  # what it leads has no lag to show; others say that it is away
+            found.update((places[place], end) for place, end in told.items() if place in places)
+        return found
+
+    def _line(self, node_id: int) -> PeerLine:
+        line = self._lines.get(node_id)
+        if line is None:
+            line = self._lines[node_id] = PeerLine(node_id, self._asker, partial(self._address, node_id), _ANSWER_BYTES)
+        return line
+
+    def _address(self, node_id: int) -> tuple[str, int] | None:
+        node = self._catalog.node(node_id)
+        return None if node is None else (node.host, node.port)
+
+    def close(self) -> None:
+        for line in self._lines.values():
+            line.close()

@@ -1,0 +1,61 @@
+"""All measures of one node, and when they are taken: before a page of metrics is made, and for their history."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from stratalog.telemetry.metrics import MetricRegistry
+from stratalog_node.groups.coordinator import GroupCoordinator
+from stratalog_node.measures.groups import GroupMeasures
+from stratalog_node.measures.history import History, Sums
+from stratalog_node.measures.log_ends import LogEnds
+from stratalog_node.measures.series import Bounded, Seldom
+from stratalog_node.measures.shards import ShardMeasures
+from stratalog_node.replication.following import Following
+from stratalog_node.replication.peer import Asker
+from stratalog_node.shards.assembly import LocalShards
+from stratalog_node.shards.catalog import Catalog
+from stratalog_node.tier.assembly import NodeTier
+
+
+class NodeMeasures:
+    def __init__(
+        self,
+        metrics: MetricRegistry,
+        *,
+        most_series: int,
+        catalog: Catalog,
+        local: LocalShards,
+        following: Following,
+        tier: NodeTier,
+        groups: GroupCoordinator,
+        asker: Asker,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._stats = local.context.stats
+        bounded = Bounded(most_series, metrics)
+        unsent = tier.unsent if tier.uploader is not None else None
+        self._ends = LogEnds(catalog, local.directory, asker)
+        self.shards = ShardMeasures(catalog, local.directory, self._stats, following, unsent, bounded)
+        self.groups = GroupMeasures(groups.hosted, catalog, self._ends, bounded)
+        self._looks = [Seldom(measures.look, time.monotonic_ns) for measures in (self.shards, self.groups)]
+        self.shards.add_metrics(metrics)
+        self.groups.add_metrics(metrics)
+        for look in self._looks:
+            metrics.survey_with(look)
+        self.history = History(self._sums, wall_ms)
+
+    async def _sums(self) -> Sums:
+        for look in self._looks:
+            await look()
+        topics = self._stats.topics.values()
+        return Sums(
+            self._stats.appended_bytes,
+            sum(one.fetched_bytes for one in topics),
+            self.shards.upload_lag_bytes,
+            self.groups.lag_records,
+        )
+
+    def close(self) -> None:
+        self._ends.close()

@@ -1,0 +1,106 @@
+"""What goes of copies that are not followed any more: fences and checkpoints by the hundred, files for a moment at a
+time.
+
+Of a topic of a thousand shards that is deleted all copies go at once. One by one each would stand in the line of all
+that is done on the disk for copies, and what clients wait for, the first batch of another topic, or a promise by which
+a shard gets a new leader, would stand behind them for seconds.
+Lives on the event loop. Invariant: what is due stays listed until it is done, and a copy's file goes after its fence
+and checkpoint. Requires: who follows a segment again lets `settle` go first, or what is due takes from the new copy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+from stratalog.model.errors import StratalogError
+from stratalog.model.ids import SegmentKey
+from stratalog.telemetry.logs import logger
+from stratalog_node.disk.checkpoints import Checkpoints
+from stratalog_node.disk.fences import FenceBook
+from stratalog_node.replication.replica_copy import ReplicaCopy
+
+log = logger(__name__)
+
+FORGOTTEN_AT_ONCE = 512
+_HELD_S = 0.02
+"""So long files are removed before others may have the disk; one that takes longer is removed whole."""
+
+
+class LeftCopies:
+    def __init__(
+        self,
+        on_disk: Callable[[Callable[[], object]], Awaitable[object]],
+        start: Callable[[Coroutine[object, object, None]], None],
+        fences: FenceBook,
+        checkpoints: Checkpoints,
+    ) -> None:
+        """`on_disk`: one thing at a time, for all copies, in the order in which it is asked for."""
+        self._on_disk = on_disk
+        self._start = start
+        self._fences = fences
+        self._checkpoints = checkpoints
+        self._known: dict[SegmentKey, None] = {}
+        self._files: dict[SegmentKey, ReplicaCopy] = {}
+        self._is_at_work = False
+
+    def forget(self, key: SegmentKey) -> None:
+        """Its fence and its checkpoint. Its file stays."""
+        self._known[key] = None
+        self._begin()
+
+    def remove(self, copy: ReplicaCopy) -> None:
+        """Its file. Requires: nobody follows it any more."""
+        self._files[copy.key] = copy
+        self._begin()
+
+    async def settle(self, key: SegmentKey) -> None:
+        """Returns once nothing is due for this segment."""
+        if key in self._known or key in self._files:
+            await self._on_disk(lambda: self._settle(key))
+
+    def _begin(self) -> None:
+        if not self._is_at_work:
+            self._is_at_work = True
+            self._start(self._work())
+
+    async def _work(self) -> None:
+        try:
+            while self._known or self._files:
+                await self._on_disk(self._take_some)
+        finally:
+            self._is_at_work = False
+
+    # On a disk thread: one at a time, and who adds to the lists meanwhile lives on the loop --------------------------
+    def _take_some(self) -> None:
+        self._forget(list(self._known)[:FORGOTTEN_AT_ONCE])
+        until_s = time.monotonic() + _HELD_S
+        for key in list(self._files):
+            if key in self._known or time.monotonic() >= until_s:
+                break
+            self._remove(key)
+
+    def _settle(self, key: SegmentKey) -> None:
+        if key in self._known:
+            self._forget([key])
+        if key in self._files:
+            self._remove(key)
+
+    def _forget(self, keys: Sequence[SegmentKey]) -> None:
+        try:
+            if keys:
+                self._fences.forget(keys)
+                self._checkpoints.delete(keys)
+        except StratalogError as error:
+            log.warning("what is known of followed segments stays written down", segments=len(keys), error=str(error))
+        finally:
+            for key in keys:
+                del self._known[key]
+
+    def _remove(self, key: SegmentKey) -> None:
+        try:
+            self._files[key].remove()
+        except (StratalogError, OSError) as error:
+            log.warning("the file of a copy that nobody follows stays", segment=str(key), error=str(error))
+        finally:
+            del self._files[key]

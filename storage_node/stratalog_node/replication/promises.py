@@ -1,0 +1,53 @@
+"""Fences that are promised for copies: all that wait for the disk are written at once.
+
+When a node dies, thousands of segments that it led are fenced at the same moment. Each promise is to be on the disk
+before it is told, and the list of them is written whole: one by one that is seconds in which nobody leads their shards.
+Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from stratalog.model.errors import StratalogError
+from stratalog.model.ids import SegmentKey
+from stratalog_node.disk.fences import FenceBook
+
+
+class Promises:
+    def __init__(
+        self, disk: asyncio.Lock, background: Callable[[Callable[[], None]], Awaitable[None]], book: FenceBook
+    ) -> None:
+        """`disk`: held by whoever works on copies' files; `background` runs something on a disk thread."""
+        self._disk = disk
+        self._background = background
+        self._book = book
+        self._due: list[tuple[SegmentKey, int, asyncio.Future[None]]] = []
+
+    async def write(self, key: SegmentKey, fence: int) -> None:
+        """Durability: it is on the disk when this returns. Raises: DiskFull, Unavailable; then nobody knows."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._due.append((key, fence, written))
+        async with self._disk:
+            if not written.done():  # else who had the disk before wrote it with its own
+                await self._write_all()
+        written.result()
+
+    async def _write_all(self) -> None:
+        due, self._due = self._due, []
+        fences: dict[SegmentKey, int] = {}
+        for key, fence, _ in due:
+            fences[key] = max(fence, fences.get(key, 0))
+        try:
+            await self._background(lambda: self._book.promise(fences))
+        except StratalogError as error:
+            for _, _, written in due:
+                written.set_exception(error)
+                written.exception()  # who does not wait any more need not be told
+        except BaseException:
+            self._due = [*due, *self._due]  # given up by one of them alone: the next one writes
+            raise
+        else:
+            for _, _, written in due:
+                written.set_result(None)

@@ -1,0 +1,82 @@
+"""ConsumerGroupHeartbeat (68): become, stay, and stop being a member of a group of the consumer protocol (KIP-848).
+
+The answer tells the member's epoch, and what it may use where that is another than before; it comes when all of that
+is durable. Errors: 23, 25, 42, 81, 82, 110, 111, 112, 128 and 14, 15, 16, each with its words. Versions: regular
+expressions and ids of the client's own making from 1; in 0 who has no id yet is given one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from stratalog.kafka import messages
+from stratalog.machines.consumer_group_events import ConsumerAnswer, shards_of
+from stratalog.model.group import GroupError
+from stratalog.model.ids import ShardKey
+from stratalog_node.groups.requests import ConsumerRequest
+from stratalog_node.serve.api.shards_by_topic import by_topic
+from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.off_loop import encoded, off_loop
+from stratalog_node.serve.registry import Api
+
+_OWN_IDS_SINCE = 1
+_MOST_OWNED = 1_000_000
+"""Partitions, each time that one is named: a request has room for four times as many."""
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    schema = messages.response_type(68, context.header.api_version)
+    owned = None if request.topic_partitions is None else [one for one in request.topic_partitions if one.topic_id]
+    count = sum(1 + len(one.partitions) for one in owned or ())
+    if count > _MOST_OWNED:
+        answer = ConsumerAnswer(GroupError.INVALID_REQUEST, f"more than {_MOST_OWNED} partitions are named")
+    else:
+        shards = await off_loop(count, lambda: shards_of((one.topic_id, one.partitions) for one in owned or ()))
+        answer = await _heartbeat(context, request, None if owned is None else shards)
+
+    def told() -> dict[str, Any]:
+        return {
+            "error_code": answer.error,
+            "error_message": answer.message,
+            "member_id": answer.member_id,
+            "member_epoch": answer.member_epoch,
+            "heartbeat_interval": answer.heartbeat_interval_ms,
+            "assignment": None if answer.assignment is None else _assignment(answer.assignment),
+        }
+
+    return await encoded(schema, 1 + len(answer.assignment or ()), told)
+
+
+async def _heartbeat(context: RequestContext, request: Any, owned: frozenset[ShardKey] | None) -> ConsumerAnswer:
+    member_id = request.member_id
+    if not member_id and request.member_epoch == 0 and context.header.api_version < _OWN_IDS_SINCE:
+        member_id = str(uuid.uuid4())
+    timeout_ms = messages.milliseconds(request.rebalance_timeout)
+    return await context.services.groups.consumers.heartbeat(
+        ConsumerRequest(
+            group_id=request.group_id,
+            member_id=member_id,
+            member_epoch=request.member_epoch,
+            instance_id=request.instance_id,
+            rack_id=request.rack_id,
+            client_id=context.header.client_id or "",
+            client_host="/" + context.connection.peer.rpartition(":")[0],
+            rebalance_timeout_ms=None if timeout_ms < 0 else timeout_ms,
+            topic_names=request.subscribed_topic_names,
+            topic_regex=getattr(request, "subscribed_topic_regex", None),
+            assignor=request.server_assignor,
+            owned=owned,
+        )
+    )
+
+
+def _assignment(shards: frozenset[ShardKey]) -> dict[str, Any]:
+    return {
+        "topic_partitions": [
+            {"topic_id": topic_id, "partitions": tuple(indexes)} for topic_id, indexes in by_topic(shards).items()
+        ]
+    }
+
+
+API = Api(68, "ConsumerGroupHeartbeat", 0, 1, handle)

@@ -1,0 +1,93 @@
+"""ConsumerGroupDescribe (69): groups of the consumer protocol, with what each member has and is to have.
+
+A group that is none, or speaks the classic protocol, is 69: tools ask DescribeGroups then. When they come to more than
+fits into one answer, the rest is told to ask again (14). Versions: the kind of each member from 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from stratalog.kafka import messages
+from stratalog.model.consumer_group import ConsumerMember
+from stratalog.model.group import GroupError
+from stratalog.model.ids import ShardKey
+from stratalog_node.groups.requests import DescribedConsumers
+from stratalog_node.serve.api.shards_by_topic import by_topic
+from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.off_loop import encoded
+from stratalog_node.serve.registry import Api
+
+_NOT_ASKED = -(1 << 31)
+_CONSUMER = 1
+"""The kind of a member that speaks the consumer protocol."""
+_MAX_BYTES = 16 << 20
+"""No further group is told of in an answer of this size."""
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    described: list[DescribedConsumers] = []
+    entries = size_bytes = 0
+    for group_id in dict.fromkeys(request.group_ids):
+        if size_bytes < _MAX_BYTES:
+            described.append(await context.services.groups.consumers.describe(group_id))
+        else:
+            described.append(DescribedConsumers(GroupError.COORDINATOR_LOAD_IN_PROGRESS, group_id))
+        for member in status.members if (status := described[-1].status) is not None else ():
+            entries += 1 + len(member.assigned) + len(member.target)
+            size_bytes += member.size_bytes
+        await asyncio.sleep(0)
+    names = {topic.topic_id: topic.name for topic in context.services.catalog.topics()}
+
+    def named(shards: Iterable[ShardKey]) -> dict[str, Any]:
+        return {
+            "topic_partitions": [
+                {"topic_id": topic_id, "topic_name": names[topic_id], "partitions": tuple(indexes)}
+                for topic_id, indexes in by_topic(shards).items()
+                if topic_id in names
+            ]
+        }
+
+    def member_of(member: ConsumerMember) -> dict[str, Any]:
+        return {
+            "member_id": member.member_id,
+            "instance_id": member.instance_id,
+            "rack_id": member.rack_id,
+            "member_epoch": member.epoch,
+            "client_id": member.client_id,
+            "client_host": member.client_host,
+            "subscribed_topic_names": member.topic_names,
+            "subscribed_topic_regex": member.topic_regex or None,
+            "assignment": named(member.assigned),
+            "target_assignment": named(member.target),
+            "member_type": _CONSUMER,
+        }
+
+    def told() -> dict[str, Any]:
+        return {
+            "groups": [
+                _group(one, [member_of(m) for m in one.status.members] if one.status else []) for one in described
+            ]
+        }
+
+    return await encoded(messages.response_type(69, context.header.api_version), entries, told)
+
+
+def _group(described: DescribedConsumers, members: list[dict[str, Any]]) -> dict[str, Any]:
+    status = described.status
+    return {
+        "error_code": described.error,
+        "error_message": described.message,
+        "group_id": described.group_id,
+        "group_state": "" if status is None else status.state.value,
+        "group_epoch": 0 if status is None else status.epoch,
+        "assignment_epoch": 0 if status is None else status.target_epoch,
+        "assignor_name": "" if status is None else status.assignor,
+        "members": members,
+        "authorized_operations": _NOT_ASKED,
+    }
+
+
+API = Api(69, "ConsumerGroupDescribe", 0, 1, handle)
