@@ -7,12 +7,17 @@ next look shows it, and the plan waits or goes on.
 from __future__ import annotations
 
 from contextlib import suppress
+from uuid import UUID
 
 from stratalog.meta_api.client import CommandTaker
-from stratalog.model.errors import Conflict, NotFound
-from stratalog.model.mount_commands import EndMount
+from stratalog.model.commands import AlterTopic, CreateTopic, DeleteTopic
+from stratalog.model.errors import AlreadyExists, Conflict, NotFound
+from stratalog.model.mount_commands import CreateMount, EndMount
 from stratalog.model.retirement import RetireMode
 from stratalog.model.retirement_commands import CancelRetirement, RetireNode
+from stratalog.settings.process import ProcessSettings
+from stratalog.settings.topic import TopicSettings
+from stratalog_operator.plan import actions as act
 
 
 class HttpMetaDesk:
@@ -26,6 +31,30 @@ class HttpMetaDesk:
     async def cancel(self, node_id: int) -> None:
         with suppress(Conflict, NotFound):
             await self._client.perform(CancelRetirement(node_id))
+
+    async def make_topic(self, made: act.MakeTopic, process: ProcessSettings) -> None:
+        """Raises: InvalidRequest for a setting that topics do not have, or not so."""
+        TopicSettings.validate_overrides(made.settings, process)
+        with suppress(AlreadyExists):
+            await self._client.perform(
+                CreateTopic(made.topic, made.shards, made.replication_factor, dict(made.settings))
+            )
+
+    async def change_topic(self, change: act.ChangeTopic, process: ProcessSettings) -> None:
+        """Raises: InvalidRequest."""
+        TopicSettings.validate_overrides(change.settings, process)
+        command = AlterTopic(change.topic_id, dict(change.settings), dict(change.seen), change.shards)
+        with suppress(Conflict, NotFound):
+            await self._client.perform(command)
+
+    async def remove_topic(self, topic_id: UUID) -> None:
+        with suppress(NotFound):
+            await self._client.perform(DeleteTopic(topic_id))
+
+    async def make_mount(self, made: act.MakeMount) -> None:
+        """Raises: InvalidRequest. Where nothing is sealed yet of what is asked for there is nothing to mount yet."""
+        with suppress(AlreadyExists, NotFound):
+            await self._client.perform(CreateMount(made.owner, made.topics, made.from_ms, made.until_ms, made.lasts_ms))
 
     async def end_mount(self, mount: str) -> None:
         with suppress(Conflict, NotFound):

@@ -1,14 +1,15 @@
 """Requests to the Kubernetes API, through the official client's asyncio side. Its models cost memory: not used.
 
 What the server refuses becomes an error of ours by what the caller can do about it. Every write is counted: a pass over
-what is as it should be makes none. Lives in the operator's event loop.
+what is as it should be makes none. Nothing is asked that `rights` does not list, and nothing is written by who does not
+lead. Lives in the operator's event loop.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -16,10 +17,12 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from stratalog_operator.kube.rights import Right, is_granted, right_of
 from stratalog_operator.resources.names import GROUP
 
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
+JSON: Final = "application/json"
 REQUEST_SECONDS: Final = 30
 
 _CORE: Final = "/api/v1"
@@ -29,9 +32,11 @@ _PLURALS: Final[Mapping[str, tuple[str, str]]] = {
     "Service": (_CORE, "services"),
     "ConfigMap": (_CORE, "configmaps"),
     "Secret": (_CORE, "secrets"),
+    "Event": (_CORE, "events"),
     "PersistentVolumeClaim": (_CORE, "persistentvolumeclaims"),
     "PersistentVolume": (_CORE, "persistentvolumes"),
     "StatefulSet": ("/apis/apps/v1", "statefulsets"),
+    "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "StorageCluster": (f"/apis/{GROUP}/v1alpha1", "storageclusters"),
     "StorageNodePool": (f"/apis/{GROUP}/v1alpha1", "storagenodepools"),
@@ -49,9 +54,14 @@ def api_version(kind: str) -> str:
 
 
 def path_of(kind: str, namespace: str, name: str = "") -> str:
+    """Without `namespace`: of all of them."""
     root, plural = _PLURALS[kind]
-    place = root if kind in _WHOLE else f"{root}/namespaces/{namespace}"
+    place = root if kind in _WHOLE or not namespace else f"{root}/namespaces/{namespace}"
     return f"{place}/{plural}/{name}" if name else f"{place}/{plural}"
+
+
+class Forbidden(InvalidRequest):
+    """The API server gives the operator's account no right to it."""
 
 
 class Kubernetes:
@@ -60,8 +70,17 @@ class Kubernetes:
     def __init__(self, api: ApiClient) -> None:
         """`api` is closed by who made it."""
         self._api = api
-        self.writes: Counter[str] = Counter()
-        """By method and kind of path."""
+        self.may_write: Callable[[], None] = lambda: None
+        """Raises when this process must not write (any more)."""
+        self.writes: Counter[tuple[str, str]] = Counter()
+        """By verb and resource."""
+        self.answers: Counter[tuple[str, str]] = Counter()
+        """By verb and HTTP status; `none` where there was no answer."""
+        self.asked: set[Right] = set()
+
+    def writes_to_objects(self) -> int:
+        """All writes but those by which a Lease is kept."""
+        return sum(number for (_, resource), number in self.writes.items() if resource != "leases")
 
     async def ask(
         self,
@@ -70,13 +89,16 @@ class Kubernetes:
         body: Mapping[str, Any] | None = None,
         *,
         query: Mapping[str, str] | None = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
+        is_fenced: bool = True,
     ) -> dict[str, Any]:
         """Raises: NotFound; Conflict (another owns the field, or it is another object of that name); InvalidRequest;
-        Unavailable (surely not done); OutcomeUnknown (a write without an answer)."""
+        Forbidden; Unavailable (surely not done); OutcomeUnknown (a write without an answer); Fenced, before a write
+        that is `is_fenced`: all but that by which this process becomes the one that writes."""
         is_write = method != "GET"
-        if is_write:
-            self.writes[method] += 1
+        verb = self._note(method, path, content_type)
+        if is_write and is_fenced:
+            self.may_write()
         headers = {"Accept": "application/json", "Content-Type": content_type}
         # Its signature is not typed: who we are goes into the headers.
         await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
@@ -87,9 +109,29 @@ class Kubernetes:
             )
             text = await answer.response.read()
         except (TimeoutError, aiohttp.ClientError) as error:
+            self.answers[verb, "none"] += 1
             words = f"{method} {path}: no answer of the API server ({error})"
             raise (OutcomeUnknown if is_write else Unavailable)(f"{words}: look again") from error
+        self.answers[verb, str(answer.status)] += 1
         return _read(method, path, int(answer.status), text)
+
+    def _note(self, method: str, path: str, content_type: str) -> str:
+        """Returns the verb."""
+        right = right_of(method, path)
+        if right is None:
+            return method.lower()
+        found = {right, Right("create", right.group, right.resource)} if _makes(right, content_type) else {right}
+        unlisted = [one for one in found if not is_granted(one)]
+        assert not unlisted, f"{method} {path}: {unlisted} are not in kube/rights.py, so no role has them"
+        self.asked |= found
+        if method != "GET":
+            self.writes[right.verb, right.resource] += 1
+        return right.verb
+
+
+def _makes(right: Right, content_type: str) -> bool:
+    """An apply makes what is not there; a status is there."""
+    return content_type == APPLY and "/" not in right.resource
 
 
 def _read(method: str, path: str, status: int, text: bytes) -> dict[str, Any]:
@@ -106,7 +148,9 @@ def _read(method: str, path: str, status: int, text: bytes) -> dict[str, Any]:
             raise NotFound(words)
         case 409:
             raise Conflict(words)
-        case 400 | 401 | 403 | 405 | 415 | 422:
+        case 401 | 403:
+            raise Forbidden(words)
+        case 400 | 405 | 415 | 422:
             raise InvalidRequest(words)
         case _:
             raise Unavailable(f"{words}: look again")

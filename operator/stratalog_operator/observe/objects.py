@@ -7,20 +7,27 @@ Lives in the operator's event loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
-from stratalog.model.errors import StratalogError
+from stratalog.model.errors import NotFound, StratalogError
 from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.observe import parse
-from stratalog_operator.plan.observed import Observed, SeenMeta
+from stratalog_operator.plan.observed import Observed, SeenClaim, SeenCluster, SeenMeta, SeenPod
+from stratalog_operator.plan.orphans import Orphan
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
+from stratalog_operator.resources.kinds import KINDS
 from stratalog_operator.resources.mount import ReadOnlyMountSpec, ReadOnlyMountStatus
 from stratalog_operator.resources.names import LABEL_CLUSTER
 from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
 from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
+from stratalog_operator.resources.topic import TopicStorageSpec, TopicStorageStatus
 
 META_SECONDS: Final = 10.0
 _INSTANCE: Final = "app.kubernetes.io/instance"
+DEPENDENTS: Final = ("StorageNodePool", "StorageNode", "TopicStorage", "ReadOnlyMount")
+"""Kinds that name their cluster."""
+_MODELS: Final = {kind.name: (kind.spec, kind.status) for kind in KINDS}
 _HASHED: Final = ("ConfigMap", "Service", "StatefulSet", "PersistentVolumeClaim", "PodDisruptionBudget")
 
 
@@ -36,16 +43,17 @@ async def observe(kubernetes: Kubernetes, namespace: str, name: str, meta: MetaS
     """Raises: NotFound when the StorageCluster is gone; Unavailable when a list could not be read."""
     cluster = await kubernetes.ask("GET", path_of("StorageCluster", namespace, name))
     place = await kubernetes.ask("GET", path_of("Namespace", "", namespace))
-    pools = [one for one in await _all(kubernetes, "StorageNodePool", namespace) if _is_of(one, name)]
-    nodes = [one for one in await _all(kubernetes, "StorageNode", namespace) if _is_of(one, name)]
-    mounts = [one for one in await _all(kubernetes, "ReadOnlyMount", namespace) if _is_of(one, name)]
+    pools, nodes, topics, mounts = [
+        [one for one in await _all(kubernetes, kind, namespace) if _is_of(one, name)] for kind in DEPENDENTS
+    ]
     found = {kind: await _all(kubernetes, kind, namespace, f"{_INSTANCE}={name}") for kind in _HASHED}
-    pods = await _all(kubernetes, "Pod", namespace, f"{LABEL_CLUSTER}={name}")
-    tokens = await _all(kubernetes, "Secret", namespace, f"{_INSTANCE}={name}")
-    hashes = {**parse.hashes("StorageNode", nodes), **parse.hashes("ReadOnlyMount", mounts)}
-    for kind, objects in found.items():
+    found_pods = await _all(kubernetes, "Pod", namespace, f"{LABEL_CLUSTER}={name}")
+    pods = tuple(parse.pod(one, now) for one in found_pods)
+    hashes, fields = parse.hashes("StorageNode", nodes), parse.fields("StorageNode", nodes)
+    for kind, objects in {**found, "ReadOnlyMount": mounts}.items():
         hashes |= parse.hashes(kind, objects)
-    claims = (parse.claim(one) for one in found["PersistentVolumeClaim"])
+        fields |= parse.fields(kind, objects)
+    uids = {(kind, one["metadata"]["name"]): one["metadata"]["uid"] for kind in found for one in found[kind]}
     return Observed(
         namespace,
         now,
@@ -55,12 +63,44 @@ async def observe(kubernetes: Kubernetes, namespace: str, name: str, meta: MetaS
         tuple(parse.seen(one, ReadOnlyMountSpec, ReadOnlyMountStatus) for one in mounts),
         hashes,
         tuple(parse.stateful_set(one) for one in found["StatefulSet"]),
-        tuple(parse.pod(one, now) for one in pods),
-        tuple(one for one in claims if one is not None),
-        await _asked(meta),
-        any(one["metadata"]["name"] == f"{name}-token" for one in tokens),
+        pods,
+        _claims(found["PersistentVolumeClaim"]),
+        await _asked(meta) if _may_answer(pods, name) else None,
+        await _is_there(kubernetes, path_of("Secret", namespace, f"{name}-token")),
         "deletionTimestamp" in place["metadata"],
+        topics=tuple(parse.seen(one, TopicStorageSpec, TopicStorageStatus) for one in topics),
+        uids=uids,
+        fields=fields,
     )
+
+
+async def observe_cluster(kubernetes: Kubernetes, namespace: str, name: str) -> SeenCluster:
+    """Raises: NotFound when it is gone."""
+    found = await kubernetes.ask("GET", path_of("StorageCluster", namespace, name))
+    return parse.seen(found, StorageClusterSpec, StorageClusterStatus)
+
+
+async def observe_orphans(
+    kubernetes: Kubernetes, namespace: str, name: str
+) -> tuple[list[Orphan], tuple[SeenClaim, ...]]:
+    """What names a StorageCluster that is not there."""
+    found: list[Orphan] = []
+    for kind in DEPENDENTS:
+        spec, status = _MODELS[kind]
+        objects = await _all(kubernetes, kind, namespace)
+        found += ((kind, parse.seen(one, spec, status)) for one in objects if _is_of(one, name))
+    claims = await _all(kubernetes, "PersistentVolumeClaim", namespace, f"{_INSTANCE}={name}")
+    return found, _claims(claims)
+
+
+def _claims(found: Iterable[dict[str, Any]]) -> tuple[SeenClaim, ...]:
+    parsed = (parse.claim(one) for one in found)
+    return tuple(one for one in parsed if one is not None)
+
+
+def _may_answer(pods: Iterable[SeenPod], cluster: str) -> bool:
+    """Without a pod there is nobody to wait for. One that is not ready may answer all the same."""
+    return any(pod.name.startswith(f"{cluster}-meta-") for pod in pods)
 
 
 async def _asked(meta: MetaSight) -> SeenMeta | None:
@@ -69,6 +109,14 @@ async def _asked(meta: MetaSight) -> SeenMeta | None:
             return await meta.look()
     except (StratalogError, TimeoutError):
         return None
+
+
+async def _is_there(kubernetes: Kubernetes, path: str) -> bool:
+    try:
+        await kubernetes.ask("GET", path)
+    except NotFound:
+        return False
+    return True
 
 
 async def _all(kubernetes: Kubernetes, kind: str, namespace: str, labels: str = "") -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from stratalog_operator.plan.observed import Seen, SeenClaim, SeenPod, SeenSet
+from stratalog_operator.plan.ownership import Fields, united
 from stratalog_operator.resources.names import (
     ANNOTATION_CLUSTER_ID,
     ANNOTATION_POD_HASH,
@@ -14,6 +15,7 @@ from stratalog_operator.resources.names import (
     ANNOTATION_STORAGE_ID,
     ANNOTATION_VOLUME_POLICY,
     ANNOTATION_WANTED_HASH,
+    FIELD_MANAGER,
     FINALIZER_LAST_COPY,
     LABEL_NODE_ID,
     LABEL_POOL,
@@ -30,6 +32,8 @@ _HOPELESS: Final = frozenset(
     {"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError"}
 )
 """Why a container waits that will not start by waiting alone."""
+UNSCHEDULABLE_SECONDS: Final = 30
+"""A pod whose volume is being made is said to be unschedulable as well."""
 
 
 def seen(found: Json, spec: type[SpecT], status: type[StatusT]) -> Seen[SpecT, StatusT]:
@@ -44,12 +48,29 @@ def seen(found: Json, spec: type[SpecT], status: type[StatusT]) -> Seen[SpecT, S
         _annotations(found),
         frozenset(metadata.get("finalizers") or ()),
         "deletionTimestamp" in metadata,
+        str(metadata.get("creationTimestamp") or ""),
+        str(metadata.get("deletionTimestamp") or ""),
     )
 
 
 def hashes(kind: str, found: Iterable[Json]) -> dict[tuple[str, str], str]:
     """What was wanted of each when it was applied."""
     return {(kind, one["metadata"]["name"]): _annotations(one).get(ANNOTATION_WANTED_HASH, "") for one in found}
+
+
+def fields(kind: str, found: Iterable[Json]) -> dict[tuple[str, str], Fields]:
+    """What of each is ours, in whichever way we set it."""
+    return {(kind, one["metadata"]["name"]): _ours(one["metadata"].get("managedFields") or ()) for one in found}
+
+
+def _ours(entries: Iterable[Json]) -> Fields:
+    whole: Fields | None = None
+    for entry in entries:
+        if entry.get("manager") == FIELD_MANAGER and not entry.get("subresource"):
+            own = entry.get("fieldsV1") or {}
+            whole = own if whole is None else united(whole, own)
+    # An empty mapping means a leaf, which is owned whole: what nobody of us owns must not look like one.
+    return {"none": {}} if whole is None else whole
 
 
 def stateful_set(found: Json) -> SeenSet:
@@ -68,17 +89,17 @@ def pod(found: Json, now: str) -> SeenPod:
         metadata["uid"],
         _annotations(found).get(ANNOTATION_POD_HASH, ""),
         is_ready,
-        is_failing=not is_ready and (status.get("phase") == "Failed" or _is_hopeless(status, conditions)),
+        is_failing=not is_ready and (status.get("phase") == "Failed" or _is_hopeless(status, conditions, now)),
         is_leaving=is_leaving,
         machine=found.get("spec", {}).get("nodeName", ""),
         not_ready_seconds=0 if is_ready else max(0, _seconds(since, now)),
     )
 
 
-def _is_hopeless(status: Json, conditions: Json) -> bool:
+def _is_hopeless(status: Json, conditions: Json, now: str) -> bool:
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        return True
+        return _seconds(scheduled.get("lastTransitionTime") or now, now) >= UNSCHEDULABLE_SECONDS
     states = [one.get("state") or {} for one in status.get("containerStatuses") or ()]
     return any((state.get("waiting") or {}).get("reason") in _HOPELESS for state in states)
 

@@ -5,8 +5,10 @@ Plain immutable data. `apply/` does them: "not found" is success for whatever ta
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
+from uuid import UUID
 
 from stratalog.model.retirement import RetireMode
 from stratalog_operator.resources.schema import Part
@@ -140,6 +142,46 @@ class DeleteObject:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class MakeTopic:
+    owner: str
+    """The TopicStorage."""
+    topic: str
+    shards: int
+    replication_factor: int
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTopic:
+    """Its settings as a whole, and its number of shards; only while it is as it was seen."""
+
+    owner: str
+    topic_id: UUID
+    settings: Mapping[str, str]
+    seen: Mapping[str, str]
+    shards: int | None
+    """None: as many as there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopic:
+    owner: str
+    topic_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class MakeMount:
+    """By hand: what is sealed of these topics, of that time."""
+
+    owner: str
+    """The ReadOnlyMount, and the name of the mount."""
+    topics: tuple[str, ...]
+    from_ms: int
+    until_ms: int
+    lasts_ms: int
+
+
 Disruptive: TypeAlias = StopPod | StopSet | DeleteClaim
 """Of these at most one in a pass."""
 Additive: TypeAlias = (
@@ -155,6 +197,10 @@ Additive: TypeAlias = (
     | AddFinalizer
     | DropFinalizer
     | DeleteObject
+    | MakeTopic
+    | ChangeTopic
+    | RemoveTopic
+    | MakeMount
 )
 Action: TypeAlias = Additive | Disruptive
 

@@ -8,16 +8,29 @@ Pure. Source: docs/operator.md section 3.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Final
 
 from stratalog_operator.plan.deletion import is_going, why_refused
-from stratalog_operator.plan.nodes import lost_claim
-from stratalog_operator.plan.observed import Observed, SeenNode, SeenPod, SeenPool
+from stratalog_operator.plan.mount_status import mount_status
+from stratalog_operator.plan.nodes import is_another, is_past_serving, lost_claim
+from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode, SeenPod, SeenPool
+from stratalog_operator.plan.pools import foreign, unclear
 from stratalog_operator.plan.retire import Retiring
 from stratalog_operator.plan.roll import Roll
-from stratalog_operator.plan.scope import cluster_of, is_paused, is_released, of_pool, staying, why_invalid
+from stratalog_operator.plan.scope import (
+    Word,
+    cluster_of,
+    complete,
+    is_paused,
+    is_released,
+    of_pool,
+    staying,
+    why_invalid,
+)
+from stratalog_operator.plan.topic_status import topic_status
+from stratalog_operator.plan.topics import TopicLook
 from stratalog_operator.resources.cluster import (
     ColdTierStatus,
     ListenerStatus,
@@ -25,15 +38,15 @@ from stratalog_operator.resources.cluster import (
     RetiredNode,
     StorageClusterStatus,
 )
-from stratalog_operator.resources.conditions import OF_KIND, ConditionStatus, ConditionType, merge
+from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge
 from stratalog_operator.resources.names import LABEL_CLUSTER, LABEL_POOL
 from stratalog_operator.resources.node import Data, Identity, RetirementStatus, StorageNodeStatus
 from stratalog_operator.resources.pool import StorageNodePoolStatus
 from stratalog_operator.resources.schema import Part
 from stratalog_operator.specs.node import claim_name, node_name
 
-Word: TypeAlias = tuple[ConditionStatus, str, str]
 MAX_TOMBSTONES: Final = 32
+_BEFORE_LEAVING: Final = ("Wished", "Preflight")
 _YES, _NO, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 _UNREACHED: Final[Word] = (_UNKNOWN, "MetaUnreachable", "the meta service does not answer")
 
@@ -46,6 +59,8 @@ class Told:
     """By the name of the StorageNode."""
     roll: Roll
     next_id: int
+    topics: Mapping[str, TopicLook] = field(default_factory=dict)
+    """By the name of the TopicStorage."""
 
 
 def statuses(seen: Observed, told: Told) -> dict[tuple[str, str], Part]:
@@ -58,15 +73,17 @@ def statuses(seen: Observed, told: Told) -> dict[tuple[str, str], Part]:
         of_the_pool = pool_status(seen, pool, told)
         if of_the_pool != pool.status:
             found["StorageNodePool", pool.name] = of_the_pool
+    for topic in seen.topics:
+        look = told.topics.get(topic.name)
+        if look is not None and (of_topic := topic_status(seen, topic, look)) != topic.status:
+            found["TopicStorage", topic.name] = of_topic
+    for mount in () if is_going(seen) else seen.mounts:
+        if (of_mount := mount_status(seen, mount)) != mount.status:
+            found["ReadOnlyMount", mount.name] = of_mount
     whole = cluster_status(seen, told)
     if whole != seen.cluster.status:
         found["StorageCluster", seen.cluster.name] = whole
     return found
-
-
-def _complete(kind: str, words: Mapping[ConditionType, Word]) -> dict[ConditionType, Word]:
-    """All conditions of the kind, in their order."""
-    return {one: words.get(one, (_UNKNOWN, "NotLookedAt", "")) for one in OF_KIND[kind]}
 
 
 def _reconciled(seen: Observed) -> Word:
@@ -93,16 +110,32 @@ def node_status(seen: Observed, node: SeenNode, retiring: Retiring | None) -> St
         pod_name="" if pod is None else pod.name,
         pod_uid="" if pod is None else pod.uid,
         machine="" if pod is None else pod.machine,
-        claim_uid="" if claim is None else claim.uid,
+        claim_uid=_claim_uid(node, claim),
     )
     words = _node_words(seen, node, retiring, pod)
     return StorageNodeStatus(
         observed_generation=node.generation,
-        conditions=merge(node.status.conditions, _complete("StorageNode", words), node.generation, seen.now),
+        conditions=merge(node.status.conditions, complete("StorageNode", words), node.generation, seen.now),
         identity=identity,
-        data=Data(),
+        data=_data(seen, node),
         retirement=None if retiring is None else _retirement(seen, node, retiring),
     )
+
+
+def _claim_uid(node: SeenNode, claim: SeenClaim | None) -> str:
+    """Kept when another claim takes the name, or none: by it a lost disk is known for good."""
+    known = node.status.identity
+    if known.storage_id and known.claim_uid and (claim is None or is_another(node, claim)):
+        return known.claim_uid
+    return "" if claim is None else claim.uid
+
+
+def _data(seen: Observed, node: SeenNode) -> Data:
+    sums = None if seen.meta is None else seen.meta.node_sums.get(node.spec.node_id)
+    if sums is None:
+        return node.status.data
+    used = node.status.data.disk_used_percent if sums.disk_used_percent is None else sums.disk_used_percent
+    return Data(segments=sums.segments, leaders=sums.leaders, disk_used_percent=used)
 
 
 def _node_words(
@@ -111,7 +144,9 @@ def _node_words(
     node_id = node.spec.node_id
     member = None if seen.meta is None else seen.meta.node(node_id)
     has_left = is_released(seen, node_id)
-    lost = lost_claim(seen, node)
+    # Who has left, or goes with its cluster, loses its volume by us, and needs nobody for that.
+    is_ours = is_past_serving(seen, node) or seen.cluster.is_deleting or seen.is_namespace_leaving
+    lost = None if is_ours else lost_claim(seen, node)
     serves = pod is not None and pod.is_ready and not pod.is_leaving
     ready: Word = (_YES, "Serves", "") if serves else (_NO, "PodNotReady", "its pod does not serve")
     if has_left:
@@ -159,7 +194,9 @@ def _retirement(seen: Observed, node: SeenNode, retiring: Retiring) -> Retiremen
     is_same = before is not None and before.step == retiring.step
     segments = 0 if record is None else record.remaining_segments
     size = 0 if record is None else record.remaining_bytes
-    got_on = before is None or not is_same or (segments, size) < (before.remaining_segments, before.remaining_bytes)
+    # Before it is cordoned it gets new data, and loses old ones, as ever: its numbers say nothing of its leaving.
+    has_less = before is not None and (segments, size) < (before.remaining_segments, before.remaining_bytes)
+    got_on = before is None or not is_same or (has_less and retiring.step not in _BEFORE_LEAVING)
     volume = (
         seen.cluster.spec.scale_in.mode == "RemountVolume" if record is None else record.retirement.mode == "volume"
     )
@@ -196,7 +233,7 @@ def pool_status(seen: Observed, pool: SeenPool, told: Told) -> StorageNodePoolSt
     leaving = [node for node in nodes if node.name in told.retiring]
     wanted = 0 if pool.is_deleting else pool.spec.replicas
     is_whole = len(serving) == wanted == len(nodes)
-    numbers = f"{len(serving)} of {wanted} nodes serve"
+    numbers = f"{len(serving)} of {wanted} nodes serve{_whose(seen, pool)}"
     ready: Word = (_YES, "AllServe", numbers) if is_whole else (_NO, "NotAllServe", numbers)
     steps = "; ".join(f"node {one.spec.node_id}: {told.retiring[one.name].step}" for one in leaving)
     stuck = [node for node in nodes if _stalled(seen, node, told.retiring.get(node.name))]
@@ -209,12 +246,22 @@ def pool_status(seen: Observed, pool: SeenPool, told: Told) -> StorageNodePoolSt
     }
     return StorageNodePoolStatus(
         observed_generation=pool.generation,
-        conditions=merge(pool.status.conditions, _complete("StorageNodePool", words), pool.generation, seen.now),
+        conditions=merge(pool.status.conditions, complete("StorageNodePool", words), pool.generation, seen.now),
         replicas=len(nodes),
         ready_replicas=len(serving),
         selector=f"{LABEL_CLUSTER}={seen.cluster.name},{LABEL_POOL}={pool.name}",
         node_ids=tuple(node.spec.node_id for node in nodes),
     )
+
+
+def _whose(seen: Observed, pool: SeenPool) -> str:
+    """Claims under the pool's names that are not counted, in words."""
+    if waits := unclear(seen, pool):
+        return f"; the meta service must say first whether claim {waits[0].name} is this cluster's"
+    if others := foreign(seen, pool):
+        names = ", ".join(claim.name for claim in others[:3])
+        return f"; left alone, because they have data of another cluster: claims {names}"
+    return ""
 
 
 # The cluster ----------------------------------------------------------------------------------------------------------
@@ -223,12 +270,12 @@ def cluster_status(seen: Observed, told: Told) -> StorageClusterStatus:
     cluster = cluster_of(seen)
     serving = [node for node in seen.nodes if (pod := _pod(seen, node)) is not None and pod.is_ready]
     desired = sum(pool.spec.replicas for pool in seen.pools if not pool.is_deleting)
-    away = None if meta is None else meta.store_away_seconds
+    away = _away_seconds(seen)
     has_cold = one.spec.cold_tier is not None
     words = _cluster_words(seen, told, len(serving), desired)
     return StorageClusterStatus(
         observed_generation=one.generation,
-        conditions=merge(one.status.conditions, _complete("StorageCluster", words), one.generation, seen.now),
+        conditions=merge(one.status.conditions, complete("StorageCluster", words), one.generation, seen.now),
         cluster_id=one.status.cluster_id or ("" if meta is None else meta.cluster_id),
         image="" if told.roll.outdated else one.spec.image.reference,
         nodes=NodeCounts(desired=desired, ready=len(serving), retiring=len(told.retiring)),
@@ -244,6 +291,17 @@ def cluster_status(seen: Observed, told: Told) -> StorageClusterStatus:
     )
 
 
+def _away_seconds(seen: Observed) -> int | None:
+    """While nodes are there and none has told (an instance of the service that has just begun to lead knows nothing of
+    the kind), what was told last counts."""
+    if seen.meta is None:
+        return None
+    told, before = seen.meta.store_away_seconds, seen.cluster.status.cold_tier
+    if told is None and before is not None and any(node.is_alive for node in seen.meta.nodes):
+        return before.away_seconds
+    return told
+
+
 def _cluster_words(seen: Observed, told: Told, serving: int, desired: int) -> dict[ConditionType, Word]:
     meta, roll = seen.meta, told.roll
     reconciled = _reconciled(seen)
@@ -257,7 +315,7 @@ def _cluster_words(seen: Observed, told: Told, serving: int, desired: int) -> di
     healthy: Word = _UNREACHED
     if meta is not None:
         healthy = (_NO, "Troubles", "; ".join(meta.unwell[:3])) if meta.unwell else (_YES, "NoTroubles", "")
-    away = None if meta is None else meta.store_away_seconds
+    away = _away_seconds(seen)
     cold: Word = (_UNKNOWN, "NobodyHasSaid", "")
     if seen.cluster.spec.cold_tier is None:
         cold = (_NO, "NotConfigured", "there is no cold tier")

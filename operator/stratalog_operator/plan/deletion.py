@@ -57,4 +57,5 @@ def _is_let_go(cluster: SeenCluster) -> bool:
 def _guarded_objects(seen: Observed) -> list[tuple[str, str, frozenset[str]]]:
     pools = [("StorageNodePool", pool.name, pool.finalizers) for pool in seen.pools]
     mounts = [("ReadOnlyMount", mount.name, mount.finalizers) for mount in seen.mounts]
-    return [*pools, *mounts]
+    topics = [("TopicStorage", topic.name, topic.finalizers) for topic in seen.topics]
+    return [*pools, *mounts, *topics]

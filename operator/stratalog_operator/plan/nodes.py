@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from stratalog_operator.plan.actions import GuardClaim, NoteDisk, Offer, UnguardClaim
-from stratalog_operator.plan.observed import Observed, SeenNode, SeenPool
-from stratalog_operator.plan.scope import apply_missing, cluster_of, identity_of, is_released
-from stratalog_operator.specs.node import claim_name, node_claim, node_set
+from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode, SeenPool
+from stratalog_operator.plan.scope import apply_missing, cluster_of, identity_of, is_released, why_invalid
+from stratalog_operator.specs.doors import outside_of_node
+from stratalog_operator.specs.node import claim_name, node_claim, node_set, outside_listeners
 from stratalog_operator.specs.objects import Manifest
 
 _AFTER_SERVING: Final = ("Release", "PodStop", "Remount", "Mount", "Volume", "Done")
@@ -31,9 +32,12 @@ def node_offer(seen: Observed, pool: SeenPool, node: SeenNode) -> Offer:
             why = "a person let it go by the annotation"
             offer.actions.append(UnguardClaim(name, claim.uid, keeps_volume=True, why=why))
         return offer
-    if claim is None and node.status.identity.storage_id:
+    if (claim is None and node.status.identity.storage_id) or (claim is not None and is_another(node, claim)):
         return offer
     manifests: list[Manifest] = [node_claim(cluster, pool.spec, identity)]
+    if not why_invalid(seen):
+        doors = outside_listeners(cluster)
+        manifests += [outside_of_node(cluster, door, identity, node.uid) for door in doors]
     manifests.append(node_set(cluster, pool.spec, identity))
     offer.add(apply_missing(seen, manifests, f"node {identity.node_id} of pool {pool.name}"))
     if claim is None:
@@ -44,6 +48,14 @@ def node_offer(seen: Observed, pool: SeenPool, node: SeenNode) -> Offer:
     if seen.meta is not None and member is not None and not claim.storage_id and member.is_alive:
         offer.actions.append(NoteDisk(name, claim.uid, member.storage_id, seen.meta.cluster_id))
     return offer
+
+
+def is_another(node: SeenNode, claim: SeenClaim) -> bool:
+    """The name is the one of the claim that the node registered with, and it is not that claim: its disk is lost, and
+    an empty one must not pass for it. One that was restored from a backup says so by its note."""
+    known = node.status.identity
+    is_known = bool(known.storage_id and known.claim_uid)
+    return is_known and claim.uid != known.claim_uid and claim.storage_id != known.storage_id
 
 
 def is_past_serving(seen: Observed, node: SeenNode) -> bool:
@@ -65,6 +77,11 @@ def lost_claim(seen: Observed, node: SeenNode) -> str | None:
         return (
             f"claim {name} was deleted by somebody and is held, for it may be the only copy of something: retire the "
             "node, then it goes; or annotate the claim with stratalog.dev/release-finalizer=true to give it up"
+        )
+    if claim is not None and is_another(node, claim):
+        return (
+            f"claim {name} is another one than that of disk {node.status.identity.storage_id}, which is gone: retire "
+            "the node, and what nobody else has is named"
         )
     if claim is None and node.status.identity.storage_id:
         return (

@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
+from uuid import UUID
 
 from stratalog.model.metadata import Node
 from stratalog.model.mounts import Mount
 from stratalog.model.retirement_status import RetirementStatus
+from stratalog.model.topic import Topic
+from stratalog_operator.plan.ownership import Fields
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.mount import ReadOnlyMountSpec, ReadOnlyMountStatus
 from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
 from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
 from stratalog_operator.resources.schema import Part
+from stratalog_operator.resources.topic import TopicStorageSpec, TopicStorageStatus
 
 SpecT = TypeVar("SpecT", bound=Part)
 StatusT = TypeVar("StatusT", bound=Part)
@@ -34,12 +38,17 @@ class Seen(Generic[SpecT, StatusT]):
     annotations: Mapping[str, str] = field(default_factory=dict)
     finalizers: frozenset[str] = frozenset()
     is_deleting: bool = False
+    created: str = ""
+    """RFC 3339, as all times here."""
+    deleted: str = ""
+    """Since when it is being deleted."""
 
 
 SeenCluster: TypeAlias = Seen[StorageClusterSpec, StorageClusterStatus]
 SeenPool: TypeAlias = Seen[StorageNodePoolSpec, StorageNodePoolStatus]
 SeenNode: TypeAlias = Seen[StorageNodeSpec, StorageNodeStatus]
 SeenMount: TypeAlias = Seen[ReadOnlyMountSpec, ReadOnlyMountStatus]
+SeenTopic: TypeAlias = Seen[TopicStorageSpec, TopicStorageStatus]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,37 @@ class SeenClaim:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicSums:
+    """Of a topic's segments, in bytes; those that are being written are known to their nodes alone."""
+
+    hot_bytes: int = 0
+    cold_bytes: int = 0
+    unsent_bytes: int = 0
+    """Of sealed segments, what is not in the object store."""
+    oldest_offset: int = 0
+    """Of shard 0."""
+    trouble: str = ""
+    """Why some shard does not take writes, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class MountSums:
+    """Of a mount made by hand."""
+
+    segments: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSums:
+    segments: int = 0
+    """That list it as a holder."""
+    leaders: int = 0
+    disk_used_percent: int | None = None
+    """None: it has not told (yet, to this instance of the service). Unknown is not empty."""
+
+
+@dataclass(frozen=True, slots=True)
 class SeenMeta:
     """What the meta service answered."""
 
@@ -103,12 +143,22 @@ class SeenMeta:
     """Nodes that some shard does not count in sync."""
     store_away_seconds: int | None = None
     """For so long some node has had no answer of the object store; None: no node has said anything yet."""
+    topics: tuple[Topic, ...] = ()
+    topic_sums: Mapping[UUID, TopicSums] = field(default_factory=dict)
+    node_sums: Mapping[int, NodeSums] = field(default_factory=dict)
+    mount_sums: Mapping[str, MountSums] = field(default_factory=dict)
 
     def node(self, node_id: int) -> Node | None:
         return next((node for node in self.nodes if node.node_id == node_id), None)
 
     def retirement(self, node_id: int) -> RetirementStatus | None:
         return next((one for one in self.retirements if one.node_id == node_id), None)
+
+    def topic(self, name: str) -> Topic | None:
+        return next((topic for topic in self.topics if topic.name == name), None)
+
+    def mount(self, name: str) -> Mount | None:
+        return next((mount for mount in self.mounts if mount.name == name), None)
 
     def mount_of(self, node_id: int) -> Mount | None:
         return next((mount for mount in self.mounts if mount.node_id == node_id), None)
@@ -126,8 +176,7 @@ class Observed:
     nodes: tuple[SeenNode, ...] = ()
     mounts: tuple[SeenMount, ...] = ()
     hashes: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Of what is there, by kind and name: what was wanted of it when it was applied; empty where a field of ours was
-    changed by somebody since."""
+    """Of what is there, by kind and name: what was wanted of it when it was applied."""
     sets: tuple[SeenSet, ...] = ()
     pods: tuple[SeenPod, ...] = ()
     claims: tuple[SeenClaim, ...] = ()
@@ -135,6 +184,11 @@ class Observed:
     """None: it did not answer. Unknown is not empty."""
     has_token: bool = False
     is_namespace_leaving: bool = False
+    topics: tuple[SeenTopic, ...] = ()
+    uids: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Of what is there, by kind and name."""
+    fields: Mapping[tuple[str, str], Fields] = field(default_factory=dict)
+    """Of what is there, by kind and name: what of it is ours still. Not there: all of it, as far as is known."""
 
     def set_named(self, name: str) -> SeenSet | None:
         return next((one for one in self.sets if one.name == name), None)

@@ -26,6 +26,9 @@ def pool_offer(seen: Observed, pool: SeenPool, first_free_id: int) -> tuple[Offe
     """What the pool needs; `first_free_id` is what its first new node gets. Returns it as it is for the next pool."""
     cluster = cluster_of(seen)
     offer = Offer()
+    if unclear(seen, pool):
+        # Until the meta service says which cluster this is, nobody knows whose these disks are, nor how many are ours.
+        return offer, first_free_id
     if orphans := adoptable(seen, pool):
         # Before anything is counted: whose object went has not left, and what its disk has must not be stranded.
         for claim in orphans:
@@ -69,8 +72,21 @@ def _add_nodes(
 def adoptable(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
     """Claims of this pool without a StorageNode, which are of this cluster and were not kept after their node had left;
     by id. Their objects were deleted by hand, or with a cluster of that name."""
+    return [claim for claim in _without_node(seen, pool) if not _is_foreign(seen, claim)]
+
+
+def foreign(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
+    """Claims under names of this pool whose disks are of other metadata: left alone, and their ids are not given."""
+    return [claim for claim in _without_node(seen, pool) if _is_foreign(seen, claim)]
+
+
+def unclear(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
+    """Claims that were some cluster's, while nobody knows yet whether that one is this."""
+    return [] if _cluster_id(seen) else [claim for claim in _without_node(seen, pool) if claim.cluster_id]
+
+
+def _without_node(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
     known = {node.spec.node_id for node in seen.nodes}
-    mine = seen.cluster.status.cluster_id
     found = [
         claim
         for claim in seen.claims
@@ -78,10 +94,19 @@ def adoptable(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
         and claim.node_id not in known
         and not claim.is_released
         and not claim.is_leaving
-        and not (mine and claim.cluster_id and claim.cluster_id != mine)
         and claim.node_id not in {one.node_id for one in seen.cluster.status.retired_nodes}
     ]
     return sorted(found, key=lambda claim: claim.node_id)
+
+
+def _is_foreign(seen: Observed, claim: SeenClaim) -> bool:
+    mine = _cluster_id(seen)
+    return bool(mine and claim.cluster_id and claim.cluster_id != mine)
+
+
+def _cluster_id(seen: Observed) -> str:
+    """Empty until the meta service has answered once."""
+    return seen.cluster.status.cluster_id or ("" if seen.meta is None else seen.meta.cluster_id)
 
 
 def free_id(seen: Observed) -> int:

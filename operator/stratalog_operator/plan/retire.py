@@ -1,6 +1,6 @@
 """How a node leaves in Kubernetes: states the wish, follows the meta service, then stops the pod and frees the volume.
 
-The step is worked out anew on every pass from what the meta service says and what is there. The proof that lets a claim
+The step is worked out on every pass from what the meta service says and what is there. The proof that lets a claim
 go is one thing only: the service lists this node, with the disk that we saw on this claim, as done, and no mount reads
 the volume. Not a timer, not a missing record, not an empty answer.
 

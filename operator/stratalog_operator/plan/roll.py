@@ -1,7 +1,8 @@
 """Restarts pods whose template is another one now: one at a time in the whole cluster, and only while all others serve.
 
 A pod that is down or crashing anyway goes first and waits for nobody: it has nothing to lose, and a roll to something
-bad is healed that way. One of the wanted make that does not come back stops the roll.
+bad is healed that way. One that runs and has not served for long goes before those that serve, one after the other.
+One of the wanted make that does not come back stops the roll.
 
 Pure. Source: docs/operator.md section 5.
 """
@@ -53,12 +54,31 @@ def roll(seen: Observed) -> Roll:
         if pod.is_failing and not pod.is_leaving:
             why = "it is of an older make, and does not serve anyway"
             return Roll(Offer(disruptive=[StopPod(pod.name, pod.uid, why)]), names, stalled=stalled)
+    mute = [one for one in outdated if _is_mute(seen, pods[one.name])]
+    if mute and not _is_one_on_its_way(members, pods):
+        pod = pods[mute[0].name]
+        why = f"it is of an older make, and has not served for {pod.not_ready_seconds} s"
+        return Roll(Offer(disruptive=[StopPod(pod.name, pod.uid, why)]), names, stalled=stalled)
     waits = _why_waits(seen, members, pods)
     if waits:
         return Roll(Offer(), names, waits, stalled)
     pod = pods[outdated[0].name]
     why = f"it is of an older make; {len(outdated)} pods are, and all {len(members)} serve"
     return Roll(Offer(disruptive=[StopPod(pod.name, pod.uid, why)]), names)
+
+
+def _is_mute(seen: Observed, pod: SeenPod) -> bool:
+    limit = seen.cluster.spec.rolling_update.readiness_timeout_seconds
+    return not pod.is_ready and not pod.is_leaving and pod.not_ready_seconds >= limit
+
+
+def _is_one_on_its_way(members: list[Member], pods: dict[str, SeenPod]) -> bool:
+    """Away, or of the wanted make and not serving yet: what is mended is seen to serve before the next is stopped."""
+    for one in members:
+        pod = pods.get(one.name)
+        if pod is None or pod.is_leaving or (pod.pod_hash == one.wanted_hash and not pod.is_ready):
+            return True
+    return False
 
 
 def wanted_members(seen: Observed) -> list[Member]:

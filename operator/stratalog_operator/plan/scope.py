@@ -5,11 +5,14 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final, TypeAlias
 
 from stratalog_operator.plan.actions import Apply, Offer
 from stratalog_operator.plan.observed import Observed, SeenNode, SeenPool
+from stratalog_operator.plan.ownership import owns
+from stratalog_operator.resources.conditions import OF_KIND, ConditionStatus, ConditionType
 from stratalog_operator.resources.names import (
     ANNOTATION_PAUSED,
     ANNOTATION_RESTART,
@@ -18,10 +21,14 @@ from stratalog_operator.resources.names import (
     LABEL_NODE_ID,
     LABEL_POOL,
 )
-from stratalog_operator.specs.doors import outside_listeners
+from stratalog_operator.specs.doors import why_ports_do_not_fit
 from stratalog_operator.specs.node import NodeIdentity, node_name
 from stratalog_operator.specs.objects import Cluster, Manifest, wanted
 
+Word: TypeAlias = tuple[ConditionStatus, str, str]
+"""Of a condition: status, reason, message."""
+DELETION_SECONDS: Final = 300
+"""For so long a deletion waits for a meta service that does not answer."""
 ANNOTATION_CHOSEN: Final = f"{GROUP}/chosen-by-pool"
 """On a StorageNode that a pool chose to leave: it may be taken back by scaling up. A person's wish may not."""
 
@@ -79,28 +86,34 @@ def storage_node(
     )
 
 
+def complete(kind: str, words: Mapping[ConditionType, Word]) -> dict[ConditionType, Word]:
+    """All conditions of the kind, in their order."""
+    return {one: words.get(one, (ConditionStatus.UNKNOWN, "NotLookedAt", "")) for one in OF_KIND[kind]}
+
+
+def seconds_since(since: str, now: str) -> int:
+    return int((datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds())
+
+
 def is_paused(seen: Observed) -> bool:
     return seen.cluster.spec.paused or seen.cluster.annotations.get(ANNOTATION_PAUSED) == "true"
 
 
 def why_invalid(seen: Observed) -> str:
-    """What the definitions cannot see, or this version cannot do."""
-    outside = outside_listeners(cluster_of(seen))
-    if outside:
-        return (
-            f"listener {outside[0].name}: storage nodes of this version have one listener, of type internal; take it "
-            "away until they have more"
-        )
-    return ""
+    """What the definitions cannot see."""
+    return why_ports_do_not_fit(cluster_of(seen), (node.spec.node_id for node in seen.nodes))
 
 
 def apply_missing(seen: Observed, manifests: Sequence[Manifest], why: str) -> Offer:
-    """Those that are not there, or not as they are wanted."""
+    """Those that are not there, or not as they are wanted, or of which somebody else changed something."""
     offer = Offer()
     for manifest in manifests:
         action = Apply(manifest, why)
+        fields = seen.fields.get(action.key)
         if seen.hashes.get(action.key) != wanted_hash(manifest):
             offer.actions.append(action)
+        elif fields is not None and not owns(fields, manifest):
+            offer.actions.append(Apply(manifest, "somebody changed a field that the operator owns"))
     return offer
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from stratalog.model.mounts import MountMode
 from stratalog_operator.plan.actions import AddFinalizer, DropFinalizer, EndMount, Offer, ReleaseClaim, UnguardClaim
+from stratalog_operator.plan.mounts import hand_mount, is_let_go
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenMount
 from stratalog_operator.plan.retire import let_go
 from stratalog_operator.plan.scope import apply_missing, cluster_of
@@ -17,8 +18,10 @@ from stratalog_operator.specs.node import NodeIdentity
 from stratalog_operator.specs.volume import volume_objects
 
 
-def volume_offer(seen: Observed, mount: SeenMount) -> Offer:
+def mount_offer(seen: Observed, mount: SeenMount) -> Offer:
     """Of a ReadOnlyMount. While it is there its pod is; once it has ended its claim goes by policy."""
+    if mount.spec.source.topics is not None:
+        return hand_mount(seen, mount, mount.spec.source.topics).offer
     source = mount.spec.source.retired_node
     if source is None or source.mode != "RemountVolume":
         return Offer()
@@ -48,6 +51,9 @@ def claim_of(seen: Observed, source: RetiredNodeSource) -> SeenClaim | None:
 
 def _ended(seen: Observed, mount: SeenMount, source: RetiredNodeSource) -> Offer:
     """The service refuses to end a mount that is the only way to something; until it has ended, the object waits."""
+    if FINALIZER in mount.finalizers and (why := is_let_go(seen, mount)):
+        # Its claim keeps its guard: nobody has said that nothing needs it.
+        return Offer([DropFinalizer("ReadOnlyMount", mount.name, why)])
     claim = claim_of(seen, source)
     if claim is not None:
         if seen.meta is None:
@@ -59,7 +65,8 @@ def _ended(seen: Observed, mount: SeenMount, source: RetiredNodeSource) -> Offer
         if record is None or record.retirement.storage_id != source.storage_id:
             return Offer()
         offer = _by_policy(seen, claim, source)
-        if offer.actions or offer.disruptive or not claim.is_released:
+        # A claim that is going stays for as long as the pod that reads it, and that goes with this object.
+        if offer.actions or offer.disruptive or not (claim.is_released or claim.is_leaving):
             return offer
     if FINALIZER not in mount.finalizers:
         return Offer()

@@ -12,13 +12,15 @@ from typing import Final
 from stratalog_operator.plan.actions import AddFinalizer, DeleteObject, DropFinalizer, MakeToken, Offer, Plan
 from stratalog_operator.plan.conditions import Told, statuses
 from stratalog_operator.plan.deletion import deletion, is_going
+from stratalog_operator.plan.leftovers import leftovers
 from stratalog_operator.plan.nodes import node_offer
 from stratalog_operator.plan.observed import Observed
 from stratalog_operator.plan.pools import free_id, pool_offer
 from stratalog_operator.plan.retire import Retiring, retire
 from stratalog_operator.plan.roll import Roll, roll
 from stratalog_operator.plan.scope import apply_missing, cluster_of, is_paused
-from stratalog_operator.plan.volumes import volume_offer
+from stratalog_operator.plan.topics import look_at_topic
+from stratalog_operator.plan.volumes import mount_offer
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
 from stratalog_operator.specs.cluster import cluster_objects
 
@@ -40,8 +42,11 @@ def plan(seen: Observed) -> Plan:
         offer.add(_burial(seen, name, found))
     offer.add(rolling.offer)
     for mount in seen.mounts:
-        offer.add(volume_offer(seen, mount))
-    return _pass(seen, offer, Told(retiring, rolling, next_id))
+        offer.add(mount_offer(seen, mount))
+    topics = {one.name: look_at_topic(seen, one) for one in seen.topics}
+    for look in topics.values():
+        offer.add(look.offer)
+    return _pass(seen, offer, Told(retiring, rolling, next_id, topics))
 
 
 def _pass(seen: Observed, offer: Offer, told: Told) -> Plan:
@@ -50,7 +55,8 @@ def _pass(seen: Observed, offer: Offer, told: Told) -> Plan:
         return Plan((), found, CALM_SECONDS)
     # Retirement before roll before volumes: they were offered in that order.
     actions = (*offer.actions, *offer.disruptive[:1])
-    is_busy = bool(actions or told.retiring or told.roll.outdated)
+    waits = any(look.is_creating or look.is_unanswered for look in told.topics.values())
+    is_busy = bool(actions or told.retiring or told.roll.outdated or waits)
     return Plan(actions, found, SOON_SECONDS if is_busy else CALM_SECONDS)
 
 
@@ -62,6 +68,7 @@ def _additive(seen: Observed) -> tuple[Offer, int]:
     if seen.cluster.spec.meta.token_secret_ref is None and not seen.has_token:
         offer.actions.append(MakeToken(cluster.token_secret))
     offer.add(apply_missing(seen, cluster_objects(cluster), "the cluster wants it"))
+    offer.add(leftovers(seen))
     next_id = free_id(seen)
     for pool in seen.pools:
         if pool.annotations.get(ANNOTATION_RELEASE_FINALIZER) == "true" and pool.is_deleting:

@@ -27,6 +27,8 @@ OWN_SETTINGS: Final = (
     "node.id",
     "broker.rack",
     "advertised.listeners",
+    "listeners",
+    "auth.token.file",
     "metrics.listen",
     "meta.listen",
     "http.allowed.hosts",
@@ -155,7 +157,7 @@ class ColdTier(Part):
         default="",
         max_length=256,
         pattern="^[A-Za-z0-9._/-]*$",
-        description="What all objects of this cluster lie below; fixed.",
+        description="The prefix of all objects of this cluster; fixed.",
         json_schema_extra=immutable("coldTier.prefix", "cold data are there; make another cluster"),
     )
     endpoint: str = Field(
@@ -213,6 +215,7 @@ class Listener(Part):
     advertised_host: str | None = Field(
         default=None,
         max_length=253,
+        pattern="^[A-Za-z0-9:]([A-Za-z0-9.:-]*[A-Za-z0-9:])?$",
         description="Host that clients outside are told, for all nodes; none: the address of the machine of each pod.",
     )
 
@@ -288,6 +291,10 @@ class StorageClusterSpec(Part):
                     rule(
                         "self.all(l, self.exists_one(m, m.port == l.port))",
                         "listeners: each must have a port of its own",
+                    ),
+                    rule(
+                        "self.all(l, l.name != 'internal' || l.type == 'internal')",
+                        "listeners: internal is the name of the one by which the nodes reach each other",
                     ),
                     rule(
                         "self.all(l, !(l.port in [9100, 9644]))",

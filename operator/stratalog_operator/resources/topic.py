@@ -11,13 +11,13 @@ from stratalog_operator.resources.schema import Count, Part, ShortName, Time, ch
 
 
 class Tiering(Part):
-    """Where its data lie, and for how long."""
+    """Where its data are kept, and for how long."""
 
     model_config = checked(
         rule(
             "!has(self.hotRetentionSeconds) || self.retentionSeconds == -1 || "
             "self.hotRetentionSeconds <= self.retentionSeconds",
-            "tiering: hotRetentionSeconds must not exceed retentionSeconds (-1: for ever)",
+            "tiering: hotRetentionSeconds must not exceed retentionSeconds (-1: forever)",
         ),
         rule(
             "self.enabled || (!has(self.hotRetentionSeconds) && !has(self.hotBytes))",
@@ -92,7 +92,7 @@ class TopicStorageSpec(Part):
             ),
         ),
     ] = Field(default={}, description="Other settings of the topic by their keys (docs/configure.md).")
-    tiering: Tiering = Field(default=Tiering(), description="Where its data lie, and for how long.")
+    tiering: Tiering = Field(default=Tiering(), description="Where its data are kept, and for how long.")
     deletion_policy: Literal["Retain", "Delete"] = Field(
         default="Retain", description="What becomes of the topic when this object is deleted."
     )
@@ -110,11 +110,15 @@ class ObservedTopic(Part):
 
 
 class TopicTiers(Part):
-    """Where its bytes are."""
+    """Where its bytes are. Told again when one of them has moved by a fiftieth."""
 
-    hot_bytes: Count = Field(default=0, description="On disks, each replica counted.")
-    cold_bytes: Count = Field(default=0, description="In the object store.")
-    commit_lag_bytes: Count = Field(default=0, description="Acknowledged, and not in the object store yet.")
+    hot_bytes: Count = Field(default=0, description="Of sealed segments on disks, each replica counted.")
+    cold_bytes: Count = Field(
+        default=0, description="In the object store, of sealed segments and of those that are being written."
+    )
+    commit_lag_bytes: Count = Field(
+        default=0, description="Of sealed segments, what is not in the object store yet; 0 without a cold tier."
+    )
     oldest_offset: Count = Field(default=0, description="The first offset of shard 0 that can be read.")
 
 

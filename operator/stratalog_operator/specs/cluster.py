@@ -5,9 +5,10 @@ Pure. Source: docs/operator.md section 5.
 
 from __future__ import annotations
 
-from stratalog_operator.specs.doors import inside_services
+from stratalog_operator.specs.doors import inside_services, outside_bootstrap
 from stratalog_operator.specs.etcd import etcd_objects
 from stratalog_operator.specs.meta import meta_objects
+from stratalog_operator.specs.node import outside_listeners
 from stratalog_operator.specs.objects import Cluster, Manifest, selector, wanted
 from stratalog_operator.specs.settings_file import config_map
 
@@ -15,6 +16,7 @@ from stratalog_operator.specs.settings_file import config_map
 def cluster_objects(cluster: Cluster) -> list[Manifest]:
     """In the order in which they are of use: settings and doors before those who read and open them."""
     made = [config_map(cluster), *inside_services(cluster)]
+    made += [outside_bootstrap(cluster, door) for door in outside_listeners(cluster)]
     etcd = cluster.spec.meta.etcd
     if etcd is not None:
         made += [*etcd_objects(cluster, etcd), budget(cluster, "etcd")]

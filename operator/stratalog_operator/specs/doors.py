@@ -5,11 +5,15 @@ Pure. Source: docs/operator.md section 5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from stratalog_operator.resources.cluster import Listener
-from stratalog_operator.specs.node import NodeIdentity, node_labels, node_name
-from stratalog_operator.specs.objects import ADMIN_PORT, Cluster, Manifest, selector, wanted
+from stratalog_operator.specs.node import NodeIdentity, node_labels, node_name, outside_listeners, port_of_node
+from stratalog_operator.specs.objects import ADMIN_PORT, Cluster, Manifest, owner_reference, selector, wanted
+
+LAST_NODE_PORT: Final = 32767
+"""Of the range that Kubernetes has unless it is told otherwise."""
 
 
 def inside_services(cluster: Cluster) -> list[Manifest]:
@@ -34,10 +38,6 @@ def inside_services(cluster: Cluster) -> list[Manifest]:
     ]
 
 
-def outside_listeners(cluster: Cluster) -> tuple[Listener, ...]:
-    return tuple(one for one in cluster.spec.listeners if one.type == "nodeport")
-
-
 def outside_bootstrap(cluster: Cluster, listener: Listener) -> Manifest:
     """The port of every machine that leads to any node."""
     assert listener.first_node_port is not None, "the definition asks for it"
@@ -45,14 +45,35 @@ def outside_bootstrap(cluster: Cluster, listener: Listener) -> Manifest:
     return _node_port(cluster, listener, name, selector(cluster, "node"), listener.first_node_port, cluster.owner())
 
 
-def outside_of_node(cluster: Cluster, listener: Listener, node: NodeIdentity) -> Manifest:
-    """The port of every machine that leads to this node: first port + 1 + id, so that firewalls can be told before."""
-    assert listener.first_node_port is not None, "the definition asks for it"
+def outside_of_node(cluster: Cluster, listener: Listener, node: NodeIdentity, uid: str) -> Manifest:
+    """The port of every machine that leads to this node: first port + 1 + id, so that firewalls can be told before.
+
+    `uid` of the StorageNode, which takes it along: ids are never given twice, and the ports would run out.
+    """
     of_node = node_name(cluster.name, node.pool, node.node_id)
-    port = listener.first_node_port + 1 + node.node_id
-    return _node_port(
-        cluster, listener, f"{of_node}-{listener.name}", node_labels(cluster, node), port, cluster.owner()
-    )
+    port = port_of_node(listener, node.node_id)
+    owner = owner_reference("StorageNode", of_node, uid)
+    return _node_port(cluster, listener, f"{of_node}-{listener.name}", node_labels(cluster, node), port, owner)
+
+
+def why_ports_do_not_fit(cluster: Cluster, node_ids: Iterable[int]) -> str:
+    """Why listeners for clients outside cannot have the ports that they ask for; empty: they can."""
+    taken: dict[int, str] = {}
+    ids = sorted(node_ids)
+    for one in outside_listeners(cluster):
+        assert one.first_node_port is not None, "the definition asks for it"
+        named = {one.first_node_port: f"listener {one.name}"}
+        named |= {port_of_node(one, node_id): f"node {node_id} by listener {one.name}" for node_id in ids}
+        for port, whose in named.items():
+            if port > LAST_NODE_PORT:
+                return (
+                    f"{whose} would have port {port}, and {LAST_NODE_PORT} is the last one: lower firstNodePort of "
+                    f"listener {one.name}"
+                )
+            if port in taken:
+                return f"{whose} would have port {port}, as has {taken[port]}: set their firstNodePort farther apart"
+            taken[port] = whose
+    return ""
 
 
 def _node_port(

@@ -5,7 +5,10 @@ Pure. Source: docs/operator.md section 5.
 
 from __future__ import annotations
 
+from typing import Final
+
 from stratalog_operator.resources.cluster import Etcd
+from stratalog_operator.resources.names import ANNOTATION_RESTART
 from stratalog_operator.specs.objects import (
     ETCD_CLIENT_PORT,
     ETCD_PEER_PORT,
@@ -16,6 +19,10 @@ from stratalog_operator.specs.objects import (
     wanted,
 )
 from stratalog_operator.specs.pods import POD_NAME, container, pod_spec, spread
+
+_COMPARES_FIRST: Final[Manifest] = {"name": "ETCD_EXPERIMENTAL_INITIAL_CORRUPT_CHECK", "value": "true"}
+"""A member that starts compares what it has with the others, and ends when it differs: up to 3.5.2 one that was killed
+under load might. In the environment, for an etcd of other versions knows no such option and heeds no such variable."""
 
 
 def members(cluster: Cluster, etcd: Etcd) -> list[str]:
@@ -47,6 +54,8 @@ def etcd_objects(cluster: Cluster, etcd: Etcd) -> list[Manifest]:
 
 def _set(cluster: Cluster, etcd: Etcd) -> Manifest:
     labels = selector(cluster, "etcd")
+    # It reads none of our settings: a person's word alone makes it another one.
+    asked = {ANNOTATION_RESTART: cluster.restart} if cluster.restart else {}
     claim: Manifest = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": etcd.storage}}}
     if etcd.storage_class_name is not None:
         claim["storageClassName"] = etcd.storage_class_name
@@ -58,7 +67,7 @@ def _set(cluster: Cluster, etcd: Etcd) -> Manifest:
             "updateStrategy": {"type": "OnDelete"},
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
             "selector": {"matchLabels": {**labels}},
-            "template": pod_template(labels, {}, _pod(cluster, etcd)),
+            "template": pod_template(labels, asked, _pod(cluster, etcd)),
             "volumeClaimTemplates": [{"metadata": {"name": "data", "labels": {**labels}}, "spec": claim}],
         }
     }
@@ -102,7 +111,7 @@ def _pod(cluster: Cluster, etcd: Etcd) -> Manifest:
         resources=etcd.resources,
         ports={"client": ETCD_CLIENT_PORT, "peer": ETCD_PEER_PORT},
         mounts=[{"name": "data", "mountPath": "/data"}],
-        env=[POD_NAME],
+        env=[POD_NAME, _COMPARES_FIRST],
         probes=probes,
     )
     labels = selector(cluster, "etcd")

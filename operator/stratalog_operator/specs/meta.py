@@ -22,6 +22,7 @@ from stratalog_operator.specs.objects import (
 )
 from stratalog_operator.specs.pods import (
     ADMIN_SETTINGS,
+    COMMANDS_TOKEN,
     POD_NAME,
     container,
     pod_spec,
@@ -86,7 +87,7 @@ def _pod(cluster: Cluster) -> Manifest:
     if bucket is not None:
         command += ["--bucket", bucket]
     volumes, mounts = shared_volumes(cluster)
-    env = [POD_NAME, *store_environment(cluster)]
+    env = [POD_NAME, COMMANDS_TOKEN, *store_environment(cluster)]
     external = cluster.spec.meta.external
     if external is not None:
         _add_access(external, volumes, mounts, env)

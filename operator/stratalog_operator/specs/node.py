@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from stratalog_operator.resources.cluster import Listener
 from stratalog_operator.resources.names import LABEL_NODE_ID, LABEL_POOL, LABEL_ZONE
 from stratalog_operator.resources.pool import StorageNodePoolSpec
 from stratalog_operator.specs.objects import (
@@ -24,6 +25,7 @@ from stratalog_operator.specs.objects import (
 )
 from stratalog_operator.specs.pods import (
     ADMIN_SETTINGS,
+    COMMANDS_TOKEN,
     POD_NAME,
     container,
     pod_spec,
@@ -33,6 +35,8 @@ from stratalog_operator.specs.pods import (
     store_environment,
 )
 from stratalog_operator.specs.settings_file import bucket_url, restart_annotations
+
+_HOST_IP: Final[Manifest] = {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
 
 GRACE_SECONDS: Final = 120
 """A stop in order flushes what is written and says that it was the last word."""
@@ -97,12 +101,16 @@ def node_claim(
 def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Manifest:
     port = cluster.internal_port
     own = cluster.host(cluster.nodes_name, "$(POD_NAME)")
+    doors = outside_listeners(cluster)
+    told = [f"{own}:{port}", *(_told_outside(door, node.node_id) for door in doors)]
     command = [
         *("stratalog", "node", "start", "--id", str(node.node_id), "--meta", cluster.meta_urls),
         *("--data", "/data", "--listen", f"0.0.0.0:{port}"),
         *ADMIN_SETTINGS,
-        *("--set", f"advertised.listeners={own}:{port}"),
+        *("--set", f"advertised.listeners={','.join(told)}"),
     ]
+    if doors:
+        command += ["--set", "listeners=" + ",".join(f"{door.name}://0.0.0.0:{door.port}" for door in doors)]
     if node.zone is not None:
         command += ["--rack", node.zone]
     bucket = bucket_url(cluster)
@@ -117,9 +125,14 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
         "node",
         command,
         resources=pool.resources,
-        ports={"internal": port, "admin": ADMIN_PORT},
+        ports={"internal": port, "admin": ADMIN_PORT, **{f"kafka-{door.port}": door.port for door in doors}},
         mounts=mounts,
-        env=[POD_NAME, *store_environment(cluster)],
+        env=[
+            POD_NAME,
+            COMMANDS_TOKEN,
+            *([] if all(door.advertised_host for door in doors) else [_HOST_IP]),
+            *store_environment(cluster),
+        ],
         probes=probes(),
     )
     keys = ("kubernetes.io/hostname",) if node.zone else ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
@@ -131,6 +144,22 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
         grace_seconds=GRACE_SECONDS,
         more=placed(pool, node.zone),
     )
+
+
+def outside_listeners(cluster: Cluster) -> tuple[Listener, ...]:
+    """For clients outside of this Kubernetes."""
+    return tuple(one for one in cluster.spec.listeners if one.type == "nodeport")
+
+
+def port_of_node(listener: Listener, node_id: int) -> int:
+    """Of every machine, for this node alone."""
+    assert listener.first_node_port is not None, "the definition asks for it"
+    return listener.first_node_port + 1 + node_id
+
+
+def _told_outside(listener: Listener, node_id: int) -> str:
+    """What the node tells clients that come in by this listener: a host for all nodes, or the machine of its pod."""
+    return f"{listener.name}://{listener.advertised_host or '$(HOST_IP)'}:{port_of_node(listener, node_id)}"
 
 
 def placed(pool: StorageNodePoolSpec, zone: str | None) -> Manifest:

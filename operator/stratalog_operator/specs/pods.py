@@ -19,9 +19,13 @@ from stratalog_operator.specs.objects import ADMIN_PORT, Cluster, Manifest
 USER_ID: Final = 10001
 SETTINGS_FILE: Final = "/etc/stratalog/settings/stratalog.conf"
 TOKEN_FOLDER: Final = "/etc/stratalog/token"
+TOKEN_FILE: Final = f"{TOKEN_FOLDER}/token"
+"""The key `token` of the Secret. Mounted whole, never by `subPath`: only so it changes where the Secret does."""
 START_SECONDS: Final = 3600
-"""A start that takes longer than this is killed, and begins anew where it was."""
+"""A start that takes longer than this is killed, and begins again where it was."""
 
+COMMANDS_TOKEN: Final[Manifest] = {"name": "STRATALOG_TOKEN_FILE", "value": TOKEN_FILE}
+"""For commands that a person runs in the pod; the processes have it in their settings."""
 POD_NAME: Final[Manifest] = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
 

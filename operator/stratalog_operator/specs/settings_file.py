@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import quote
 
 from stratalog_operator.specs.objects import Cluster, Manifest, digest, wanted
+from stratalog_operator.specs.pods import TOKEN_FILE
 
 ANNOTATION_CONFIG_HASH: Final = "stratalog.dev/config-hash"
 FILE_NAME: Final = "stratalog.conf"
@@ -19,6 +20,7 @@ def settings_text(cluster: Cluster) -> str:
     spec = cluster.spec
     own = {
         "http.allowed.hosts": f".{cluster.namespace}.svc.{spec.cluster_domain},.{cluster.namespace}.svc",
+        "auth.token.file": TOKEN_FILE,
         "default.replication.factor": str(spec.defaults.replication_factor),
         "min.insync.replicas": str(spec.defaults.min_insync_replicas),
         "retire.verify.interval.ms": str(spec.scale_in.verify_interval_seconds * 1000),

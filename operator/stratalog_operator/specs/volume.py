@@ -18,7 +18,15 @@ from stratalog_operator.specs.objects import (
     selector,
     wanted,
 )
-from stratalog_operator.specs.pods import ADMIN_SETTINGS, POD_NAME, container, pod_spec, probes, shared_volumes
+from stratalog_operator.specs.pods import (
+    ADMIN_SETTINGS,
+    COMMANDS_TOKEN,
+    POD_NAME,
+    container,
+    pod_spec,
+    probes,
+    shared_volumes,
+)
 from stratalog_operator.specs.settings_file import restart_annotations
 
 
@@ -77,7 +85,7 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
         resources=Resources(requests={"cpu": "50m", "memory": "128Mi"}),
         ports={"internal": port, "admin": ADMIN_PORT},
         mounts=mounts,
-        env=[POD_NAME],
+        env=[POD_NAME, COMMANDS_TOKEN],
         probes=probes(),
     )
     return pod_spec(cluster, made, volumes, [], grace_seconds=30, more=placed(pool, node.zone))

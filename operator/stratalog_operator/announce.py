@@ -1,0 +1,87 @@
+"""Events on the objects they are about: one for each piece of news; the same again counts up instead of standing twice.
+
+What cannot be written is logged and forgotten: an Event is for people, nothing rests on it.
+Lives in the operator's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from stratalog.model.errors import Conflict, StratalogError
+from stratalog.telemetry.logs import logger
+from stratalog_operator.kube.client import MERGE, Kubernetes, api_version, path_of
+from stratalog_operator.plan.news import News
+from stratalog_operator.resources.names import FIELD_MANAGER
+from stratalog_operator.specs.objects import digest
+from stratalog_operator.stats import OperatorStats
+
+AT_ONCE: Final = 8
+LONGEST_WORDS: Final = 1024
+"""Kubernetes takes no longer ones."""
+
+log = logger(__name__)
+
+
+class Announcer:
+    def __init__(self, kubernetes: Kubernetes, stats: OperatorStats, instance: str) -> None:
+        """`instance` is this process among the replicas."""
+        self._kubernetes = kubernetes
+        self._stats = stats
+        self._instance = instance
+
+    async def announce(self, namespace: str, found: Iterable[News]) -> None:
+        turns = asyncio.Semaphore(AT_ONCE)
+        async with asyncio.TaskGroup() as telling:
+            for one in found:
+                telling.create_task(self._tell(namespace, one, turns))
+
+    async def _tell(self, namespace: str, one: News, turns: asyncio.Semaphore) -> None:
+        log.info("news", kind=one.kind, object=f"{namespace}/{one.name}", reason=one.reason, words=one.words)
+        try:
+            async with turns:
+                await self._write(namespace, one)
+        except StratalogError as error:
+            log.warning("event was not written", object=f"{namespace}/{one.name}", error=str(error))
+
+    async def _write(self, namespace: str, one: News) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        name = f"{one.name}.{digest([one.uid, one.reason, one.words])}"
+        try:
+            await self._kubernetes.ask("POST", path_of("Event", namespace), self._event(namespace, name, one, now))
+        except Conflict:
+            path = path_of("Event", namespace, name)
+            there = await self._kubernetes.ask("GET", path)
+            body = {
+                "metadata": {"resourceVersion": there["metadata"]["resourceVersion"]},
+                "count": int(there.get("count") or 1) + 1,
+                "lastTimestamp": now,
+            }
+            await self._kubernetes.ask("PATCH", path, body, query={"fieldManager": FIELD_MANAGER}, content_type=MERGE)
+        self._stats.events += 1
+
+    def _event(self, namespace: str, name: str, one: News, now: str) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": api_version(one.kind),
+                "kind": one.kind,
+                "name": one.name,
+                "namespace": namespace,
+                "uid": one.uid,
+            },
+            "type": "Warning" if one.is_warning else "Normal",
+            "reason": one.reason,
+            "message": one.words[:LONGEST_WORDS],
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": FIELD_MANAGER},
+            "reportingComponent": FIELD_MANAGER,
+            "reportingInstance": self._instance[:128],
+        }

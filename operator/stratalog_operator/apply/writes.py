@@ -1,0 +1,136 @@
+"""What is written to Kubernetes, request by request: each safe to repeat after its answer was lost.
+
+Only fields that are ours are written: by server-side apply, or (finalizers, notes, replicas) by a patch that holds only
+for the very state that was read. "Not found" is success for whatever takes something away; a UID that differs means
+that what was meant is gone already.
+
+Lives in the operator's event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from stratalog.model.errors import Conflict, NotFound
+from stratalog_operator.kube.client import APPLY, MERGE, Forbidden, Kubernetes, api_version, path_of
+from stratalog_operator.resources.names import (
+    ANNOTATION_VOLUME_POLICY,
+    FIELD_MANAGER,
+    FINALIZER_LAST_COPY,
+    STATUS_FIELD_MANAGER,
+)
+from stratalog_operator.resources.schema import Part
+
+POLICY_NOT_OURS: Final = "not-ours"
+"""In the note on a claim, where the operator has no right to its volume."""
+_BY_OWNER: Final = {"propagationPolicy": "Background"}
+
+
+class Writes:
+    def __init__(self, kubernetes: Kubernetes) -> None:
+        self._kubernetes = kubernetes
+
+    async def tell(self, namespace: str, kind: str, name: str, status: Part) -> None:
+        body = _bare(kind, name) | {"status": status.model_dump(by_alias=True, exclude_none=True, mode="json")}
+        with suppress(NotFound):
+            await self.apply(f"{path_of(kind, namespace, name)}/status", body, STATUS_FIELD_MANAGER)
+
+    async def create(self, kind: str, namespace: str, body: Mapping[str, Any]) -> None:
+        """Raises: Conflict when one of that name is there."""
+        await self._kubernetes.ask("POST", path_of(kind, namespace), body)
+
+    async def apply(self, path: str, body: Mapping[str, Any], manager: str) -> None:
+        """What is ours is ours: who else has set it has it no more."""
+        query = {"fieldManager": manager, "force": "true"}
+        await self._kubernetes.ask("PATCH", path, body, query=query, content_type=APPLY)
+
+    async def hold(
+        self, namespace: str, kind: str, name: str, finalizer: str, *, is_held: bool, uid: str | None = None
+    ) -> None:
+        """Not by an apply: one that gives up our finalizer takes those along that no manager owns, such as the
+        protection of a claim that is in use."""
+        path = path_of(kind, namespace, name)
+        try:
+            there = (await self._kubernetes.ask("GET", path))["metadata"]
+        except NotFound:
+            return
+        found = list(there.get("finalizers", []))
+        if (uid is not None and there["uid"] != uid) or (finalizer in found) == is_held:
+            return
+        wanted = [*found, finalizer] if is_held else [one for one in found if one != finalizer]
+        body = {"metadata": {"resourceVersion": there["resourceVersion"], "finalizers": wanted}}
+        with suppress(NotFound):
+            await self._kubernetes.ask("PATCH", path, body, query={"fieldManager": FIELD_MANAGER}, content_type=MERGE)
+
+    async def guard(self, namespace: str, name: str, uid: str) -> None:
+        """The volume first: whatever becomes of the claim from then on, the data stay."""
+        try:
+            volume, policy = await self._volume(namespace, name, uid)
+            if volume is None:
+                return
+            await self._keep_volume(volume, "Retain")
+        except Forbidden:
+            # An operator of one namespace may have no say in volumes: then the finalizer alone guards, and the note
+            # says that the policy is not ours to give back.
+            policy = POLICY_NOT_OURS
+        await self.mark(namespace, name, uid, {"annotations": {ANNOTATION_VOLUME_POLICY: policy}})
+        await self.hold(namespace, "PersistentVolumeClaim", name, FINALIZER_LAST_COPY, is_held=True, uid=uid)
+
+    async def unguard(self, namespace: str, name: str, uid: str, *, keeps_volume: bool) -> None:
+        """The volume first again: once the finalizer is gone nothing is left to look at."""
+        if not keeps_volume:
+            volume, policy = await self._volume(namespace, name, uid)
+            if volume is not None:
+                await self._keep_volume(volume, policy)
+        await self.hold(namespace, "PersistentVolumeClaim", name, FINALIZER_LAST_COPY, is_held=False, uid=uid)
+
+    async def _volume(self, namespace: str, name: str, uid: str) -> tuple[str | None, str]:
+        """Of a claim: its volume, and the policy that this had before we changed it."""
+        try:
+            claim = await self._kubernetes.ask("GET", path_of("PersistentVolumeClaim", namespace, name))
+            volume = claim["spec"].get("volumeName")
+            noted = claim["metadata"].get("annotations", {}).get(ANNOTATION_VOLUME_POLICY)
+            if claim["metadata"]["uid"] != uid or not volume or noted == POLICY_NOT_OURS:
+                return None, ""
+            found = await self._kubernetes.ask("GET", path_of("PersistentVolume", "", volume))
+        except NotFound:
+            return None, ""
+        return str(volume), str(noted or found["spec"]["persistentVolumeReclaimPolicy"])
+
+    async def _keep_volume(self, volume: str, policy: str) -> None:
+        body = {"spec": {"persistentVolumeReclaimPolicy": policy}}
+        query = {"fieldManager": FIELD_MANAGER}
+        path = path_of("PersistentVolume", "", volume)
+        await self._kubernetes.ask("PATCH", path, body, query=query, content_type=MERGE)
+
+    async def mark(self, namespace: str, name: str, uid: str, words: Mapping[str, Mapping[str, str]]) -> None:
+        """Labels and notes on a claim, beside those that are there."""
+        path = path_of("PersistentVolumeClaim", namespace, name)
+        await self._merge(path, uid, {"metadata": words})
+
+    async def stop(self, namespace: str, name: str, uid: str) -> None:
+        await self._merge(path_of("StatefulSet", namespace, name), uid, {"spec": {"replicas": 0}})
+
+    async def _merge(self, path: str, uid: str, body: Mapping[str, Any]) -> None:
+        """Of the object that was meant, in the state in which it was seen to be that one."""
+        try:
+            there = await self._kubernetes.ask("GET", path)
+        except NotFound:
+            return
+        if there["metadata"]["uid"] != uid:
+            return
+        stamp = {"resourceVersion": there["metadata"]["resourceVersion"]}
+        whole = {**body, "metadata": {**body.get("metadata", {}), **stamp}}
+        with suppress(NotFound):
+            await self._kubernetes.ask("PATCH", path, whole, query={"fieldManager": FIELD_MANAGER}, content_type=MERGE)
+
+    async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}, **_BY_OWNER}
+        with suppress(NotFound, Conflict):  # a conflict: another one has its name by now
+            await self._kubernetes.ask("DELETE", path_of(kind, namespace, name), body)
+
+
+def _bare(kind: str, name: str) -> dict[str, Any]:
+    return {"apiVersion": api_version(kind), "kind": kind, "metadata": {"name": name}}

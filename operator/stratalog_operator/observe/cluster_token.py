@@ -1,0 +1,38 @@
+"""The token of a cluster's meta and admin ports, as its Secret has it now: read in each pass, for a Secret may change.
+
+Never logged, and in no error.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+from stratalog.model.errors import InvalidRequest, NotFound
+from stratalog.model.tokens import parse_tokens
+from stratalog_operator.kube.client import Kubernetes, path_of
+from stratalog_operator.specs.objects import Cluster
+
+KEY = "token"
+
+
+async def read_token(kubernetes: Kubernetes, cluster: Cluster) -> str:
+    """The one to show; empty while there is no Secret. Raises: InvalidRequest for a Secret without a token."""
+    try:
+        secret = await kubernetes.ask("GET", path_of("Secret", cluster.namespace, cluster.token_secret))
+    except NotFound:
+        return ""
+    return token_in(secret, f"Secret {cluster.namespace}/{cluster.token_secret}")
+
+
+def token_in(secret: Mapping[str, Any], place: str) -> str:
+    """As the processes read it: the first line. Raises: InvalidRequest."""
+    told = (secret.get("data") or {}).get(KEY)
+    if not isinstance(told, str):
+        raise InvalidRequest(f"{place} has no key {KEY}: put the token of the cluster there")
+    try:
+        return parse_tokens(base64.b64decode(told, validate=True).decode("ascii"), f"{KEY} of {place}")[0]
+    except (binascii.Error, UnicodeDecodeError):
+        raise InvalidRequest(f"{KEY} of {place} holds other characters than a token has") from None

@@ -1,0 +1,78 @@
+"""A pass over a cluster: observe, plan, apply, tell. Level-triggered: what woke it does not matter.
+
+Lives in the operator's event loop; never twice at once for the same cluster.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+from stratalog.model.errors import NotFound, StratalogError, Unavailable
+from stratalog.telemetry.logs import logger
+from stratalog_operator.announce import Announcer
+from stratalog_operator.apply.parking import Parking
+from stratalog_operator.apply.perform import Performer, let_orphans_go
+from stratalog_operator.kube.client import Kubernetes
+from stratalog_operator.metas import MetaDoors
+from stratalog_operator.observe.cluster_token import read_token
+from stratalog_operator.observe.objects import observe, observe_cluster, observe_orphans
+from stratalog_operator.plan.news import news
+from stratalog_operator.plan.orphans import orphans
+from stratalog_operator.plan.whole import plan
+from stratalog_operator.queue import Key
+from stratalog_operator.specs.objects import Cluster
+from stratalog_operator.stats import OperatorStats
+
+log = logger(__name__)
+
+
+class Passes:
+    def __init__(self, kubernetes: Kubernetes, metas: MetaDoors, announcer: Announcer, stats: OperatorStats) -> None:
+        self._kubernetes = kubernetes
+        self._metas = metas
+        self._announcer = announcer
+        self._stats = stats
+        self._parking: dict[Key, Parking] = {}
+
+    async def look(self, key: Key) -> float | None:
+        """Returns in how many seconds to look again; None for a cluster that is not there.
+
+        Raises: StratalogError for what failed; all that did not fail was done."""
+        namespace, name = key
+        try:
+            cluster = await observe_cluster(self._kubernetes, namespace, name)
+            whole = Cluster(name, namespace, cluster.uid, cluster.spec)
+            door = await self._metas.door(whole, await read_token(self._kubernetes, whole))
+            seen = await observe(self._kubernetes, namespace, name, door.sight, _now())
+        except NotFound:
+            await self._without(key)
+            return None
+        made = plan(seen)
+        parking = self._parking.setdefault(key, Parking(time.monotonic))
+        done = await Performer(self._kubernetes, door.desk, parking).perform(seen, made)
+        self._stats.actions += len(made.actions)
+        await self._announcer.announce(namespace, news(seen, done.written))
+        for error in done.refused:
+            log.warning("refused", cluster=f"{namespace}/{name}", error=str(error))
+        _raise(done.failed)
+        return float(made.again_seconds)
+
+    async def _without(self, key: Key) -> None:
+        namespace, name = key
+        await self._metas.forget(key)
+        self._parking.pop(key, None)
+        found, claims = await observe_orphans(self._kubernetes, namespace, name)
+        made = orphans(name, found, claims, _now())
+        _raise(await let_orphans_go(self._kubernetes, namespace, made))
+
+
+def _raise(failed: list[StratalogError]) -> None:
+    if len(failed) == 1:
+        raise failed[0]
+    if failed:
+        raise Unavailable(f"{len(failed)} actions failed; the first: {failed[0]}")
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

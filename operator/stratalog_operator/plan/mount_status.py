@@ -1,0 +1,123 @@
+"""What is told of a ReadOnlyMount, made by retirement or by hand.
+
+Pure. Source: docs/operator.md section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Final
+
+from stratalog.model.mounts import Mount, MountMode, MountState
+from stratalog_operator.plan.mounts import CREATING, MountLook, hand_mount, is_creating
+from stratalog_operator.plan.observed import MountSums, Observed, SeenMount
+from stratalog_operator.plan.scope import Word, complete, is_paused, seconds_since
+from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge
+from stratalog_operator.resources.mount import ReadOnlyMountStatus
+
+_YES, _NO, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
+_UNREACHED: Final[Word] = (_UNKNOWN, "MetaUnreachable", "the meta service does not answer")
+MAX_RANGES: Final = 100
+_ENDS_WITHIN_SECONDS: Final = 30
+"""A mount that is needed no more has ended by then."""
+
+
+def mount_status(seen: Observed, one: SeenMount) -> ReadOnlyMountStatus:
+    topics, retired = one.spec.source.topics, one.spec.source.retired_node
+    if topics is not None:
+        look = hand_mount(seen, one, topics)
+        words = _of_hand(seen, one, look)
+        mount = look.mount
+    else:
+        assert retired is not None, "the definition asks for exactly one of the two"
+        found = None if seen.meta is None else seen.meta.mount_of(retired.node_id)
+        mount = found if found is not None and found.storage_id == retired.storage_id else None
+        words = _of_retired(seen, one, mount)
+    conditions = merge(one.status.conditions, complete("ReadOnlyMount", words), one.generation, seen.now)
+    if mount is None or seen.meta is None:
+        kept = {"observed_generation": one.generation, "conditions": conditions}
+        return one.status.model_copy(update=kept)
+    sums = seen.meta.mount_sums.get(mount.name, MountSums())
+    volume = mount.volume
+    return ReadOnlyMountStatus(
+        observed_generation=one.generation,
+        conditions=conditions,
+        holder="" if mount.holder is None else f"node {mount.holder}",
+        lock_epoch=mount.token,
+        endpoint="" if volume is None else f"{volume.host}:{volume.port}",
+        segments=sums.segments,
+        bytes=sums.bytes,
+        ranges=tuple(islice(_ranges(mount), MAX_RANGES)),
+        expires_at=_time(mount.expires_ms) if mount.expires_ms else None,
+    )
+
+
+def _ranges(mount: Mount) -> Iterator[str]:
+    for topic in mount.topics:
+        for shard, (base, end) in enumerate(topic.ranges):
+            if end > base:
+                yield f"{topic.name}/{shard} {base}..{end}"
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _base(seen: Observed, one: SeenMount) -> dict[ConditionType, Word]:
+    words: dict[ConditionType, Word] = {
+        ConditionType.RECONCILED: (_YES, "Applied", ""),
+        ConditionType.PROGRESSING: (_NO, "NothingUnderWay", ""),
+        ConditionType.STALLED: (_NO, "GoesOn", ""),
+        ConditionType.SOURCE_EXPIRED: (_NO, "IsThere", ""),
+    }
+    if one.is_deleting:
+        words[ConditionType.RECONCILED] = (_NO, "Deleting", "its mount ends first")
+    elif is_paused(seen):
+        words[ConditionType.RECONCILED] = (_NO, "Paused", "nothing is applied until it is resumed")
+    return words
+
+
+def _of_hand(seen: Observed, one: SeenMount, look: MountLook) -> dict[ConditionType, Word]:
+    words = _base(seen, one)
+    if seen.meta is None:
+        words[ConditionType.READY] = _UNREACHED
+        if is_creating(one):
+            words[ConditionType.PROGRESSING] = (_YES, CREATING, "")
+        return words
+    if look.mount is not None:
+        words[ConditionType.READY] = (_YES, "Serves", "")
+    elif look.is_over:
+        why = f"mount {one.name} is over: delete this object"
+        words[ConditionType.READY] = (_NO, "Over", why)
+        words[ConditionType.SOURCE_EXPIRED] = (_YES, "Over", why)
+    else:
+        why = look.invalid or look.waits or "it is being made"
+        words[ConditionType.READY] = (_NO, "NotThere", why)
+        if not one.is_deleting and not is_paused(seen):
+            reason = "InvalidSpec" if look.invalid else "Waiting"
+            words[ConditionType.RECONCILED] = (_NO, reason, why)
+        if look.is_creating:
+            words[ConditionType.PROGRESSING] = (_YES, CREATING, "")
+    return words
+
+
+def _of_retired(seen: Observed, one: SeenMount, mount: Mount | None) -> dict[ConditionType, Word]:
+    words = _base(seen, one)
+    if seen.meta is None:
+        words[ConditionType.READY] = _UNREACHED
+    elif mount is None:
+        words[ConditionType.READY] = (_NO, "NotMounted", "the meta service does not mount it (yet, or any more)")
+    elif mount.mode is MountMode.VOLUME and mount.volume is None:
+        words[ConditionType.READY] = (_NO, "VolumeNotOpen", "no pod reads the volume yet")
+        words[ConditionType.PROGRESSING] = (_YES, "Opening", "")
+    elif mount.state is not MountState.SERVING:
+        words[ConditionType.READY] = (_NO, "NoHolder", f"mount {mount.name} is {mount.state.value}")
+        words[ConditionType.PROGRESSING] = (_YES, "Taking", "")
+    else:
+        words[ConditionType.READY] = (_YES, "Serves", "")
+    if mount is not None and one.deleted and seconds_since(one.deleted, seen.now) >= _ENDS_WITHIN_SECONDS:
+        why = f"mount {mount.name} does not end while it is the only way to something"
+        words[ConditionType.STALLED] = (_YES, "OnlyCopy", why)
+    return words

@@ -1,0 +1,103 @@
+"""ReadOnlyMounts made by hand: what is sealed of some topics, of some time, under another name.
+
+As with topics, that a mount is to be made stands in the status before it is asked for. One that is over is not made
+again: its object says so until somebody deletes it.
+
+Pure. Source: docs/operator.md section 8; docs/scaling.md section 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from stratalog.model.mounts import Mount, MountMode
+from stratalog_operator.plan.actions import AddFinalizer, DropFinalizer, EndMount, MakeMount, Offer
+from stratalog_operator.plan.observed import Observed, SeenMount
+from stratalog_operator.plan.scope import DELETION_SECONDS, seconds_since
+from stratalog_operator.resources.mount import TopicsSource
+from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
+
+CREATING: Final = "Creating"
+LAST_MS: Final = 253_402_300_799_000
+"""The end of the year 9999: no time is later."""
+
+
+@dataclass(frozen=True, slots=True)
+class MountLook:
+    offer: Offer
+    mount: Mount | None = None
+    """This object's."""
+    is_creating: bool = False
+    invalid: str = ""
+    waits: str = ""
+    is_over: bool = False
+    """It was there, and is not any more."""
+
+
+def hand_mount(seen: Observed, one: SeenMount, source: TopicsSource) -> MountLook:
+    if one.is_deleting:
+        return MountLook(_ending(seen, one))
+    offer = Offer()
+    if FINALIZER not in one.finalizers:
+        offer.actions.append(AddFinalizer("ReadOnlyMount", one.name))
+    if seen.meta is None:
+        return MountLook(offer)
+    mount = seen.meta.mount(one.name)
+    if mount is not None:
+        if mount.mode is not MountMode.HAND_MADE or not _is_ours(one):
+            return MountLook(
+                offer, invalid=f"mount {one.name} is there already, made by somebody else: choose another name"
+            )
+        return MountLook(offer, mount)
+    if was_there(one):
+        return MountLook(offer, is_over=True)
+    absent = [name for name in source.names if seen.meta.topic(name) is None]
+    if absent:
+        return MountLook(offer, waits=f"topic {absent[0]} is not there")
+    if is_creating(one):
+        from_ms = 0 if source.from_time is None else _ms(source.from_time)
+        until_ms = LAST_MS if source.until_time is None else _ms(source.until_time)
+        lasts_ms = 0 if one.spec.ttl_seconds is None else one.spec.ttl_seconds * 1000
+        offer.actions.append(MakeMount(one.name, tuple(source.names), from_ms, until_ms, lasts_ms))
+    return MountLook(offer, is_creating=True)
+
+
+def is_creating(one: SeenMount) -> bool:
+    return any(found.type == "Progressing" and found.reason == CREATING for found in one.status.conditions)
+
+
+def was_there(one: SeenMount) -> bool:
+    return bool(one.status.ranges)
+
+
+def _is_ours(one: SeenMount) -> bool:
+    return was_there(one) or is_creating(one)
+
+
+def is_let_go(seen: Observed, one: SeenMount) -> str:
+    """Why a deletion waits for nobody any more; empty while it does."""
+    if one.annotations.get(ANNOTATION_RELEASE_FINALIZER) == "true":
+        return "a person said so by the annotation"
+    if seen.meta is None and one.deleted and seconds_since(one.deleted, seen.now) >= DELETION_SECONDS:
+        return f"the meta service has not answered for {DELETION_SECONDS} s: the mount may still be there"
+    return ""
+
+
+def _ending(seen: Observed, one: SeenMount) -> Offer:
+    if FINALIZER not in one.finalizers:
+        return Offer()
+    why = is_let_go(seen, one)
+    if not why:
+        if seen.meta is None:
+            return Offer()
+        mount = seen.meta.mount(one.name)
+        if mount is not None and mount.mode is MountMode.HAND_MADE and _is_ours(one):
+            return Offer([EndMount(mount.name)])
+        why = "its mount has ended"
+    return Offer([DropFinalizer("ReadOnlyMount", one.name, why)])
+
+
+def _ms(time: str) -> int:
+    return int(datetime.fromisoformat(time).timestamp() * 1000)

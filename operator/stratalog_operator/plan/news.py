@@ -1,0 +1,112 @@
+"""What people are told as Events: a condition that changed, a step of a retirement. Never that there was a pass.
+
+Conditions that only explain another one (`PodScheduled` a `Ready`, say) stand in the object and make no Event.
+
+Pure. Source: docs/operator.md section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog_operator.plan.observed import Observed
+from stratalog_operator.resources.conditions import Condition, Conditions, ConditionType
+from stratalog_operator.resources.node import StorageNodeStatus
+from stratalog_operator.resources.schema import Part
+
+_TRUE_IS_BAD: Final = frozenset(
+    {ConditionType.STALLED, ConditionType.RETIRE_BLOCKED, ConditionType.CONFLICT, ConditionType.SOURCE_EXPIRED}
+)
+_FALSE_IS_BAD: Final = frozenset({ConditionType.HEALTHY, ConditionType.COLD_TIER_AVAILABLE})
+_BAD_REASONS: Final = frozenset({"InvalidSpec", "Error"})
+_EXPECTED: Final = frozenset({"NotConfigured"})
+
+
+_TOLD: Final = (
+    _TRUE_IS_BAD
+    | _FALSE_IS_BAD
+    | {
+        ConditionType.READY,
+        ConditionType.RECONCILED,
+        ConditionType.SCALING_IN,
+        ConditionType.ROLLING,
+        ConditionType.RETIRED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Of one object."""
+
+    kind: str
+    name: str
+    uid: str
+    is_warning: bool
+    reason: str
+    words: str
+
+
+def news(seen: Observed, statuses: dict[tuple[str, str], Part]) -> list[News]:
+    """Of statuses that were just written; what was told of an object before is what stands in it."""
+    found: list[News] = []
+    for kind, objects in (
+        ("StorageCluster", (seen.cluster,)),
+        ("StorageNodePool", seen.pools),
+        ("StorageNode", seen.nodes),
+        ("TopicStorage", seen.topics),
+        ("ReadOnlyMount", seen.mounts),
+    ):
+        for one in objects:
+            after = statuses.get((kind, one.name))
+            if after is not None:
+                found += (News(kind, one.name, one.uid, *line) for line in _lines(one.status, after))
+    return found
+
+
+Line = tuple[bool, str, str]
+
+
+def _lines(before: Part, after: Part) -> Iterator[Line]:
+    yield from _changes(_conditions(before), _conditions(after))
+    if isinstance(before, StorageNodeStatus) and isinstance(after, StorageNodeStatus):
+        yield from _steps(before, after)
+
+
+def _conditions(status: Part) -> Conditions:
+    found: Conditions = getattr(status, "conditions", ())
+    return found
+
+
+def _changes(before: Conditions, after: Conditions) -> Iterator[Line]:
+    known = {one.type: one for one in before}
+    for one in after:
+        if ConditionType(one.type) not in _TOLD:
+            continue
+        last = known.get(one.type)
+        # Of an object that is looked at for the first time only what is bad is news.
+        if last is None and not _is_bad(one):
+            continue
+        if last is not None and (last.status, last.reason) == (one.status, one.reason):
+            continue
+        words = f": {one.message}" if one.message else ""
+        yield _is_bad(one), one.reason, f"{one.type} is {one.status}{words}"
+
+
+def _is_bad(one: Condition) -> bool:
+    if one.reason in _BAD_REASONS:
+        return True
+    if one.reason in _EXPECTED:
+        return False
+    of_status = {"True": _TRUE_IS_BAD, "False": _FALSE_IS_BAD}.get(one.status, frozenset())
+    return ConditionType(one.type) in of_status
+
+
+def _steps(before: StorageNodeStatus, after: StorageNodeStatus) -> Iterator[Line]:
+    if after.retirement is None:
+        return
+    last = "" if before.retirement is None else before.retirement.step
+    if after.retirement.step != last:
+        yield False, f"Retire{after.retirement.step}", after.retirement.message or f"step {after.retirement.step}"

@@ -1,0 +1,58 @@
+"""Objects that name a StorageCluster that is not there: they are never held up, and say what they wait for.
+
+Nothing else is done: whose cluster is gone has nobody to say what may be taken away. Claims stay, but for those that
+somebody deleted: nothing is left that could want them.
+
+Pure. Source: docs/operator.md section 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from stratalog_operator.plan.actions import DropFinalizer, UnguardClaim
+from stratalog_operator.plan.observed import Seen, SeenClaim
+from stratalog_operator.resources.conditions import OF_KIND, Conditions, ConditionStatus, ConditionType, merge
+from stratalog_operator.resources.names import FINALIZER
+from stratalog_operator.resources.schema import Part
+
+Orphan: TypeAlias = tuple[str, Seen[Any, Any]]
+"""Its kind, and the object."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanPlan:
+    actions: tuple[DropFinalizer | UnguardClaim, ...]
+    statuses: dict[tuple[str, str], Part]
+    """Those that changed, by kind and name."""
+
+
+def orphans(cluster: str, found: Iterable[Orphan], claims: Iterable[SeenClaim], now: str) -> OrphanPlan:
+    why = f"StorageCluster {cluster} is not there"
+    actions: list[DropFinalizer | UnguardClaim] = []
+    told: dict[tuple[str, str], Part] = {}
+    for kind, one in found:
+        if one.is_deleting:
+            if FINALIZER in one.finalizers:
+                actions.append(DropFinalizer(kind, one.name, why))
+            continue
+        before: Conditions = one.status.conditions
+        conditions = merge(before, _words(kind, f"{why}: make it, or delete this object"), one.generation, now)
+        if conditions != before:
+            status: Part = one.status
+            told[kind, one.name] = status.model_copy(
+                update={"conditions": conditions, "observed_generation": one.generation}
+            )
+    for claim in claims:
+        if claim.is_leaving and claim.is_guarded:
+            actions.append(UnguardClaim(claim.name, claim.uid, keeps_volume=True, why=why))
+    return OrphanPlan(tuple(actions), told)
+
+
+def _words(kind: str, words: str) -> dict[ConditionType, tuple[ConditionStatus, str, str]]:
+    given = dict.fromkeys(OF_KIND[kind], (ConditionStatus.UNKNOWN, "NoCluster", words))
+    given[ConditionType.READY] = (ConditionStatus.FALSE, "NoCluster", words)
+    given[ConditionType.RECONCILED] = (ConditionStatus.FALSE, "Waiting", words)
+    return given

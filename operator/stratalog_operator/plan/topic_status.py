@@ -1,0 +1,109 @@
+"""What is told of a TopicStorage.
+
+Pure. Source: docs/operator.md sections 3 and 8.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from stratalog_operator.plan.observed import Observed, SeenTopic, TopicSums
+from stratalog_operator.plan.scope import Word, complete, is_paused
+from stratalog_operator.plan.topics import CREATING, TopicLook, is_creating
+from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge
+from stratalog_operator.resources.topic import ObservedTopic, TopicStorageStatus, TopicTiers
+
+_YES, _NO, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
+_UNREACHED: Final[Word] = (_UNKNOWN, "MetaUnreachable", "the meta service does not answer")
+_STEP: Final = 50
+"""A number is told again when it has moved by one part in so many: a topic that is written to all day must not be
+written about all day."""
+
+
+def topic_status(seen: Observed, one: SeenTopic, look: TopicLook) -> TopicStorageStatus:
+    before, topic = one.status, look.topic
+    waits_since = (before.deletion_waits_since or seen.now) if look.is_unanswered else None
+    conditions = merge(before.conditions, complete("TopicStorage", _words(seen, one, look)), one.generation, seen.now)
+    if topic is None or seen.meta is None:
+        return before.model_copy(
+            update={
+                "observed_generation": one.generation,
+                "conditions": conditions,
+                "deletion_waits_since": waits_since,
+            }
+        )
+    sums = seen.meta.topic_sums.get(topic.topic_id, TopicSums())
+    has_cold = seen.cluster.spec.cold_tier is not None and one.spec.tiering.enabled
+    tiers = TopicTiers(
+        hot_bytes=sums.hot_bytes,
+        cold_bytes=sums.cold_bytes,
+        commit_lag_bytes=sums.unsent_bytes if has_cold else 0,
+        oldest_offset=sums.oldest_offset,
+    )
+    return TopicStorageStatus(
+        observed_generation=one.generation,
+        conditions=conditions,
+        topic_id=str(topic.topic_id),
+        observed=ObservedTopic(
+            shards=topic.shard_count, replication_factor=topic.replication_factor, policy=one.spec.policy
+        ),
+        tiering=tiers if _has_moved(before.tiering, tiers) else before.tiering,
+        deletion_waits_since=waits_since,
+    )
+
+
+def _has_moved(before: TopicTiers, after: TopicTiers) -> bool:
+    pairs = (
+        (before.hot_bytes, after.hot_bytes),
+        (before.cold_bytes, after.cold_bytes),
+        (before.commit_lag_bytes, after.commit_lag_bytes),
+        (before.oldest_offset, after.oldest_offset),
+    )
+    return any(old != new and abs(new - old) * _STEP >= max(old, new) for old, new in pairs)
+
+
+def _words(seen: Observed, one: SeenTopic, look: TopicLook) -> dict[ConditionType, Word]:
+    name = one.spec.topic_name
+    words: dict[ConditionType, Word] = {
+        ConditionType.CONFLICT: (_NO, "HasItsTopic", ""),
+        ConditionType.PROGRESSING: (_NO, "NothingUnderWay", ""),
+        ConditionType.RECONCILED: (_YES, "Applied", ""),
+        ConditionType.READY: _ready(seen, look, name),
+    }
+    if one.is_deleting:
+        waits = "the meta service does not answer" if look.is_unanswered else "it is being deleted"
+        lost = "the meta service has not answered: the topic may still be there"
+        words[ConditionType.RECONCILED] = (_NO, "Error", lost) if look.is_given_up else (_NO, "Deleting", waits)
+        words[ConditionType.READY] = (_NO, "Deleting", waits)
+    elif is_paused(seen):
+        words[ConditionType.RECONCILED] = (_NO, "Paused", "nothing is applied until it is resumed")
+    elif look.conflict:
+        why = f"TopicStorage {look.conflict} is older and has topic {name}: delete one of the two"
+        words[ConditionType.CONFLICT] = (_YES, "OlderHasIt", why)
+        words[ConditionType.RECONCILED] = (_NO, "Waiting", why)
+        words[ConditionType.READY] = (_NO, "Conflict", why)
+    elif seen.meta is None:
+        words[ConditionType.RECONCILED] = (_NO, "Waiting", _UNREACHED[2])
+    elif look.invalid:
+        words[ConditionType.RECONCILED] = (_NO, "InvalidSpec", look.invalid)
+    elif look.waits:
+        words[ConditionType.RECONCILED] = (_NO, "Waiting", look.waits)
+    elif look.is_creating:
+        words[ConditionType.RECONCILED] = (_NO, "Waiting", "it is being made")
+    elif look.offer.actions:
+        words[ConditionType.PROGRESSING] = (_YES, "Changing", "")
+    # Kept through silence, too: it says whose the topic is.
+    if look.topic is None and (look.is_creating or (seen.meta is None and is_creating(one))):
+        words[ConditionType.PROGRESSING] = (_YES, CREATING, f"topic {name} is being made")
+    return words
+
+
+def _ready(seen: Observed, look: TopicLook, name: str) -> Word:
+    if seen.meta is None:
+        return _UNREACHED
+    if look.topic is None:
+        return _NO, "NotThere", look.invalid or look.waits or f"topic {name} is not there yet"
+    if look.invalid:
+        return _NO, "NotAsAskedFor", look.invalid
+    sums = seen.meta.topic_sums.get(look.topic.topic_id, TopicSums())
+    return (_NO, "NotHealthy", sums.trouble) if sums.trouble else (_YES, "Serves", "")

@@ -1,0 +1,168 @@
+"""A TopicStorage and its topic: made, changed, taken over, left or deleted. Kubernetes -> cluster, one way.
+
+That a topic is to be made stands in the object's status before it is asked for: so a topic that is there afterwards is
+known to be this object's, whenever the operator was killed, and one that was there before is not taken for it.
+
+Pure. Source: docs/operator.md sections 7 and 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog.model.topic import Topic
+from stratalog_operator.plan.actions import (
+    AddFinalizer,
+    ChangeTopic,
+    DropFinalizer,
+    MakeTopic,
+    Offer,
+    RemoveTopic,
+)
+from stratalog_operator.plan.observed import Observed, SeenTopic
+from stratalog_operator.plan.scope import DELETION_SECONDS, seconds_since
+from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
+from stratalog_operator.specs.topic import topic_settings
+
+CREATING: Final = "Creating"
+"""The reason of `Progressing` that says whose the topic is once it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLook:
+    """What is so about one object."""
+
+    offer: Offer
+    topic: Topic | None = None
+    """This object's."""
+    conflict: str = ""
+    """The older object that has the topic; empty: this one has it."""
+    invalid: str = ""
+    """Why what is asked for cannot be, in words."""
+    waits: str = ""
+    """What is waited for before it can be made."""
+    is_creating: bool = False
+    is_unanswered: bool = False
+    """It is deleted with its topic, and the meta service does not answer."""
+    is_given_up: bool = False
+    """That lasted for too long: the object goes, and the topic may stay."""
+
+
+def look_at_topic(seen: Observed, one: SeenTopic) -> TopicLook:
+    older = _older(seen, one)
+    if one.is_deleting:
+        return _deleting(seen, one, owns=not older)
+    offer = Offer()
+    needs_guard = one.spec.deletion_policy == "Delete"
+    if needs_guard != (FINALIZER in one.finalizers):
+        offer.actions.append(
+            AddFinalizer("TopicStorage", one.name)
+            if needs_guard
+            else DropFinalizer("TopicStorage", one.name, "its topic stays when it goes")
+        )
+    if older:
+        return TopicLook(offer, conflict=older)
+    if seen.meta is None:
+        return TopicLook(offer)
+    topic = seen.meta.topic(one.spec.topic_name)
+    if topic is None:
+        return _making(seen, one, offer)
+    why = _why_not_ours(one, topic)
+    if why:
+        return TopicLook(offer, invalid=why)
+    return _changing(one, topic, offer)
+
+
+def _older(seen: Observed, one: SeenTopic) -> str:
+    """Of those that name the topic the oldest has it, until it is gone."""
+    rivals = [other for other in seen.topics if other.spec.topic_name == one.spec.topic_name]
+    first = min(rivals, key=lambda other: (other.created, other.uid))
+    return "" if first.uid == one.uid else first.name
+
+
+def _making(seen: Observed, one: SeenTopic, offer: Offer) -> TopicLook:
+    assert seen.meta is not None
+    spec = one.spec
+    there = [node for node in seen.meta.nodes if node.is_alive and not node.is_leaving]
+    if len(there) < spec.replication_factor:
+        words = f"{spec.replication_factor} replicas are asked for, and {len(there)} nodes are there"
+        return TopicLook(offer, waits=words)
+    if is_creating(one):
+        settings = topic_settings(spec, {})
+        offer.actions.append(MakeTopic(one.name, spec.topic_name, spec.shards, spec.replication_factor, settings))
+    return TopicLook(offer, is_creating=True)
+
+
+def is_creating(one: SeenTopic) -> bool:
+    return any(found.type == "Progressing" and found.reason == CREATING for found in one.status.conditions)
+
+
+def _why_not_ours(one: SeenTopic, topic: Topic) -> str:
+    name = one.spec.topic_name
+    if topic.is_internal:
+        return f"topic {name} is the cluster's own: nobody but it may change it"
+    known = one.status.topic_id
+    if known == str(topic.topic_id) or one.spec.adoption == "Adopt" or (not known and is_creating(one)):
+        return ""
+    if known:
+        return (
+            f"topic {name} was deleted and made again by somebody ({topic.topic_id} instead of {known}): set adoption "
+            "to Adopt to take it over"
+        )
+    return f"topic {name} is there already: set adoption to Adopt to take it over, or choose another name"
+
+
+def _changing(one: SeenTopic, topic: Topic, offer: Offer) -> TopicLook:
+    spec = one.spec
+    wanted, present = topic_settings(spec, topic.settings), dict(topic.settings)
+    more = spec.shards if spec.shards > topic.shard_count else None
+    if wanted != present or more is not None:
+        offer.actions.append(ChangeTopic(one.name, topic.topic_id, wanted, present, more))
+    invalid = ""
+    if spec.shards < topic.shard_count:
+        invalid = f"topic {topic.name} has {topic.shard_count} shards, and cannot get fewer: set shards to that"
+    elif spec.replication_factor != topic.replication_factor:
+        invalid = (
+            f"topic {topic.name} has {topic.replication_factor} replicas, which stay as it was made with: set "
+            "replicationFactor to that"
+        )
+    return TopicLook(offer, topic, invalid=invalid)
+
+
+# Deletion -------------------------------------------------------------------------------------------------------------
+def _deleting(seen: Observed, one: SeenTopic, *, owns: bool) -> TopicLook:
+    offer = Offer()
+    if FINALIZER not in one.finalizers:
+        return TopicLook(offer)
+    why = _why_let_go(seen, one, owns=owns)
+    if why:
+        offer.actions.append(DropFinalizer("TopicStorage", one.name, why))
+        return TopicLook(offer)
+    if seen.meta is None:
+        since = one.status.deletion_waits_since
+        if since is not None and seconds_since(since, seen.now) >= DELETION_SECONDS:
+            words = f"the meta service has not answered for {DELETION_SECONDS} s: the topic may still be there"
+            offer.actions.append(DropFinalizer("TopicStorage", one.name, words))
+            return TopicLook(offer, is_given_up=True)
+        return TopicLook(offer, is_unanswered=True)
+    topic = seen.meta.topic(one.spec.topic_name)
+    if topic is None or not _is_ours(one, topic):
+        offer.actions.append(DropFinalizer("TopicStorage", one.name, "its topic is not there"))
+    else:
+        offer.actions.append(RemoveTopic(one.name, topic.topic_id))
+    return TopicLook(offer, topic)
+
+
+def _is_ours(one: SeenTopic, topic: Topic) -> bool:
+    """Or may be: it was made, and the operator was killed before it could say so."""
+    known = one.status.topic_id
+    return known == str(topic.topic_id) or (not known and is_creating(one))
+
+
+def _why_let_go(seen: Observed, one: SeenTopic, *, owns: bool) -> str:
+    if one.annotations.get(ANNOTATION_RELEASE_FINALIZER) == "true":
+        return "a person said so by the annotation"
+    if one.spec.deletion_policy == "Retain":
+        return "its topic stays"
+    return "" if owns else "another object has the topic"

@@ -1,0 +1,188 @@
+"""The operator as a process: waits for the Lease, then watches, and makes passes until it is told to stop.
+
+    serve the admin port -> wait for the definitions -> wait for the Lease -> watch, look, renew
+    told to stop: passes that are under way end, then the Lease is given back
+    Lease lost, or the watch ended: over at once, and Kubernetes starts it again
+
+Lives in one event loop, which is its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog.model.errors import StratalogError
+from stratalog.telemetry.http import TelemetryServer
+from stratalog.telemetry.logs import logger
+from stratalog.telemetry.metrics import MetricRegistry
+from stratalog.telemetry.process_stats import add_process_metrics
+from stratalog_operator.announce import Announcer
+from stratalog_operator.handlers import Watch, definitions_served
+from stratalog_operator.kube.client import Kubernetes, path_of
+from stratalog_operator.kube.connect import Configuration, account, connected
+from stratalog_operator.lease import DEFAULT_TIMES, Lease, LeaseTimes
+from stratalog_operator.metas import MetaDoors
+from stratalog_operator.passes import Passes
+from stratalog_operator.queue import Key
+from stratalog_operator.stats import OperatorStats, export
+from stratalog_operator.workers import Workers
+
+RESYNC_S: Final = 300.0
+"""All clusters are listed again: whatever a watch did not bring."""
+PATIENCE_S: Final = 20.0
+SILENT_S: Final = 60.0
+"""Without an answer of the API server for so long this process is not ready."""
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSettings:
+    identity: str
+    """No other process's."""
+    namespaces: tuple[str, ...] = ()
+    """Watched; none: all."""
+    lease_namespace: str = "default"
+    lease_name: str = "stratalog-operator"
+    lease_times: LeaseTimes = DEFAULT_TIMES
+    admin_listen: str = ""
+    """HOST:PORT of health and metrics; empty: none."""
+    allowed_hosts: str = ""
+
+
+class Operator:
+    def __init__(
+        self,
+        settings: OperatorSettings,
+        configuration: Configuration,
+        metas: MetaDoors,
+        take_signals: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`take_signals` is called once kopf has started, which takes the signals of the process for itself."""
+        self._settings = settings
+        self._configuration = configuration
+        self._metas = metas
+        self._take_signals = take_signals
+        self.stats = OperatorStats()
+        self._registry = MetricRegistry()
+        self._waits: dict[str, str] = {"lease": "the API server has not answered yet"}
+        self.address = ""
+        """Of the admin port, once it is served."""
+        self.kubernetes: Kubernetes | None = None
+        """While it runs, and afterwards."""
+        self._workers: Workers | None = None
+
+    def wake(self, key: Key) -> None:
+        """Have a look at a cluster soon; nothing while this replica does not work."""
+        if self._workers is not None:
+            self._workers.wake(key)
+
+    async def run(self, stopping: asyncio.Event) -> bool:
+        """Returns whether it was told to stop; False: the Lease was lost, and the process must end at once.
+
+        Raises: StratalogError for whatever else ends it."""
+        loop = asyncio.get_running_loop()
+        async with connected(self._configuration) as kubernetes:
+            self.kubernetes = kubernetes
+            settings = self._settings
+            lease = Lease(
+                kubernetes,
+                settings.lease_namespace,
+                settings.lease_name,
+                settings.identity,
+                settings.lease_times,
+                loop.time,
+            )
+            kubernetes.may_write = lease.check
+            admin = await self._serve(kubernetes, lease)
+            try:
+                return await self._work(kubernetes, lease, stopping)
+            finally:
+                await admin.stop()
+                await self._metas.close()
+
+    async def _serve(self, kubernetes: Kubernetes, lease: Lease) -> TelemetryServer:
+        add_process_metrics(self._registry)
+        export(self._registry, self.stats, kubernetes)
+
+        def missing() -> Mapping[str, str]:
+            heard = lease.last_answer_at
+            if heard is not None and asyncio.get_running_loop().time() - heard > SILENT_S:
+                return {"kubernetes": f"the API server has not answered for {SILENT_S:.0f} s"}
+            return {} if heard is not None else self._waits
+
+        self._registry.refresh_with(lambda: setattr(self.stats, "is_leader", int(lease.is_held)))
+        server = TelemetryServer(
+            self._registry, readiness=missing, allowed_hosts=self._settings.allowed_hosts, is_for_all=True
+        )
+        if self._settings.admin_listen:
+            self.address = await server.start(self._settings.admin_listen)
+            log.info("serves health and metrics", address=self.address)
+        return server
+
+    async def _work(self, kubernetes: Kubernetes, lease: Lease, stopping: asyncio.Event) -> bool:
+        told = asyncio.create_task(stopping.wait())
+        ready = asyncio.create_task(self._lead_first(kubernetes, lease))
+        try:
+            await asyncio.wait({told, ready}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.is_set():
+                return True
+            ready.result()
+            log.info("leads", lease=self._settings.lease_name, identity=self._settings.identity)
+            return await self._lead(kubernetes, lease, told)
+        finally:
+            ready.cancel()
+            told.cancel()
+            await lease.release()
+
+    async def _lead_first(self, kubernetes: Kubernetes, lease: Lease) -> None:
+        self._waits = {"definitions": "its kinds are not defined: install crds/"}
+        await definitions_served(kubernetes)
+        self._waits = {"lease": "it has not been asked for yet"}
+        await lease.acquire()
+
+    async def _lead(self, kubernetes: Kubernetes, lease: Lease, told: asyncio.Task[bool]) -> bool:
+        announcer = Announcer(kubernetes, self.stats, self._settings.identity)
+        passes = Passes(kubernetes, self._metas, announcer, self.stats)
+        workers = self._workers = Workers(passes.look, self.stats)
+        self._registry.refresh_with(workers.measure)
+        watch = Watch(self._settings.namespaces, workers.wake, lambda: account(self._configuration))
+        keeping = asyncio.create_task(lease.keep())
+        await watch.start()
+        self._take_signals()
+        tasks = [
+            asyncio.create_task(workers.run()),
+            asyncio.create_task(self._resync(kubernetes, workers)),
+            asyncio.create_task(watch.ended()),
+        ]
+        try:
+            await asyncio.wait({told, keeping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            if keeping.done():
+                log.error("lease lost: ends at once", lease=self._settings.lease_name)
+                return False
+            for task in tasks:
+                if task.done():
+                    task.result()
+            log.info("stopping")
+            await workers.finish(PATIENCE_S)
+            return True
+        finally:
+            for task in (*tasks, keeping):
+                task.cancel()
+            await watch.stop()
+            await workers.stop()
+
+    async def _resync(self, kubernetes: Kubernetes, workers: Workers) -> None:
+        while True:
+            await asyncio.sleep(RESYNC_S)
+            for namespace in self._settings.namespaces or ("",):
+                try:
+                    found = await kubernetes.ask("GET", path_of("StorageCluster", namespace))
+                except StratalogError as error:
+                    log.warning("clusters could not be listed", namespace=namespace, error=str(error))
+                    continue
+                for one in found["items"]:
+                    workers.wake((one["metadata"]["namespace"], one["metadata"]["name"]))

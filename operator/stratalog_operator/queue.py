@@ -1,0 +1,97 @@
+"""Which key is looked at next, and when: each by itself, never twice at once, later each time that it fails.
+
+Waking a key again and again is one look. A key that was woken while it was looked at is looked at again afterwards, for
+what woke it may have come too late to be seen. What fails waits 1 s, 2 s, 4 s … 5 min, a random part of it less, so
+that keys that failed together do not come together; but whoever changes something about it is heard within seconds.
+
+Pure: times and chance are handed in. Cost: a look through all keys for each turn; there are as many as clusters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+Key: TypeAlias = tuple[str, str]
+"""Namespace and name of a StorageCluster, whether it is there or not."""
+
+PAUSE_S: Final = 0.5
+"""Between two looks at a key: what comes in a burst is one look."""
+FAILED_PAUSE_S: Final = 3.0
+FIRST_BACKOFF_S: Final = 1.0
+LONGEST_BACKOFF_S: Final = 300.0
+
+
+@dataclass(slots=True)
+class _Entry:
+    due: float | None = None
+    """None: nothing has to be done until it is woken."""
+    is_running: bool = False
+    is_woken: bool = False
+    """While it was running."""
+    failures: int = 0
+    rests_until: float = float("-inf")
+
+
+class WakeQueue:
+    def __init__(self) -> None:
+        self._entries: dict[Key, _Entry] = {}
+
+    def wake(self, key: Key, now: float) -> None:
+        entry = self._entries.setdefault(key, _Entry())
+        if entry.is_running:
+            entry.is_woken = True
+            return
+        due = max(now, entry.rests_until)
+        entry.due = due if entry.due is None else min(entry.due, due)
+
+    def take(self, now: float) -> Key | None:
+        """The key that has waited longest, if one is due. It is running until `done` or `failed`."""
+        waiting = [(entry.due, key) for key, entry in self._entries.items() if entry.due is not None]
+        due, key = min(waiting, default=(now + 1, ("", "")))
+        if due > now:
+            return None
+        entry = self._entries[key]
+        entry.due, entry.is_running, entry.is_woken = None, True, False
+        return key
+
+    def done(self, key: Key, now: float, again_s: float | None) -> None:
+        """`again_s`: when to look again whatever happens; None: never, unless something wakes it."""
+        entry = self._ended(key, now + PAUSE_S)
+        entry.failures = 0
+        if entry.is_woken:
+            entry.due = entry.rests_until
+        elif again_s is None:
+            del self._entries[key]
+        else:
+            entry.due = now + max(again_s, PAUSE_S)
+
+    def failed(self, key: Key, now: float, chance: float) -> float:
+        """`chance` is between 0 and 1. Returns for how long it waits unless something wakes it."""
+        entry = self._ended(key, now + FAILED_PAUSE_S)
+        entry.failures += 1
+        longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(entry.failures - 1, 16))
+        wait = longest * (1.0 - chance / 2)
+        entry.due = min(now + wait, entry.rests_until) if entry.is_woken else now + wait
+        return wait
+
+    def _ended(self, key: Key, rests_until: float) -> _Entry:
+        entry = self._entries[key]
+        assert entry.is_running, f"{key} was not taken"
+        entry.is_running, entry.rests_until = False, rests_until
+        return entry
+
+    def next_due(self) -> float | None:
+        return min((entry.due for entry in self._entries.values() if entry.due is not None), default=None)
+
+    def depth(self, now: float) -> int:
+        """Keys that are due and wait for a worker."""
+        return sum(entry.due is not None and entry.due <= now for entry in self._entries.values())
+
+    def oldest_wait_s(self, now: float) -> float:
+        """For how long the one that waits longest has been due."""
+        due = self.next_due()
+        return 0.0 if due is None else max(0.0, now - due)
+
+    def failing(self) -> int:
+        return sum(bool(entry.failures) for entry in self._entries.values())

@@ -1,0 +1,140 @@
+"""Looks at keys of a queue: some at once, one at a time of each, each within a deadline.
+
+A look that fails is logged once, here, and looked at again later. Lives in the operator's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from stratalog.model.errors import StratalogError
+from stratalog.telemetry.logs import logger
+from stratalog_operator.queue import PAUSE_S, Key, WakeQueue
+from stratalog_operator.stats import OperatorStats
+
+LOOK_SECONDS: Final = 300.0
+"""Requests have deadlines of their own; this one is for what nobody thought of."""
+AT_ONCE: Final = 4
+_JUST_WOKEN_S: Final = 2 * PAUSE_S
+
+Look = Callable[[Key], Awaitable[float | None]]
+"""Returns in how many seconds to look again; None: not until something wakes it."""
+
+log = logger(__name__)
+
+
+class Workers:
+    def __init__(self, look: Look, stats: OperatorStats, at_once: int = AT_ONCE) -> None:
+        self._look = look
+        self._stats = stats
+        self._at_once = at_once
+        self._queue = WakeQueue()
+        self._running: dict[asyncio.Task[None], Key] = {}
+        self._news = asyncio.Event()
+        self._is_stopping = False
+        self._is_over = asyncio.Event()
+        self._last_due: float | None = None
+        """Told to stop: nothing that is due later is begun."""
+
+    def wake(self, key: Key) -> None:
+        """Idempotent, cheap, from the loop's thread."""
+        self._queue.wake(key, _now())
+        self._news.set()
+
+    def measure(self) -> None:
+        """Brings the gauges up to date."""
+        self._stats.queue_depth = self._queue.depth(_now())
+        self._stats.queue_oldest_seconds = int(self._queue.oldest_wait_s(_now()))
+        self._stats.failing_clusters = self._queue.failing()
+
+    async def run(self) -> None:
+        """Until `finish` or `stop`."""
+        try:
+            while not self._is_stopping and not self._is_finished():
+                await self._turn()
+        finally:
+            self._is_over.set()
+
+    async def _turn(self) -> None:
+        """Begins what is due, then waits for news."""
+        self._news.clear()
+        while len(self._running) < self._at_once and (key := self._queue.take(self._until())) is not None:
+            task = asyncio.create_task(self._one(key))
+            self._running[task] = key
+            task.add_done_callback(self._ended)
+        if self._is_finished():
+            return
+        due = self._queue.next_due()
+        if due is not None and self._last_due is not None and due > self._last_due:
+            due = None
+        free = len(self._running) < self._at_once
+        try:
+            async with asyncio.timeout(max(0.0, due - _now()) if due is not None and free else None):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    def _is_finished(self) -> bool:
+        if self._last_due is None or self._running:
+            return False
+        due = self._queue.next_due()
+        return due is None or due > self._last_due
+
+    def _until(self) -> float:
+        return _now() if self._last_due is None else min(_now(), self._last_due)
+
+    async def finish(self, patience_s: float) -> None:
+        """What has been woken is looked at: who deletes a namespace with the operator in it wakes it and stops it at
+        once, and whatever it holds has to be let go. Looks that take longer than `patience_s` are cut off."""
+        self._last_due = _now() + _JUST_WOKEN_S
+        self._news.set()
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._is_over.wait()
+        except TimeoutError:
+            log.warning("stops before all is done", clusters=["/".join(key) for key in self._running.values()])
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Nothing new is looked at, and what is under way is cut off."""
+        self._is_stopping = True
+        self._news.set()
+        for task in list(self._running):
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self._news.set()
+
+    async def _one(self, key: Key) -> None:
+        began = _now()
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                again_s = await self._look(key)
+        except (StratalogError, TimeoutError) as error:
+            self._failed(key, error)
+        except Exception as error:  # a fault of ours in one cluster must not stop the others
+            log.exception("pass failed on a fault of the operator", cluster="/".join(key))
+            self._failed(key, error)
+        else:
+            self._queue.done(key, _now(), again_s)
+            self._stats.passes += 1
+            self._stats.last_success_timestamp_seconds = int(time.time())
+        finally:
+            self._stats.reconcile.observe(int((_now() - began) * 1_000_000))
+
+    def _failed(self, key: Key, error: Exception) -> None:
+        wait = self._queue.failed(key, _now(), random.random())
+        self._stats.failures += 1
+        words = "took too long" if isinstance(error, TimeoutError) else str(error)
+        log.warning("pass failed", cluster="/".join(key), error=words, again_s=round(wait, 1))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
