@@ -1,0 +1,225 @@
+"""Reads parts out of the bucket and gives their records as Arrow tables, everything checked.
+
+Of each part: header, that it is the one that was planned, each batch's CRC, that offsets and epoch go on, and the
+digest over all of it; from part to part of a segment the digest goes on as well. A part that was moved since it was
+planned (a bundle's parts come home when a segment is completed) is found again by the segment's manifest.
+Some parts are fetched and checked, on a thread, while the one before is decoded. Memory: what is fetched ahead (32 MiB,
+or one part), and the table that is being handed out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from stratalog.formats.batch_headers import BatchHeaders
+from stratalog.formats.batch_scan import BatchPlaces, scan_batches
+from stratalog.formats.digest import extend_digest_over
+from stratalog.formats.manifest import decode_manifest
+from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
+from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, decode_part_header
+from stratalog.machines.chunk_merging import last_to_stay
+from stratalog.model.errors import Corrupt, NotFound
+from stratalog.objects import ObjectStore, open_store
+from stratalog_pipeline.cold.committed import CommittedSegment
+from stratalog_pipeline.cold.cutting import OffsetRange, PartRange, ranges_within
+from stratalog_pipeline.decode.columns import Wanted, batches_to_columns
+
+MAX_PART_BYTES: Final = 1 << 30
+"""A part that claims more is not believed."""
+WINDOW_BYTES: Final = 32 << 20
+WINDOW_PARTS: Final = 32
+"""What is fetched ahead: small parts are many requests, each of which takes its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPart:
+    """A part's batches, all of which are whole."""
+
+    planned: PartRange
+    header: PartHeader
+    data: bytes
+    places: BatchPlaces
+
+
+def read_tables(bucket: str, cluster_id: str, ranges: Iterable[PartRange], wanted: Wanted) -> Iterator[Any]:
+    """Arrow record batches of the records of these ranges, in order. `wanted` says which columns and times.
+
+    For one task's thread; it opens the store and closes it. Raises: Corrupt, NotFound for what is gone, Unavailable.
+    """
+    with PartFetcher(lambda: open_store(bucket), ObjectNames("", cluster_id)) as fetcher:
+        for part in fetcher.fetch(ranges):
+            yield from tables_of(part, wanted)
+
+
+def tables_of(part: CheckedPart, wanted: Wanted) -> Iterator[Any]:
+    planned = part.planned
+    of_part = replace(
+        wanted,
+        from_offset=max(planned.from_offset, wanted.from_offset),
+        to_offset=min(planned.to_offset, wanted.to_offset),
+    )
+    headers = BatchHeaders(part.data, part.places.positions)
+    yield from batches_to_columns(
+        part.data,
+        headers,
+        topic=planned.topic,
+        shard=planned.segment.shard,
+        wanted=of_part,
+        source=planned.part.object_key,
+    )
+
+
+class PartFetcher:
+    """Fetches parts ahead of who takes them: so many, or so many bytes, at a time, and one however large. A context
+    manager; its store lives on an event loop in a thread of its own, where parts are checked, too."""
+
+    def __init__(
+        self,
+        open_it: Callable[[], ObjectStore],
+        names: ObjectNames,
+        *,
+        window_bytes: int = WINDOW_BYTES,
+        window_parts: int = WINDOW_PARTS,
+    ) -> None:
+        self._open_it = open_it
+        self._names = names
+        self._window_bytes = window_bytes
+        self._window_parts = window_parts
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="stratalog-fetch", daemon=True)
+        self._store: ObjectStore | None = None
+        self._waiting: deque[tuple[Future[list[CheckedPart]], int]] = deque()
+
+    def __enter__(self) -> PartFetcher:
+        self._thread.start()
+        try:
+            self._store = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for future, _size in self._waiting:
+            future.cancel()
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def fetch(self, ranges: Iterable[PartRange]) -> Iterator[CheckedPart]:
+        """Checked parts, in order; the digest goes on from one to the next of the same segment."""
+        before: CheckedPart | None = None
+        left = iter(ranges)
+        upcoming = next(left, None)
+        while upcoming is not None or self._waiting:
+            while upcoming is not None and self._has_room(upcoming.part.size_bytes):
+                future = asyncio.run_coroutine_threadsafe(self._fetch_one(upcoming), self._loop)
+                self._waiting.append((future, upcoming.part.size_bytes))
+                upcoming = next(left, None)
+            future, _ = self._waiting.popleft()
+            for part in future.result():
+                _check_goes_on(before, part)
+                yield part
+                before = part
+
+    def _has_room(self, size_bytes: int) -> bool:
+        held = sum(size for _, size in self._waiting)
+        return not self._waiting or (
+            len(self._waiting) < self._window_parts and held + size_bytes <= self._window_bytes
+        )
+
+    # On the loop ----------------------------------------------------------------------------------------------------
+    async def _open(self) -> ObjectStore:
+        return self._open_it()
+
+    async def _close(self) -> None:
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        if self._store is not None:
+            await self._store.close()
+
+    async def _fetch_one(self, planned: PartRange) -> list[CheckedPart]:
+        assert self._store is not None, "it was opened"
+        try:
+            return [await fetch_part(self._store, self._names, planned)]
+        except NotFound:
+            moved = await relocate(self._store, self._names, planned)
+        return [await fetch_part(self._store, self._names, one) for one in moved]
+
+
+async def fetch_part(store: ObjectStore, names: ObjectNames, planned: PartRange) -> CheckedPart:
+    """Raises: Corrupt, NotFound, Unavailable."""
+    part = planned.part
+    if not PART_HEADER_BYTES < part.size_bytes <= MAX_PART_BYTES:
+        raise Corrupt(f"part claims {part.size_bytes} bytes", source=part.object_key, position=part.position)
+    body = await store.get_range(part.object_key, part.position, part.position + part.size_bytes)
+    return check_planned(body, names.cluster_id, planned)
+
+
+def check_planned(body: bytes, cluster_id: str, planned: PartRange) -> CheckedPart:
+    """That the bytes are the part that was planned, and whole. Raises: Corrupt."""
+    part, source = planned.part, planned.part.object_key
+    header = decode_part_header(body, source=source, position=part.position)
+    found = (header.identity.cluster_id, header.identity.key, header.base_offset, header.end_offset, header.size_bytes)
+    expected = (cluster_id, planned.segment, part.base_offset, part.end_offset, len(body))
+    if found != expected:
+        raise Corrupt("it is another part than the one that is named", source=source, position=part.position)
+    data = body[PART_HEADER_BYTES : header.index_position]
+    at = part.position + PART_HEADER_BYTES
+    places = scan_batches(data, base_offset=header.base_offset, epoch=planned.segment.epoch, source=source, position=at)
+    digests = (
+        ("ends at", places.end_offset, header.end_offset),
+        ("has so many batches:", len(places.base_offsets), header.batch_count),
+        ("has digest", extend_digest_over(header.digest_before, data).hex(), header.digest_after.hex()),
+        ("goes on from digest", header.digest_before.hex(), _hex(planned.digest_before, header.digest_before)),
+        ("leads to digest", header.digest_after.hex(), _hex(planned.digest_after, header.digest_after)),
+    )
+    for what, told, wanted in digests:
+        if told != wanted:
+            raise Corrupt(f"part {what} {told}, expected {wanted}", source=source, position=part.position)
+    return CheckedPart(planned, header, data, places)
+
+
+def _hex(known: bytes | None, otherwise: bytes) -> str:
+    return (otherwise if known is None else known).hex()
+
+
+def _check_goes_on(before: CheckedPart | None, part: CheckedPart) -> None:
+    if before is None or before.planned.segment != part.planned.segment:
+        return
+    if before.header.end_offset == part.header.base_offset and before.header.digest_after != part.header.digest_before:
+        raise Corrupt(
+            f"part goes on from digest {part.header.digest_before.hex()}, the one before, "
+            f"{before.planned.part.object_key}, leads to {before.header.digest_after.hex()}",
+            source=part.planned.part.object_key,
+            position=part.planned.part.position,
+        )
+
+
+async def relocate(store: ObjectStore, names: ObjectNames, planned: PartRange) -> list[PartRange]:
+    """Where the records of a part lie now that its object is gone. Raises: NotFound when they are nowhere."""
+    found: list[tuple[tuple[bool, int, int], str]] = []
+    async for info in store.list(names.segment_prefix(planned.segment)):
+        name = names.parse(info.key)
+        if isinstance(name, SegmentObjectName) and name.kind is SegmentObject.MANIFEST:
+            found.append((last_to_stay(name.node_id, name.lock_epoch, name.attempt), info.key))
+    if not found:
+        raise NotFound(
+            f"{planned.part.object_key} is gone, and no manifest says where offsets {planned.from_offset} to "
+            f"{planned.to_offset} of shard {planned.segment.shard} of topic {planned.topic} are now: retention, a "
+            "deleted topic, or damage. Plan the read again"
+        )
+    _, key = max(found)
+    manifest = decode_manifest(await store.get(key), source=key)
+    segment = CommittedSegment(planned.segment, manifest.seal.end_offset, (), key, None, manifest.seal)
+    wanted = OffsetRange(planned.from_offset, planned.to_offset)
+    return ranges_within(planned.topic, segment, manifest.parts, manifest.seal, wanted)

@@ -1,0 +1,1 @@
+"""From record batches to columns. Pure: bytes in, arrays out."""

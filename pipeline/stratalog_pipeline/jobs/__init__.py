@@ -1,0 +1,1 @@
+"""What is done with cold data: archive, verify, export, cost. Each job is a function, and a command."""

@@ -1,0 +1,307 @@
+"""Archives a topic: every sealed segment becomes rows of a Parquet table, exactly once.
+
+What makes it so: a segment's plan (schema, pieces) is fixed by the first who puts it, all names follow from the plan,
+no object is ever replaced, and a segment counts as archived once its `done` object says so, which is put last. So a
+job that was killed anywhere, ran twice, or beside another, or never heard that its last put was taken, ends with the
+same table (docs/pipeline.md section 7).
+Only sealed segments that are complete in the bucket are archived: their seal names their records forever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+
+from stratalog.model.errors import Corrupt, InvalidRequest, NotFound
+from stratalog.model.segment import SealRecord
+from stratalog.objects import ObjectStore, open_store
+from stratalog_pipeline.cold.catalog import Catalog
+from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
+from stratalog_pipeline.cold.cutting import OffsetRange, PartRange, cut, ranges_within
+from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
+from stratalog_pipeline.decode.columns import Wanted
+from stratalog_pipeline.jobs.archive_piece import OpenStore, PieceWork, RecordSchema, archive_piece
+from stratalog_pipeline.jobs.archive_table import (
+    Kind,
+    PieceDone,
+    SegmentPlan,
+    TableFacts,
+    TimePartition,
+    check_facts,
+    decode_plan,
+    done_key,
+    encode,
+    plan_key,
+    schema_key,
+    schemas_prefix,
+    seal_name,
+    segments_prefix,
+    table_key,
+)
+from stratalog_pipeline.jobs.put_once import put_once, put_or_read
+from stratalog_pipeline.jobs.record_kinds import PLACE, evolve, infer_json, unite
+from stratalog_pipeline.jobs.runners import Runner
+
+PIECE_BYTES: Final = 32 << 20
+_SAMPLE: Final = 10_000
+"""Records of each new segment by which a schema is inferred."""
+_TRIES: Final = 10
+OnProgress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveOptions:
+    bucket: str = field(repr=False)
+    target: str = field(repr=False)
+    topic: str = ""
+    kind: Kind = Kind.JSON
+    by: TimePartition = TimePartition.DATE
+    schema: RecordSchema | None = None
+    """None: inferred, of JSON; raw records need none."""
+    cluster_id: str | None = None
+    meta_url: str | None = None
+    piece_bytes: int = PIECE_BYTES
+    is_dry_run: bool = False
+
+
+@dataclass(slots=True)
+class Archived:
+    """What came of it."""
+
+    topic: str
+    cluster_id: str = ""
+    segments: int = 0
+    already: int = 0
+    rows: int = 0
+    dead: int = 0
+    files: int = 0
+    bytes_read: int = 0
+    is_dry_run: bool = False
+
+
+@dataclass(slots=True)
+class _Segment:
+    seal: str
+    ranges: list[PartRange]
+    plan: SegmentPlan | None = None
+    pieces: list[PieceDone] = field(default_factory=list)
+
+
+class Archive:
+    def __init__(
+        self,
+        options: ArchiveOptions,
+        run: Runner,
+        on_progress: OnProgress = lambda *_: None,
+        open_target: OpenStore | None = None,
+    ) -> None:
+        self._options = options
+        self._run = run
+        self._on_progress = on_progress
+        self._open_bucket = partial(open_store, options.bucket)
+        self._open_target = open_target or partial(open_store, options.target)
+
+    def archive(self) -> Archived:
+        """All that is sealed and not archived yet. Raises: Conflict for a table of something else, InvalidRequest."""
+        told, todo, schemas = asyncio.run(self._prepare())
+        if self._options.is_dry_run:
+            return told
+        works = [work for segment in todo for work in self._works(told.cluster_id, segment, schemas)]
+        by_seal = {segment.seal: segment for segment in todo}
+        for number, (seal, done) in enumerate(self._run(archive_piece, works), 1):
+            segment = by_seal[seal]
+            segment.pieces.append(done)
+            assert segment.plan is not None, "every segment was planned"
+            if len(segment.pieces) == len(segment.plan.pieces):
+                asyncio.run(self._finish(segment))
+                told.rows += sum(one.rows for one in segment.pieces)
+                told.dead += sum(one.dead for one in segment.pieces)
+                told.files += sum(len(one.files) for one in segment.pieces)
+            self._on_progress("archived", number, len(works))
+        return told
+
+    def _works(self, cluster_id: str, segment: _Segment, schemas: dict[int, RecordSchema]) -> Iterable[PieceWork]:
+        assert segment.plan is not None, "every segment was planned"
+        options = self._options
+        for number, (low, high) in enumerate(segment.plan.pieces):
+            ranges = [
+                replace(one, from_offset=max(one.from_offset, low), to_offset=min(one.to_offset, high))
+                for one in segment.ranges
+                if one.from_offset < high and one.to_offset > low
+            ]
+            yield PieceWork(
+                cluster_id,
+                options.topic,
+                segment.seal,
+                number,
+                ranges,
+                schemas[segment.plan.schema],
+                options.by,
+                self._open_bucket,
+                self._open_target,
+            )
+
+    async def _finish(self, segment: _Segment) -> None:
+        store = self._open_target()
+        try:
+            pieces = sorted(segment.pieces, key=lambda one: one.piece)
+            body = json.dumps([json.loads(encode(one)) for one in pieces], indent=1).encode()
+            await put_once(store, done_key(self._options.topic, segment.seal), body)
+        finally:
+            await store.close()
+
+    # Planning -------------------------------------------------------------------------------------------------------
+    async def _prepare(self) -> tuple[Archived, list[_Segment], dict[int, RecordSchema]]:
+        options = self._options
+        bucket, target = self._open_bucket(), self._open_target()
+        try:
+            catalog = await Catalog.open(bucket, cluster_id=options.cluster_id, meta_url=options.meta_url)
+            shards = await catalog.shards([options.topic])
+            cluster_id = catalog.names.cluster_id
+            told = Archived(options.topic, cluster_id, is_dry_run=options.is_dry_run)
+            await self._check_table(target, cluster_id, str(shards[0].key.topic_id))
+            done = {info.key async for info in target.list(segments_prefix(options.topic))}
+            todo = []
+            for segment in await _sealed(catalog, shards):
+                if done_key(options.topic, segment.seal) in done:
+                    told.already += 1
+                    continue
+                todo.append(segment)
+                told.segments += 1
+                told.bytes_read += sum(one.part.size_bytes for one in segment.ranges)
+            if options.is_dry_run or not todo:
+                return told, todo, {}
+            planned = [one for one in todo if plan_key(options.topic, one.seal) in done]
+            fresh = [one for one in todo if one not in planned]
+            schemas = Schemas(target, options)
+            number = await schemas.for_new(lambda: self._sample(cluster_id, fresh)) if fresh else 0
+            for segment in todo:
+                segment.plan = await self._fix_plan(target, segment, number)
+            numbers = {one.plan.schema for one in todo if one.plan is not None}
+            return told, todo, {one: await schemas.read(one) for one in numbers}
+        finally:
+            await bucket.close()
+            await target.close()
+
+    async def _check_table(self, target: ObjectStore, cluster_id: str, topic_id: str) -> None:
+        options = self._options
+        facts = TableFacts(cluster_id, options.topic, topic_id, options.kind, options.by)
+        key = table_key(options.topic)
+        try:
+            body = await target.get(key)
+        except NotFound:
+            if options.is_dry_run:
+                return
+            body = await put_or_read(target, key, encode(facts))
+        check_facts(body, facts, key)
+
+    async def _fix_plan(self, target: ObjectStore, segment: _Segment, schema: int) -> SegmentPlan:
+        """The first who puts it decides; it stays whatever is asked for later."""
+        works = cut(segment.ranges, self._options.piece_bytes)
+        pieces = tuple((work.ranges[0].from_offset, work.ranges[-1].to_offset) for work in works)
+        key = plan_key(self._options.topic, segment.seal)
+        return decode_plan(await put_or_read(target, key, encode(SegmentPlan(schema, pieces))), key)
+
+    def _sample(self, cluster_id: str, segments: Sequence[_Segment]) -> Any:
+        """The schema of the first records of each segment."""
+        from stratalog.formats.object_names import ObjectNames
+
+        found = pa.schema([])
+        with PartFetcher(self._open_bucket, ObjectNames("", cluster_id)) as fetcher:
+            for part in fetcher.fetch([segment.ranges[0] for segment in segments if segment.ranges]):
+                for table in tables_of(part, Wanted(("value",))):
+                    found = unite(found, infer_json(table.column("value").slice(0, _SAMPLE).to_pylist()))
+                    break
+        return found
+
+
+class Schemas:
+    """The schemas of a table: each has all fields of the one before."""
+
+    def __init__(self, target: ObjectStore, options: ArchiveOptions) -> None:
+        self._target = target
+        self._options = options
+
+    async def for_new(self, sample: Callable[[], Any]) -> int:
+        """The number of the schema for new segments; a new one where they have new fields. Raises: InvalidRequest."""
+        options = self._options
+        if options.kind is Kind.RAW:
+            return 0
+        wanted = options.schema or RecordSchema(options.kind, _packed(await asyncio.to_thread(sample)))
+        for _ in range(_TRIES):
+            newest = await self._newest()
+            schema = wanted
+            if newest:
+                known = await self.read(newest)
+                fields = evolve(known.fields, wanted.fields)
+                if fields == known.fields and known.definition == wanted.definition:
+                    return newest
+                schema = replace(wanted, arrow=_packed(fields if options.kind is Kind.JSON else wanted.fields))
+            _check_names(schema.fields)
+            if await put_once(self._target, schema_key(options.topic, newest + 1), _encode_schema(schema)):
+                return newest + 1
+        raise InvalidRequest(
+            f"the schema of {options.topic} was changed {_TRIES} times meanwhile: run one job at a time"
+        )
+
+    async def read(self, number: int) -> RecordSchema:
+        if number == 0:
+            return RecordSchema(Kind.RAW)
+        key = schema_key(self._options.topic, number)
+        try:
+            told = json.loads(await self._target.get(key))
+            arrow = base64.b64decode(told["arrow"])
+            return RecordSchema(Kind(told["kind"]), arrow, told["definition"], bool(told["is_confluent"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(f"it is no schema: {error}", source=key, position=0) from error
+
+    async def _newest(self) -> int:
+        numbers = [int(info.key[-11:-5]) async for info in self._target.list(schemas_prefix(self._options.topic))]
+        return max(numbers, default=0)
+
+
+async def _sealed(catalog: Catalog, shards: Iterable[CommittedShard]) -> list[_Segment]:
+    found = []
+    for shard in shards:
+        wanted = OffsetRange(shard.log_start_offset, shard.end_offset)
+        for segment in shard.segments:
+            if segment.manifest_key is None:
+                continue
+            parts, seal = await catalog.parts_of(segment)
+            assert seal is not None, "a manifest has a seal"
+            found.append(_segment(shard, segment, seal, ranges_within(shard.topic, segment, parts, seal, wanted)))
+    return found
+
+
+def _segment(shard: CommittedShard, segment: CommittedSegment, seal: SealRecord, ranges: list[PartRange]) -> _Segment:
+    return _Segment(seal_name(segment.key, seal), ranges)
+
+
+def _packed(schema: Any) -> bytes:
+    return bytes(schema.remove_metadata().serialize().to_pybytes())
+
+
+def _encode_schema(schema: RecordSchema) -> bytes:
+    told = {
+        "kind": schema.kind,
+        "fields": [[one.name, str(one.type)] for one in schema.fields],
+        "arrow": base64.b64encode(schema.arrow).decode(),
+        "definition": schema.definition,
+        "is_confluent": schema.is_confluent,
+    }
+    return json.dumps(told, indent=1).encode()
+
+
+def _check_names(fields: Any) -> None:
+    taken = sorted({*PLACE.names} & {*fields.names})
+    if taken:
+        raise InvalidRequest(
+            f"the records have a field {taken[0]}, which is a column of the table itself: archive them raw"
+        )

@@ -1,0 +1,149 @@
+"""Archives one piece of a segment: reads its records, makes rows of them, puts one file for each time partition.
+
+May be done any number of times, by any number of tasks: names and rows follow from the plan. Memory: the piece's
+records as rows, some times the size of its chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from stratalog.formats.object_names import ObjectNames
+from stratalog.objects import ObjectStore
+from stratalog_pipeline.cold.cutting import PartRange
+from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
+from stratalog_pipeline.decode.columns import SCHEMA, Wanted
+from stratalog_pipeline.jobs.archive_table import Kind, PieceDone, TimePartition, data_key, dead_key
+from stratalog_pipeline.jobs.put_once import put_once
+from stratalog_pipeline.jobs.record_kinds import (
+    DEAD,
+    PLACE,
+    ReadValues,
+    avro_reader,
+    json_reader,
+    protobuf_reader,
+)
+
+NO_TIME: Final = "__HIVE_DEFAULT_PARTITION__"
+_YEAR_10000_S: Final = 253_402_300_800
+"""From then on dates have no four digits for the year."""
+OpenStore = Callable[[], ObjectStore]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSchema:
+    """How records become rows: an Arrow schema (serialized), and what it takes to read them."""
+
+    kind: Kind
+    arrow: bytes = b""
+    definition: str = ""
+    """Avro: the schema. Protobuf: JSON of a message's name and its descriptor set."""
+    is_confluent: bool = False
+
+    @property
+    def fields(self) -> Any:
+        return pa.ipc.read_schema(pa.py_buffer(self.arrow)) if self.arrow else pa.schema([])
+
+    def reader(self) -> ReadValues:
+        match self.kind:
+            case Kind.AVRO:
+                return avro_reader(self.definition, is_confluent=self.is_confluent)[1]
+            case Kind.PROTOBUF:
+                told = json.loads(self.definition)
+                return protobuf_reader(base64.b64decode(told["descriptors"]), told["message"])[1]
+            case _:
+                return json_reader(self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class PieceWork:
+    """All that a task needs."""
+
+    cluster_id: str
+    topic: str
+    seal: str
+    piece: int
+    ranges: Sequence[PartRange]
+    schema: RecordSchema
+    by: TimePartition
+    open_bucket: OpenStore = field(repr=False)
+    open_target: OpenStore = field(repr=False)
+
+
+def archive_piece(work: PieceWork) -> tuple[str, PieceDone]:
+    """The segment's name in the table, and what came of the piece. Raises: what reading and the stores raise."""
+    good, dead = _read(work)
+    files = {
+        data_key(work.topic, work.by, time, work.seal, work.piece): table for time, table in _by_time(good, work.by)
+    }
+    if dead.num_rows:
+        files[dead_key(work.topic, work.seal, work.piece)] = dead
+    asyncio.run(_put_all(work.open_target, files))
+    return work.seal, PieceDone(work.piece, good.num_rows, dead.num_rows, tuple(sorted(files)))
+
+
+def _read(work: PieceWork) -> tuple[Any, Any]:
+    """Rows, and dead letters."""
+    good: list[Any] = []
+    dead: list[Any] = []
+    read = None if work.schema.kind is Kind.RAW else work.schema.reader()
+    with PartFetcher(work.open_bucket, ObjectNames("", work.cluster_id)) as fetcher:
+        for part in fetcher.fetch(work.ranges):
+            for batch in tables_of(part, Wanted()):
+                table = pa.Table.from_batches([batch])
+                if read is None:
+                    good.append(table)
+                    continue
+                found = read(table.column("value").to_pylist())
+                good.append(_placed(table.take(pa.array(found.good, pa.int64())), found.table))
+                if found.bad:
+                    rows, reasons = zip(*found.bad, strict=True)
+                    letters = table.take(pa.array(rows, pa.int64()))
+                    dead.append(letters.append_column(DEAD.field("error"), pa.array(reasons, pa.string())))
+    empty = SCHEMA if read is None else pa.schema([*PLACE, *work.schema.fields])
+    return pa.concat_tables(good or [empty.empty_table()]), pa.concat_tables(dead or [DEAD.empty_table()])
+
+
+def _placed(records: Any, fields: Any) -> Any:
+    """Where each record stood, and what was in it."""
+    places = [records.column(name.removeprefix("_")) for name in PLACE.names]
+    return pa.Table.from_arrays([*places, *fields.columns], schema=pa.schema([*PLACE, *fields.schema]))
+
+
+def _by_time(table: Any, by: TimePartition) -> list[tuple[str, Any]]:
+    if not table.num_rows:
+        return []
+    times = table.column("timestamp" if "timestamp" in table.schema.names else "_timestamp")
+    seconds = times.cast(pa.timestamp("s", "UTC"), safe=False)
+    known = pc.if_else(pc.less(seconds.cast(pa.int64()), _YEAR_10000_S), seconds, pa.scalar(None, seconds.type))
+    words = pc.fill_null(pc.strftime(known, by.pattern), NO_TIME)
+    rows: dict[str, list[int]] = defaultdict(list)
+    encoded = pc.dictionary_encode(words).combine_chunks()
+    names = encoded.dictionary.to_pylist()
+    for row, index in enumerate(encoded.indices.to_pylist()):
+        rows[names[index]].append(row)
+    return [(name, table.take(pa.array(found, pa.int64()))) for name, found in sorted(rows.items())]
+
+
+async def _put_all(open_target: OpenStore, files: dict[str, Any]) -> None:
+    store = open_target()
+    try:
+        for key, table in files.items():
+            body = io.BytesIO()
+            # A field of which only nulls were seen has no type yet: it comes with the file that knows one.
+            table = table.select([one.name for one in table.schema if not pa.types.is_null(one.type)])
+            pq.write_table(table, body, compression="zstd", coerce_timestamps="us", allow_truncated_timestamps=True)
+            await put_once(store, key, body.getvalue())
+    finally:
+        await store.close()

@@ -1,0 +1,207 @@
+"""Merges the chunks of complete segments into few large objects, and has the meta service name them instead.
+
+A piece of the work is a segment (`merge_segment`); what it put counts once the metadata name its manifest, which is one
+compare-and-set on the manifest that was read. So a job that is killed anywhere, run twice or beside a deletion, or that
+never hears an answer, leaves each segment as it was or merged. What it put in vain is swept by the nodes as any other
+orphan, and so are the old objects, once `remote.orphan.grace.ms` have passed since the change: readers go on.
+One job at a time, by a write lock whose epoch is in every name. Merging what was merged changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from stratalog.machines.chunk_merging import COMPACTION_LOCK
+from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.model.commands import ReplaceManifest
+from stratalog.model.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown
+from stratalog.model.metadata import Snapshot
+from stratalog.model.segment import RemoteState, SegmentState
+from stratalog.model.tokens import Token
+from stratalog.objects import ObjectStore, open_store
+from stratalog_pipeline.cold.catalog import each
+from stratalog_pipeline.jobs.held_lock import LEASE_MS, HeldLock
+from stratalog_pipeline.jobs.merge_segment import Merged, MergeWork, merge_segment
+from stratalog_pipeline.jobs.runners import Runner
+
+TARGET_BYTES: Final = 64 << 20
+MIN_TARGET_BYTES: Final = 64 << 10
+MAX_TARGET_BYTES: Final = 512 << 20
+"""A merged part is held in memory, twice."""
+_LOOKED_FOR: Final = 64
+OnProgress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactOptions:
+    bucket: str
+    meta_url: str
+    topics: tuple[str, ...] = ()
+    """All but the internal ones when it is empty."""
+    target_bytes: int = TARGET_BYTES
+    is_dry_run: bool = False
+    token: Token | None = field(default=None, repr=False)
+    lease_ms: int = LEASE_MS
+
+
+@dataclass(frozen=True, slots=True)
+class NotCompacted:
+    segment: str
+    why: str
+
+
+@dataclass(slots=True)
+class Compacted:
+    """What came of it. Of the `merged` segments: chunk objects before and after, and bytes that were put; in a dry run,
+    what they would be, about."""
+
+    cluster_id: str = ""
+    segments: int = 0
+    merged: int = 0
+    objects_before: int = 0
+    objects_after: int = 0
+    bytes_put: int = 0
+    not_merged: list[NotCompacted] = field(default_factory=list)
+    """Those that stay as they were though they could be merged."""
+
+
+def compact(options: CompactOptions, run: Runner, on_progress: OnProgress = lambda *_: None) -> Compacted:
+    """Raises: InvalidRequest; NotFound for a topic or a bucket that is not the cluster's; Conflict while another job
+    merges; Fenced when another one took its place; what the meta service raises."""
+    if not MIN_TARGET_BYTES <= options.target_bytes <= MAX_TARGET_BYTES:
+        raise InvalidRequest(
+            f"an object of {options.target_bytes} bytes: it has from {MIN_TARGET_BYTES} to {MAX_TARGET_BYTES}"
+        )
+    name = None if options.is_dry_run else COMPACTION_LOCK
+    with HeldLock(lambda: HttpMetaClient(options.meta_url, token=options.token), name, options.lease_ms) as held:
+        told = Compacted(held.ask(lambda client: client.read_cluster_id()))
+        works = list(_works(options, told.cluster_id, held))
+        for number, merged in enumerate(run(merge_segment, works), 1):
+            _take(held, merged, told)
+            on_progress("compacted", number, len(works))
+        return told
+
+
+def _works(options: CompactOptions, cluster_id: str, held: HeldLock) -> Iterator[MergeWork]:
+    view = _view_of_its_bucket(options, held)
+    wanted = _topics(view, options.topics)
+    epoch = 0 if options.is_dry_run else held.lock.epoch
+    open_bucket: Callable[[], ObjectStore] = partial(open_store, options.bucket)
+    for shard in view.shards:
+        topic = wanted.get(shard.key.topic_id)
+        for segment in shard.segments if topic is not None else ():
+            remote = segment.remote
+            if segment.state is not SegmentState.SEALED or remote.state is not RemoteState.COMPLETE:
+                continue
+            assert segment.seal is not None and topic is not None, "it is sealed"
+            assert remote.manifest_key is not None and remote.manifest_digest is not None, "it is complete"
+            yield MergeWork(
+                cluster_id,
+                topic,
+                segment.key,
+                segment.seal,
+                remote.manifest_key,
+                remote.manifest_digest,
+                epoch,
+                options.target_bytes,
+                options.is_dry_run,
+                open_bucket,
+            )
+
+
+def _view_of_its_bucket(options: CompactOptions, held: HeldLock) -> Snapshot:
+    """The metadata. A copy of the cluster's bucket would be merged as well as the bucket itself, and what the metadata
+    would name then is nowhere but in the copy. So what was put last must be there. Raises: NotFound."""
+    view: Snapshot = held.ask(lambda client: client.snapshot())
+    absent = asyncio.run(_absent(options.bucket, _put_last(view)))
+    if not absent:
+        return view
+    view = held.ask(lambda client: client.snapshot())  # it may have been deleted, or moved, since
+    still = sorted(absent.intersection(_put_last(view)))
+    if still:
+        raise NotFound(
+            f"{options.bucket} has no {still[0]}, which the metadata name: is it the cluster's bucket, and not a copy "
+            "of it? `stratalog status` shows a node's object store. If it is, put the object back first: `stratalog "
+            "pipeline verify --repair`"
+        )
+    return view
+
+
+def _put_last(view: Snapshot) -> set[str]:
+    """Of each of the youngest segments of which something is in the bucket, the last object that is named."""
+    last: list[tuple[int, str]] = []
+    for shard in view.shards:
+        for segment in shard.segments:
+            remote = segment.remote
+            key = remote.parts[-1].object_key if remote.parts else remote.manifest_key
+            if key is not None and segment.state is not SegmentState.DELETED:
+                last.append((segment.opened_ms, key))
+    return {key for _, key in heapq.nlargest(_LOOKED_FOR, last)}
+
+
+async def _absent(bucket: str, keys: Collection[str]) -> set[str]:
+    store = open_store(bucket)
+
+    async def look(key: str) -> str | None:
+        try:
+            await store.head(key)
+        except NotFound:
+            return key
+        return None
+
+    try:
+        return {key for key in await each(keys, look) if key is not None}
+    finally:
+        await store.close()
+
+
+def _topics(view: Snapshot, names: Collection[str]) -> dict[UUID, str]:
+    missing = set(names) - {topic.name for topic in view.topics}
+    if missing:
+        raise NotFound(f"there is no topic {', '.join(sorted(missing))}: `stratalog topics list` shows all")
+    return {
+        topic.topic_id: topic.name for topic in view.topics if (topic.name in names if names else not topic.is_internal)
+    }
+
+
+def _take(held: HeldLock, merged: Merged, told: Compacted) -> None:
+    work = merged.work
+    told.segments += 1
+    fault = merged.fault
+    if not fault and merged.manifest_key is not None:
+        fault = _swap(held, merged)
+    if fault:
+        where = f"{work.key.base_offset}-{work.key.epoch} of shard {work.key.shard} of topic {work.topic}"
+        told.not_merged.append(NotCompacted(f"segment {where}", fault))
+    elif merged.parts_after < merged.parts_before:
+        told.merged += 1
+        told.objects_before += merged.parts_before
+        told.objects_after += merged.parts_after
+        told.bytes_put += merged.bytes_put
+
+
+def _swap(held: HeldLock, merged: Merged) -> str:
+    """The compare-and-set. Returns why it did not come about, or nothing. Raises: Fenced."""
+    work, manifest_key = merged.work, merged.manifest_key
+    assert manifest_key is not None, "something was put"
+    command = ReplaceManifest(
+        held.lock,
+        work.key,
+        old_digest=work.manifest_digest,
+        manifest_key=manifest_key,
+        manifest_digest=merged.manifest_digest,
+        size_bytes=merged.size_bytes,
+    )
+    try:
+        held.ask(lambda client: client.perform(command))
+    except (Conflict, NotFound) as refusal:
+        return str(refusal)
+    except OutcomeUnknown as unknown:
+        return f"{unknown}: whether it was merged tells the next run"
+    return ""

@@ -1,0 +1,156 @@
+"""What a cluster's cold data cost: bytes, objects, requests, and a price by topic and tier. No Spark is needed.
+
+Bytes and objects are those of the bucket's listing, so what nobody names (attempts, leftovers) is counted as well,
+under its topic. Writing requests are one per object, as they came about; reading ones are what one full read of
+everything takes now. A bundle holds parts of many topics: its bytes go to each by its parts, what is between them to
+none.
+Prices come from a table that the caller gives (`Prices`): this knows of no provider.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+from stratalog.formats.object_names import BundleName, ObjectNames, SegmentObjectName
+from stratalog.model.errors import InvalidRequest
+from stratalog.objects import ObjectInfo, ObjectStore
+from stratalog_pipeline.cold.catalog import Catalog
+from stratalog_pipeline.cold.committed import CommittedShard
+
+BUCKET, LOCAL = "bucket", "local"
+_UNNAMED: Final = "(no topic)"
+_GIB: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Of a month, in whatever money the table is in."""
+
+    currency: str = "USD"
+    bucket_gib_month: float = 0.0
+    local_gib_month: float = 0.0
+    put_per_1000: float = 0.0
+    get_per_1000: float = 0.0
+    copies: float = 3.0
+    """Of what lies on local disks."""
+
+
+@dataclass(slots=True)
+class TopicCost:
+    topic: str
+    tier: str = BUCKET
+    bytes: int = 0
+    objects: int = 0
+    put_requests: int = 0
+    get_requests: int = 0
+    storage_price: float = 0.0
+    request_price: float = 0.0
+
+    @property
+    def price(self) -> float:
+        return self.storage_price + self.request_price
+
+
+@dataclass(slots=True)
+class Cost:
+    cluster_id: str
+    currency: str
+    rows: list[TopicCost] = field(default_factory=list)
+
+    @property
+    def price(self) -> float:
+        return sum(row.price for row in self.rows)
+
+
+def parse_prices(text: str, source: str) -> Prices:
+    """A JSON object with the fields of `Prices`. Raises: InvalidRequest."""
+    try:
+        told = json.loads(text)
+        unknown = sorted({*told} - {one.name for one in fields(Prices)})
+        numbers = {name: float(value) for name, value in dict(told).items() if name != "currency"}
+    except (ValueError, TypeError) as error:
+        raise InvalidRequest(f"{source}: it is no price table: {error}") from error
+    if unknown or not isinstance(told, dict) or not told:
+        known = ", ".join(one.name for one in fields(Prices))
+        raise InvalidRequest(f"{source}: {unknown[0] if unknown else told!r} is no price: known are {known}")
+    prices = Prices(str(told.get("currency", "USD")), **numbers)
+    if min(prices.bucket_gib_month, prices.local_gib_month, prices.put_per_1000, prices.get_per_1000) < 0:
+        raise InvalidRequest(f"{source}: a price is below zero")
+    return prices
+
+
+async def cost_of(
+    store: ObjectStore,
+    prices: Prices,
+    *,
+    cluster_id: str | None = None,
+    meta_url: str | None = None,
+    local_bytes: Mapping[str, int] | None = None,
+) -> Cost:
+    """`local_bytes`: of each topic on one copy of the local disks, where somebody knows."""
+    catalog = await Catalog.open(store, cluster_id=cluster_id, meta_url=meta_url)
+    shards = await catalog.shards(None, with_internal=True)
+    listed = [info async for info in store.list(catalog.names.root)]
+    parts = await _bundled(catalog, shards)
+    rows = price(add_up(catalog.names, {one.key.topic_id.hex: one.topic for one in shards}, listed, parts), prices)
+    for topic, size in sorted((local_bytes or {}).items()):
+        local = TopicCost(topic, LOCAL, bytes=int(size * prices.copies))
+        local.storage_price = local.bytes / _GIB * prices.local_gib_month
+        rows.append(local)
+    return Cost(catalog.names.cluster_id, prices.currency, rows)
+
+
+async def _bundled(catalog: Catalog, shards: Iterable[CommittedShard]) -> dict[str, dict[str, list[int]]]:
+    """Of each bundle: sizes of the committed parts in it, by topic."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for shard in shards:
+        for segment in shard.segments:
+            placed, _ = await catalog.parts_of(segment)
+            for part in placed:
+                if isinstance(catalog.names.parse(part.object_key), BundleName):
+                    found.setdefault(part.object_key, {}).setdefault(shard.topic, []).append(part.size_bytes)
+    return found
+
+
+def add_up(
+    names: ObjectNames,
+    topics: Mapping[str, str],
+    listed: Iterable[ObjectInfo],
+    bundled: Mapping[str, Mapping[str, list[int]]],
+) -> dict[str, TopicCost]:
+    """Bytes, objects and requests by topic. `topics`: name by id in hex. Pure."""
+    rows: dict[str, TopicCost] = {}
+
+    def row(topic: str) -> TopicCost:
+        return rows.setdefault(topic, TopicCost(topic))
+
+    for info in listed:
+        name = names.parse(info.key)
+        if isinstance(name, SegmentObjectName):
+            one = row(topics.get(name.segment.topic_id.hex, f"deleted {name.segment.topic_id}"))
+            one.bytes += info.size_bytes
+            one.get_requests += 1
+        elif isinstance(name, BundleName):
+            left = info.size_bytes
+            for topic, sizes in bundled.get(info.key, {}).items():
+                row(topic).bytes += sum(sizes)
+                row(topic).get_requests += len(sizes)
+                left -= sum(sizes)
+            one = row(_UNNAMED)
+            one.bytes += left
+        else:
+            one = row(_UNNAMED)
+            one.bytes += info.size_bytes
+        one.objects += 1
+        one.put_requests += 1
+    return rows
+
+
+def price(rows: Mapping[str, TopicCost], prices: Prices) -> list[TopicCost]:
+    for one in rows.values():
+        one.storage_price = one.bytes / _GIB * prices.bucket_gib_month
+        one.request_price = (one.put_requests * prices.put_per_1000 + one.get_requests * prices.get_per_1000) / 1_000
+    return sorted(rows.values(), key=lambda one: (-one.price, -one.bytes, one.topic))

@@ -1,0 +1,293 @@
+"""Puts the records of one complete segment into fewer, larger objects: the same batches, byte for byte.
+
+Neighbouring parts become one part, a chunk object of its own; a part that is large enough stays where it is, and so
+does the index. A key index is built again, for it names parts by number. Then the store is asked for all
+that the new manifest names, and the manifest is put and read back.
+Nothing that is there is touched. Who asks metadata reads what was put once they name the manifest; who lists the bucket
+alone may read it at once, for it tells of the same records.
+Everything that is read is checked: CRCs, offsets, and the digest from part to part up to the seal's.
+For a task. Memory: the parts of one merged object twice, and with a key index one run of it.
+Raises: Corrupt, NotFound, Unavailable; with any of them the segment is as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from stratalog.formats.digest import EMPTY_DIGEST, object_digest
+from stratalog.formats.key_index import KeyRun
+from stratalog.formats.manifest import Manifest, decode_manifest, encode_manifest, manifest_digest
+from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.part import (
+    LEAST_OVERHEAD_BYTES,
+    PART_HEADER_BYTES,
+    PartHeader,
+    check_part,
+    decode_part_header,
+    encode_part,
+)
+from stratalog.formats.record_batch import walk
+from stratalog.machines.chunk_merging import COMPACTION_WRITER, merge_groups
+from stratalog.model.errors import Corrupt, NotFound, StratalogError
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemotePart, SealRecord
+from stratalog.objects import ObjectStore
+from stratalog_pipeline.jobs.key_index_rebuild import KeyIndexRebuild
+from stratalog_pipeline.jobs.put_once import put_once
+
+_READS_AT_A_TIME: Final = 16
+_READ_BYTES: Final = 16 << 20
+"""Parts are fetched side by side up to so many bytes, one however large."""
+_ATTEMPT_SPAN: Final = 1 << 48
+_LARGEST_PART_BYTES: Final = 1 << 30
+"""A part that claims more is not believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeWork:
+    """A COMPLETE segment, as the metadata know it."""
+
+    cluster_id: str
+    topic: str
+    key: SegmentKey
+    seal: SealRecord
+    manifest_key: str
+    manifest_digest: bytes
+    lock_epoch: int
+    target_bytes: int
+    is_dry_run: bool
+    open_bucket: Callable[[], ObjectStore] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What came of a segment. `manifest_key` is None where nothing was put."""
+
+    work: MergeWork
+    parts_before: int = 0
+    parts_after: int = 0
+    bytes_put: int = 0
+    """Of chunks and key index; in a dry run, what it would be without the key index, about."""
+    manifest_key: str | None = None
+    manifest_digest: bytes = b""
+    size_bytes: int = 0
+    """Of the whole copy."""
+    fault: str = ""
+    """Why it stays as it is."""
+
+
+def merge_segment(work: MergeWork) -> Merged:
+    """What cannot be read or put is told, and nothing else of the segment is done."""
+
+    async def run() -> Merged:
+        store = work.open_bucket()
+        try:
+            return await _Merging(work, store).merge()
+        except (Corrupt, NotFound) as error:
+            return Merged(work, fault=f"{error}: run `stratalog pipeline verify`")
+        except StratalogError as error:
+            return Merged(work, fault=str(error))
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+class _Merging:
+    def __init__(self, work: MergeWork, store: ObjectStore) -> None:
+        self._work = work
+        self._store = store
+        self._names = ObjectNames("", work.cluster_id)
+        self._attempt = secrets.randbelow(_ATTEMPT_SPAN)
+        self._digest = EMPTY_DIGEST
+        self._keys: KeyIndexRebuild | None = None
+        self._runs: list[tuple[KeyRun, bytes]] = []
+        self._bytes_put = 0
+
+    async def merge(self) -> Merged:
+        work = self._work
+        manifest = await self._manifest()
+        groups = merge_groups(manifest.parts, work.target_bytes, LEAST_OVERHEAD_BYTES)
+        before, after = len(manifest.parts), len(groups)
+        if after == before or work.is_dry_run:
+            moved = sum(part.size_bytes for group in groups if len(group) > 1 for part in group)
+            return Merged(work, before, after, moved)
+        if manifest.key_runs:
+            self._keys = KeyIndexRebuild(manifest.seal.digest, manifest.key_runs, self._take_run)
+        attempt = self._next_attempt()
+        parts: list[RemotePart] = []
+        runs: list[KeyRun] = []
+        for number, group in enumerate(groups):
+            parts.append(await self._take_group(number, group, manifest))
+            runs += await self._put_runs(attempt)
+        if self._digest != work.seal.digest:
+            raise Corrupt(
+                f"its parts lead to digest {self._digest.hex()}, the seal says {work.seal.digest.hex()}",
+                source=work.manifest_key,
+                position=0,
+            )
+        if self._keys is not None:
+            await asyncio.to_thread(self._keys.finish)
+            runs += await self._put_runs(attempt)
+        merged = replace(manifest, parts=tuple(parts), key_runs=tuple(runs))
+        await self._look_for(merged)
+        key, digest, size_bytes = await self._put_manifest(merged, attempt)
+        return Merged(work, before, after, self._bytes_put, key, digest, size_bytes)
+
+    def _next_attempt(self) -> int:
+        self._attempt += 1
+        return self._attempt
+
+    async def _manifest(self) -> Manifest:
+        work = self._work
+        body = await self._store.get(work.manifest_key)
+        if manifest_digest(body) != work.manifest_digest:
+            raise Corrupt("it is not the manifest that the metadata name", source=work.manifest_key, position=0)
+        manifest = decode_manifest(body, source=work.manifest_key)
+        told = (manifest.identity.cluster_id, manifest.identity.key, manifest.seal.end_offset, manifest.seal.digest)
+        if told != (work.cluster_id, work.key, work.seal.end_offset, work.seal.digest):
+            raise Corrupt("it tells of another segment or another seal", source=work.manifest_key, position=0)
+        return manifest
+
+    # Parts ----------------------------------------------------------------------------------------------------------
+    async def _take_group(self, number: int, group: Sequence[RemotePart], manifest: Manifest) -> RemotePart:
+        if len(group) == 1 and self._keys is None:
+            part = group[0]
+            head = await self._store.get_range(part.object_key, part.position, part.position + PART_HEADER_BYTES)
+            self._goes_on(decode_part_header(head, source=part.object_key, position=part.position), part)
+            return part
+        digest_before = self._digest
+        pieces: list[memoryview] = []
+        for some in _side_by_side(group):
+            bodies = await asyncio.gather(*(self._read(part) for part in some))
+            for part, body in zip(some, bodies, strict=True):
+                header = await asyncio.to_thread(self._check, part, body)
+                pieces.append(memoryview(body)[PART_HEADER_BYTES : header.index_position])
+        data = await asyncio.to_thread(b"".join, pieces)
+        pieces.clear()
+        if self._keys is not None:
+            await asyncio.to_thread(self._take_keys, self._keys, number, data, group[0].object_key)
+        return group[0] if len(group) == 1 else await self._put_chunk(group, data, digest_before, manifest)
+
+    async def _read(self, part: RemotePart) -> bytes:
+        if not PART_HEADER_BYTES < part.size_bytes <= _LARGEST_PART_BYTES:
+            raise Corrupt(f"part claims {part.size_bytes} bytes", source=part.object_key, position=part.position)
+        return await self._store.get_range(part.object_key, part.position, part.position + part.size_bytes)
+
+    def _check(self, part: RemotePart, body: bytes) -> PartHeader:
+        header = check_part(body, source=part.object_key, position=part.position).header
+        self._goes_on(header, part)
+        return header
+
+    def _goes_on(self, header: PartHeader, part: RemotePart) -> None:
+        found = (header.identity.cluster_id, header.identity.key, header.base_offset, header.end_offset)
+        if found != (self._work.cluster_id, self._work.key, part.base_offset, part.end_offset):
+            raise Corrupt(
+                "it is another part than the one that is named", source=part.object_key, position=part.position
+            )
+        if header.digest_before != self._digest:
+            raise Corrupt(
+                f"part goes on from digest {header.digest_before.hex()}, the parts before it lead to "
+                f"{self._digest.hex()}",
+                source=part.object_key,
+                position=part.position,
+            )
+        self._digest = header.digest_after
+
+    async def _put_chunk(
+        self, group: Sequence[RemotePart], data: bytes, digest_before: bytes, manifest: Manifest
+    ) -> RemotePart:
+        base_offset, end_offset, attempt = group[0].base_offset, group[-1].end_offset, self._next_attempt()
+        key = self._names.chunk(
+            self._work.key,
+            base_offset,
+            end_offset,
+            node_id=COMPACTION_WRITER,
+            lock_epoch=self._work.lock_epoch,
+            attempt=attempt,
+        )
+
+        def encode() -> bytes:
+            headers = (header for _, header in walk(data, source=key, verify=False))
+            pieces, digest_after = encode_part(
+                manifest.identity, base_offset, end_offset, data, headers, digest_before, attempt
+            )
+            assert digest_after == self._digest, "the same batches have the same digest"
+            return b"".join(pieces)
+
+        body = await asyncio.to_thread(encode)
+        await self._put(key, body)
+        return RemotePart(key, 0, len(body), base_offset, end_offset)
+
+    # Key index, manifest --------------------------------------------------------------------------------------------
+    def _take_keys(self, keys: KeyIndexRebuild, number: int, data: bytes, source: str) -> None:
+        positions = [0, *(at + header.size_bytes for at, header in walk(data, source=source, verify=False))]
+        keys.take(number, data, positions, source)
+
+    def _take_run(self, run: KeyRun, body: bytes, entries: int) -> None:
+        if entries != run.entries:
+            raise Corrupt(
+                f"it has {run.entries} entries, the segment's batches give {entries}", source=run.object_key, position=0
+            )
+        self._runs.append((run, body))
+
+    async def _put_runs(self, attempt: int) -> list[KeyRun]:
+        put = []
+        for run, body in self._runs:
+            key = self._names.keys(
+                self._work.key,
+                run.from_offset,
+                run.to_offset,
+                node_id=COMPACTION_WRITER,
+                lock_epoch=self._work.lock_epoch,
+                attempt=attempt,
+            )
+            await self._put(key, body)
+            put.append(replace(run, object_key=key, size_bytes=len(body), digest=object_digest(body)))
+        self._runs.clear()
+        return put
+
+    async def _look_for(self, manifest: Manifest) -> None:
+        """All that it names, at its length: what it takes the place of is swept."""
+        needed = list(manifest.object_sizes.items())
+        for start in range(0, len(needed), _READS_AT_A_TIME):
+            some = needed[start : start + _READS_AT_A_TIME]
+            found = await asyncio.gather(*(self._store.head(key) for key, _ in some))
+            for (key, size_bytes), info in zip(some, found, strict=True):
+                if info.size_bytes != size_bytes:
+                    raise Corrupt(f"it has {info.size_bytes} bytes, not {size_bytes}", source=key, position=0)
+
+    async def _put_manifest(self, manifest: Manifest, attempt: int) -> tuple[str, bytes, int]:
+        body = encode_manifest(manifest)
+        key = self._names.manifest(
+            self._work.key,
+            manifest.seal.base_offset,
+            manifest.seal.end_offset,
+            node_id=COMPACTION_WRITER,
+            lock_epoch=self._work.lock_epoch,
+            attempt=attempt,
+        )
+        await put_once(self._store, key, body)
+        if await self._store.get(key) != body:
+            raise Corrupt("it does not read back as it was put", source=key, position=0)
+        return key, manifest_digest(body), manifest.copy_bytes + len(body)
+
+    async def _put(self, key: str, body: bytes) -> None:
+        await put_once(self._store, key, body)
+        self._bytes_put += len(body)
+
+
+def _side_by_side(parts: Sequence[RemotePart]) -> list[list[RemotePart]]:
+    rounds: list[list[RemotePart]] = []
+    held = 0
+    for part in parts:
+        if not rounds or len(rounds[-1]) == _READS_AT_A_TIME or held + part.size_bytes > _READ_BYTES:
+            rounds.append([])
+            held = 0
+        rounds[-1].append(part)
+        held += part.size_bytes
+    return rounds

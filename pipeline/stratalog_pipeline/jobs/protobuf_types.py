@@ -1,0 +1,90 @@
+"""Arrow types and rows of Protobuf messages, from a descriptor set. Raises: InvalidRequest for what has no column."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
+
+from stratalog.model.errors import InvalidRequest
+
+_DEPTH = 20
+_TYPES = {
+    FieldDescriptor.CPPTYPE_INT32: pa.int32(),
+    FieldDescriptor.CPPTYPE_INT64: pa.int64(),
+    FieldDescriptor.CPPTYPE_UINT32: pa.uint32(),
+    FieldDescriptor.CPPTYPE_UINT64: pa.uint64(),
+    FieldDescriptor.CPPTYPE_DOUBLE: pa.float64(),
+    FieldDescriptor.CPPTYPE_FLOAT: pa.float32(),
+    FieldDescriptor.CPPTYPE_BOOL: pa.bool_(),
+    FieldDescriptor.CPPTYPE_ENUM: pa.string(),
+    FieldDescriptor.CPPTYPE_STRING: pa.string(),
+}
+
+
+def message_class(descriptors: bytes, message: str) -> Any:
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
+            pool.Add(file)
+        return message_factory.GetMessageClass(pool.FindMessageTypeByName(message))
+    except (DecodeError, KeyError, TypeError) as error:
+        raise InvalidRequest(
+            f"there is no message {message!r} in the descriptor set ({error}): make it with protoc --include_imports "
+            "--descriptor_set_out, and give the full name"
+        ) from error
+
+
+def arrow_schema_of(descriptor: Any) -> Any:
+    return pa.schema(_fields(descriptor, 0))
+
+
+def _fields(descriptor: Any, depth: int) -> list[Any]:
+    if depth > _DEPTH:
+        raise InvalidRequest(f"message {descriptor.full_name} holds itself: that has no column")
+    return [pa.field(field.name, _type(field, depth)) for field in descriptor.fields]
+
+
+def _type(field: Any, depth: int) -> Any:
+    if _is_map(field):
+        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        return pa.map_(_type(key, depth), _type(value, depth))
+    if field.message_type is not None:
+        found = pa.struct(_fields(field.message_type, depth + 1))
+    elif field.type == FieldDescriptor.TYPE_BYTES:
+        found = pa.binary()
+    else:
+        found = _TYPES[field.cpp_type]
+    return pa.list_(found) if field.is_repeated else found
+
+
+def to_row(message: Any) -> dict[str, Any]:
+    """A field that the message knows to be absent is null."""
+    return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
+
+
+def _value(message: Any, field: Any) -> Any:
+    if _is_map(field):
+        inner = field.message_type.fields_by_name["value"]
+        return [(key, _single(value, inner)) for key, value in getattr(message, field.name).items()]
+    if field.is_repeated:
+        return [_single(value, field) for value in getattr(message, field.name)]
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    return _single(getattr(message, field.name), field)
+
+
+def _single(value: Any, field: Any) -> Any:
+    if field.message_type is not None:
+        return to_row(value)
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return str(value) if known is None else known.name
+    return value
+
+
+def _is_map(field: Any) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)

@@ -1,0 +1,236 @@
+"""Reads the values of records as JSON, Avro or Protobuf, or leaves them as they are; says which could not be read.
+
+One bad record costs itself, not its neighbours. A record with a field that the schema does not have is a bad one too:
+nothing is dropped unsaid. A record without a value (a deletion) has nulls in all fields.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.json as pj
+
+from stratalog.model.errors import InvalidRequest
+from stratalog_pipeline.decode.columns import SCHEMA
+
+_JSON_BLOCK_BYTES: Final = 256 << 20
+CONFLUENT_BYTES: Final = 5
+"""A zero byte and the id of a schema, which some producers put before an Avro record."""
+
+PLACE: Final = pa.schema(
+    [
+        pa.field("_shard", pa.int32()),
+        pa.field("_offset", pa.int64()),
+        pa.field("_timestamp", pa.timestamp("us", "UTC")),
+        pa.field("_key", pa.binary()),
+    ]
+)
+"""Goes before the fields of a record."""
+DEAD: Final = pa.schema([*SCHEMA, pa.field("error", pa.string())])
+"""A dead letter is the whole record, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecords:
+    """`table` has the good records, `good` and `bad` are their rows in what was given."""
+
+    table: Any
+    good: list[int]
+    bad: list[tuple[int, str]]
+
+
+ReadValues = Callable[[Sequence[bytes | None]], ReadRecords]
+
+
+# JSON ---------------------------------------------------------------------------------------------------------------
+def json_reader(schema: Any) -> ReadValues:
+    """`schema`: an Arrow schema. By Arrow's parser, in halves where a record is bad."""
+
+    def read(values: Sequence[bytes | None]) -> ReadRecords:
+        pieces: list[Any] = []
+        good: list[int] = []
+        bad: list[tuple[int, str]] = []
+
+        def attempt(rows: Sequence[int]) -> None:
+            try:
+                pieces.append(_parse([values[row] for row in rows], schema))
+                good.extend(rows)
+            except (pa.ArrowException, ValueError) as error:
+                if len(rows) == 1:
+                    bad.append((rows[0], _first_line(error)))
+                    return
+                middle = len(rows) // 2
+                attempt(rows[:middle])
+                attempt(rows[middle:])
+
+        together = [row for row, value in enumerate(values) if _is_apart(value)]
+        if together:
+            attempt(together)
+        for row in sorted({*range(len(values))} - {*together}):
+            attempt([row])
+        table = pa.concat_tables(pieces) if pieces else schema.empty_table()
+        return ReadRecords(table, good, bad)
+
+    return read
+
+
+def _is_apart(value: bytes | None) -> bool:
+    """Whether it may stand in one text with others. What begins and ends as an object cannot run over into the next
+    one, and what is empty would hide that another was two."""
+    return value is None or (value[:1] == b"{" and value[-1:] == b"}" and b"\n" not in value)
+
+
+def _parse(values: Sequence[bytes | None], schema: Any) -> Any:
+    body = b"\n".join(b"{}" if value is None else value for value in values)
+    options = pj.ParseOptions(
+        explicit_schema=schema, unexpected_field_behavior="error", newlines_in_values=len(values) == 1
+    )
+    table = pj.read_json(pa.py_buffer(body), pj.ReadOptions(use_threads=False, block_size=_block(body)), options)
+    if table.num_rows != len(values):
+        raise ValueError("a value is not one JSON object")
+    return table.select(schema.names).cast(schema)
+
+
+def infer_json(values: Sequence[bytes | None]) -> Any:
+    """The schema of what can be read of these, an Arrow schema; no fields where nothing can."""
+    found = pa.schema([])
+    bodies = [value for value in values if value is not None]
+
+    def attempt(some: Sequence[bytes]) -> None:
+        nonlocal found
+        body = b"\n".join(some)
+        try:
+            table = pj.read_json(pa.py_buffer(body), pj.ReadOptions(use_threads=False, block_size=_block(body)))
+        except pa.ArrowException:
+            if len(some) > 1:
+                attempt(some[: len(some) // 2])
+                attempt(some[len(some) // 2 :])
+            return
+        found = unite(found, table.schema)
+
+    if bodies:
+        attempt(bodies)
+    return found
+
+
+def _block(body: bytes) -> int:
+    return min(max(len(body), 1 << 16) + 1, _JSON_BLOCK_BYTES)
+
+
+def unite(before: Any, more: Any) -> Any:
+    """Fields of both, of records that were seen together; a number stays a number. Raises: InvalidRequest."""
+    try:
+        return pa.unify_schemas([before, more], promote_options="permissive")
+    except (pa.ArrowException, TypeError) as error:
+        raise InvalidRequest(
+            f"the records contradict each other ({_first_line(error)}): give a schema, by which those that do not fit "
+            "become dead letters"
+        ) from error
+
+
+def evolve(known: Any, more: Any) -> Any:
+    """The table's fields as they are, and new ones behind them: what was written stays readable together. A record that
+    has another type there becomes a dead letter."""
+    return pa.schema(_evolve(list(known), list(more)))
+
+
+def _evolve(known: Sequence[Any], more: Sequence[Any]) -> list[Any]:
+    later = {one.name: one for one in more}
+    fields = [pa.field(one.name, _type(one.type, later[one.name].type)) if one.name in later else one for one in known]
+    names = {one.name for one in known}
+    return fields + [one for one in more if one.name not in names]
+
+
+def _type(known: Any, more: Any) -> Any:
+    if pa.types.is_null(known):
+        return more
+    if pa.types.is_struct(known) and pa.types.is_struct(more):
+        return pa.struct(_evolve(list(known), list(more)))
+    if pa.types.is_list(known) and pa.types.is_list(more):
+        return pa.list_(_type(known.value_type, more.value_type))
+    return known
+
+
+# Avro, Protobuf -----------------------------------------------------------------------------------------------------
+def avro_reader(schema_json: str, *, is_confluent: bool = False) -> tuple[Any, ReadValues]:
+    """The Arrow schema and the reader of records that were written with this schema, without a container."""
+    import fastavro
+
+    try:
+        parsed = fastavro.parse_schema(json.loads(schema_json))
+    except Exception as error:  # fastavro raises many kinds, none of which says more than its words
+        raise InvalidRequest(f"the Avro schema cannot be read: {_first_line(error)}") from error
+    from stratalog_pipeline.jobs.avro_types import arrow_schema_of
+
+    schema = arrow_schema_of(json.loads(schema_json))
+    skipped = CONFLUENT_BYTES if is_confluent else 0
+
+    def read_one(value: bytes) -> dict[str, Any]:
+        stream = io.BytesIO(value)
+        stream.seek(skipped)
+        found: dict[str, Any] = fastavro.schemaless_reader(stream, parsed, None)
+        if stream.read(1):
+            raise ValueError("bytes are left after the record")
+        return found
+
+    return schema, _row_reader(schema, read_one)
+
+
+def protobuf_reader(descriptors: bytes, message: str) -> tuple[Any, ReadValues]:
+    """Of a descriptor set (`protoc --include_imports --descriptor_set_out`) and the full name of a message."""
+    from stratalog_pipeline.jobs.protobuf_types import arrow_schema_of, message_class, to_row
+
+    kind = message_class(descriptors, message)
+
+    def read_one(value: bytes) -> dict[str, Any]:
+        found = kind()
+        found.ParseFromString(value)
+        return to_row(found)
+
+    schema = arrow_schema_of(kind.DESCRIPTOR)
+    return schema, _row_reader(schema, read_one)
+
+
+def _row_reader(schema: Any, read_one: Callable[[bytes], dict[str, Any]]) -> ReadValues:
+    nothing = dict.fromkeys(schema.names)
+
+    def read(values: Sequence[bytes | None]) -> ReadRecords:
+        rows: list[dict[str, Any]] = []
+        good: list[int] = []
+        bad: list[tuple[int, str]] = []
+        for row, value in enumerate(values):
+            try:
+                rows.append(nothing if value is None else read_one(value))
+                good.append(row)
+            except Exception as error:  # hostile bytes make these libraries raise whatever they like
+                bad.append((row, _first_line(error)))
+        try:
+            table = pa.Table.from_pylist(rows, schema=schema)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            return _one_at_a_time(schema, rows, good, bad)
+        return ReadRecords(table, good, bad)
+
+    return read
+
+
+def _one_at_a_time(
+    schema: Any, rows: Sequence[dict[str, Any]], places: Sequence[int], bad: list[tuple[int, str]]
+) -> ReadRecords:
+    """Where a value is read and has no place in a column: a time out of range."""
+    pieces, good = [], []
+    for row, place in zip(rows, places, strict=True):
+        try:
+            pieces.append(pa.Table.from_pylist([row], schema=schema))
+            good.append(place)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            bad.append((place, _first_line(error)))
+    return ReadRecords(pa.concat_tables(pieces) if pieces else schema.empty_table(), good, bad)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:300]

@@ -1,0 +1,205 @@
+"""Puts damaged or missing objects of committed segments back as they were, from another bucket or a node's files.
+
+An object is replaced only by one that is proven to be what the manifest (or, of a manifest, the metadata) names: an
+index by its digest, parts by identity, offsets, CRCs, and by leading from the digest before them to the one behind: of
+whole parts next to them, or of the seal. Only what nobody knows a digest of, the end of a segment that is not sealed,
+is taken by its name and by what is before it. An object that is whole is never touched.
+Order: the right bytes are here, whole; then the damaged object is deleted, and the right one put under the same name,
+for names are never overwritten. A crash between the two leaves the object missing, as unreadable as before, and the
+next run puts it. Readers of that object fail meanwhile as they did before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+from stratalog.formats.digest import EMPTY_DIGEST, object_digest
+from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.part import PartHeader, check_part
+from stratalog.model.errors import Corrupt, NotFound, StratalogError
+from stratalog.model.segment import RemotePart
+from stratalog.objects import ObjectStore
+from stratalog_pipeline.cold.committed import CommittedSegment
+from stratalog_pipeline.jobs.put_once import put_once
+from stratalog_pipeline.jobs.repair_sources import RepairSource
+
+_Check: TypeAlias = Callable[[bytes], None]
+"""Raises Corrupt for bytes that are not the object that is named."""
+
+
+@dataclass(slots=True)
+class Repaired:
+    """Keys of objects that were put back, or would be; and why others were not."""
+
+    objects: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+
+class SegmentRepair:
+    """One segment of one bucket. Raises: Unavailable when the bucket cannot be reached."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        names: ObjectNames,
+        segment: CommittedSegment,
+        sources: Sequence[RepairSource],
+        *,
+        is_dry_run: bool,
+    ) -> None:
+        self._store = store
+        self._names = names
+        self._segment = segment
+        self._sources = sources
+        self._is_dry_run = is_dry_run
+        self._manifest: Manifest | None = None
+        self._told = Repaired()
+        self._missing: set[str] = set()
+
+    async def repair(self) -> Repaired:
+        segment = self._segment
+        if segment.manifest_key is not None:
+            body = await self._mend(segment.manifest_key, self._check_manifest)
+            if body is None:
+                return self._told
+            self._manifest = decode_manifest(body, source=segment.manifest_key)
+        await self._mend_parts(segment.parts if self._manifest is None else self._manifest.parts)
+        if self._manifest is not None:
+            digests = {self._manifest.index_key: self._manifest.index_digest}
+            digests |= {run.object_key: run.digest for run in self._manifest.key_runs}
+            for key, digest in digests.items():
+                await self._mend(key, partial(_check_digest, key, digest))
+        return self._told
+
+    # Objects that are proven by themselves ------------------------------------------------------------------------
+    async def _mend(self, key: str, check: _Check) -> bytes | None:
+        """The object as it should be, put back where it was not. None where it cannot be had."""
+        body = await self._present(key, check)
+        if body is not None:
+            return body
+        for source in self._sources:
+            body = await self._from(source, key, check)
+            if body is not None:
+                await self._put_back(key, body)
+                return body
+        return None
+
+    async def _present(self, key: str, check: _Check) -> bytes | None:
+        try:
+            body = await self._store.get(key)
+            check(body)
+            return body
+        except NotFound:
+            self._missing.add(key)
+        except Corrupt:
+            pass
+        return None
+
+    async def _from(self, source: RepairSource, key: str, check: _Check) -> bytes | None:
+        try:
+            body = await source.object_of(key, self._manifest)
+            check(body)
+            return body
+        except StratalogError as error:
+            self._told.reasons.append(f"{key}: {source.place}: {error}")
+            return None
+
+    async def _put_back(self, key: str, body: bytes) -> None:
+        if not self._is_dry_run:
+            if key not in self._missing:
+                await self._store.delete([key])
+            await put_once(self._store, key, body)
+        self._told.objects.append(key)
+
+    # Parts, which are proven together -----------------------------------------------------------------------------
+    async def _mend_parts(self, parts: Sequence[RemotePart]) -> None:
+        by_object: dict[str, list[RemotePart]] = {}
+        for part in parts:
+            by_object.setdefault(part.object_key, []).append(part)
+        whole: dict[int, PartHeader] = {}
+        """By their first offsets."""
+        for key, those in by_object.items():
+            await self._present(key, partial(self._check_parts, those, whole))
+        damaged = {key: those for key, those in by_object.items() if any(one.base_offset not in whole for one in those)}
+        if not damaged:
+            return
+        seal = None if self._manifest is None else self._manifest.seal.digest
+        mixed: dict[str, RepairSource] = {}
+        for chosen in (mixed, *(dict.fromkeys(damaged, source) for source in self._sources)):
+            told = dict(whole)
+            for key, those in damaged.items():
+                for source in self._sources if chosen is mixed else (chosen[key],):
+                    if await self._from(source, key, partial(self._check_parts, those, told)) is not None:
+                        chosen[key] = source
+                        break
+            proven = proven_parts(parts, whole, told, seal)
+            for key, those in list(damaged.items()):
+                if key in chosen and all(one.base_offset in proven for one in those):
+                    body = await self._from(chosen[key], key, partial(self._check_parts, those, {}))
+                    if body is not None:
+                        await self._put_back(key, body)
+                        whole |= {one.base_offset: told[one.base_offset] for one in those}
+                        del damaged[key]
+            if not damaged:
+                return
+
+    def _check_parts(self, parts: Iterable[RemotePart], told: dict[int, PartHeader], body: bytes) -> None:
+        """Each by itself; what they say of themselves is told."""
+        found = {}
+        for part in parts:
+            data = memoryview(body)[part.position : part.position + part.size_bytes]
+            source = part.object_key
+            header = check_part(data, source=source, position=part.position).header
+            says = (header.identity.cluster_id, header.identity.key, header.base_offset, header.end_offset)
+            if says != (self._names.cluster_id, self._segment.key, part.base_offset, part.end_offset):
+                raise Corrupt("it is another part than the one that is named", source=source, position=part.position)
+            found[part.base_offset] = header
+        told |= found
+
+    def _check_manifest(self, body: bytes) -> None:
+        segment, key = self._segment, self._segment.manifest_key or ""
+        if segment.manifest_digest is not None and manifest_digest(body) != segment.manifest_digest:
+            raise Corrupt("it is not the manifest that the metadata name", source=key, position=0)
+        manifest = decode_manifest(body, source=key)
+        told = (manifest.identity.cluster_id, manifest.identity.key, manifest.seal.end_offset)
+        if told != (self._names.cluster_id, segment.key, segment.end_offset):
+            raise Corrupt("it tells of another segment than its name does", source=key, position=0)
+        if segment.seal is not None and segment.seal.digest != manifest.seal.digest:
+            raise Corrupt("its seal is not the one that the metadata know", source=key, position=0)
+
+
+def proven_parts(
+    parts: Sequence[RemotePart],
+    whole: Mapping[int, PartHeader],
+    told: Mapping[int, PartHeader],
+    seal_digest: bytes | None,
+) -> set[int]:
+    """First offsets of those candidates (`told`, but not `whole`) that lead, together with the candidates next to them,
+    from a digest that is known to one that is known. Where a segment has no seal its end is known by nobody. Pure."""
+    proven: set[int] = set()
+    run: list[int] = []
+    digest: bytes | None = EMPTY_DIGEST
+    for part in parts:
+        header = told.get(part.base_offset)
+        if part.base_offset in whole:
+            header = whole[part.base_offset]
+            if digest == header.digest_before:
+                proven.update(run)
+            run, digest = [], header.digest_after
+        elif header is None or header.digest_before != digest:
+            run, digest = [], None
+        else:
+            run.append(part.base_offset)
+            digest = header.digest_after
+    if seal_digest is None or digest == seal_digest:
+        proven.update(run)
+    return proven
+
+
+def _check_digest(key: str, digest: bytes, body: bytes) -> None:
+    if object_digest(body) != digest:
+        raise Corrupt("it is not the object that the manifest names", source=key, position=0)

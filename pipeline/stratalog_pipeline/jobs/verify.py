@@ -1,0 +1,266 @@
+"""Verifies a bucket deeply: every byte of every committed segment against what the metadata and the manifests say.
+
+Of a complete segment: manifest (the metadata's digest of it, its seal), index object (digest, seal, points equal to
+those of the batches), key index (digest, equal to one built of the batches), each part with its own index,
+the chain of digests from part to part up to the seal. Of one that is still being uploaded: its committed parts. What
+cannot be reached now is told apart from what is damaged.
+Also told: objects that nothing names. They are attempts, or newer than the metadata; nobody reads them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from stratalog.formats.digest import EMPTY_DIGEST, object_digest
+from stratalog.formats.index_block import IndexBuilder, decode_index_block
+from stratalog.formats.manifest import Manifest
+from stratalog.formats.object_names import BundleName, ObjectNames, SegmentObjectName
+from stratalog.formats.part import PART_HEADER_BYTES, check_part
+from stratalog.formats.record_batch import first_timestamp_ms, walk
+from stratalog.model.errors import Corrupt, NotFound, Unavailable
+from stratalog.objects import ObjectStore, open_store
+from stratalog_pipeline.cold.catalog import Catalog
+from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
+from stratalog_pipeline.jobs.key_index_rebuild import KeyIndexRebuild, key_index_check
+from stratalog_pipeline.jobs.repair import Repaired, SegmentRepair
+from stratalog_pipeline.jobs.repair_sources import open_source
+from stratalog_pipeline.jobs.runners import Runner
+
+OpenStore = Callable[[], ObjectStore]
+OnProgress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    place: str
+    what: str
+    is_damage: bool = True
+    """Else it could not be looked at now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentWork:
+    cluster_id: str
+    topic: str
+    segment: CommittedSegment
+    open_bucket: OpenStore = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentVerified:
+    topic: str
+    objects: tuple[str, ...] = ()
+    parts: int = 0
+    batches: int = 0
+    bytes: int = 0
+    findings: tuple[Finding, ...] = ()
+    work: SegmentWork | None = None
+    """Where something was found."""
+
+
+@dataclass(slots=True)
+class Verified:
+    """What came of it. `unnamed_*` are objects that nothing names. `repaired`: objects that were put back, or that
+    would be, in a dry run; `not_repaired`: why others were not. `findings` are those that are left."""
+
+    cluster_id: str = ""
+    segments: int = 0
+    parts: int = 0
+    batches: int = 0
+    bytes: int = 0
+    unnamed_objects: int = 0
+    unnamed_bytes: int = 0
+    repaired: list[str] = field(default_factory=list)
+    not_repaired: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def verify(
+    bucket: str,
+    run: Runner,
+    *,
+    topics: Collection[str] | None = None,
+    cluster_id: str | None = None,
+    meta_url: str | None = None,
+    repair_from: Sequence[str] = (),
+    is_dry_run: bool = False,
+    on_progress: OnProgress = lambda *_: None,
+) -> Verified:
+    """`repair_from`: places that damaged objects are put back from, the first that has them whole
+    (`repair_sources.open_source`); a dry run puts nothing.
+
+    Raises: what finding out about the committed segments raises; what is wrong with one of them is a finding."""
+    open_bucket = partial(open_store, bucket)
+    told, works, sizes = asyncio.run(_prepare(open_bucket, topics, cluster_id, meta_url))
+    named: set[str] = set()
+    for number, one in enumerate(run(verify_segment, works), 1):
+        told.segments += 1
+        told.parts += one.parts
+        told.batches += one.batches
+        told.bytes += one.bytes
+        if repair_from and one.work is not None and any(finding.is_damage for finding in one.findings):
+            one = _repair(one.work, one, repair_from, is_dry_run, told)
+        told.findings += one.findings
+        named.update(one.objects)
+        on_progress("verified", number, len(works))
+    if topics is None:
+        unnamed = sizes.keys() - named
+        told.unnamed_objects, told.unnamed_bytes = len(unnamed), sum(sizes[key] for key in unnamed)
+    told.findings.sort(key=lambda one: one.place)
+    return told
+
+
+def _repair(
+    work: SegmentWork, found: SegmentVerified, places: Sequence[str], is_dry_run: bool, told: Verified
+) -> SegmentVerified:
+    """What is found afterwards."""
+
+    async def run() -> Repaired:
+        names = ObjectNames("", work.cluster_id)
+        store = work.open_bucket()
+        sources = [open_source(place, names) for place in places]
+        try:
+            return await SegmentRepair(store, names, work.segment, sources, is_dry_run=is_dry_run).repair()
+        finally:
+            await store.close()
+            for source in sources:
+                await source.close()
+
+    repaired = asyncio.run(run())
+    told.repaired += repaired.objects
+    told.not_repaired += repaired.reasons
+    return verify_segment(work) if repaired.objects and not is_dry_run else found
+
+
+async def _prepare(
+    open_bucket: OpenStore, topics: Collection[str] | None, cluster_id: str | None, meta_url: str | None
+) -> tuple[Verified, list[SegmentWork], dict[str, int]]:
+    store = open_bucket()
+    try:
+        catalog = await Catalog.open(store, cluster_id=cluster_id, meta_url=meta_url)
+        shards = await catalog.shards(topics, with_internal=topics is None)
+        sizes = {} if topics is not None else await _data_objects(store, catalog.names)
+        works = list(_works(catalog.names.cluster_id, shards, open_bucket))
+        return Verified(catalog.names.cluster_id), works, sizes
+    finally:
+        await store.close()
+
+
+def _works(cluster_id: str, shards: Iterable[CommittedShard], open_bucket: OpenStore) -> Iterable[SegmentWork]:
+    for shard in shards:
+        for segment in shard.segments:
+            yield SegmentWork(cluster_id, shard.topic, segment, open_bucket)
+
+
+async def _data_objects(store: ObjectStore, names: ObjectNames) -> dict[str, int]:
+    """All that hold records, or say where they are."""
+    found = {}
+    for prefix in (names.data_prefix, names.bundles_prefix):
+        async for info in store.list(prefix):
+            if isinstance(names.parse(info.key), SegmentObjectName | BundleName):
+                found[info.key] = info.size_bytes
+    return found
+
+
+# One segment --------------------------------------------------------------------------------------------------------
+def verify_segment(work: SegmentWork) -> SegmentVerified:
+    """For a task. A segment's parts are read one after another, for the digest goes through all of them."""
+    return asyncio.run(_Segment(work).verify())
+
+
+class _Segment:
+    def __init__(self, work: SegmentWork) -> None:
+        self._work = work
+        self._objects: list[str] = []
+        self._parts = self._batches = self._bytes = 0
+        self._built = IndexBuilder(work.segment.base_offset)
+        self._keys: KeyIndexRebuild | None = None
+
+    async def verify(self) -> SegmentVerified:
+        store = self._work.open_bucket()
+        findings: tuple[Finding, ...] = ()
+        try:
+            await self._check(store)
+        except Corrupt as error:
+            findings = (Finding(f"{error.source}: byte {error.position}", error.reason),)
+        except NotFound as error:
+            findings = (Finding(self._words(), f"an object of it is gone: {error}"),)
+        except Unavailable as error:
+            findings = (Finding(self._words(), f"could not be read now: {error}", is_damage=False),)
+        finally:
+            await store.close()
+        counted = (self._parts, self._batches, self._bytes)
+        work = self._work if findings else None
+        return SegmentVerified(self._work.topic, tuple(self._objects), *counted, findings, work)
+
+    def _words(self) -> str:
+        key = self._work.segment.key
+        return f"segment {key.base_offset}-{key.epoch} of shard {key.shard} of topic {self._work.topic}"
+
+    async def _check(self, store: ObjectStore) -> None:
+        segment = self._work.segment
+        catalog = Catalog(store, ObjectNames("", self._work.cluster_id))
+        if segment.manifest_key is not None:
+            self._objects.append(segment.manifest_key)
+        parts, seal = await catalog.parts_of(segment)
+        self._objects += [part.object_key for part in parts]
+        if segment.manifest_key is not None:
+            await self._take_key_index(store, catalog.manifests[segment.manifest_key])
+        digest = EMPTY_DIGEST
+        for number, part in enumerate(parts):
+            body = await store.get_range(part.object_key, part.position, part.position + part.size_bytes)
+            digest = await asyncio.to_thread(self._check_part, number, body, part.object_key, part.position, digest)
+        if self._keys is not None:
+            await asyncio.to_thread(self._keys.finish)
+        if segment.manifest_key is None or seal is None:
+            return
+        if (digest, self._built.size_bytes) != (seal.digest, seal.size_bytes):
+            raise Corrupt(
+                f"its parts have {self._built.size_bytes} bytes and digest {digest.hex()}, the seal says "
+                f"{seal.size_bytes} and {seal.digest.hex()}",
+                source=segment.manifest_key,
+                position=0,
+            )
+        await self._check_index(store, catalog, segment.manifest_key)
+
+    async def _take_key_index(self, store: ObjectStore, manifest: Manifest) -> None:
+        """Its objects are what the manifest names; what is in them is compared once the parts were read."""
+        for run in manifest.key_runs:
+            self._objects.append(run.object_key)
+            body = await store.get(run.object_key)
+            if (len(body), object_digest(body)) != (run.size_bytes, run.digest):
+                raise Corrupt("it is not the key index that the manifest names", source=run.object_key, position=0)
+            self._bytes += len(body)
+        if manifest.key_runs:
+            self._keys = key_index_check(manifest)
+
+    def _check_part(self, number: int, body: bytes, source: str, position: int, digest: bytes) -> bytes:
+        header = check_part(body, source=source, position=position, expected_digest_before=digest).header
+        if header.identity.key != self._work.segment.key or header.identity.cluster_id != self._work.cluster_id:
+            raise Corrupt("it is a part of another segment", source=source, position=position)
+        data = memoryview(body)[PART_HEADER_BYTES : header.index_position]
+        at = position + PART_HEADER_BYTES
+        positions = [0]
+        for start, batch in walk(data, source=source, position=at, verify=False):
+            positions.append(start + batch.size_bytes)
+            self._built.append(batch.base_offset, batch.size_bytes, first_timestamp_ms(batch), batch.max_timestamp_ms)
+        if self._keys is not None:
+            self._keys.take(number, bytes(data), positions, source)
+        self._parts += 1
+        self._batches += header.batch_count
+        self._bytes += len(body)
+        return header.digest_after
+
+    async def _check_index(self, store: ObjectStore, catalog: Catalog, manifest_key: str) -> None:
+        manifest = catalog.manifests[manifest_key]
+        self._objects.append(manifest.index_key)
+        body = await store.get(manifest.index_key)
+        if (len(body), object_digest(body)) != (manifest.index_size_bytes, manifest.index_digest):
+            raise Corrupt("it is not the index that the manifest names", source=manifest.index_key, position=0)
+        block = decode_index_block(body, source=manifest.index_key)
+        if block.seal != manifest.seal or block.points != self._built.freeze():
+            raise Corrupt("it is not the index of the segment's batches", source=manifest.index_key, position=0)
+        self._bytes += len(body)
