@@ -1,6 +1,6 @@
 """What a bucket's settings mean for data that is to be kept in it: a pure function from settings to findings.
 
-The rules: nobody but a node may delete or move what lies below the prefix (an error); what costs money for nothing is
+The rules: nobody but a node may delete or move what lies below the prefix (an error); what costs money needlessly is
 a hint; what could not be learnt is no finding, unless these credentials are what hides it.
 """
 

@@ -69,7 +69,7 @@ def start(
 
     Prints a line for each part that is ready, one with the status page's address, and at last
     `ready bootstrap=HOST:PORT,…`. Started again it goes on with
-    its data, its ports and its settings; what is given anew takes the place of what was. Settings go to all parts.
+    its data, its ports and its settings; what is given again takes the place of what was. Settings go to all parts.
     """
     directory = ClusterDirectory(data)
     if part is not None:

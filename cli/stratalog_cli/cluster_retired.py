@@ -9,13 +9,14 @@ from typing import Any
 
 from stratalog.model.mounts import MountMode, data_set_name
 from stratalog.model.retirement import RetireStep
+from stratalog.model.tokens import Token
 from stratalog_cli.cluster_health import items_of
 from stratalog_cli.cluster_plan import Part, Role
 
 
-def retired_nodes(metas: list[Part]) -> dict[str, str] | None:
+def retired_nodes(metas: list[Part], token: Token | None) -> dict[str, str] | None:
     """What is to be said of each, by the name of its part; None when nobody answers."""
-    nodes, mounts = items_of(metas, "/v1/nodes"), items_of(metas, "/v1/mounts")
+    nodes, mounts = items_of(metas, "/v1/nodes", token), items_of(metas, "/v1/mounts", token)
     if nodes is None or mounts is None:
         return None
     by_name = {mount.get("name"): mount for mount in mounts}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
@@ -20,6 +19,8 @@ from stratalog_cli.cluster_directory import ClusterDirectory
 from stratalog_cli.cluster_health import is_well
 from stratalog_cli.cluster_plan import Part, Plan, Programs, Role, command_of
 from stratalog_cli.cluster_retired import retired_nodes
+from stratalog_cli.free_ports import why_not_free
+from stratalog_cli.shown_token import cluster_token
 
 _POLL_S: Final = 0.03
 _STILL_S: Final = 10.0
@@ -35,7 +36,7 @@ Tell = Callable[[str], None]
 
 
 class Starter:
-    """Requires: the directory is held."""
+    """Requires: the directory is held. Raises: InvalidRequest for what is no token file."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Starter:
         self._programs = programs
         self._environment = environment
         self._warn = warn
+        self._token = cluster_token(plan.choices.settings)
         self._children: dict[str, Child] = {}
         self._ends: dict[str, End] = {}
         self._watching: dict[str, asyncio.Task[None]] = {}
@@ -99,7 +101,7 @@ class Starter:
             return
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while (found := await asyncio.to_thread(retired_nodes, self._plan.of(Role.META))) is None:
+        while (found := await asyncio.to_thread(retired_nodes, self._plan.of(Role.META), self._token)) is None:
             if self.stopping.is_set() or loop.time() - began > _TOLD_S:
                 return
             await asyncio.sleep(_POLL_S)
@@ -156,7 +158,7 @@ class Starter:
     async def _start_part(self, name: str, say: Say) -> None:
         part = self._plan.part(name)
         if name in self._children:
-            raise Conflict(f"{name} runs already (pid {self._children[name].pid}): stop it first, to start it anew")
+            raise Conflict(f"{name} runs already (pid {self._children[name].pid}): stop it first, to start it again")
         self._require_free(part)
         await self._start([part], say)
 
@@ -254,7 +256,7 @@ class Starter:
 
     async def _tell_that_it_ended(self, part: Part, end: End) -> None:
         metas = [meta for meta in self._plan.of(Role.META) if meta.name in self._children]
-        if part.role is Role.NODE and (found := await asyncio.to_thread(retired_nodes, metas)) is not None:
+        if part.role is Role.NODE and (found := await asyncio.to_thread(retired_nodes, metas, self._token)) is not None:
             self._retired = found
         if part.name in self._retired:
             self._warn(f"{part.name} ended ({end.words}): it {self._retired[part.name]}")
@@ -297,14 +299,8 @@ class Starter:
         """Raises Unavailable for an address that somebody else listens on."""
         for what, address in part.addresses.items():
             host, port = parse_address(address)
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind((host, port))
-                except OSError as error:
-                    step = f"`ss -ltnp 'sport = :{port}'` tells who has it: end that"
-                    if not self._directory.exists:
-                        step += ", or choose a block of 100 free ports with --port-base"
-                    raise Unavailable(
-                        f"{address} for {what} of {part.name} cannot be listened on ({error.strerror}): {step}"
-                    ) from None
+            if (why := why_not_free(host, port)) is not None:
+                step = "end that"
+                if not self._directory.exists:
+                    step += ", or choose a block of 100 free ports with --port-base"
+                raise Unavailable(f"{address} for {what} of {part.name} cannot be listened on ({why}); {step}")

@@ -12,6 +12,7 @@ from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.wording import human_duration, stopped_lines
 from stratalog.machines.shard_troubles import TroubleKind
 from stratalog.model.errors import StratalogError
+from stratalog.model.tokens import Token
 from stratalog.telemetry.logs import without_secrets
 from stratalog_cli.cluster_control import NobodyRuns, ask
 from stratalog_cli.cluster_directory import ClusterDirectory
@@ -20,6 +21,7 @@ from stratalog_cli.cluster_plan import Part, Plan, Role
 from stratalog_cli.cluster_retired import retired_nodes
 from stratalog_cli.output import print_fields, print_table
 from stratalog_cli.say import say
+from stratalog_cli.shown_token import cluster_token
 
 _LOOK_S = 5.0
 _SHOWN_SHARDS = 8
@@ -69,9 +71,10 @@ def read_status(directory: ClusterDirectory) -> ClusterStatus:
     except NobodyRuns:
         is_running = False
     alive = [part for part in plan.parts if part.name in state["alive"]]
-    health = all_health(alive)
+    token = cluster_token(plan.choices.settings)
+    health = all_health(alive, token)
     metas = [part for part in alive if part.role is Role.META]
-    retired = retired_nodes(metas) or {}
+    retired = retired_nodes(metas, token) or {}
     return ClusterStatus(
         data=str(directory.path),
         is_running=is_running,
@@ -80,8 +83,8 @@ def read_status(directory: ClusterDirectory) -> ClusterStatus:
         store=plan.choices.store,
         bucket=None if plan.choices.bucket is None else without_secrets(plan.choices.bucket),
         parts=[_part(part, directory, state, health.get(part.name), retired.get(part.name)) for part in plan.parts],
-        stopped_shards=_stopped_shards(plan, health),
-        troubles=troubles(metas),
+        stopped_shards=_stopped_shards(plan, health, token),
+        troubles=troubles(metas, token),
     )
 
 
@@ -104,12 +107,12 @@ def _part(
     return PartStatus.model_validate({"name": part.name, "role": part.role, "leads": leads} | told | places)
 
 
-def _stopped_shards(plan: Plan, health: dict[str, Health]) -> list[str]:
+def _stopped_shards(plan: Plan, health: dict[str, Health], token: Token | None) -> list[str]:
     lines = []
     for part in plan.of(Role.NODE):
         if part.name in health and health[part.name].words != "does not answer":
             try:
-                status = AdminClient(part.addresses["admin"], timeout_s=_LOOK_S).status()
+                status = AdminClient(part.addresses["admin"], timeout_s=_LOOK_S, token=token).status()
             except StratalogError:
                 continue
             lines += [f"{part.name}: {line}" for line in stopped_lines(status)]

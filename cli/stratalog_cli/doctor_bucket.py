@@ -51,6 +51,7 @@ class _Part:
     position: int
     size_bytes: int
     header: PartHeader
+    is_bundled: bool
 
 
 @dataclass(slots=True)
@@ -62,6 +63,8 @@ class _Contents:
     parts: dict[SegmentKey, list[_Part]] = field(default_factory=lambda: defaultdict(list))
     manifests: dict[SegmentKey, list[tuple[str, Manifest]]] = field(default_factory=lambda: defaultdict(list))
     index_digests: dict[str, bytes] = field(default_factory=dict)
+    key_digests: dict[str, bytes] = field(default_factory=dict)
+    """Of the runs of key indexes."""
     broken: set[str] = field(default_factory=set)
     claims: dict[str, Claim] = field(default_factory=dict)
 
@@ -80,7 +83,7 @@ async def check_bucket(store: ObjectStore, metadata: Metadata | None, seen: Exam
         else:
             clusters[root["prefix"] or "", root["cluster"]].objects[info.key] = info.size_bytes
     if foreign:
-        what = f"{counted(foreign_count, 'object')} not of ours, such as {', '.join(foreign)}"
+        what = f"{counted(foreign_count, 'object')} that Stratalog did not write, such as {', '.join(foreign)}"
         seen.warn(store.url, what, "none needed: foreign objects are left alone")
     if not clusters:
         seen.warn(store.url, "holds no object of Stratalog", "check the URL: bucket, prefix, endpoint")
@@ -103,7 +106,7 @@ async def _check_object(
 ) -> None:
     name = names.parse(key)
     if name is None:
-        seen.warn(key, "not a name of ours", "none needed: foreign objects are left alone")
+        seen.warn(key, "not a name that Stratalog uses", "none needed: foreign objects are left alone")
         return
     try:
         body = await store.get(key)
@@ -131,7 +134,7 @@ def _read_object(
             for entry in entries:
                 view = memoryview(body)[entry.position : entry.position + entry.size_bytes]
                 part = decode_part_header(view, source=key, position=entry.position)
-                contents.parts[part.identity.key].append(_Part(key, entry.position, entry.size_bytes, part))
+                contents.parts[part.identity.key].append(_Part(key, entry.position, entry.size_bytes, part, True))
                 seen.batch_bytes += part.data_size_bytes
         case ClaimName():
             claim = decode_claim(body, source=key)
@@ -154,12 +157,14 @@ def _read_object(
             _check_owner(part.identity.cluster_id, part.identity.key, name, cluster_id, key)
             if (part.base_offset, part.end_offset) != (name.from_offset, name.to_offset):
                 raise Corrupt(f"holds offsets [{part.base_offset}, {part.end_offset})", source=key, position=0)
-            contents.parts[name.segment].append(_Part(key, 0, len(body), part))
+            contents.parts[name.segment].append(_Part(key, 0, len(body), part, False))
             seen.batch_bytes += part.data_size_bytes
         case SegmentObjectName(kind=SegmentObject.INDEX):
             block = decode_index_block(body, source=key)
             _check_owner(block.identity.cluster_id, block.identity.key, name, cluster_id, key)
             contents.index_digests[key] = object_digest(body)
+        case SegmentObjectName(kind=SegmentObject.KEYS):
+            contents.key_digests[key] = object_digest(body)
         case SegmentObjectName():
             manifest = decode_manifest(body, source=key)
             _check_owner(manifest.identity.cluster_id, manifest.identity.key, name, cluster_id, key)
@@ -174,14 +179,17 @@ def _check_owner(found_cluster: str, found: SegmentKey, name: SegmentObjectName,
 # What they make together ----------------------------------------------------------------------------------------------
 def _check_segments(contents: _Contents, metadata: Metadata | None, seen: Examination) -> None:
     ends: dict[SegmentKey, int] = {}
+    whole_segments: set[SegmentKey] = set()
     used: set[tuple[str, int]] = set()
     keys = sorted({*contents.parts, *contents.manifests}, key=lambda key: (str(key.topic_id), key.shard, key.epoch))
     for key in keys:
         seen.segments += 1
         whole = [manifest for manifest in contents.manifests[key] if _manifest_holds(contents, manifest, seen)]
         used |= {(manifest.index_key, 0) for _, manifest in contents.manifests[key]}
+        used |= {(run.object_key, 0) for _, manifest in contents.manifests[key] for run in manifest.key_runs}
         if whole:
             ends[key] = whole[0][1].seal.end_offset
+            whole_segments.add(key)
             used |= {(part.object_key, part.position) for _, manifest in whole for part in manifest.parts}
             used |= {(name, 0) for name, _ in contents.manifests[key]}
         else:
@@ -189,12 +197,14 @@ def _check_segments(contents: _Contents, metadata: Metadata | None, seen: Examin
     _check_shards(ends, contents, seen)
     for key in keys:
         for part in contents.parts[key]:
-            if (part.key, part.position) not in used:
+            # What a segment has taken home stays in its bundle until nothing refers to that one.
+            is_taken_home = part.is_bundled and key in whole_segments
+            if (part.key, part.position) not in used and not is_taken_home:
                 what = (
                     f"offsets [{part.header.base_offset}, {part.header.end_offset}) of {_words(key)} are elsewhere too"
                 )
                 seen.warn(f"{part.key} at {part.position}", f"unexplained: {what}", _ORPHAN)
-    for index in contents.index_digests:
+    for index in (*contents.index_digests, *contents.key_digests):
         if (index, 0) not in used:
             seen.warn(index, "unexplained: no manifest names it", _ORPHAN)
 
@@ -229,6 +239,11 @@ def _manifest_holds(contents: _Contents, named: tuple[str, Manifest], seen: Exam
         problems.append(f"its index is {state}: {manifest.index_key}")
     elif index != manifest.index_digest:
         problems.append(f"{manifest.index_key} is not the index it names")
+    for run in manifest.key_runs:
+        told = contents.key_digests.get(run.object_key)
+        if told != run.digest:
+            state = "missing" if told is None else "not the one it names"
+            problems.append(f"its key index is {state}: {run.object_key}")
     for problem in problems:
         seen.error(key, problem, RESTORE_OBJECT)
     return not problems

@@ -64,7 +64,7 @@ def check_directory(path: Path, metadata: Metadata | None, seen: Examination) ->
     for shard, keys in sorted(found.items(), key=lambda item: (str(item[0].topic_id), item[0].shard)):
         _check_shard(layout, shard, keys, metadata, flushed, seen)
     for place in sorted(_foreign_files(layout)):
-        seen.warn(str(place), "not a file of ours, or an index block without its segment", _LOOK)
+        seen.warn(str(place), "not a file of Stratalog, or an index block without its segment", _LOOK)
     if metadata is not None:
         _find_missing(layout, metadata, node_id, {key for keys in found.values() for key in keys}, flushed, seen)
     _check_journals(layout, seen)

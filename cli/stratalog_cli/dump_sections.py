@@ -254,6 +254,19 @@ def _manifest(source: Readable, _options: DumpOptions) -> Iterator[Section]:
             "digest": manifest.index_digest.hex(),
         },
     )
+    for run in manifest.key_runs:
+        yield Section(
+            "key run",
+            {
+                "object": run.object_key,
+                "bytes": run.size_bytes,
+                "digest": run.digest.hex(),
+                "buckets": run.buckets,
+                "entries": run.entries,
+                "from_offset": run.from_offset,
+                "to_offset": run.to_offset,
+            },
+        )
     for part in manifest.parts:
         yield Section(
             "remote part",
@@ -328,6 +341,7 @@ _READERS: dict[Structure, Callable[[Readable, DumpOptions], Iterator[Section]]] 
     Structure.PART: _part,
     Structure.BUNDLE: _bundle,
     Structure.MANIFEST: _manifest,
+    Structure.KEYED_MANIFEST: _manifest,
     Structure.CLAIM: _claim,
     Structure.META_SNAPSHOT: _meta_snapshot,
     Structure.CUT: _cut,

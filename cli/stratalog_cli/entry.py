@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
@@ -20,12 +21,15 @@ from typer.core import TyperGroup
 
 from stratalog.model.errors import Corrupt, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.settings.relations import require_assertions
+from stratalog_cli.contexts import CONTEXT_VARIABLE
 from stratalog_cli.say import say, say_error
+from stratalog_cli.shown_token import VARIABLE
 
 FINDINGS: Final = 1
 USAGE: Final = 2
 UNAVAILABLE: Final = 3
 
+_OPTIONS_WITH_VALUE: Final = ("--token-file", "--context")
 COMPLETE_VARIABLE: Final = "_STRATALOG_COMPLETE"
 
 COMMANDS: Final = {
@@ -33,15 +37,23 @@ COMMANDS: Final = {
     "meta": "stratalog_cli.meta_command",
     "node": "stratalog_cli.node_command",
     "cluster": "stratalog_cli.cluster_command",
+    "operator": "stratalog_cli.operator_command",
     "status": "stratalog_cli.status",
+    "context": "stratalog_cli.context_command",
     "topics": "stratalog_cli.topics",
+    "produce": "stratalog_cli.produce",
+    "consume": "stratalog_cli.consume",
+    "groups": "stratalog_cli.groups",
     "nodes": "stratalog_cli.nodes",
     "rebalance": "stratalog_cli.rebalance",
     "mounts": "stratalog_cli.mounts",
     "segments": "stratalog_cli.segments",
     "snapshot": "stratalog_cli.snapshot_command",
     "locate": "stratalog_cli.segments",
+    "find": "stratalog_cli.find",
     "seal": "stratalog_cli.segments",
+    "pipeline": "stratalog_cli.pipeline_command",
+    "settings": "stratalog_cli.settings_command",
     "verify": "stratalog_cli.verify",
     "dump": "stratalog_cli.dump",
     "doctor": "stratalog_cli.doctor",
@@ -81,6 +93,7 @@ def build_app(commands: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
         cls=_ReportingGroup,
         no_args_is_help=True,
         add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         help="Stratalog: tiered message storage that speaks the Kafka protocol.",
@@ -103,18 +116,52 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    token_file: Annotated[
+        str | None,
+        typer.Option(
+            "--token-file",
+            envvar=VARIABLE,
+            metavar="FILE",
+            help="The token that commands show to nodes and to the meta service, as the first line of a file.",
+        ),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context", metavar="NAME", help="The cluster that the command goes to [env var: STRATALOG_CONTEXT]."
+        ),
+    ] = None,
 ) -> None:
     """Stratalog: tiered message storage that speaks the Kafka protocol."""
+    if token_file is not None:
+        os.environ[VARIABLE] = token_file
+    if context is not None:
+        # Named by hand, it goes before addresses of the environment.
+        os.environ[CONTEXT_VARIABLE] = context
+        for overruled in ("STRATALOG_ADMIN", "STRATALOG_META", "STRATALOG_BOOTSTRAP"):
+            os.environ.pop(overruled, None)
+
+
+def _command_of(words: Sequence[str]) -> str:
+    """The first word that is neither an option nor an option's value."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        at += 2 if words[at] in _OPTIONS_WITH_VALUE else 1
+    return words[at] if at < len(words) else ""
 
 
 def main() -> None:
+    if os.getpid() == 1:
+        # The kernel drops a signal to the first process of a container for which it has no handler, and a server has
+        # its own only once it has been loaded. Until then, as in every other command, there is nothing to put in order.
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     require_assertions()
     if COMPLETE_VARIABLE in os.environ:
         # The shell asks what could come next: through the environment, with no arguments of the command's own.
         from typer._completion_classes import completion_init  # typer registers its shells by an option only
 
         completion_init()
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    wanted = _command_of(sys.argv[1:])
     app = build_app((wanted,) if wanted in COMMANDS else tuple(COMMANDS))
     app(prog_name="stratalog")
 

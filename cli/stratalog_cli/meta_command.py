@@ -13,6 +13,7 @@ from stratalog.model.errors import InvalidRequest
 from stratalog.settings.load import load_process_settings
 from stratalog.telemetry.http import split_address
 from stratalog_cli.output import OutputFormat, OutputOption
+from stratalog_cli.start_command import require_free_ports
 
 if TYPE_CHECKING:
     from stratalog_meta.stores.etcd.access import EtcdAccess
@@ -130,6 +131,7 @@ def start(
     from stratalog_cli.meta_start import run_meta
 
     place, access = _place(data, store, etcd_user, etcd_password_file, etcd_ca, etcd_cert, etcd_key)
+    require_free_ports(listen, loaded)
     run_meta(loaded, listen, place, access, bucket)
 
 

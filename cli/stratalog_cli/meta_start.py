@@ -12,14 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from stratalog.model.addresses import written
 from stratalog.model.errors import StratalogError
 from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.door_key import door_key
 from stratalog.telemetry.door_limits import DoorLimits
 from stratalog.telemetry.http import TelemetryServer, split_address
 from stratalog.telemetry.logs import configure_logs, logger
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog.telemetry.printable import printable
 from stratalog.telemetry.process_stats import add_process_metrics
+from stratalog.telemetry.token_file import token_file
 from stratalog.telemetry.watchdog import LoopWatchdog
 from stratalog_cli.backup_place import backup_place
 from stratalog_cli.say import say, say_error
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     from stratalog_meta.stores.etcd.access import EtcdAccess
 
 META_FILE: Final = "meta.json"
-"""Beside the store: tells that there was one, so that it is not made anew where somebody removed it."""
+"""Beside the store: tells that there was one, so that it is not made again where somebody removed it."""
 
 LEADER_PATIENCE_S: Final = 1.0
 """How long an instance that begins to lead waits for the bucket's answer."""
@@ -151,7 +154,7 @@ class MetaProcess:
             lambda: int(instance.is_leading),
         )
         url = await self._listen(listen, instance)
-        address = self._settings.advertised_listeners or url.removeprefix("http://")
+        address = written(*self._settings.advertised(split_address(url.removeprefix("http://"))))
         instance.start()
         return url
 
@@ -172,7 +175,8 @@ class MetaProcess:
 
     async def _listen(self, listen: str, serving: Serving) -> str:
         settings = self._settings
-        server = MetaServer(serving, limits=self._within(LIMITS), allowed_hosts=settings.http_allowed_hosts)
+        key = door_key(token_file(settings.auth_token_file), is_metrics_open=not settings.auth_metrics_enable)
+        server = MetaServer(serving, limits=self._for_nodes(LIMITS), allowed_hosts=settings.http_allowed_hosts, key=key)
         self._registry.add("stratalog_http", server.stats, {"port": "meta"})
         if settings.metrics_listen:
             telemetry = TelemetryServer(
@@ -180,6 +184,7 @@ class MetaProcess:
                 readiness=lambda: {} if serving.why_no_changes is None else {"metadata": serving.why_no_changes},
                 limits=self._within(DoorLimits()),
                 allowed_hosts=settings.http_allowed_hosts,
+                key=key,
             )
             self._registry.add("stratalog_http", telemetry.stats, {"port": "admin"})
             self._running.push_async_callback(telemetry.stop)
@@ -197,4 +202,15 @@ class MetaProcess:
             max_connections_per_ip=settings.http_max_connections_per_ip,
             request_timeout_s=settings.http_request_timeout_ms / 1_000,
             max_idle_s=settings.http_max_idle_ms / 1_000,
+        )
+
+    def _for_nodes(self, limits: DoorLimits) -> DoorLimits:
+        """Of the port that nodes come to, each with all that its shards ask for at a time. Here it has the descriptors
+        that a node keeps for Kafka clients."""
+        settings = self._settings
+        return replace(
+            self._within(limits),
+            max_connections=min(settings.meta_max_connections, self._limits.kafka_connections),
+            max_connections_per_ip=settings.meta_max_connections_per_ip,
+            setting="meta.max.connections",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -10,10 +9,10 @@ import typer
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MountInfo, MoveMountRequest
 from stratalog.admin_api.wording import human_bytes, human_time
-from stratalog.model.errors import InvalidRequest
+from stratalog.settings.units import parse_duration_ms
 from stratalog.telemetry.printable import printable
+from stratalog_cli.moments import parse_time_ms
 from stratalog_cli.output import (
-    DEFAULT_ADMIN,
     AdminOption,
     OutputFormat,
     OutputOption,
@@ -23,7 +22,6 @@ from stratalog_cli.output import (
 from stratalog_cli.say import say
 from stratalog_cli.several_nodes import Nodes
 
-_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The mount's name, such as tier/3.")]
 
 
@@ -40,7 +38,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="mounts")
 
 
-def list_mounts(admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputFormat.TABLE) -> None:
+def list_mounts(admin: AdminOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
     """List mounts with their holders, states and sizes."""
     mounts = Nodes(admin).first(AdminClient.mounts)
     if output is OutputFormat.JSON:
@@ -62,38 +60,22 @@ def create(
         str | None,
         typer.Option("--expires", metavar="TIME", help="When it ends by itself: 7d, 12h, 30m. Default: never."),
     ] = None,
-    admin: AdminOption = DEFAULT_ADMIN,
+    admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Let sealed segments of topics be read under another name, by whole segments that have something of that time."""
     request = CreateMountRequest(
         name=name,
         topics=topics,
-        from_ms=_time_ms(start, "--from"),
-        until_ms=_time_ms(until, "--until"),
-        lasts_ms=0 if expires is None else _duration_ms(expires),
+        from_ms=parse_time_ms(start, "--from"),
+        until_ms=parse_time_ms(until, "--until"),
+        lasts_ms=0 if expires is None else parse_duration_ms(expires, "--expires"),
     )
-    mount = Nodes(admin).first(lambda node: node.create_mount(request))
+    mount = Nodes(admin, is_write=True).first(lambda node: node.create_mount(request))
     if output is OutputFormat.JSON:
         print_json(mount)
     else:
         say(f"{mount.segments} segments, {human_bytes(mount.bytes)}, read as {', '.join(map(printable, mount.topics))}")
-
-
-def _time_ms(text: str, option: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidRequest(f"{option} {text!r}: expected a time such as 2013-01-01 or 2013-01-01T12:00") from None
-    return int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def _duration_ms(text: str) -> int:
-    unit = _UNITS_MS.get(text[-1:])
-    number = text[:-1]
-    if unit is None or not number.isascii() or not number.isdigit() or len(number) > 6 or not int(number):
-        raise InvalidRequest(f"--expires {text!r}: expected a number and a unit, such as 7d, 12h or 30m")
-    return int(number) * unit
 
 
 def move(
@@ -101,20 +83,21 @@ def move(
     node_id: Annotated[
         int | None, typer.Option("--to", metavar="N", help="The node that shall hold it. Default: the least loaded.")
     ] = None,
-    admin: AdminOption = DEFAULT_ADMIN,
+    admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Let another node hold a mount. Reads go on."""
-    mount = Nodes(admin).first(lambda node: node.move_mount(MoveMountRequest(name=name, node_id=node_id)))
+    request = MoveMountRequest(name=name, node_id=node_id)
+    mount = Nodes(admin, is_write=True).first(lambda node: node.move_mount(request))
     if output is OutputFormat.JSON:
         print_json(mount)
     else:
         say(f"mount {printable(mount.name)} goes to node {mount.holder}, under token {mount.token}")
 
 
-def end(name: NameArgument, admin: AdminOption = DEFAULT_ADMIN) -> None:
+def end(name: NameArgument, admin: AdminOption = None) -> None:
     """End a mount: nobody looks after it any more. Refused while a segment is nowhere else."""
-    Nodes(admin).first(lambda node: node.end_mount(EndMountRequest(name=name)))
+    Nodes(admin, is_write=True).first(lambda node: node.end_mount(EndMountRequest(name=name)))
     say(f"mount {printable(name)} has ended")
 
 
@@ -159,7 +142,7 @@ def _print(mounts: list[MountInfo]) -> None:
         if mount.mode == "volume" and mount.volume is None:
             say(
                 f"{printable(mount.name)}: nobody reads the directory of node {mount.node_id} (storage "
-                f"{printable(mount.storage_id)}); where it lies, run: stratalog node start --read-only --data DIR "
+                f"{printable(mount.storage_id)}); where it is, run: stratalog node start --read-only --data DIR "
                 "--meta URL",
                 to_stderr=True,
             )

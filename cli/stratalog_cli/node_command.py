@@ -10,6 +10,7 @@ import typer
 
 from stratalog.settings.load import load_process_settings
 from stratalog.telemetry.http import split_address
+from stratalog_cli.start_command import require_free_ports
 
 
 def register(app: typer.Typer) -> None:
@@ -92,6 +93,7 @@ def start(
     from stratalog.meta_api.endpoints import parse_endpoints
 
     parse_endpoints(meta)
+    require_free_ports(listen, loaded, of_node=not read_only)
     if read_only:
         from stratalog_cli.volume_start import run_volume
 

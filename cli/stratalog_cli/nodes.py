@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from stratalog.admin_api.wording import human_bytes, human_duration
-from stratalog.model.errors import NotFound, Unavailable
+from stratalog.model.errors import NotFound, Unauthorized, Unavailable
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
 from stratalog.model.retirement_commands import CancelRetirement, RetireNode
@@ -23,6 +23,7 @@ from stratalog.model.retirement_status import RetirementStatus
 from stratalog.telemetry.printable import printable
 from stratalog_cli.output import OutputFormat, OutputOption, console, is_watched, print_json, print_table
 from stratalog_cli.say import say
+from stratalog_cli.whom_to_ask import meta_asked
 
 if TYPE_CHECKING:
     from stratalog.meta_api.http_client import HttpMetaClient
@@ -31,12 +32,12 @@ T = TypeVar("T")
 _LOOK_S: Final = 0.5
 
 MetaOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--meta",
         envvar="STRATALOG_META",
         metavar="URL[,URL]",
-        help="The meta service's instances: http://HOST:PORT, with commas between.",
+        help="The meta service's instances: http://HOST:PORT, with commas between. Default: the context's.",
     ),
 ]
 NodeArgument = Annotated[int, typer.Argument(metavar="ID", help="The node's id, as `nodes list` shows it.")]
@@ -53,9 +54,9 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="nodes")
 
 
-def list_nodes(meta: MetaOption, output: OutputOption = OutputFormat.TABLE) -> None:
+def list_nodes(meta: MetaOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
     """List the nodes that were ever registered: where they are, whether they live, and who leaves."""
-    nodes = ask_meta(meta, lambda client: client.nodes())
+    nodes = sorted(ask_meta(meta, lambda client: client.nodes()), key=lambda one: one.node_id)
     if output is OutputFormat.JSON:
         print_json([_json(node) for node in nodes])
         return
@@ -68,14 +69,14 @@ def list_nodes(meta: MetaOption, output: OutputOption = OutputFormat.TABLE) -> N
             node.storage_id,
             "-" if node.retirement is None else f"{node.retirement.step} ({node.retirement.mode})",
         )
-        for node in sorted(nodes, key=lambda one: one.node_id)
+        for node in nodes
     ]
     print_table(("#node", "state", "address", "rack", "storage id", "retirement"), rows, give_up=("rack", "address"))
 
 
 def retire(
     node_id: NodeArgument,
-    meta: MetaOption,
+    meta: MetaOption = None,
     mode: Annotated[
         RetireMode,
         typer.Option(
@@ -98,7 +99,7 @@ def retire(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Let a node leave. Nothing is released before all that it held is safe without it; asked again it is the same."""
-    ask_meta(meta, lambda client: client.perform(RetireNode(node_id, mode, force)))
+    ask_meta(meta, lambda client: client.perform(RetireNode(node_id, mode, force)), is_write=True)
     found = _watch(meta, node_id, timeout_s, is_shown=output is OutputFormat.TABLE) if wait else _read(meta, node_id)
     _show([found], output)
     if not wait and output is OutputFormat.TABLE and found.retirement.step is not RetireStep.DONE:
@@ -109,7 +110,7 @@ def retire(
 
 
 def status(
-    meta: MetaOption,
+    meta: MetaOption = None,
     node_id: Annotated[int | None, typer.Argument(metavar="[ID]", help="Of one node. Default: all.")] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -124,38 +125,50 @@ def status(
         say("no node leaves, and none has left")
 
 
-def cancel(node_id: NodeArgument, meta: MetaOption) -> None:
+def cancel(node_id: NodeArgument, meta: MetaOption = None) -> None:
     """Let a node stay. Refused once it is released, with the reason."""
-    ask_meta(meta, lambda client: client.perform(CancelRetirement(node_id)))
+    ask_meta(meta, lambda client: client.perform(CancelRetirement(node_id)), is_write=True)
     say(f"node {node_id} stays: it gets new segments again; what was sealed or uploaded meanwhile stays so")
 
 
 # Asking -----------------------------------------------------------------------------------------------------------
-def ask_meta(meta: str, ask: Callable[[HttpMetaClient], Awaitable[T]]) -> T:
-    """Raises what the service says; Unavailable, with the reason of the list, when none answers."""
+def ask_meta(meta: str | None, ask: Callable[[HttpMetaClient], Awaitable[T]], *, is_write: bool = False) -> T:
+    """Of a write it is said to which cluster it goes, and it goes to no other.
+
+    Raises what the service says; Unavailable, with the reason of the list, when none answers; Conflict where the
+    context is of another cluster; InvalidRequest where nothing names the service."""
     from stratalog.meta_api.http_client import HttpMetaClient
 
+    whom = meta_asked(meta)
+
     async def asked() -> T:
-        client = HttpMetaClient(meta)
+        client = HttpMetaClient(whom.addresses, token=whom.token)
         try:
+            if is_write:
+                cluster_id = await client.read_cluster_id()
+                whom.require_cluster(cluster_id, whom.addresses)
+                told = f"to cluster {printable(cluster_id)}, meta service at {whom.addresses}{whom.by_context}"
+                say(told, to_stderr=True)
             return await ask(client)
         finally:
             await client.close()
 
     try:
         return asyncio.run(asked())
+    except Unauthorized:
+        raise
     except Unavailable as error:
         raise Unavailable(f"{WaitReason.META_UNREACHABLE}: {error}") from error
 
 
-def _read(meta: str, node_id: int) -> RetirementStatus:
+def _read(meta: str | None, node_id: int) -> RetirementStatus:
     found = next((one for one in ask_meta(meta, lambda client: client.retirements()) if one.node_id == node_id), None)
     if found is None:
         raise NotFound(f"node {node_id} does not leave, and has not left: `stratalog nodes list` shows who is there")
     return found
 
 
-def _watch(meta: str, node_id: int, timeout_s: float | None, *, is_shown: bool) -> RetirementStatus:
+def _watch(meta: str | None, node_id: int, timeout_s: float | None, *, is_shown: bool) -> RetirementStatus:
     """Until it is done. A service that is away is waited for: another instance may lead soon."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import BaseModel
 
-from stratalog.admin_api.client import DEFAULT_ADDRESS
 from stratalog.admin_api.models import Finding
 from stratalog.telemetry.printable import printable, printable_json
 from stratalog_cli.say import say
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 _WIDE = 400
 """Columns of a table that goes to a pipe or a file: nothing is cut off."""
 
+_SENTENCE = 40
 _COLUMN_GAP = 3
 """What the box puts between two columns."""
 
@@ -42,16 +42,15 @@ OutputOption = Annotated[
 ]
 
 AdminOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--admin",
         envvar="STRATALOG_ADMIN",
         metavar="HOST:PORT[,HOST:PORT...]",
-        help="Admin addresses of nodes (their metrics.listen): of one, or of several, which are all asked.",
+        help="Admin addresses of nodes (their metrics.listen): of one, or of several, which are all asked. "
+        "Default: the context's.",
     ),
 ]
-
-DEFAULT_ADMIN = DEFAULT_ADDRESS
 
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting under Kafka's name; may be repeated.")
@@ -71,15 +70,23 @@ def is_watched() -> bool:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, give_up: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str | None = None,
+    give_up: Sequence[str] = (),
+    flows: Sequence[str] = (),
 ) -> None:
     """Columns whose name begins with `#` hold numbers and are set to the right; the `#` is not shown.
 
     In a terminal that is too narrow the columns `give_up` are left out, the first one first, and a line says so: words
-    broken over four lines tell less than the columns that fit.
+    broken over four lines tell less than the columns that fit. Columns that `flows` are sentences: they break between
+    words, and want no more room than _SENTENCE.
     """
     screen = console()
-    kept, shown, left_out = narrowed(columns, [tuple(map(printable, row)) for row in rows], screen.width, give_up)
+    kept, shown, left_out = narrowed(
+        columns, [tuple(map(printable, row)) for row in rows], screen.width, give_up, flows
+    )
     screen.print(_table(kept, shown, title))
     if left_out:
         names = ", ".join(left_out)
@@ -87,12 +94,17 @@ def print_table(
 
 
 def narrowed(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, give_up: Sequence[str]
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    give_up: Sequence[str],
+    flows: Sequence[str] = (),
 ) -> tuple[list[str], list[tuple[str, ...]], list[str]]:
     """The columns and rows that fit, and the names of the columns that did not."""
     from rich.cells import cell_len
 
     widths = [max(map(cell_len, (name.removeprefix("#"), *cells))) for name, *cells in zip(columns, *rows, strict=True)]
+    widths = [min(wide, _SENTENCE) if name in flows else wide for name, wide in zip(columns, widths, strict=True)]
     kept = list(range(len(columns)))
     left_out: list[str] = []
     for name in give_up:

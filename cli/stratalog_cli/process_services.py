@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from stratalog.meta_api.client import MetaForNodes
 from stratalog.objects.stats import StoreStats
 from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.door_key import door_key
 from stratalog.telemetry.door_limits import DoorLimits
 from stratalog.telemetry.http import TelemetryServer, split_address
 from stratalog.telemetry.process_stats import add_process_metrics
+from stratalog.telemetry.token_file import TokenFile
 from stratalog.telemetry.watchdog import LoopWatchdog
 from stratalog_meta import MetaService
 from stratalog_node.node import StorageNode, wall_ms
@@ -25,7 +27,16 @@ if TYPE_CHECKING:
 
 
 class ProcessServices:
-    def __init__(self, node: StorageNode, meta: MetaForNodes, settings: ProcessSettings, data: Path) -> None:
+    def __init__(
+        self,
+        node: StorageNode,
+        meta: MetaForNodes,
+        settings: ProcessSettings,
+        data: Path,
+        tokens: TokenFile | None = None,
+    ) -> None:
+        """Without `tokens` whoever reaches the HTTP ports may ask."""
+        self._key = door_key(tokens, is_metrics_open=not settings.auth_metrics_enable)
         self._meta = meta
         self._service_inside = meta if isinstance(meta, MetaService) else None
         self._settings = settings
@@ -49,6 +60,7 @@ class ProcessServices:
             imports=("stratalog_node.admin",),
             limits=self._within(DoorLimits()),
             allowed_hosts=settings.http_allowed_hosts,
+            key=self._key,
         )
         node.metrics.add("stratalog_http", self._http.stats, {"port": "admin"})
 
@@ -65,7 +77,7 @@ class ProcessServices:
 
     def _add_routes(self, application: web.Application) -> None:
         """Called when the node is ready and the admin room has been imported: that takes 40 ms nobody waits for."""
-        from stratalog_node.admin import AdminServices, NodeAdmin, add_admin_routes
+        from stratalog_node.admin import AdminServices, NodeAdmin, NodeViews, add_admin_routes
         from stratalog_node.admin.followed import replication_status
 
         node = self._node
@@ -92,7 +104,14 @@ class ProcessServices:
             store_away_ms=lambda: _store_away_ms(node),
             replication=lambda: replication_status(node.following, node.catalog),
         )
-        add_admin_routes(application, NodeAdmin(services, self._http.address))
+        measures = node.measures
+        views = NodeViews(
+            samples=lambda: measures.history.samples,
+            groups=node.groups.hosted,
+            lags=lambda: measures.groups.shards,
+            clients=node.server.clients,
+        )
+        add_admin_routes(application, NodeAdmin(services, self._http.address), views)
 
     async def start(self) -> str:
         """Returns the admin address, empty when it is off. Raises: Unavailable when an address is taken; then none of
@@ -110,8 +129,17 @@ class ProcessServices:
             await asyncio.to_thread(importlib.import_module, "stratalog_meta.api.server")
             from stratalog_meta.api.server import LIMITS, MetaServer
 
+            limits = replace(
+                self._within(LIMITS),
+                max_connections=min(self._settings.meta_max_connections, self._node.open_files.http_connections),
+                max_connections_per_ip=self._settings.meta_max_connections_per_ip,
+                setting="meta.max.connections",
+            )
             self._meta_server = MetaServer(
-                self._service_inside, limits=self._within(LIMITS), allowed_hosts=self._settings.http_allowed_hosts
+                self._service_inside,
+                limits=limits,
+                allowed_hosts=self._settings.http_allowed_hosts,
+                key=self._key,
             )
             self._node.metrics.add("stratalog_http", self._meta_server.stats, {"port": "meta"})
             await self._meta_server.start(*split_address(self._settings.meta_listen))

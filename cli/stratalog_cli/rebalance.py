@@ -1,6 +1,6 @@
 """`stratalog rebalance`: what would go elsewhere so that leaders and load are even, and with --seal at once.
 
-Nothing that is written already moves: a shard rolls, and its next segment is elsewhere. Each round is planned anew
+Nothing that is written already moves: a shard rolls, and its next segment is elsewhere. Each round is planned again
 from the metadata, so a round that was cut off, or a node that goes meanwhile, costs another round at most.
 """
 
@@ -19,7 +19,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Snapshot
 from stratalog.telemetry.printable import printable
 from stratalog_cli.nodes import MetaOption, ask_meta
-from stratalog_cli.output import DEFAULT_ADMIN, AdminOption, OutputFormat, OutputOption, print_json, print_table
+from stratalog_cli.output import AdminOption, OutputFormat, OutputOption, print_json, print_table
 from stratalog_cli.say import say
 from stratalog_cli.several_nodes import Nodes, tell_not_asked
 
@@ -36,8 +36,8 @@ def register(app: typer.Typer) -> None:
 
 
 def rebalance(
-    meta: MetaOption,
-    admin: AdminOption = DEFAULT_ADMIN,
+    meta: MetaOption = None,
+    admin: AdminOption = None,
     seal: Annotated[
         bool, typer.Option("--seal", help="Roll what would go elsewhere now, in rounds, instead of when it is full.")
     ] = False,
@@ -57,7 +57,7 @@ def rebalance(
     if dry_run or not seal:
         _show(first, first, 0, output)
         return
-    nodes = Nodes(admin, timeout_s=60.0)
+    nodes = Nodes(admin, timeout_s=60.0, is_write=True)
     last, rounds = even_out(read, lambda moves: _roll(nodes, moves), wait_s)
     _show(first, last, rounds, output)
     if last.moves and not last.is_even:
@@ -101,7 +101,7 @@ def _roll(nodes: Nodes, moves: Sequence[Move]) -> set[SegmentKey]:
 
         asked.update(name for answer in nodes.each(ask) for name in answer)
     missing = {move.segment.leader for move in moves if _name(move) not in asked}
-    tell_not_asked([], [node for node in missing if node is not None], "which lead shards that were to be rolled")
+    tell_not_asked([], [node for node in missing if node is not None], "where shards are led that were to be rolled")
     return {keys[name] for name in asked if name in keys}
 
 

@@ -10,7 +10,6 @@ import typer
 from stratalog.admin_api.models import Location, SealedShard, SealRequest, SegmentInfo, Tier
 from stratalog.admin_api.wording import human_bytes, human_time
 from stratalog_cli.output import (
-    DEFAULT_ADMIN,
     AdminOption,
     OutputFormat,
     OutputOption,
@@ -34,7 +33,7 @@ def register(app: typer.Typer) -> None:
 def segments(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="All topics when left out.")] = None,
     shard: Annotated[int | None, typer.Option(min=0, help="Only this shard.")] = None,
-    admin: AdminOption = DEFAULT_ADMIN,
+    admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List segments: state, offsets, epoch, size, tier, replicas, which of them have it whole, and place.
@@ -70,7 +69,7 @@ def locate(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     shard: Annotated[int, typer.Argument(metavar="SHARD", min=0)],
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0)],
-    admin: AdminOption = DEFAULT_ADMIN,
+    admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Tell where one offset is: tier, file or object, position, and why. Exit code 1 when it cannot be read.
@@ -88,7 +87,7 @@ def locate(
     else:
         _print_location(found)
     leads = [found.leader] if found.leader is not None else []
-    tell_not_asked([one.node_id for one in answers], [*found.holders, *leads], "which have a copy, or lead the shard")
+    tell_not_asked([one.node_id for one in answers], [*found.holders, *leads], "where a copy is, or the shard is led")
     if not found.is_readable:
         raise typer.Exit(_NOT_READABLE)
     nodes.end()
@@ -97,12 +96,12 @@ def locate(
 def seal(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     shard: Annotated[int | None, typer.Argument(metavar="[SHARD]", min=0, help="All shards when left out.")] = None,
-    admin: AdminOption = DEFAULT_ADMIN,
+    admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """End the active segment of a shard, so that it becomes immutable and can move to the cold tier. The node that
     leads it has to be asked: exit code 1 when it was not."""
-    nodes = Nodes(admin, timeout_s=60.0)
+    nodes = Nodes(admin, timeout_s=60.0, is_write=True)
     request = SealRequest(topic=topic, shard=shard)
     told: dict[int, SealedShard] = {}
     for answer in nodes.each(lambda node: node.seal(request)):
@@ -111,7 +110,7 @@ def seal(
                 told[one.shard] = one
     sealed = [told[number] for number in sorted(told)]
     elsewhere = {one.leader for one in sealed if one.outcome == "elsewhere" and one.leader is not None}
-    tell_not_asked([], elsewhere, "which lead shards that were to be sealed")
+    tell_not_asked([], elsewhere, "where shards are led that were to be sealed")
     if output is OutputFormat.JSON:
         print_json(sealed)
     else:

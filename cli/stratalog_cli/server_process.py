@@ -12,7 +12,9 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX, _M_TRIM_THRESHOLD = -3, -8, -1
 _MALLOC_OPTIONS = ((_M_ARENA_MAX, 2), (_M_MMAP_THRESHOLD, 512 << 10), (_M_TRIM_THRESHOLD, 4 << 20))
@@ -44,6 +46,25 @@ def stop_signal() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     return stopping
+
+
+class StoppedEarly(Exception):
+    """It was told to stop before it had started."""
+
+
+async def unless_stopped(work: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T:
+    """A step of a start, given up when the process is told to stop: one that waits for another process, or looks
+    through a large disk, would outlast the time that it is given. Raises: StoppedEarly, what the step raises."""
+    doing, told = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait((doing, told), return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            doing.cancel()
+            await asyncio.wait((doing,))
+            raise StoppedEarly
+        return doing.result()
+    finally:
+        told.cancel()
 
 
 async def first_of(*events: asyncio.Event) -> asyncio.Event:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from stratalog_cli.output import (
-    DEFAULT_ADMIN,
     AdminOption,
     OutputFormat,
     OutputOption,
@@ -48,7 +47,7 @@ def create(
     bucket: BucketOption,
     topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these; all when left out.")] = "",
     wait: Annotated[float, typer.Option(metavar="SECONDS", help="For uploads.")] = 300.0,
-    admin: AdminOption = DEFAULT_ADMIN,
+    admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Cut through all shards at one moment: a record, and all that was acknowledged before it was written.
@@ -134,7 +133,8 @@ def restore(
         return
     pairs = [("snapshot", name), ("new cluster", restored.cluster_id), ("segments", str(restored.segments))]
     print_fields(pairs, title="restored")
-    say(f"next: start the meta service on it with --bucket, and nodes {nodes} on empty --data directories")
+    together = "" if data is None else f"; on one machine `stratalog start --data {data} --bucket …` is both"
+    say(f"next: start the meta service on it with --bucket, and nodes ({nodes}) on empty --data directories{together}")
 
 
 def _print(cut: Cut, output: OutputFormat) -> None:

@@ -34,10 +34,13 @@ T = TypeVar("T")
 
 
 # Making one ---------------------------------------------------------------------------------------------------------
-def create(name: str, bucket: str, admin: str, topics: Sequence[str], wait_s: float, say: Callable[[str], None]) -> Cut:
+def create(
+    name: str, bucket: str, admin: str | None, topics: Sequence[str], wait_s: float, say: Callable[[str], None]
+) -> Cut:
     """Raises: InvalidRequest for topics that do not go to the bucket, Unavailable when it does not come about."""
     check_cut_name(name)
-    nodes = Nodes(admin)
+    nodes = Nodes(admin, is_write=True)
+    nodes.get_to_know_all()
     wanted = _wanted(nodes.first(lambda node: node.topics()), topics)
     say("holding the nodes")
     cluster_id, cut_id, ends = _hold(nodes, wanted)
@@ -51,7 +54,7 @@ def create(name: str, bucket: str, admin: str, topics: Sequence[str], wait_s: fl
         CutShard(key, end.log_start_offset, end.end_offset, epochs[key]) for key, end in sorted(ends.items())
     )
     cut = Cut(cluster_id, name, int(time.time() * 1_000), wanted, shards)
-    with_bucket(bucket, lambda store: _put(store, cut))
+    with_bucket(bucket, lambda store: _put_beside_data(store, cut))
     try:
         # The cut pins from now on; what was deleted before it did is seen by a look at metadata of after that.
         nodes.clients[0].confirm_cut(CutRequest(cut_id=cut_id))
@@ -201,6 +204,26 @@ def with_bucket(url: str, do: Callable[[ObjectStore], Awaitable[T]]) -> T:
             await store.close()
 
     return asyncio.run(run())
+
+
+async def _put_beside_data(store: ObjectStore, cut: Cut) -> None:
+    """In another bucket a cut pins nothing, and no cluster can be made of it. Raises: Conflict."""
+    if not await _is_bucket_of(store, cut):
+        raise Conflict(
+            f"{store.url} holds none of the data of cluster {cut.cluster_id}, so it is not its bucket: no snapshot was "
+            "made. `stratalog status` shows the node's object store; give that one with --bucket"
+        )
+    await _put(store, cut)
+
+
+async def _is_bucket_of(store: ObjectStore, cut: Cut) -> bool:
+    """Looks at one shard: whatever a cut needs is complete in the cluster's bucket by now."""
+    needed = next((one.key for one in cut.shards if one.log_start_offset < one.end_offset), None)
+    if needed is None:
+        return True
+    async for _ in store.list(ObjectNames("", cut.cluster_id).shard_prefix(needed)):
+        return True
+    return False
 
 
 async def _put(store: ObjectStore, cut: Cut) -> None:

@@ -6,24 +6,40 @@ Imports what it needs and no more: start to ready is measured (docs/benchmarks.m
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from stratalog.model.addresses import written
 from stratalog.model.errors import StratalogError
+from stratalog.model.listeners import INTERNAL
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.http import split_address
 from stratalog.telemetry.logs import configure_logs, logger
 from stratalog.telemetry.printable import printable
+from stratalog.telemetry.token_file import TokenFile, token_file
+from stratalog_cli.meta_wait import until_answered
 from stratalog_cli.say import say, say_error
-from stratalog_cli.server_process import collect_less_often, first_of, run_server, stop_signal
+from stratalog_cli.server_process import (
+    StoppedEarly,
+    collect_less_often,
+    first_of,
+    run_server,
+    stop_signal,
+    unless_stopped,
+)
 
 if TYPE_CHECKING:
     from stratalog.meta_api.client import MetaForNodes
     from stratalog.objects import ObjectStore
     from stratalog_meta.stores.spare_room import SpareRoom
+    from stratalog_node.node import StorageNode
 
 log = logger(__name__)
+
+_BUCKET_S: Final = 2
+"""How long the line that says ready waits for the bucket's first answer; clients are served meanwhile."""
 
 
 def run_node(
@@ -51,32 +67,53 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
 
                 store = open_store(bucket)
                 running.push_async_callback(store.close)
+            tokens = token_file(settings.auth_token_file)
             spare = SpareRoom(data / "meta")  # used by a meta service inside alone
             if meta_urls is None:
                 meta = await _meta_inside(settings, data, spare, store, running)
             else:
-                meta = await _meta_elsewhere(meta_urls, running)
+                meta = await _meta_elsewhere(meta_urls, tokens, running)
+                await unless_stopped(until_answered(meta), stopping)
             node = StorageNode(settings, data / "node", Listen(host, port), meta, store, why_short=spare.why_short)
-            await node.start()
+            await unless_stopped(node.start(), stopping)
             running.push_async_callback(node.close)
             collect_less_often()
             from stratalog_cli.process_services import ProcessServices
 
-            services = ProcessServices(node, meta, settings, data)
+            services = ProcessServices(node, meta, settings, data, tokens)
             admin = await services.start()
             running.push_async_callback(services.close)
+        except StoppedEarly:
+            log.info("told to stop before it was ready")
+            return 0
         except StratalogError as error:
             say_error(f"cannot start: {error}")
             return 3
         kafka = f"{node.address[0]}:{node.address[1]}"
-        place = "none" if store is None else printable(store.url)
-        say(f"stratalog ready: kafka {kafka}, admin {admin or 'off'}, data {printable(str(data))}, bucket {place}")
+        further = "".join(f", {name} {written(*at)}" for name, at in node.listening.items() if name != INTERNAL)
+        place = await _bucket_words(node, stopping)
+        doors = f"kafka {kafka}, admin {admin or 'off'}"
+        say(f"stratalog ready: {doors}, data {printable(str(data))}, bucket {place}{further}")
         over = await first_of(stopping, node.is_over)
         if over is node.is_over:
             say_error(f"stopping: {node.why_over}")
         log.info("stopping")
     log.info("stopped")
     return 3 if node.is_over.is_set() else 0
+
+
+async def _bucket_words(node: StorageNode, stopping: asyncio.Event) -> str:
+    """The bucket for the line that says ready, and whether it can be used: it is asked while the node starts."""
+    if node.store is None:
+        return "none"
+    asked = asyncio.ensure_future(node.tier.asked_store())
+    stop = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((asked, stop), timeout=_BUCKET_S, return_when=asyncio.FIRST_COMPLETED)
+    has_answered = asked.done()
+    for task in (asked, stop):
+        task.cancel()
+    trouble = node.tier.trouble() if has_answered else f"it has not answered within {_BUCKET_S} s"
+    return printable(f"{node.store.url} (NOT USABLE, uploads wait: {trouble})" if trouble else node.store.url)
 
 
 async def _meta_inside(
@@ -100,9 +137,9 @@ async def _meta_inside(
     return meta
 
 
-async def _meta_elsewhere(urls: str, running: AsyncExitStack) -> MetaForNodes:
+async def _meta_elsewhere(urls: str, tokens: TokenFile | None, running: AsyncExitStack) -> MetaForNodes:
     from stratalog.meta_api.http_client import HttpMetaClient
 
-    client = HttpMetaClient(urls)
+    client = HttpMetaClient(urls, token=None if tokens is None else tokens.first)
     running.push_async_callback(client.close)
     return client

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratalog.model.errors import InvalidRequest
+from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.settings.load import load_process_settings
 from stratalog.settings.one_node import require_one_node
 from stratalog.telemetry.http import split_address
+
+if TYPE_CHECKING:
+    from stratalog.settings.process import ProcessSettings
 
 
 def register(app: typer.Typer) -> None:
@@ -58,10 +61,21 @@ def start(
         from stratalog.objects.urls import parse_url
 
         parse_url(bucket)  # a mistyped one is refused before anything is made
+    require_free_ports(listen, loaded, of_node=True, of_meta=True)
     from stratalog_cli.start import run_node
 
     # Absolute, because the commands that show places run in other directories.
     run_node(loaded, data.absolute(), listen, bucket)
+
+
+def require_free_ports(listen: str, settings: ProcessSettings, *, of_node: bool = False, of_meta: bool = False) -> None:
+    """Before anything is made. Raises: Unavailable."""
+    from stratalog_cli.free_ports import addresses_of, require_free
+
+    try:
+        require_free(addresses_of(listen, settings, of_node=of_node, of_meta=of_meta))
+    except Unavailable as error:
+        raise Unavailable(f"cannot start: {error}") from None
 
 
 def _require_no_cluster(data: Path) -> None:

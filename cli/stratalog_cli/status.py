@@ -15,7 +15,7 @@ from stratalog.admin_api.wording import (
     human_time,
     stopped_lines,
 )
-from stratalog_cli.output import DEFAULT_ADMIN, AdminOption, OutputFormat, OutputOption, print_fields, print_json
+from stratalog_cli.output import AdminOption, OutputFormat, OutputOption, print_fields, print_json
 from stratalog_cli.several_nodes import Nodes, tell_not_asked
 
 
@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command("status")(status)
 
 
-def status(admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputFormat.TABLE) -> None:
+def status(admin: AdminOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show a node, or each of several: readiness, shards, tiers, upload lag, disk; and the cluster's nodes."""
     nodes = Nodes(admin)
     answers = nodes.each(AdminClient.status)
@@ -34,7 +34,7 @@ def status(admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputForm
             _print(told)
     if len(nodes.clients) > 1:
         alive = {node.node_id for told in answers for node in told.nodes if node.is_alive}
-        tell_not_asked([told.node_id for told in answers], alive, "which are of this cluster and alive")
+        tell_not_asked([told.node_id for told in answers], alive, "alive in this cluster")
     nodes.end()
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
 
 from stratalog.admin_api.client import AdminClient
-from stratalog.admin_api.models import AlterTopic, CreateTopic, TopicDetail, TopicInfo
+from stratalog.admin_api.models import AlterTopic, CreateTopic, SegmentInfo, TopicDetail, TopicInfo
 from stratalog.admin_api.wording import counted, human_bytes, human_time
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.load import parse_assignments
 from stratalog.telemetry.printable import printable
 from stratalog_cli.output import (
-    DEFAULT_ADMIN,
     AdminOption,
     OutputFormat,
     OutputOption,
@@ -23,6 +23,7 @@ from stratalog_cli.output import (
     print_table,
 )
 from stratalog_cli.say import say
+from stratalog_cli.segments import merged
 from stratalog_cli.several_nodes import Nodes, tell_not_asked
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")]
@@ -44,7 +45,7 @@ def list_topics(
     show_internal: Annotated[
         bool, typer.Option("--internal", help="Also the topics that Stratalog keeps itself.")
     ] = False,
-    admin: AdminOption = DEFAULT_ADMIN,
+    admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List topics with their shards, segments and bytes by tier."""
@@ -66,7 +67,7 @@ def create(
     ] = None,
     settings: SetOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it could be created.")] = False,
-    admin: AdminOption = DEFAULT_ADMIN,
+    admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create a topic."""
@@ -77,7 +78,7 @@ def create(
         settings=parse_assignments(settings or ()),
         validate_only=dry_run,
     )
-    topic = Nodes(admin).first(lambda node: node.create_topic(request))
+    topic = Nodes(admin, is_write=not dry_run).first(lambda node: node.create_topic(request))
     if output is OutputFormat.JSON:
         print_json(topic)
     else:
@@ -85,17 +86,33 @@ def create(
         say(f"{done} topic {printable(topic.name)} with {counted(topic.shards, 'shard')}")
 
 
-def describe(name: NameArgument, admin: AdminOption = DEFAULT_ADMIN, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Show a topic: its shards, where their data is, and the settings in force."""
+def describe(
+    name: NameArgument,
+    all_settings: Annotated[bool, typer.Option("--all", help="Also the settings that are as by default.")] = False,
+    admin: AdminOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show a topic: its shards with leaders, replicas in sync and segments by tier, and the settings that differ from
+    the defaults. JSON has all settings."""
     nodes = Nodes(admin)
     details = nodes.each(lambda node: node.topic(name))
     detail, silent = told_by_leaders(details)
+    tiers = segments_by_tier(merged(nodes.each(lambda node: node.segments(name))))
     if output is OutputFormat.JSON:
-        print_json(detail)
+        print_json(detail.model_dump(mode="json") | {"segments_by_tier": tiers})
     else:
-        _print_detail(detail)
-    tell_not_asked((one.node_id for one in details), silent, "which lead shards and know where those end")
+        _print_detail(detail, tiers, all_settings=all_settings)
+    tell_not_asked((one.node_id for one in details), silent, "where shards are led whose ends nobody else knows")
     nodes.end()
+
+
+def segments_by_tier(segments: Sequence[SegmentInfo]) -> dict[int, dict[str, int]]:
+    """Shard -> tier -> how many segments are there; one that is in two counts as `both`."""
+    found: dict[int, dict[str, int]] = {}
+    for one in segments:
+        by_tier = found.setdefault(one.shard, {})
+        by_tier[one.tier.value] = by_tier.get(one.tier.value, 0) + 1
+    return found
 
 
 def told_by_leaders(details: list[TopicDetail]) -> tuple[TopicDetail, set[int]]:
@@ -112,14 +129,14 @@ def alter(
     settings: SetOption = None,
     unset: Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Back to the node's value.")] = None,
     shards: Annotated[int | None, typer.Option(min=1, help="Grow to so many shards.")] = None,
-    admin: AdminOption = DEFAULT_ADMIN,
+    admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Change a topic's settings, or give it more shards."""
     request = AlterTopic(set=parse_assignments(settings or ()), unset=unset or [], shards=shards)
     if not (request.set or request.unset or request.shards):
         raise InvalidRequest("nothing to change: give --set KEY=VALUE, --unset KEY or --shards N")
-    topic = Nodes(admin).first(lambda node: node.alter_topic(name, request))
+    topic = Nodes(admin, is_write=True).first(lambda node: node.alter_topic(name, request))
     if output is OutputFormat.JSON:
         print_json(topic)
     else:
@@ -131,10 +148,10 @@ def alter(
 def delete(
     name: NameArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    admin: AdminOption = DEFAULT_ADMIN,
+    admin: AdminOption = None,
 ) -> None:
     """Delete a topic and its data in both tiers."""
-    nodes = Nodes(admin)
+    nodes = Nodes(admin, is_write=True)
     if not yes:
         topic = nodes.first(lambda node: node.topic(name)).topic
         held = f"{human_bytes(topic.bytes.local)} local, {human_bytes(topic.bytes.cold)} cold"
@@ -154,7 +171,7 @@ def _row(topic: TopicInfo) -> tuple[str, ...]:
     return (topic.name, *(f"{number}" for number in numbers), *tiers, _settings(topic))
 
 
-def _print_detail(detail: TopicDetail) -> None:
+def _print_detail(detail: TopicDetail, tiers: Mapping[int, Mapping[str, int]], *, all_settings: bool) -> None:
     topic = detail.topic
     print_fields(
         [
@@ -173,18 +190,38 @@ def _print_detail(detail: TopicDetail) -> None:
         "#epoch",
         "leader",
         "isr",
-        "#segments",
+        "segments",
         "#local",
         "#cold",
     )
     rows = []
     for shard in detail.shards:
         end = "-" if shard.high_watermark is None else shard.high_watermark
-        offsets = (shard.log_start_offset, end, shard.commit_offset, shard.epoch)
+        uploaded = "-" if shard.commit_offset < 0 else shard.commit_offset
+        offsets = (shard.log_start_offset, end, uploaded, shard.epoch)
         leader = "-" if shard.leader is None else str(shard.leader)
         isr = ",".join(str(node) for node in shard.isr) or "-"
-        tiers = (human_bytes(shard.bytes.local), human_bytes(shard.bytes.cold))
-        rows.append((str(shard.shard), *(str(offset) for offset in offsets), leader, isr, str(shard.segments), *tiers))
-    print_table(columns, rows, title="Shards", give_up=("isr", "leader", "#epoch", "#segments"))
-    in_force = [(setting.key, setting.value, setting.source) for setting in detail.settings]
-    print_table(("setting", "value", "from"), in_force, title="Settings in force")
+        sizes = (human_bytes(shard.bytes.local), human_bytes(shard.bytes.cold))
+        rows.append(
+            (
+                str(shard.shard),
+                *(str(offset) for offset in offsets),
+                leader,
+                isr,
+                _segments(tiers.get(shard.shard, {})),
+                *sizes,
+            )
+        )
+    print_table(columns, rows, title="Shards", give_up=("#epoch", "segments", "isr", "leader"))
+    shown = [setting for setting in detail.settings if all_settings or setting.source != "default"]
+    rest = len(detail.settings) - len(shown)
+    if shown:
+        in_force = [(setting.key, setting.value, setting.source) for setting in shown]
+        title = "Settings in force" if all_settings else "Settings that differ from the defaults"
+        print_table(("setting", "value", "from"), in_force, title=title)
+    if rest:
+        say(f"{counted(rest, 'setting')} as by default; --all shows them")
+
+
+def _segments(by_tier: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {tier}" for tier, count in sorted(by_tier.items())) or "-"

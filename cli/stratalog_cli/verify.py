@@ -12,7 +12,6 @@ from stratalog.admin_api.models import Finding, VerifyDone, VerifyRequest, Verif
 from stratalog.admin_api.wording import counted, human_bytes
 from stratalog.model.errors import Unavailable
 from stratalog_cli.output import (
-    DEFAULT_ADMIN,
     AdminOption,
     OutputFormat,
     OutputOption,
@@ -34,7 +33,7 @@ def register(app: typer.Typer) -> None:
 def verify(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="All topics when left out.")] = None,
     shard: Annotated[int | None, typer.Option(min=0, help="Only this shard.")] = None,
-    admin: AdminOption = DEFAULT_ADMIN,
+    admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Check every batch and digest against the seal records, in both tiers. Exit code 1 on findings.
@@ -52,7 +51,7 @@ def verify(
     else:
         _print(done, findings)
     asked = [told.node_id for told, _ in answers]
-    tell_not_asked(asked, done.other_holders, "which have copies of what was checked")
+    tell_not_asked(asked, done.other_holders, "where copies are of what was checked")
     if done.errors:
         raise typer.Exit(_FINDINGS)
     nodes.end()

@@ -7,12 +7,22 @@ from pathlib import Path
 
 from stratalog.model.errors import StratalogError
 from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.door_key import door_key
 from stratalog.telemetry.http import TelemetryServer, split_address
 from stratalog.telemetry.logs import configure_logs, logger
 from stratalog.telemetry.printable import printable
 from stratalog.telemetry.process_stats import add_process_metrics
+from stratalog.telemetry.token_file import token_file
+from stratalog_cli.meta_wait import until_answered
 from stratalog_cli.say import say, say_error
-from stratalog_cli.server_process import collect_less_often, first_of, run_server, stop_signal
+from stratalog_cli.server_process import (
+    StoppedEarly,
+    collect_less_often,
+    first_of,
+    run_server,
+    stop_signal,
+    unless_stopped,
+)
 
 log = logger(__name__)
 
@@ -31,16 +41,26 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, meta_urls: st
     stopping = stop_signal()
     async with AsyncExitStack() as running:
         try:
-            meta = HttpMetaClient(meta_urls)
+            tokens = token_file(settings.auth_token_file)
+            meta = HttpMetaClient(meta_urls, token=None if tokens is None else tokens.first)
             running.push_async_callback(meta.close)
             node = VolumeNode(settings, data / "node", *split_address(listen), meta, node_id=node_id)
-            await node.start()
+            await unless_stopped(until_answered(meta), stopping)
+            await unless_stopped(node.start(), stopping)
             running.push_async_callback(node.close)
             collect_less_often()
             add_process_metrics(node.metrics)
-            http = TelemetryServer(node.metrics, readiness=node.readiness, allowed_hosts=settings.http_allowed_hosts)
+            http = TelemetryServer(
+                node.metrics,
+                readiness=node.readiness,
+                allowed_hosts=settings.http_allowed_hosts,
+                key=door_key(tokens, is_metrics_open=not settings.auth_metrics_enable),
+            )
             running.push_async_callback(http.stop)
             admin = await http.start(settings.metrics_listen) if settings.metrics_listen else ""
+        except StoppedEarly:
+            log.info("told to stop before it was ready")
+            return 0
         except StratalogError as error:
             say_error(f"cannot start: {error}")
             return 3

@@ -1,0 +1,193 @@
+"""`stratalog context …`: names for clusters, as `kubectl` and `nats` have them: add, use, list, show, remove.
+
+What they are and which one holds is in `stratalog_cli.contexts` and `stratalog_cli.whom_to_ask`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratalog.admin_api.client import AdminClient
+from stratalog.model.addresses import parse_address
+from stratalog.model.errors import InvalidRequest, NotFound, StratalogError
+from stratalog.telemetry.printable import printable
+from stratalog_cli.contexts import (
+    CONTEXT_VARIABLE,
+    Context,
+    Contexts,
+    contexts_file,
+    read_contexts,
+    write_contexts,
+)
+from stratalog_cli.output import OutputFormat, OutputOption, print_fields, print_json, print_table
+from stratalog_cli.say import say
+from stratalog_cli.whom_to_ask import Asked
+
+_LOOK_S = 5.0
+
+
+def _known_names() -> list[str]:
+    """For completion."""
+    try:
+        return sorted(_read().by_name)
+    except StratalogError:
+        return []
+
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.", autocompletion=_known_names)]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        help="Names for clusters, and which one commands go to.",
+    )
+    group.command("add")(add)
+    group.command("use")(use)
+    group.command("list")(list_all)
+    group.command("show")(show)
+    group.command("remove")(remove)
+    app.add_typer(group, name="context")
+
+
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, and . _ -")],
+    admin: Annotated[
+        str | None, typer.Option("--admin", metavar="HOST:PORT[,...]", help="Admin addresses of its nodes.")
+    ] = None,
+    meta: Annotated[
+        str | None, typer.Option("--meta", metavar="URL[,URL]", help="Its meta service: http://HOST:PORT.")
+    ] = None,
+    bootstrap: Annotated[
+        str | None, typer.Option("--bootstrap", metavar="HOST:PORT[,...]", help="Where its Kafka clients connect.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="Its token. The path is kept, not the token.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="ID", help="Its id. Default: what a node at --admin says, if one answers."),
+    ] = None,
+    is_replacing: Annotated[bool, typer.Option("--replace", help="In the place of the one of that name.")] = False,
+) -> None:
+    """Name a cluster. The first one that is added is used from then on.
+
+    Writes then go to nodes of that cluster alone, and are refused where another one answers."""
+    if admin is None and meta is None and bootstrap is None:
+        raise InvalidRequest("a context names at least one of --admin, --meta and --bootstrap")
+    _check(admin, meta, bootstrap)
+    tokens = None if token_file is None else str(token_file.absolute())
+    context = Context(name, admin, meta, bootstrap, tokens, cluster)
+    file = contexts_file(os.environ)
+    known = read_contexts(file)
+    known.with_added(context, is_replacing=is_replacing)  # refused before anybody is asked
+    if cluster is None and admin is not None:
+        context = replace(context, cluster=_cluster_of(admin, context))
+    after = known.with_added(context, is_replacing=is_replacing)
+    write_contexts(file, after)
+    of = f"cluster {context.cluster}" if context.cluster else "no cluster yet: nothing answers there"
+    used = ", which commands use now" if after.current == name else f"; `stratalog context use {name}` uses it"
+    say(f"context {name} is {printable(of) if admin or cluster else 'kept'}{used}")
+
+
+def _check(admin: str | None, meta: str | None, bootstrap: str | None) -> None:
+    for address in () if admin is None else admin.split(","):
+        AdminClient(address.strip())
+    for address in () if bootstrap is None else bootstrap.split(","):
+        try:
+            parse_address(address.strip())
+        except ValueError as error:
+            raise InvalidRequest(f"--bootstrap {address.strip()!r:.80}: {error}") from None
+    if meta is not None:
+        from stratalog.meta_api.endpoints import parse_endpoints
+
+        parse_endpoints(meta)
+
+
+def _cluster_of(admin: str, context: Context) -> str | None:
+    """What the first that answers says. Raises: InvalidRequest for a token file that is none."""
+    token = Asked(admin, context).token
+    for address in admin.split(","):
+        try:
+            return AdminClient(address.strip(), timeout_s=_LOOK_S, token=token).status().cluster_id
+        except StratalogError as error:
+            say(f"not asked: {printable(str(error))}", to_stderr=True)
+    return None
+
+
+def use(name: NameArgument) -> None:
+    """Let commands go to that cluster from now on."""
+    file = contexts_file(os.environ)
+    write_contexts(file, read_contexts(file).used(name))
+    say(f"commands use context {printable(name)} now")
+    overruling = os.environ.get(CONTEXT_VARIABLE)
+    if overruling and overruling != name:
+        say(f"but here {CONTEXT_VARIABLE}={printable(overruling)} is set, and goes before it", to_stderr=True)
+
+
+def list_all(output: OutputOption = OutputFormat.TABLE) -> None:
+    """List contexts; the one in use is marked with *."""
+    known = _read()
+    chosen = _chosen(known)
+    contexts = [known.by_name[name] for name in sorted(known.by_name)]
+    if output is OutputFormat.JSON:
+        print_json([one.as_json() | {"is_used": one == chosen} for one in contexts])
+    elif contexts:
+        rows = [
+            (
+                f"{one.name}{' *' if one == chosen else ''}",
+                *(value or "-" for value in (one.admin, one.bootstrap, one.meta, one.token_file, one.cluster)),
+            )
+            for one in contexts
+        ]
+        columns = ("context", "admin", "bootstrap", "meta", "token file", "cluster")
+        print_table(columns, rows, give_up=("token file", "cluster", "meta", "bootstrap"))
+    else:
+        say("no contexts yet; add one: stratalog context add NAME --admin HOST:PORT --bootstrap HOST:PORT")
+
+
+def show(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Default: the one in use.", autocompletion=_known_names)
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show one context, and why it is the one in use."""
+    known = _read()
+    context = known.chosen(os.environ) if name is None else known.named(name)
+    if context is None:
+        raise NotFound(
+            "no context is in use; `stratalog context list` shows all, `stratalog context use NAME` uses one"
+        )
+    if output is OutputFormat.JSON:
+        print_json(context.as_json() | {"is_used": context == _chosen(known)})
+        return
+    by = f"{CONTEXT_VARIABLE}" if os.environ.get(CONTEXT_VARIABLE) else "`stratalog context use`"
+    words = f"yes, by {by}" if context == _chosen(known) else "no"
+    titles = {"name": "context", "token_file": "token file"}
+    fields = [(titles.get(key, key), value) for key, value in context.as_json().items()]
+    print_fields([*fields, ("in use", words), ("kept in", str(contexts_file(os.environ)))])
+
+
+def remove(name: NameArgument) -> None:
+    """Forget a context. The cluster is not touched."""
+    file = contexts_file(os.environ)
+    write_contexts(file, read_contexts(file).without(name))
+    say(f"context {printable(name)} is gone; its cluster is as it was")
+
+
+def _read() -> Contexts:
+    return read_contexts(contexts_file(os.environ))
+
+
+def _chosen(known: Contexts) -> Context | None:
+    try:
+        return known.chosen(os.environ)
+    except NotFound:
+        return None

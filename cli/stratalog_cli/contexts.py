@@ -1,0 +1,141 @@
+"""Contexts: names for clusters, so that a command goes where its user means it to go.
+
+They are kept in one file of the user's configuration (`contexts.json`, mode 0600), which holds addresses and the paths
+of token files, never a token. A file that cannot be read is an error, never an empty list: a command must not fall back
+to whatever answers on the usual port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from stratalog.model.errors import AlreadyExists, InvalidRequest, NotFound, Unavailable
+
+CONTEXT_VARIABLE: Final = "STRATALOG_CONTEXT"
+_MAX_FILE_BYTES: Final = 1 << 20
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Where one cluster is reached. What is None was not named."""
+
+    name: str
+    admin: str | None = None
+    meta: str | None = None
+    bootstrap: str | None = None
+    token_file: str | None = None
+    cluster: str | None = None
+    """The cluster's id: a write that would reach another one is refused."""
+
+    def as_json(self) -> dict[str, str]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """All of them by name, and which one is used where nothing else is said."""
+
+    by_name: Mapping[str, Context]
+    current: str | None = None
+
+    def named(self, name: str) -> Context:
+        """Raises: NotFound with the names that there are."""
+        found = self.by_name.get(name)
+        if found is None:
+            there = ", ".join(sorted(self.by_name)) or "none yet: `stratalog context add NAME --admin HOST:PORT`"
+            raise NotFound(f"there is no context {name!r}; there are: {there}")
+        return found
+
+    def chosen(self, environment: Mapping[str, str]) -> Context | None:
+        """What STRATALOG_CONTEXT names, else the current one, else None. Raises: NotFound."""
+        name = environment.get(CONTEXT_VARIABLE) or self.current
+        return None if not name else self.named(name)
+
+    def with_added(self, context: Context, *, is_replacing: bool) -> Contexts:
+        """The first one is used from then on. Raises: InvalidRequest for a name, AlreadyExists for other addresses
+        under a name that is there."""
+        if _NAME.fullmatch(context.name) is None:
+            raise InvalidRequest(f"context name {context.name!r:.80}: expected up to 63 letters, digits, or . _ -")
+        known = self.by_name.get(context.name)
+        if known is not None and not is_replacing and replace(known, cluster=None) != replace(context, cluster=None):
+            raise AlreadyExists(
+                f"context {context.name} is there, and is another one: --replace puts this in its place"
+            )
+        return Contexts({**self.by_name, context.name: context}, self.current or context.name)
+
+    def used(self, name: str) -> Contexts:
+        return replace(self, current=self.named(name).name)
+
+    def without(self, name: str) -> Contexts:
+        self.named(name)
+        left = {key: value for key, value in self.by_name.items() if key != name}
+        return Contexts(left, None if self.current == name else self.current)
+
+
+def contexts_file(environment: Mapping[str, str]) -> Path:
+    """`$XDG_CONFIG_HOME/stratalog/contexts.json`, or in `~/.config`."""
+    folder = environment.get("XDG_CONFIG_HOME", "")
+    home = Path(environment.get("HOME") or "/")
+    return (Path(folder) if os.path.isabs(folder) else home / ".config") / "stratalog" / "contexts.json"
+
+
+def read_contexts(file: Path) -> Contexts:
+    """None of them where there is no file. Raises: Unavailable, InvalidRequest for what cannot be read."""
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(_MAX_FILE_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return Contexts({})
+    except OSError as error:
+        raise Unavailable(f"{file}: cannot be read ({error.strerror}); give --admin, --meta or --bootstrap") from None
+    try:
+        if len(text) > _MAX_FILE_BYTES:
+            raise ValueError("it is too long")
+        return _parsed(json.loads(text))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidRequest(
+            f"{file}: no list of contexts ({error}): correct it, or remove it and add them again"
+        ) from None
+
+
+def _parsed(told: Any) -> Contexts:
+    by_name = {name: Context(name=name, **fields) for name, fields in told["contexts"].items()}
+    for context in by_name.values():
+        if not all(isinstance(value, str) for value in context.as_json().values()):
+            raise ValueError(f"context {context.name} holds what is no text")
+    current = told.get("current")
+    return Contexts(by_name, current if current in by_name else None)
+
+
+def write_contexts(file: Path, contexts: Contexts) -> None:
+    """Whole, or not at all. Raises: Unavailable."""
+    told = {
+        "current": contexts.current,
+        "contexts": {name: _fields(context) for name, context in sorted(contexts.by_name.items())},
+    }
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=file.parent, prefix=".contexts-")  # readable by its owner alone
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as opened:
+                opened.write(json.dumps(told, indent=2) + "\n")
+            os.replace(name, file)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+    except OSError as error:
+        raise Unavailable(f"{file}: cannot be written ({error.strerror}): nothing was changed") from None
+
+
+def _fields(context: Context) -> dict[str, str]:
+    return {key: value for key, value in context.as_json().items() if key != "name"}

@@ -1,0 +1,251 @@
+"""`stratalog groups …`: list, describe with the lag of each shard, reset.
+
+A reset is planned from what is there (`stratalog_cli.group_reset`), shown, and then committed as a whole; the
+coordinator refuses it, as this command does, while the group has members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from stratalog.admin_api.wording import counted
+from stratalog.model.errors import Conflict, InvalidRequest, NotFound
+from stratalog.telemetry.printable import printable
+from stratalog_cli.group_reset import Bounds, Goal, goal_of, new_offset
+from stratalog_cli.kafka_clients import WAIT_S, BootstrapOption, KafkaPlace, as_ours, clients, imported, result_of
+from stratalog_cli.moments import now_ms
+from stratalog_cli.output import OutputFormat, OutputOption, print_fields, print_json, print_table
+from stratalog_cli.say import say
+
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id, as `groups list` shows it.")]
+Shard = tuple[str, int]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups: list, describe, reset.")
+    group.command("list")(list_groups)
+    group.command("describe")(describe)
+    group.command("reset")(reset)
+    app.add_typer(group, name="groups")
+
+
+def list_groups(bootstrap: BootstrapOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
+    """List groups with their states and how many members they have."""
+    place = KafkaPlace(bootstrap, is_write=False)
+    listed = result_of(place.admin.list_consumer_groups(request_timeout=WAIT_S))
+    if listed.errors:
+        raise as_ours(listed.errors[0].args[0])
+    names = sorted(one.group_id for one in listed.valid)
+    groups = _described(place, names)
+    told = [{"group": name, "state": _state(groups[name]), "members": len(groups[name].members)} for name in names]
+    if output is OutputFormat.JSON:
+        print_json(told)
+    elif told:
+        print_table(("group", "state", "#members"), [tuple(map(str, one.values())) for one in told])
+    else:
+        say("no groups yet: a consumer with a group.id makes one")
+
+
+def describe(
+    group: GroupArgument, bootstrap: BootstrapOption = None, output: OutputOption = OutputFormat.TABLE
+) -> None:
+    """Show a group: its members, and of each shard what is committed, where the log ends, and the lag between."""
+    place = KafkaPlace(bootstrap, is_write=False)
+    found = _described(place, [group])[group]
+    committed = _committed(place, group)
+    _require_there(group, found, committed)
+    owners = {
+        (one.topic, one.partition): member
+        for member in found.members
+        for one in (member.assignment.topic_partitions if member.assignment else ())
+    }
+    shards = sorted({*committed, *owners})
+    bounds = bounds_of(place, [shard for shard in shards if shard[0] in place.topics])
+    rows = [_row(shard, committed.get(shard), bounds.get(shard), owners.get(shard)) for shard in shards]
+    lags = [row["lag"] for row in rows if row["lag"] is not None]
+    told = {
+        "group": group,
+        "state": _state(found),
+        "assignor": found.partition_assignor,
+        "coordinator": None if found.coordinator is None else found.coordinator.id,
+        "members": [
+            {"member": one.member_id, "client": one.client_id, "host": one.host, "instance": one.group_instance_id}
+            for one in found.members
+        ],
+        "shards": rows,
+        "lag": sum(lags),
+    }
+    if output is OutputFormat.JSON:
+        print_json(told)
+        return
+    members = ", ".join(f"{one.client_id} at {one.host}" for one in found.members) or "none"
+    print_fields(
+        [
+            ("group", group),
+            ("state", str(told["state"])),
+            ("coordinator", "-" if told["coordinator"] is None else f"node {told['coordinator']}"),
+            ("assignor", found.partition_assignor or "-"),
+            ("members", members),
+            ("lag", f"{sum(lags):,} records in {counted(len(lags), 'shard')}"),
+        ]
+    )
+    columns = ("topic", "#shard", "#committed", "#log start", "#log end", "#lag", "client", "member")
+    cells = [tuple("-" if value is None else str(value) for value in row.values()) for row in rows]
+    print_table(columns, cells, give_up=("member", "#log start", "client"))
+
+
+def reset(
+    group: GroupArgument,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="TOPIC[:SHARD,...]", help="May be repeated.")
+    ] = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="All that the group has committed.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", min=0, help="To this offset.")] = None,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the start of the log.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of the log.")] = False,
+    to_time: Annotated[
+        str | None,
+        typer.Option("--to-time", metavar="TIME", help="To the first record of that time or later: 2013-01-01T12:00."),
+    ] = None,
+    back: Annotated[
+        str | None,
+        typer.Option("--by-duration", metavar="DURATION", help="As --to-time, so long ago: 12h, 7d."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be committed.")] = False,
+    bootstrap: BootstrapOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Let a group go on from elsewhere. Refused while it has members: stop them first.
+
+    An offset outside the log is drawn to its nearest end. Where no record is of that time or later, it is the end."""
+    goal = goal_of(to_offset, to_earliest, to_latest, to_time, back, now_ms())
+    if bool(topics) == all_topics:
+        raise InvalidRequest("say which: --topic TOPIC, or --all-topics for all that the group has committed")
+    named = [wanted_shards(text) for text in topics or ()]
+    place = KafkaPlace(bootstrap, is_write=not dry_run)
+    found, committed = _described(place, [group])[group], _committed(place, group)
+    if found.members:
+        clients_there = ", ".join(sorted({printable(one.client_id) for one in found.members}))
+        raise Conflict(
+            f"group {group} has {counted(len(found.members), 'member')} ({clients_there}): nothing was changed; stop "
+            "them, then do it again"
+        )
+    wanted = sorted(committed) if all_topics else _named(place, named)
+    if not wanted:
+        raise NotFound(f"group {group} has committed nothing: name a topic with --topic")
+    planned = _planned(place, goal, wanted)
+    if not dry_run:
+        _commit(place, group, planned)
+    told = [
+        {"topic": topic, "shard": shard, "committed": committed.get((topic, shard)), "goes_to": offset}
+        for (topic, shard), offset in planned.items()
+    ]
+    if output is OutputFormat.JSON:
+        print_json(told)
+        return
+    cells = [tuple("-" if value is None else str(value) for value in row.values()) for row in told]
+    print_table(("topic", "#shard", "#committed", "#goes to"), cells)
+    say("nothing was changed: this was a dry run" if dry_run else f"group {printable(group)} goes on from there")
+
+
+def wanted_shards(text: str) -> tuple[str, tuple[int, ...] | None]:
+    """`TOPIC`, or `TOPIC:0,3`. Raises: InvalidRequest."""
+    topic, colon, shards = text.partition(":")
+    numbers = [one.strip() for one in shards.split(",")]
+    if not topic or (colon and not all(one.isascii() and one.isdigit() and len(one) < 10 for one in numbers)):
+        raise InvalidRequest(f"--topic {text!r:.200}: expected TOPIC, or TOPIC:SHARD,SHARD")
+    return topic, tuple(map(int, numbers)) if colon else None
+
+
+def _named(place: KafkaPlace, named: list[tuple[str, tuple[int, ...] | None]]) -> list[Shard]:
+    wanted: set[Shard] = set()
+    for topic, shards in named:
+        there = place.shards_of(topic)
+        if missing := set(shards or ()) - set(there):
+            raise NotFound(f"topic {topic} has no shard {min(missing)}: it has {counted(len(there), 'shard')}")
+        wanted |= {(topic, shard) for shard in (there if shards is None else shards)}
+    return sorted(wanted)
+
+
+# Asking -----------------------------------------------------------------------------------------------------------
+def _described(place: KafkaPlace, names: list[str]) -> dict[str, Any]:
+    if not names:
+        return {}
+    asked = place.admin.describe_consumer_groups(names, request_timeout=WAIT_S)
+    return {name: result_of(answer) for name, answer in asked.items()}
+
+
+def _committed(place: KafkaPlace, group: str) -> dict[Shard, int]:
+    asked = clients().ConsumerGroupTopicPartitions(group)
+    (answer,) = place.admin.list_consumer_group_offsets([asked], request_timeout=WAIT_S).values()
+    return {(one.topic, one.partition): one.offset for one in result_of(answer).topic_partitions if one.offset >= 0}
+
+
+def bounds_of(place: KafkaPlace, shards: list[Shard]) -> dict[Shard, Bounds]:
+    """Where each log starts and ends."""
+    spec = _specs()
+    starts = offsets_at(place, shards, spec.earliest())
+    ends = offsets_at(place, shards, spec.latest())
+    return {shard: Bounds(starts[shard], ends[shard]) for shard in shards}
+
+
+def offsets_at(place: KafkaPlace, shards: list[Shard], spec: Any) -> dict[Shard, int]:
+    """-1 where there is no such offset."""
+    if not shards:
+        return {}
+    wanted = {clients().TopicPartition(topic, shard): spec for topic, shard in shards}
+    asked = place.admin.list_offsets(wanted, request_timeout=WAIT_S)
+    return {(one.topic, one.partition): result_of(answer).offset for one, answer in asked.items()}
+
+
+def offsets_since(place: KafkaPlace, shards: list[Shard], time_ms: int) -> dict[Shard, int]:
+    """The first offsets of that time or later; -1 where no record is as late."""
+    return offsets_at(place, shards, _specs().for_timestamp(max(0, time_ms)))
+
+
+def _specs() -> Any:
+    return imported("confluent_kafka.admin").OffsetSpec
+
+
+def _planned(place: KafkaPlace, goal: Goal, shards: list[Shard]) -> dict[Shard, int]:
+    bounds = bounds_of(place, shards)
+    at_time: Mapping[Shard, int] = {}
+    if goal.time_ms is not None:
+        at_time = offsets_since(place, shards, goal.time_ms)
+    return {shard: new_offset(goal, bounds[shard], at_time.get(shard)) for shard in shards}
+
+
+def _commit(place: KafkaPlace, group: str, planned: Mapping[Shard, int]) -> None:
+    kafka = clients()
+    offsets = [kafka.TopicPartition(topic, shard, offset) for (topic, shard), offset in planned.items()]
+    asked = kafka.ConsumerGroupTopicPartitions(group, offsets)
+    (answer,) = place.admin.alter_consumer_group_offsets([asked], request_timeout=WAIT_S).values()
+    refused = [one for one in result_of(answer).topic_partitions if one.error is not None]
+    if refused:
+        raise as_ours(refused[0].error)
+
+
+def _require_there(group: str, found: Any, committed: Mapping[Shard, int]) -> None:
+    if _state(found) == "dead" and not committed:
+        raise NotFound(f"there is no group {group!r}; `stratalog groups list` shows all")
+
+
+# Showing ----------------------------------------------------------------------------------------------------------
+def _state(group: Any) -> str:
+    return str(group.state.name).lower().replace("_", " ")
+
+
+def _row(shard: Shard, committed: int | None, bounds: Bounds | None, member: Any) -> dict[str, Any]:
+    return {
+        "topic": shard[0],
+        "shard": shard[1],
+        "committed": committed,
+        "log_start": None if bounds is None else bounds.start,
+        "log_end": None if bounds is None else bounds.end,
+        "lag": None if bounds is None or committed is None else max(0, bounds.end - committed),
+        "client": None if member is None else member.client_id,
+        "member": None if member is None else member.member_id,
+    }

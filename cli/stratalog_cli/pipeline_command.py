@@ -1,0 +1,296 @@
+"""`stratalog pipeline …`: jobs over cold data, straight from the bucket. They need `stratalog[pipeline]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratalog.model.errors import InvalidRequest
+from stratalog.settings.units import size_bytes
+from stratalog_cli.output import OutputFormat, OutputOption, console, is_watched, print_fields, print_json, print_table
+from stratalog_cli.say import say
+
+if TYPE_CHECKING:
+    from stratalog_pipeline.jobs.runners import Runner
+
+BucketOption = Annotated[
+    str, typer.Option("--bucket", envvar="STRATALOG_BUCKET", metavar="URL", help="The cluster's object store.")
+]
+ClusterOption = Annotated[
+    str | None, typer.Option("--cluster", metavar="ID", help="Whose, where the bucket holds several clusters.")
+]
+MetaOption = Annotated[
+    str | None,
+    typer.Option("--meta", envvar="STRATALOG_META", metavar="URL", help="Ask this meta service what is committed."),
+]
+ThreadsOption = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Of Spark on this machine; 0: no Spark, one after another.")
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Tell what would be done, and change nothing.")]
+OnProgress = Callable[[str, int, int], None]
+
+
+class ArchiveKind(StrEnum):
+    JSON = "json"
+    RAW = "raw"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+
+
+class ArchiveBy(StrEnum):
+    DATE = "date"
+    HOUR = "hour"
+    MONTH = "month"
+
+
+class ExportShape(StrEnum):
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+    KAFKA = "kafka"
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Jobs over cold data, straight from the bucket.")
+    for command in (archive, compact, verify, export, cost):
+        group.command()(command)
+    app.add_typer(group, name="pipeline")
+
+
+def archive(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    bucket: BucketOption,
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="Object store that takes the table.")],
+    kind: Annotated[ArchiveKind, typer.Option(help="What the values are.")] = ArchiveKind.JSON,
+    by: Annotated[ArchiveBy, typer.Option(help="Time partitions of the table.")] = ArchiveBy.DATE,
+    schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON: an object of field and type; Avro: a schema; Protobuf: descriptors."),
+    ] = None,
+    message: Annotated[str, typer.Option(metavar="NAME", help="Protobuf: the full name of the message.")] = "",
+    confluent: Annotated[bool, typer.Option("--confluent", help="Avro: five bytes go before each record.")] = False,
+    cluster: ClusterOption = None,
+    meta: MetaOption = None,
+    threads: ThreadsOption = 2,
+    dry_run: DryRunOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Sealed segments of a topic become a Parquet table, each record once, however often this is run.
+
+    Records that cannot be read become dead letters, with their offsets and why."""
+    _need_extra()
+    from stratalog_cli.pipeline_jobs import archive as run
+
+    with _running(0 if dry_run else threads) as (runner, step):
+        told = run(bucket, to, topic, kind, by, schema, message, confluent, cluster, meta, dry_run, runner, step)
+    if output is OutputFormat.JSON:
+        print_json(told)
+        return
+    print_fields([(name.replace("_", " "), str(value)) for name, value in told.items()], title=f"archived: {topic}")
+    if told["dead"]:
+        say(f"{told['dead']} records could not be read as {kind}: they are below {topic}/dead/, with their reasons")
+
+
+def compact(
+    bucket: BucketOption,
+    meta: Annotated[
+        str, typer.Option("--meta", envvar="STRATALOG_META", metavar="URL", help="The cluster's meta service.")
+    ],
+    topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these; all when left out.")] = "",
+    object_bytes: Annotated[
+        str, typer.Option("--object-bytes", metavar="SIZE", help="Of batches in an object, at most.")
+    ] = "64MiB",
+    threads: ThreadsOption = 2,
+    dry_run: DryRunOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Many small objects of complete segments become few large ones, of the same bytes; readers go on.
+
+    Exit code 1 when a segment stays as it was though it could be merged."""
+    _need_extra()
+    from stratalog_cli.pipeline_jobs import compact as run
+
+    target_bytes = size_bytes(object_bytes)
+    if target_bytes is None:
+        raise InvalidRequest(f"--object-bytes {object_bytes!r:.80}: expected a size such as 64MiB")
+    with _running(0 if dry_run else threads) as (runner, step):
+        told = run(bucket, meta, _names(topics), target_bytes, dry_run, runner, step)
+    if output is OutputFormat.JSON:
+        print_json(told)
+    else:
+        pairs = [(name.replace("_", " "), str(value)) for name, value in told.items() if not isinstance(value, list)]
+        print_fields(pairs, title="would be compacted" if dry_run else "compacted")
+        if told["not_merged"]:
+            print_table(["not merged", "why"], [(one["segment"], one["why"]) for one in told["not_merged"]])
+    if told["not_merged"]:
+        raise typer.Exit(1)
+
+
+def verify(
+    bucket: BucketOption,
+    topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these; all when left out.")] = "",
+    cluster: ClusterOption = None,
+    meta: MetaOption = None,
+    repair: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--repair",
+            metavar="URL|DIR",
+            help="Put damaged objects back from there: another bucket with the same keys, or a node's data directory. "
+            "May be repeated.",
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+    threads: ThreadsOption = 2,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Read every byte of every committed segment, and check it against manifests and metadata.
+
+    Exit code 1 when something is damaged or gone, and was not put back."""
+    _need_extra()
+    from stratalog_cli.pipeline_jobs import verify as run
+
+    sources = tuple(repair or ())
+    with _running(threads) as (runner, step):
+        told = run(bucket, _names(topics), cluster, meta, sources, dry_run, runner, step)
+    findings = told["findings"]
+    if output is OutputFormat.JSON:
+        print_json(told)
+    else:
+        pairs = [(name.replace("_", " "), str(value)) for name, value in told.items() if not isinstance(value, list)]
+        print_fields(pairs, title="verified")
+        if told["repaired"]:
+            print_table(["would be put back" if dry_run else "put back"], [(key,) for key in told["repaired"]])
+        if told["not_repaired"]:
+            print_table(["not put back"], [(why,) for why in told["not_repaired"]])
+        if findings:
+            print_table(["where", "what"], [(one["place"], one["what"]) for one in findings])
+        say("no findings" if not findings else f"{len(findings)} findings")
+    if findings:
+        raise typer.Exit(1)
+
+
+def export(
+    bucket: BucketOption,
+    to: Annotated[str, typer.Option("--to", metavar="URL|H:P[,H:P...]", help="An object store, or a Kafka's servers.")],
+    shape: Annotated[
+        ExportShape, typer.Option("--as", help="Files of this kind, or into a Kafka.")
+    ] = ExportShape.JSONL,
+    topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these; all when left out.")] = "",
+    snapshot: Annotated[str | None, typer.Option(metavar="NAME", help="As of this consistent cut.")] = None,
+    from_offset: Annotated[int | None, typer.Option(metavar="N", min=0)] = None,
+    to_offset: Annotated[int | None, typer.Option(metavar="N", min=0)] = None,
+    from_ms: Annotated[int | None, typer.Option(metavar="MS", help="Records of this time or later.")] = None,
+    to_ms: Annotated[int | None, typer.Option(metavar="MS", help="Records of an earlier time.")] = None,
+    client: Annotated[
+        list[str] | None, typer.Option("--client", metavar="KEY=VALUE|KEY=@FILE", help="A setting of the Kafka client.")
+    ] = None,
+    cluster: ClusterOption = None,
+    meta: MetaOption = None,
+    threads: ThreadsOption = 2,
+    dry_run: DryRunOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Committed records as JSON lines or Parquet files, or into the topics of another Kafka."""
+    _need_extra()
+    from stratalog_cli.pipeline_jobs import export as run
+
+    ranges = (from_offset, to_offset, from_ms, to_ms)
+    settings = tuple(_pair(one) for one in client or ())
+    with _running(0 if dry_run else threads) as (runner, step):
+        told = run(bucket, to, shape, _names(topics), snapshot, ranges, settings, cluster, meta, dry_run, runner, step)
+    if output is OutputFormat.JSON:
+        print_json(told)
+    else:
+        print_fields([(name.replace("_", " "), str(value)) for name, value in told.items()], title="exported")
+
+
+def cost(
+    bucket: BucketOption,
+    prices: Annotated[Path | None, typer.Option(metavar="FILE", help="A price table, as JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a chart here, as SVG.")] = None,
+    cluster: ClusterOption = None,
+    meta: MetaOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Bytes, objects, requests and price of what lies in the bucket, by topic."""
+    _need_extra()
+    from stratalog_cli.pipeline_jobs import cost as run
+
+    told = run(bucket, prices, plot, cluster, meta)
+    if output is OutputFormat.JSON:
+        print_json(told)
+        return
+    columns = ("topic", "tier", "#bytes", "#objects", "#puts", "#gets", f"#{told['currency']} a month")
+    rows = [
+        (
+            one["topic"],
+            one["tier"],
+            str(one["bytes"]),
+            str(one["objects"]),
+            str(one["put_requests"]),
+            str(one["get_requests"]),
+            f"{one['storage_price'] + one['request_price']:.4f}",
+        )
+        for one in told["rows"]
+    ]
+    print_table(columns, rows, give_up=("#gets", "#puts", "#objects"))
+    if prices is None:
+        say("without --prices FILE every price is 0")
+
+
+def _need_extra() -> None:
+    missing = [name for name in ("pyspark", "pyarrow", "fastavro") if find_spec(name) is None]
+    if missing:
+        raise InvalidRequest(
+            f"{', '.join(missing)} of the pipeline's packages are not installed: pip install 'stratalog[pipeline]', "
+            "or in a checkout `make spark`"
+        )
+
+
+def _names(told: str) -> tuple[str, ...]:
+    return tuple(one.strip() for one in told.split(",") if one.strip())
+
+
+def _pair(told: str) -> tuple[str, str]:
+    """A value that begins with @ names a file, whose text is the value: a secret does not belong on a command line."""
+    key, equals, value = told.partition("=")
+    if not key or not equals:
+        raise InvalidRequest("--client is given as KEY=VALUE, or KEY=@FILE for what is secret")
+    if not value.startswith("@"):
+        return key, value
+    try:
+        return key, Path(value[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"--client {key}: {value[1:]} cannot be read: {error}") from error
+
+
+@contextmanager
+def _running(threads: int) -> Iterator[tuple[Runner, OnProgress]]:
+    """A runner of pieces, and a bar that follows them."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from stratalog_pipeline.jobs.runners import on_spark, one_by_one
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(to_stderr=True), transient=True, disable=not is_watched()) as progress:
+        task = progress.add_task("planning", total=None)
+
+        def step(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total)
+
+        if not threads:
+            yield one_by_one, step
+            return
+        from stratalog_pipeline.jobs.session import local_session
+
+        session = local_session("stratalog", threads=threads)
+        try:
+            yield on_spark(session), step
+        finally:
+            session.stop()
