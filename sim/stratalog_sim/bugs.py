@@ -366,7 +366,7 @@ def _copy_let_go_of_unasked() -> list[Patch]:
 
 def _seal_taken_for_a_fence() -> list[Patch]:
     """Who asks for the ISR of a segment that was sealed meanwhile hears of a fence; it gives up all that it led as soon
-    as it hears of any of it, though the metadata name it still; and begins what they name anew, whatever it ended."""
+    as it hears of any of it, though the metadata name it still; and begins what they name again, whatever it ended."""
 
     def propose_isr(tx: Any, command: Any) -> Any:
         if tx.state.segment(command.segment).leader is None:
@@ -425,7 +425,7 @@ BUGS = {
         ),
         Bug(
             "coordinates before it has read",
-            "groups begin anew",
+            "groups begin again",
             bugs_of_groups.coordinates_before_it_has_read,
             THREE_NODES,
         ),
@@ -462,7 +462,7 @@ BUGS = {
             THREE_NODES,
         ),
         Bug("copy let go of unasked", "nobody has a copy", _copy_let_go_of_unasked, TWO_COPIES),
-        Bug("seal taken for a fence", "a leader begins its segment anew", _seal_taken_for_a_fence, THREE_NODES),
+        Bug("seal taken for a fence", "a leader begins its segment again", _seal_taken_for_a_fence, THREE_NODES),
         Bug("fence not persisted", "a promise does not outlive its process", _fence_not_persisted, THREE_NODES),
         *(Bug(*one) for one in bugs_of_leaving.ALL),
     )

@@ -176,6 +176,6 @@ ALL = (
     ("taken back after the release", "who is gone is a member", _taken_back_after_the_release, SOME_COPIES),
     ("mount beyond the seal", "what is not sealed is mounted", _mount_goes_beyond_what_is_sealed, SOME_COPIES),
     ("cordon is not heeded", "who leaves gets new segments", _cordon_is_not_heeded, SOME_COPIES),
-    ("begun anew behind a hand-over", "an older list is believed", begun_anew_behind_a_hand_over, ONE_COPY),
+    ("begun again behind a hand-over", "an older list is believed", begun_anew_behind_a_hand_over, ONE_COPY),
 )
 """Name, what it is, how it is planted, and the worlds that it is looked for in."""

@@ -142,6 +142,8 @@ class Disk:
     """Segments whose index block is beside the file."""
     tables: dict[SegmentKey, Producers] = field(default_factory=dict)
     """Of producers at the ends of segments, in those index blocks."""
+    led_to_the_end: set[SegmentKey] = field(default_factory=set)
+    """Segments whose index block their leader wrote here, before it asked for the seal."""
     set_aside: int = 0
     checkpoints: dict[SegmentKey, list[CheckpointClaim]] = field(default_factory=dict)
     """Newest last; a power cut may take the newest."""
@@ -229,6 +231,7 @@ class Disk:
         self.files.pop(key, None)
         self.sealed.pop(key, None)
         self.tables.pop(key, None)
+        self.led_to_the_end.discard(key)
         self.checkpoints.pop(key, None)
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
@@ -278,5 +281,6 @@ class Disk:
         self.fences.clear()
         self.sealed.clear()
         self.tables.clear()
+        self.led_to_the_end.clear()
         self.checkpoints.clear()
         self.clean = None

@@ -372,7 +372,7 @@ class Judge:
         self.in_doubt[node_id] = None
         for shard, truth in self.shards.items():
             for key, by_node in self.provisional.items():
-                # Of a roll that was not confirmed nothing was shown: it may be written anew.
+                # Of a roll that was not confirmed nothing was shown: it may be written again.
                 if node_id in by_node and key.shard_key == shard:
                     file = self.disks[node_id].files.get(key)
                     by_node[node_id] = {one.base_offset: one for one in file.whole(key)} if file is not None else {}

@@ -69,7 +69,7 @@ class Leaving:
                     self._roll_anew(shard, active.key, None)
 
     def roll_elsewhere(self, active: Segment) -> None:
-        """To a successor that is chosen anew, though all who were named stay."""
+        """To a successor that is chosen again, though all who were named stay."""
         shard = self._node.shards.get(active.key.shard_key)
         if shard is not None:
             self._roll_anew(shard, active.key, active.handed.prepared)

@@ -176,6 +176,7 @@ class LeavingWorld(SimulatedWorld):
             self.disks[node_id].files.clear()
             self.disks[node_id].sealed.clear()
             self.disks[node_id].tables.clear()
+            self.disks[node_id].led_to_the_end.clear()
         else:
             self._read_directory(node_id)
 

@@ -23,7 +23,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import ChangeSet, Life, NodeChanged, SegmentChanged, Snapshot, Vitals
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
-from stratalog_meta.stores import encoding
+from stratalog.stored import encoding
 from stratalog_sim.process import Process, Request
 from stratalog_sim.retiring import Retiring
 

@@ -49,7 +49,7 @@ _WATCH_MS = 900
 
 @dataclass(frozen=True, slots=True)
 class RollElsewhere:
-    """A person's wish: end this segment, with a successor that is chosen anew."""
+    """A person's wish: end this segment, with a successor that is chosen again."""
 
     segment: Segment
 

@@ -88,7 +88,8 @@ def _continued(node: NodeLife, key: SegmentKey, before: Producers, end_offset: i
 def tally_at_end(node: NodeLife, key: SegmentKey, before: Producers, end_offset: int) -> ProducerTally:
     """What a node says of the table at a segment's end. From then on it lies on its disk."""
     made = _continued(node, key, before, end_offset)
-    node.disk.tables[key] = made
+    if key not in node.disk.led_to_the_end:  # an index block is there, and the seal may speak of its table
+        node.disk.tables[key] = made
     return ProducerTally(len(made), _digest_of(made), *RULE) if made else NO_PRODUCERS
 
 

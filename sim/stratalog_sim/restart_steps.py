@@ -219,7 +219,7 @@ class RestartSteps(ABC):
 
     @abstractmethod
     def list_files(self) -> None:
-        """A pass anew."""
+        """A pass again."""
 
     @abstractmethod
     def healing_ended(self, how: TryAgain | StopHealing) -> None: ...

@@ -81,7 +81,7 @@ class RoundTold:
     session_id: int
     ranges: tuple[RangeOf, ...] = ()
     error: str = ""
-    """`session`: begin anew; `token`: whoever asks is not known."""
+    """`session`: begin again; `token`: whoever asks is not known."""
 
     def __str__(self) -> str:
         return self.error or "; ".join(map(str, self.ranges)) or "nothing moved"

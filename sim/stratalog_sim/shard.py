@@ -435,7 +435,10 @@ class ShardShell:
         before = table_of(self.node, ended) if ended is not None and ended.seal is not None else None
         if before is None:
             before = without(leader.producers_at_end or (), leader.key.base_offset)
-        return tally_at_end(self.node, leader.key, before, leader.end_offset)
+        self.disk.led_to_the_end.discard(leader.key)
+        tally = tally_at_end(self.node, leader.key, before, leader.end_offset)
+        self.disk.led_to_the_end.add(leader.key)
+        return tally
 
     def make_seal(self, key: SegmentKey, end_offset: int, producers: ProducerTally) -> SealRecord | None:
         """From what the disk has, read once more. None: that is not the segment."""
