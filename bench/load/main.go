@@ -45,6 +45,7 @@ func main() {
 	commands := map[string]command{
 		"topic": runTopic, "produce": runProduce, "consume": runConsume, "e2e": runEndToEnd,
 		"raw-produce": runRawProduce, "raw-fetch": runRawFetch, "failover": runFailover,
+		"reassign": runReassign, "write-each": runWriteEach, "leads": runLeads, "first-read": runFirstRead,
 	}
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
 		names := make([]string, 0, len(commands))

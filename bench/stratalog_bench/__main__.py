@@ -31,6 +31,7 @@ from stratalog_bench import (
     cells_meta,
     cells_requests,
     cells_resources,
+    cells_scaling,
     cells_tiered,
     warm_memory,
 )
@@ -78,6 +79,9 @@ CELLS: dict[str, Callable[[Bench], list[Row]]] = {
     "cluster-rolls": cells_cluster.rolls,
     "cluster-failover": cells_cluster.failover,
     "cluster-1000-shards": cells_cluster.many_shards,
+    "scale-out": cells_scaling.scale_out,
+    "retire-10GiB": cells_scaling.retire,
+    "10000-shards": cells_scaling.ten_thousand_shards,
 }
 
 

@@ -6,13 +6,12 @@ Each cell writes at most 3 GiB over all replicas and runs: what is measured is t
 from __future__ import annotations
 
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from stratalog_bench import librdkafka
-from stratalog_bench.clusters import Cluster, delete_topic, make_topic, start_both
+from stratalog_bench.clusters import Cluster, delete_topic, make_topic, scraped, start_both
 from stratalog_bench.context import Bench
 from stratalog_bench.rows import OURS, Measurement, Metric, Row, compare, take_turns
 
@@ -220,8 +219,6 @@ def _meta_writes(cluster: Cluster) -> tuple[float, float]:
     """How many, and the seconds they took together; (0, 0) where there is no such process."""
     if cluster.meta is None or not cluster.meta_admin:
         return 0.0, 0.0
-    with urllib.request.urlopen(f"http://{cluster.meta_admin}/metrics", timeout=5) as answer:
-        lines = answer.read().decode().splitlines()
-    found = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if name[:1] != "#"}
+    found = scraped(cluster.meta_admin)
     stem = "stratalog_meta_write_duration_seconds"
     return found.get(f"{stem}_count", 0.0), found.get(f"{stem}_sum", 0.0)

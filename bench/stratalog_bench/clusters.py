@@ -1,4 +1,5 @@
-"""Three nodes and a meta service of our own, and three Kafka brokers: started, measured, one of them killed and back.
+"""Nodes and a meta service of our own, and as many Kafka brokers, three each unless a cell says otherwise: started,
+measured, one of them killed and back, others added.
 
 The meta service is one process on RocksDB: without a second machine three etcd members would show their fsyncs on the
 one disk, and Kafka's controllers do not flush either. Nodes know a lease of 2 s, the default. Kafka's nodes are broker
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import re
 import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,6 +20,7 @@ from stratalog_bench.load_tool import LoadFailed
 from stratalog_bench.processes import Server, cpu_seconds, free_port, start
 
 NODES = 3
+MOST_NODES = 6
 REPLICAS = 3
 NODE_SETTINGS = (
     "metrics.listen=127.0.0.1:0",
@@ -37,7 +40,7 @@ class Cluster:
     name: str
     nodes: dict[int, Server]
     again: Callable[[int], Server]
-    """Starts a node that was killed on its data and its port."""
+    """Starts a node: one that was killed, on its data and its port, or one more."""
     meta: Server | None = None
     meta_admin: str = ""
     """HOST:PORT of its metrics."""
@@ -61,27 +64,48 @@ class Cluster:
         self.nodes[node_id].kill()
         self.nodes[node_id] = self.again(node_id)
 
+    def add(self, node_id: int) -> None:
+        self.nodes[node_id] = self.again(node_id)
+
+    def counted(self, name: str, *node_ids: int) -> float:
+        """A metric of our nodes, all of them by default, together."""
+        return sum(scraped(admin_of(self.nodes[one])).get(name, 0.0) for one in node_ids or self.nodes)
+
     def stop(self) -> None:
         for server in (*self.nodes.values(), *filter(None, [self.meta])):
             server.stop()
 
 
-def start_stratalog(bench: Bench, *settings: str) -> Cluster:
+def admin_of(server: Server) -> str:
+    """HOST:PORT of the admin port, as a process of ours said it; empty where it did not."""
+    found = re.search(r"admin (\S+?),", server.log.read_text(encoding="utf-8", errors="replace"))
+    return found[1] if found is not None else ""
+
+
+def scraped(admin: str) -> dict[str, float]:
+    """The metrics there, by their names."""
+    with urllib.request.urlopen(f"http://{admin}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if name[:1] != "#"}
+
+
+def start_stratalog(bench: Bench, *settings: str, nodes: int = NODES, bucket: str | None = None) -> Cluster:
     folder = bench.new_folder("cluster")
     folder.mkdir()
+    store = ["--bucket", bucket] if bucket is not None else []
     meta_port = free_port()
     command = [str(bench.executable), "meta", "start", "--listen", f"127.0.0.1:{meta_port}"]
-    command += ["--data", str(folder / "meta")]
+    command += ["--data", str(folder / "meta"), *store]
     command += ["--set", "metrics.listen=127.0.0.1:0", "--set", "log.level=warning"]
     meta = bench.keep(
         start("stratalog-meta", command, address=f"127.0.0.1:{meta_port}", log=folder / "meta.log", ready="ready")
     )
-    ports = {node_id: free_port() for node_id in range(1, NODES + 1)}
+    ports = {node_id: free_port() for node_id in range(1, MOST_NODES + 1)}
 
     def node(node_id: int) -> Server:
         data = folder / f"node-{node_id}"
         address = f"127.0.0.1:{ports[node_id]}"
-        command = [str(bench.executable), "node", "start", "--id", str(node_id), "--data", str(data)]
+        command = [str(bench.executable), "node", "start", "--id", str(node_id), "--data", str(data), *store]
         command += ["--listen", address, "--meta", f"http://{meta.address}"]
         for setting in (*NODE_SETTINGS, *settings):
             command += ["--set", setting]
@@ -90,22 +114,24 @@ def start_stratalog(bench: Bench, *settings: str) -> Cluster:
         server.directory = data
         return bench.keep(server)
 
-    admin = re.search(r"admin (\S+),", meta.log.read_text(encoding="utf-8", errors="replace"))
-    nodes = {node_id: node(node_id) for node_id in ports}
-    return Cluster("stratalog", nodes, node, meta, admin[1] if admin is not None else "")
+    begun = {node_id: node(node_id) for node_id in range(1, nodes + 1)}
+    return Cluster("stratalog", begun, node, meta, admin_of(meta))
 
 
-def start_kafka(bench: Bench) -> Cluster:
+def start_kafka(bench: Bench, nodes: int = NODES, more: int = 0) -> Cluster:
+    """`more`: nodes that can be added later. They are of the quorum from the beginning, which has its majority
+    without them."""
     folder = bench.new_folder("kafka-cluster")
     jars = bench.kafka_jars
-    places = {node_id: folder / f"node-{node_id}" for node_id in range(1, NODES + 1)}
+    places = {node_id: folder / f"node-{node_id}" for node_id in range(1, nodes + more + 1)}
     ports = dict(zip(places, kafka_peer.prepare_several(jars, list(places.values()), KAFKA_SETTINGS), strict=True))
 
     def again(node_id: int) -> Server:
         return bench.keep(kafka_peer.run(jars, places[node_id], ports[node_id]))
 
-    begun = kafka_peer.run_several(jars, {places[node_id]: ports[node_id] for node_id in places})
-    return Cluster("kafka", dict(zip(places, map(bench.keep, begun), strict=True)), again)
+    first = list(places)[:nodes]
+    begun = kafka_peer.run_several(jars, {places[node_id]: ports[node_id] for node_id in first})
+    return Cluster("kafka", dict(zip(first, map(bench.keep, begun), strict=True)), again)
 
 
 def start_both(bench: Bench) -> dict[str, Cluster]:
@@ -128,15 +154,17 @@ def _warm_up(bench: Bench, cluster: Cluster) -> None:
     delete_topic(bench, cluster, topic)
 
 
-def make_topic(bench: Bench, cluster: Cluster, partitions: int, name: str, **config: object) -> str:
-    """A topic of its own, three times there, once so many nodes are."""
+def make_topic(
+    bench: Bench, cluster: Cluster, partitions: int, name: str, *, replicas: int = REPLICAS, **config: object
+) -> str:
+    """A topic of its own, three times there unless it is said otherwise, once so many nodes are."""
     topic = f"{name}-{time.monotonic_ns()}"
     settings = ",".join(f"{key.replace('_', '.')}={value}" for key, value in config.items())
     deadline = time.monotonic() + 60
     while True:
         try:
             bench.load.run(
-                "topic", b=cluster.address, topic=topic, partitions=partitions, replicas=REPLICAS, config=settings
+                "topic", b=cluster.address, topic=topic, partitions=partitions, replicas=replicas, config=settings
             )
             return topic
         except LoadFailed as error:
