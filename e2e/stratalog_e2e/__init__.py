@@ -1,0 +1,1 @@
+"""What the tests on a real Kubernetes have in common: the cluster, images, places, traffic, observers and evidence."""

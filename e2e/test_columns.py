@@ -1,0 +1,67 @@
+"""E03: kubectl shows, waits for and explains every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from stratalog_e2e.place import CLUSTER, POOL, Place
+from stratalog_e2e.surroundings import REPOSITORY
+from stratalog_operator.resources.kinds import CLUSTER as CLUSTER_KIND
+from stratalog_operator.resources.kinds import KINDS, Kind
+from stratalog_operator.resources.kinds import NODE as NODE_KIND
+from stratalog_operator.resources.kinds import POOL as POOL_KIND
+from stratalog_operator.resources.kinds import TOPIC as TOPIC_KIND
+
+pytestmark = pytest.mark.scenario("E03")
+ALWAYS_FILLED = {
+    CLUSTER_KIND.name: {"Ready", "Nodes", "Desired", "Image", "Cold", "Age"},
+    POOL_KIND.name: {"Ready", "Nodes", "Desired", "Zones", "Age"},
+    NODE_KIND.name: {"Ready", "Pool", "Id", "Zone", "Age"},
+    TOPIC_KIND.name: {"Ready", "Shards", "RF", "Policy", "Age"},
+}
+
+
+def test_columns_say_something_and_kubectl_waits_for_conditions(stored: Place) -> None:
+    stored.make_cluster()
+    stored.make_topic()
+    wait = ("wait", "--for=condition=Ready", "-n", stored.name, "--timeout=60s")
+    stored.kube.run(*wait, f"scl/{CLUSTER}", f"snp/{POOL}", "ts/flights")
+    stored.kube.run(*wait, "snode", "--all")
+    for kind in KINDS:
+        filled = ALWAYS_FILLED.get(kind.name)
+        if filled is None:
+            continue
+        head, *rows = stored.kube.run("get", kind.short_name, "-n", stored.name).splitlines()
+        assert rows, f"no {kind.name}"
+        titles = {column.name.upper(): column.name for column in kind.columns}
+        starts = {title: head.index(title) for title in head.split() if title in titles}
+        for row in rows:
+            empty = {
+                titles[title] for title, at in starts.items() if not row[at:].strip() or row[at : at + 6] == "<none>"
+            }
+            assert not empty & filled, f"{kind.name}: {empty & filled} of {row!r}"
+    listed = stored.kube.run("get", "stratalog", "-n", stored.name)
+    assert f"/{CLUSTER}" in listed and f"/{POOL}" in listed, "the category names them all"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.short_name)
+def test_kubectl_explains_every_field(kind: Kind, place: Place) -> None:
+    shown = place.kube.run("explain", kind.plural, "--recursive")
+    path = REPOSITORY / "crds" / f"stratalog.dev_{kind.plural}.yaml"
+    definition = yaml.safe_load(path.read_text(encoding="utf-8"))
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for way, field in _fields(schema["properties"]["spec"], ("spec",)):
+        assert way[-1] in shown
+        assert field.get("description"), f"{kind.plural}.{'.'.join(way)} has no text"
+    text = place.kube.run("explain", f"{kind.plural}.spec")
+    assert "DESCRIPTION" in text and kind.name in text
+
+
+def _fields(schema: Mapping[str, Any], way: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    for name, field in schema.get("properties", {}).items():
+        yield (*way, name), field
+        yield from _fields(field, (*way, name))
