@@ -6,14 +6,22 @@ import gc
 import os
 import random
 import sys
+import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
-# A shell may forbid it. Each of the hundreds of nodes and commands that tests start would compile the product anew.
+from support.impatience import IMPATIENT, keep_names, ran_out_of_patience
+from support.pipeline_extra import NO_PIPELINE
+
+# A shell may forbid it. Each of the hundreds of nodes and commands that tests start would compile the product again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Contexts of who runs the tests are none of theirs.
+os.environ["XDG_CONFIG_HOME"] = str(Path(tempfile.gettempdir()) / "no-configuration-of-anybody")
+os.environ.pop("STRATALOG_CONTEXT", None)
 
 # How long an example takes is the machine's affair.
 hypothesis.settings.register_profile("stratalog", deadline=None)
@@ -85,6 +93,16 @@ def repository() -> Path:
     return REPOSITORY
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and call.excinfo is not None and ran_out_of_patience(call.excinfo):
+        report.user_properties.append((IMPATIENT, True))
+    return report
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says in a line each whether the real servers and the browser took part: a green run without them proves less."""
     for mark, name in (
@@ -92,8 +110,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         ("real_etcd", "real etcd"),
         ("real_apiserver", "real Kubernetes API server"),
         ("chromium", "Chromium"),
+        ("real_spark", "Spark"),
     ):
         _say_whether_it_took_part(terminalreporter, mark, name)
+    keep_names(REPOSITORY / "build" / "impatient.txt", terminalreporter.stats)
+    without_extra = [one for one in terminalreporter.stats.get("skipped", []) if NO_PIPELINE in str(one.longrepr)]
+    if without_extra:
+        terminalreporter.write_line(
+            f"pipeline: SKIPPED, {len(without_extra)} files of tests did not run ({NO_PIPELINE})"
+        )
 
 
 def _say_whether_it_took_part(terminalreporter: pytest.TerminalReporter, mark: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Real clients whose group's log is read anew while they are members: they stay members, with what they own."""
+"""Real clients whose group's log is read again while they are members: they stay members, with what they own."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_a_part_of_the_flights_makes_the_whole_way(repository: Path, tmp_path: P
     assert done.returncode == 0, done.stdout + done.stderr
     last_line = done.stdout.splitlines()[-1]
     assert last_line.startswith("20,000 flights, ") and last_line.endswith(": OK")
-    assert "What lies where" in done.stdout
+    assert "What is stored where" in done.stdout
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 

@@ -12,12 +12,14 @@ import signal
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from support.cluster_ports import free_block
 from support.docs_commands import DocumentedCommand, commands_of, pages_with_commands
+from support.pipeline_extra import NO_PIPELINE
 from support.source_tree import REPOSITORY, relative
 from support.waiting import eventually_sync
 
@@ -30,17 +32,23 @@ BLOCK = re.compile(r"\b19(0\d\d)\b")
 class Reader:
     """Somebody who types what a page says, in a folder of their own where .venv is what the make targets have made."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, names_nodes: bool) -> None:
+        """`names_nodes`: the page says itself where commands go."""
         self.folder = folder
         (folder / ".venv").symlink_to(Path(sys.prefix))
         self._nodes: list[subprocess.Popen[bytes]] = []
         self._ports = {port: _free_port() for port in (KAFKA_PORT, ADMIN_PORT)}
         self._block = free_block()
-        self._environment = os.environ | {
-            "STRATALOG_ADMIN": f"127.0.0.1:{self._ports[ADMIN_PORT]}",
-            "STRATALOG_METRICS_LISTEN": f"127.0.0.1:{self._ports[ADMIN_PORT]}",
-            "COLUMNS": "160",
-        }
+        admin = {} if names_nodes else {"STRATALOG_ADMIN": f"127.0.0.1:{self._ports[ADMIN_PORT]}"}
+        self._environment = (
+            os.environ
+            | admin
+            | {
+                "XDG_CONFIG_HOME": str(folder / "configuration"),
+                "STRATALOG_METRICS_LISTEN": f"127.0.0.1:{self._ports[ADMIN_PORT]}",
+                "COLUMNS": "160",
+            }
+        )
 
     def translated(self, text: str) -> str:
         for documented, actual in self._ports.items():
@@ -109,8 +117,10 @@ def test_what_a_page_tells_to_type_works(page: Path, tmp_path: Path) -> None:
     needed = {command.program for command in commands}
     if missing := {program for program in needed if shutil.which(program) is None}:
         pytest.skip(f"{', '.join(sorted(missing))} is not installed here")
+    if any(command.needs_pipeline for command in commands) and find_spec("fastavro") is None:
+        pytest.skip(NO_PIPELINE)
     targets = make_targets()
-    reader = Reader(tmp_path)
+    reader = Reader(tmp_path, names_nodes=any("context add" in command.text for command in commands))
     try:
         for command in commands:
             if command.make_target is not None:

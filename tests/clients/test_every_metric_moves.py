@@ -58,6 +58,8 @@ _PEERS = "tests/unit/replication/test_peers.py"
 _REPLICA_FETCHES = "tests/unit/serve/test_replica_fetches.py"
 _BACKUPS = "tests/unit/meta/test_bucket_backups.py"
 _HTTP_DOOR = "tests/unit/telemetry/test_http_door.py"
+_REGISTRY = "tests/unit/telemetry/test_metrics_registry.py"
+_MEASURES = "tests/unit/node/test_measures.py"
 
 # What cannot be had on demand from outside: metric -> (the test that moves it, through which field of a stat object).
 ELSEWHERE: dict[str, tuple[str, str]] = {
@@ -85,12 +87,12 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_kafka_sealed_reads_total": (_SEALED_READS, "stats.sealed_reads == 1"),
     "stratalog_kafka_sent_away_total": (_READ_REPLICAS, "stats.sent_away"),
     "stratalog_kafka_sent_back_total": (_READ_REPLICAS, "stats.sent_back"),
-    "stratalog_peer_read_reads_total": (_PEER_READS, "stats.reads"),
-    "stratalog_peer_read_bytes_read_total": (_PEER_READS, "stats.bytes_read == "),
+    "stratalog_peer_read_ranges_total": (_PEER_READS, "stats.ranges"),
+    "stratalog_peer_read_bytes_total": (_PEER_READS, "stats.bytes == "),
     "stratalog_peer_read_joined_total": (_PEER_READS, "stats.joined"),
     "stratalog_peer_read_failures_total": (_PEER_READS, "stats.failures == 1"),
     "stratalog_peer_read_refusals_total": (_PEER_READS, "stats.refusals"),
-    "stratalog_peer_read_tables_read_total": (_TABLES, "stats.tables_read >= 1"),
+    "stratalog_peer_read_tables_total": (_TABLES, "stats.tables >= 1"),
     "stratalog_peer_read_in_flight": (_PEER_READS, "stats.in_flight"),
     "stratalog_mounts_held": (_MOUNTS, "stats.held == 1"),
     "stratalog_mounts_waiting": (_MOUNTS, "stats.waiting == 1"),
@@ -116,7 +118,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_meta_snapshot_is_older": (_BACKUPS, "backup_stats.is_older == 1"),
     "stratalog_meta_store_refusals_total": ("tests/unit/meta/test_meta_writer.py", "stats.store_refusals == 1"),
     "stratalog_meta_watches_lagged_total": ("tests/unit/meta/test_meta_watch.py", 'match="snapshot"'),
-    "stratalog_tier_age_behind_ms": ("tests/unit/node/test_clock_steps.py", "age_behind_ms"),
+    "stratalog_tier_age_behind_seconds": ("tests/unit/node/test_clock_steps.py", "age_behind_ms"),
     "stratalog_tier_held_segments": (_RARE, "held_segments"),
     "stratalog_tier_bundles_unexplained": (_CLAIMS, "bundles_unexplained == 1"),
     "stratalog_tier_forks_found_total": (_CLAIMS, "stats.forks_found) == (1, 1)"),
@@ -137,14 +139,26 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_http_closed_for_fault_total": (_HTTP_DOOR, "stats.closed_for_fault == 1"),
     "stratalog_http_connections": (_HTTP_DOOR, "stats.connections == 1"),
     "stratalog_http_foreign_total": (_HTTP_DOOR, "stats.foreign == 5"),
+    "stratalog_http_unauthorized_total": (_HTTP_DOOR, "stats.unauthorized == 7"),
     "stratalog_http_refused_total": (_HTTP_DOOR, "stats.refused == 100"),
     "stratalog_index_loads_total": ("tests/unit/shards/test_index_cache.py", "stats.loads"),
     "stratalog_index_drops_total": ("tests/unit/shards/test_index_cache.py", "stats.drops"),
     "stratalog_log_stopped_shards": ("tests/unit/shards/test_stopped_shards.py", "stopped_shards"),
     "stratalog_loop_blocks_total": ("tests/unit/telemetry/test_loop_watchdog.py", "blocks"),
     "stratalog_loop_blocked_seconds": ("tests/unit/telemetry/test_loop_watchdog.py", "blocked.count"),
-    "stratalog_metric_read_failures_total": ("tests/unit/telemetry/test_metrics_registry.py", "read_failures"),
+    "stratalog_metric_read_failures_total": (_REGISTRY, "read_failures"),
+    "stratalog_build_info": (_REGISTRY, "stratalog_build_info"),
+    "process_max_fds": (_REGISTRY, "process_max_fds"),
+    "stratalog_groups_unknown_ends": (_MEASURES, 'named("groups_unknown_ends")] == 1'),
+    "stratalog_metric_left_out": (_MEASURES, 'named("metric_left_out", "topics")] == 2'),
+    "stratalog_shard_in_sync_replicas": (_MEASURES, "shard_in_sync_replicas"),
+    "stratalog_shard_replicas": (_MEASURES, "shard_replicas"),
+    "stratalog_topic_leaderless_shards": (_MEASURES, 'named("topic_leaderless_shards", "flights")] == 1'),
+    "stratalog_topic_stopped_shards": (_MEASURES, 'named("topic_stopped_shards", "topic-11")] == 1'),
+    "stratalog_topic_under_replicated_shards": (_MEASURES, 'named("topic_under_replicated_shards", "flights")] == 1'),
+    "stratalog_topic_under_min_isr_shards": (_MEASURES, 'named("topic_under_min_isr_shards", "flights")] == 1'),
     "stratalog_tier_commits_repeated_total": (_TIER_FAULTS, "commits_repeated"),
+    "stratalog_tier_key_indexes_built_total": ("tests/unit/tier/test_key_indexes.py", "key_indexes_built == 1"),
     "stratalog_tier_locks_lost_total": (_TIER_FAULTS, "locks_lost"),
     "stratalog_tier_objects_swept_total": ("tests/unit/tier/test_tier_janitor.py", "is_swept"),
     "stratalog_tier_objects_unexplained": ("tests/unit/tier/test_tier_janitor.py", "objects_unexplained"),
@@ -323,11 +337,11 @@ def store_faults(scene: Scene) -> None:
     proxy.clear()
     proxy.add(Rule(ServerError(503)))
     until("stratalog_tier_attempts_refused_total")
-    until("stratalog_tier_store_away_ms")
+    until("stratalog_tier_store_away_seconds")
     scene.consume("cold", 1, from_offset=1000)
     proxy.clear()
     scene.produce("hot", 20, shards=2)
-    eventually_sync(lambda: scene.metric("stratalog_tier_store_away_ms") == 0, 60)
+    eventually_sync(lambda: scene.metric("stratalog_tier_store_away_seconds") == 0, 60)
 
 
 def torn_tail(scene: Scene, tmp_path: Path) -> None:

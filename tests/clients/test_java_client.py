@@ -33,6 +33,24 @@ def test_the_console_tools_write_and_read(codec: str, java: JavaTools, node: Nod
     assert [line for line in printed.splitlines() if line.startswith("line ")] == lines
 
 
+def test_the_java_consumer_speaks_the_consumer_protocol(java: JavaTools, node: NodeProcess, topic: str) -> None:
+    create_topic(node.bootstrap, topic, 3)
+    expected = [f"line {number}" for number in range(90)]
+    for shard in range(3):
+        produce(node.bootstrap, topic, [line.encode() for line in expected[shard::3]], partition=shard)
+    at = ("--bootstrap-server", node.bootstrap)
+    speaking = ("--command-property", "group.protocol=consumer", "--command-property", "auto.offset.reset=earliest")
+    printed = java.run(
+        "consumer.ConsoleConsumer", *at, *speaking, "--include", f"{topic}.*", "--max-messages", "90", "--group", topic
+    )
+    assert sorted(line for line in printed.splitlines() if line.startswith("line ")) == sorted(expected)
+    described = java.run("consumer.group.ConsumerGroupCommand", *at, "--describe", "--group", topic)
+    lines = [line.split() for line in described.splitlines() if line.split()[1:2] == [topic]]
+    assert [line[3:6] for line in lines] == [["30", "30", "0"]] * 3, "committed, end, lag"
+    listed = java.run("consumer.group.ConsumerGroupCommand", *at, "--list", "--type", "consumer")
+    assert topic in listed.split()
+
+
 def test_the_java_consumer_reads_what_the_others_compressed(java: JavaTools, node: NodeProcess, topic: str) -> None:
     create_topic(node.bootstrap, topic)
     expected = []

@@ -13,6 +13,7 @@ from stratalog.meta_api import wire
 from stratalog.meta_api.wire import CourseList
 from stratalog.model.activity import Activity, StoppedHere
 from stratalog.model.errors import NotLeader
+from stratalog.telemetry.door_key import DoorKey
 from stratalog_cli.cluster_page import ClusterPage
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.service import MetaService
@@ -183,3 +184,24 @@ _LEAST_CONTRAST = """(() => {
     return (bright + 0.05) / (dim + 0.05);
   }));
 })()"""
+
+
+async def test_a_person_types_the_token_once_and_the_page_goes_on_with_it(browser: Browser) -> None:
+    token = "the-token-of-this-cluster"
+    async with told_cluster() as cluster:
+        await cluster.node(1, "zone-1")
+        server = MetaServer(cluster.service, key=DoorKey(lambda: (token,)))
+        await server.start("127.0.0.1", 0)
+        try:
+            async with browser.page(server.address, "wrong-at-first") as refused:
+                await eventually(lambda: refused.asked_for_passwords > 0, timeout=60)
+                assert "zone-1" not in await refused.text()
+            async with browser.page(server.address, token) as page:
+                await page.until_text("zone-1")
+                typed = page.asked_for_passwords
+                await cluster.node(2, "zone-2")
+                await page.until_text("zone-2")
+                assert page.asked_for_passwords == typed <= 2, "what it asks afterwards shows what was typed"
+                assert token not in await page.ask("location.href + document.documentElement.outerHTML")
+        finally:
+            await server.close()

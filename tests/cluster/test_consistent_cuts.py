@@ -141,6 +141,23 @@ def test_a_snapshot_outlives_the_deletion_of_its_topic_and_becomes_a_new_cluster
     eventually_sync(lambda: _manifests(node, cut, topic_id) == 0, timeout=20)
 
 
+def test_a_snapshot_goes_into_no_bucket_but_the_clusters(node: NodeProcess, tmp_path: Path) -> None:
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin.create_topics([NewTopic("letters", 1)])["letters"].result(10)
+    producer = Producer({"bootstrap.servers": node.bootstrap})
+    producer.produce("letters", b"one")
+    assert producer.flush(20) == 0
+    other = tmp_path / "other"
+
+    elsewhere = ("--bucket", str(other), "--admin", node.admin, "--topics", "letters")
+    refused = stratalog("snapshot", "create", "weekly", *elsewhere, code=2)
+
+    assert "is not its bucket: no snapshot was made" in refused
+    assert files_below(other) == []
+    assert stratalog("snapshot", "create", "weekly", "--topics", "letters", *_of(node))["topics"] == ["letters"]
+    stratalog("snapshot", "delete", "weekly", "--bucket", str(node.bucket))
+
+
 def test_a_hold_ends_by_itself_and_only_one_is_made_at_a_time(node: NodeProcess) -> None:
     admin = NodeClient(node.admin)
     first, second = CutRequest(cut_id=uuid4()), CutRequest(cut_id=uuid4())

@@ -208,7 +208,7 @@ async def test_a_killed_coordinator_costs_its_groups_a_rediscovery_and_no_commit
 
     await eventually(all_go_on, PATIENCE_S)
     assert [member.joined for member in members] == assignments, (
-        "the membership went with the group: nobody joined anew"
+        "the membership went with the group: nobody joined again"
     )
     members.append(StrictMember(committed, nodes[1].bootstrap, confluent, ["flights"]))
     await eventually(lambda: share_all(members, SHARDS), PATIENCE_S)

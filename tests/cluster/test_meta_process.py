@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,12 @@ from typer.testing import CliRunner
 
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.meta_api.transport import MAX_REQUESTS
 from stratalog.model.commands import AllocateProducerIds, CreateTopic, RegisterNode
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo
 from stratalog_cli.entry import build_app
 from support.meta_process import MetaFailed, MetaProcess
+from support.meta_worlds import collect
 from support.waiting import eventually
 
 NODE = NodeInfo(1, "disk-1", "host", 9092)
@@ -49,6 +52,23 @@ async def test_what_was_answered_outlives_a_kill_and_a_watch_goes_on(meta: MetaP
             break
     assert versions == list(range(3, versions[-1] + 1)), "nothing missed, no snapshot needed"
     await client.close()
+
+
+async def test_all_that_the_nodes_of_one_machine_ask_for_at_a_time_is_let_in(meta: MetaProcess) -> None:
+    """Each has as many requests under way as it may, and one more comes to ask."""
+    clients = [HttpMetaClient(meta.url, PATIENT) for _ in range(6)]
+    watching = [asyncio.ensure_future(collect(client.watch(0), 1_000)) for client in clients]
+    crowd = clients * (2 * MAX_REQUESTS)
+    await asyncio.gather(*(client.perform(AllocateProducerIds(1)) for client in crowd))
+    one_more = HttpMetaClient(meta.url, RetryPolicy(attempts=1))
+    assert await one_more.read_cluster_id()
+    refused = meta.metric('stratalog_http_refused_total{port="meta"}')
+    for watch in watching:
+        watch.cancel()
+    await asyncio.gather(*watching, return_exceptions=True)
+    for client in (*clients, one_more):
+        await client.close()
+    assert refused == 0
 
 
 async def test_a_node_that_falls_silent_is_lost_by_its_lease(meta: MetaProcess) -> None:

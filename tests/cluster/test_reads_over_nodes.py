@@ -115,7 +115,7 @@ def test_who_does_not_lead_says_who_does(nodes: list[NodeProcess]) -> None:
     (sealed,) = ask_json([other], "seal", "flights")
     assert (sealed["outcome"], sealed["leader"]) == ("elsewhere", leader)
     refused = ask([other], "seal", "flights")
-    assert refused.exit_code == 1 and f"not asked: node {leader}, which lead" in refused.stderr
+    assert refused.exit_code == 1 and f"not asked: node {leader}, where" in refused.stderr
     topics = ask([other], "topics", "describe", "flights")
     assert topics.exit_code == 0
     (shard,) = ask_json([other], "topics", "describe", "flights")["shards"]

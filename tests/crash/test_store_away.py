@@ -75,7 +75,7 @@ def test_a_store_that_is_away_at_start_stops_nobody_and_gets_everything_when_it_
         create_topics(node.bootstrap, {"orders": (4, {})})
         sent = write(node, RECORDS)
         assert node.peak_rss_bytes() < 300 << 20
-        assert node.metrics()["stratalog_tier_store_away_ms"] > 0
+        assert node.metrics()["stratalog_tier_store_away_seconds"] > 0
         waiting = RECORDS * VALUE_BYTES
         eventually_sync(paced(lambda: node.metrics()["stratalog_tier_unsent_bytes"] >= waiting, 0.1), 30)
         sealed = waiting // WORKING["log.segment.bytes"] - 2 * len(PLACES)
@@ -87,8 +87,8 @@ def test_a_store_that_is_away_at_start_stops_nobody_and_gets_everything_when_it_
         proxy.clear()
         eventually_sync(paced(lambda: node.metrics()["stratalog_tier_unsent_bytes"] == 0, 0.2), 90)
         metrics = node.metrics()
-        assert metrics["stratalog_tier_store_away_ms"] == 0
-        assert metrics["stratalog_tier_bytes_committed_total"] > (RECORDS + 40) * VALUE_BYTES * 0.99
+        assert metrics["stratalog_tier_store_away_seconds"] == 0
+        assert metrics["stratalog_tier_committed_bytes_total"] > (RECORDS + 40) * VALUE_BYTES * 0.99
         assert node.peak_rss_bytes() < 300 << 20
 
 

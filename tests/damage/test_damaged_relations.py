@@ -43,7 +43,7 @@ RULES = {
 
 
 def lie(rule: str, data: bytes, field: str, nth: int, value: int) -> bytes:
-    """`data` with another number in the nth `field`, found by the page's grammar; the CRC is made anew."""
+    """`data` with another number in the nth `field`, found by the page's grammar; the CRC is made again."""
     damaged = PAGE.read(rule, data).lie(field, value, nth)
     return resealed(bytearray(damaged), 0, len(damaged))
 

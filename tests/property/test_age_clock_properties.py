@@ -1,4 +1,4 @@
-"""However the wall clock jumps and however often a node starts anew, data ages by bounded steps."""
+"""However the wall clock jumps and however often a node starts again, data ages by bounded steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEPS = st.lists(
     st.tuples(
         st.integers(0, 3 * HOUR),  # time that really passes
         st.one_of(st.just(0), st.integers(-YEAR, YEAR)),  # the wall clock jumps, or the node was down so long
-        st.booleans(),  # the process is started anew
+        st.booleans(),  # the process is started again
     ),
     max_size=40,
 )

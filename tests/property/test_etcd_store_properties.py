@@ -26,7 +26,7 @@ from stratalog.machines.table_records import (
 )
 from stratalog.model.errors import Corrupt, DiskFull, InvalidRequest, OutcomeUnknown, Unavailable
 from stratalog.model.metadata import Lock
-from stratalog_meta.stores import encoding
+from stratalog.stored import encoding
 from stratalog_meta.stores.etcd import layout, redo, split
 from stratalog_meta.stores.etcd.address import parse_address
 from stratalog_meta.stores.etcd.layout import LEADER, TURN, Delete, Operation, Put

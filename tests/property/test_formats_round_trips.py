@@ -43,6 +43,7 @@ from support.format_strategies import (
     cluster_ids,
     digests,
     identities,
+    key_runs,
     keys,
     naturals,
     naturals32,
@@ -117,7 +118,8 @@ def test_manifests_have_one_encoding(identity, draw):
         RemotePart(draw.draw(object_keys), draw.draw(st.integers(0, 2**40)), seal.size_bytes + PART_HEADER_BYTES, *ends)
         for ends in pairwise(cuts)
     )
-    manifest = Manifest(identity, seal, parts, draw.draw(object_keys), draw.draw(naturals), draw.draw(digests))
+    runs = draw.draw(st.just(()) | key_runs(cuts))
+    manifest = Manifest(identity, seal, parts, draw.draw(object_keys), draw.draw(naturals), draw.draw(digests), runs)
     data = encode_manifest(manifest)
     assert decode_manifest(data, source="it") == manifest
     assert manifest_digest(encode_manifest(decode_manifest(data, source="it"))) == manifest_digest(data)

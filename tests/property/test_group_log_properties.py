@@ -56,7 +56,9 @@ async def commit(node: GroupNode, model: Model, group_id: str, shard: int, offse
     errors = await node.groups.commit_offsets(committing(group_id, ("orders", shard, offset)))
     if errors == [GroupError.NONE]:
         model.acknowledged(group_id, shard, offset)
-    elif errors != [GroupError.COORDINATOR_LOAD_IN_PROGRESS]:  # after a failed deletion the group is first written anew
+    elif errors != [
+        GroupError.COORDINATOR_LOAD_IN_PROGRESS
+    ]:  # after a failed deletion the group is first written again
         assert errors == [GroupError.COORDINATOR_NOT_AVAILABLE]
         model.doubtful(group_id, shard, offset)
 

@@ -156,7 +156,7 @@ class Clients(RuleBasedStateMachine):
             self.now_ms = max(self.now_ms, deadline_ms)
             self.step(TimePassed())
         else:
-            raise AssertionError("the group wakes for ever")
+            raise AssertionError("the group wakes forever")
         self.now_ms = until_ms
 
     def step(self, event: GroupEvent) -> None:

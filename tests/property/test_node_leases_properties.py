@@ -85,7 +85,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(number=NODES)
     def heard_without_a_gap(self, number: int) -> None:
-        """However often it was lost, it is not left out for ever."""
+        """However often it was lost, it is not left out forever."""
         known = self.records.get(number)
         if known is None or self.is_store_away:
             return

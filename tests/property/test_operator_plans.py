@@ -91,7 +91,7 @@ class Operators(RuleBasedStateMachine):
             self._look()
 
     def _look(self) -> None:
-        """An id has one disk for ever."""
+        """An id has one disk forever."""
         self.given |= {(member.node_id, member.storage_id) for member in self.world.members.values()}
         ids = [node_id for node_id, _ in self.given]
         assert len(ids) == len(set(ids)), f"an id was given twice: {sorted(self.given)}"

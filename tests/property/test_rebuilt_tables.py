@@ -27,7 +27,17 @@ from stratalog.model.errors import Conflict
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock, NodeInfo
 from stratalog.model.producers import ProducerTally
-from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
+from stratalog.model.segment import (
+    GapReason,
+    GivenUp,
+    Handover,
+    RemoteCopy,
+    RemotePart,
+    RemoteState,
+    SealRecord,
+    Segment,
+    SegmentState,
+)
 from stratalog.model.topic import Topic
 
 TOPIC_ID, DEAD_ID, NEW_ID = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -243,3 +253,41 @@ def test_a_rebuilt_seal_speaks_of_the_table_of_producers_that_lies_in_the_bucket
     plan = RebuildPlan(TableHeader("cluster", 1, 1), [topic], [shard], [], [], [], (7,))
     (segment, _) = [one for one in records_of(plan, {key: published}, 100) if isinstance(one, Segment)]
     assert segment.seal == replace(sealed, producers=made)
+
+
+def test_what_the_metadata_before_may_have_named_stays_for_a_grace_from_now_on() -> None:
+    """Nobody knows which of a segment's manifests that was, if chunks were merged: readers may hold any."""
+    log = world_of([Piece(2, 2, True, True), Piece(2, 2, True, True)])
+    plan = plan_rebuild(records(log), Scan({SHARD: log.found}, {}, {}, {}), (1,))
+    made = {
+        one.key: Published(seal(one.key.epoch, one.key.base_offset, one.end_offset), "made", b"d", 9)
+        for one in plan.to_publish
+    }
+    segments = [one for one in records_of(plan, made, 100) if isinstance(one, Segment)]
+    assert {one.remote.manifest_key: one.remote.replaced_ms for one in segments} == {
+        "0.manifest": 100,
+        "made": 100,
+        None: 0,
+    }
+
+
+def test_where_the_log_had_a_break_or_may_have_had_one_the_rebuilt_records_say_so() -> None:
+    """Readers that were away are told of it (OffsetForLeaderEpoch): what they saw behind it is not in this log."""
+    lost = GivenUp(3, 4, GapReason.RESTARTED)
+    world = world_of([Piece(3, 3, True, known) for known in (True, True, True, False)] + [Piece(2, 2, False, False)])
+    world.known[0] = replace(world.known[0], handover=Handover(given_up=(lost,)))
+    assert [one.end_offset for one in world.known] == [3, 6, None]
+    plan = plan_rebuild(records(world), Scan({SHARD: world.found}, {}, {}, {}), (1,))
+    made = {
+        one.key: Published(seal(one.key.epoch, one.key.base_offset, one.end_offset), "made", b"d", 9)
+        for one in plan.to_publish
+    }
+    table = ShardTable.load(records_of(plan, made, 100), "rebuilt")
+    assert table is not None
+    table.check_invariants()
+    first, second, *unknown, active = table.shard(SHARD).segments
+    assert (first.handed.given_up, second.handover) == ((lost,), None)
+    for segment in unknown:  # how it ended the snapshot does not know
+        assert segment.end_offset is not None
+        assert segment.handed.given_up == (GivenUp(segment.end_offset, segment.end_offset, GapReason.UNCLEAN),)
+    assert (len(unknown), active.handover) == (3, None)

@@ -311,7 +311,7 @@ class Replication(RuleBasedStateMachine):
     @precondition(lambda self: self.end_offset is None)
     @rule(node=FOLLOWER, is_promise_kept=st.booleans(), is_whole=st.booleans())
     def restart(self, node: int, is_promise_kept: bool, is_whole: bool) -> None:
-        """Whose tail is not whole leaves the ISR with its registration. What was promised has to be promised anew."""
+        """Whose tail is not whole leaves the ISR with its registration. What was promised has to be promised again."""
         replica = self.replicas[node]
         if replica.promise is not None and is_promise_kept:
             replica.promise_on_disk = replica.promise.fence

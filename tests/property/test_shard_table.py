@@ -33,6 +33,7 @@ from stratalog.model.commands import (
     PurgeSegments,
     RegisterNode,
     ReleaseLock,
+    ReplaceManifest,
     ReplaceParts,
     ReportFaultyCopies,
     ReportLostCopies,
@@ -59,9 +60,9 @@ from stratalog.model.metadata import (
     TopicChanged,
     TopicDeleted,
 )
-from stratalog.model.segment import RemotePart, Segment, SegmentState
+from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
 from stratalog.model.topic import Shard, Topic
-from stratalog_meta.stores import encoding
+from stratalog.stored import encoding
 from support.table_stories import NEW_ID, record_of, state_of
 
 HEADER = TableHeader("cluster", 0, 1)
@@ -352,6 +353,16 @@ class ShardTableMachine(RuleBasedStateMachine):
     @rule(chance=CHANCE, manifest=st.sampled_from(["m", "n"]))
     def complete(self, chance: int, manifest: str) -> None:
         self.do(CompleteRemote(self.a_lock(chance), self.a_segment(chance), manifest, b"digest", 10))
+
+    @rule(chance=CHANCE, manifest=st.sampled_from(["m", "n", "merged"]), digest=st.sampled_from([b"digest", b"new"]))
+    def replace_manifest(self, chance: int, manifest: str, digest: bytes) -> None:
+        known = self.table.state.find_segment(self.a_segment(chance))
+        command = ReplaceManifest(self.a_lock(chance), self.a_segment(chance), digest, manifest, b"new", 20)
+        replaced = self.do(command)
+        if isinstance(replaced, Segment):
+            assert known is not None and known.remote.state is RemoteState.COMPLETE
+            assert replaced.remote.manifest_digest == b"new" and replaced.seal == known.seal
+            assert digest == known.remote.manifest_digest or replaced == known, "a compare-and-set, or done before"
 
     @rule(chance=CHANCE, length=st.integers(0, 4))
     def lead_a_segment_through_its_life(self, chance: int, length: int) -> None:

@@ -1,5 +1,5 @@
 """Several nodes around the real shard table: whatever they lose and whatever comes late, what was acknowledged stays,
-and nothing waits for ever but for a disk that is gone.
+and nothing waits forever but for a disk that is gone.
 
 Each seed is one life of a cluster, the same each time. Steps are weighed, so that segments get far enough to have
 something to lose; the last tests show that forgetting a rule is found.

@@ -1,4 +1,4 @@
-"""The token bucket under any sequence of takers: the rate holds, nobody overtakes, nobody waits for ever."""
+"""The token bucket under any sequence of takers: the rate holds, nobody overtakes, nobody waits forever."""
 
 from __future__ import annotations
 

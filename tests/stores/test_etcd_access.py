@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands import AcquireLock
 from stratalog.model.errors import InvalidRequest, Unavailable
@@ -102,7 +103,8 @@ async def test_an_instance_takes_its_secrets_from_the_environment_and_logs_none(
     for name, path in (("CA", certificates.ca), ("CERT", certificates.client), ("KEY", certificates.client_key)):
         monkeypatch.setenv(f"STRATALOG_ETCD_{name}", str(path))
     meta = MetaProcess(tmp_path, "meta", "--store", f"{guarded.url}/mine").start()
-    client = HttpMetaClient(meta.url)
+    # It is ready before it leads: with TLS and users on a busy machine the election may take seconds.
+    client = HttpMetaClient(meta.url, RetryPolicy(attempts=400, longest_pause_s=0.1))
     try:
         assert (await client.perform(AcquireLock("a lock", "somebody", 1_000))).epoch == 1
     finally:

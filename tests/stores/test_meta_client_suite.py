@@ -26,6 +26,7 @@ from stratalog.model.commands import (
     PurgeSegments,
     RegisterNode,
     ReleaseLock,
+    ReplaceManifest,
     ReplaceParts,
     RollSegment,
     SealSegment,
@@ -323,6 +324,27 @@ async def test_parts_are_committed_one_after_another_and_completed_by_a_manifest
         await world.client.perform(
             CompleteRemote(lock, segment.key, manifest_key="y", manifest_digest=b"1", size_bytes=12)
         )
+
+
+async def test_a_manifest_gives_way_to_another_by_compare_and_set(world: MetaWorld) -> None:
+    segment = await world.ready_topic()
+    lock = await world.lock()
+    await world.client.perform(CommitParts(lock, (PartCommit(segment.key, -1, part(0, 10)),)))
+    await world.client.perform(RollSegment(segment.key, 10))
+    await world.client.perform(SealSegment(segment.key, seal_record(segment.key, 10)))
+    await world.client.perform(CompleteRemote(lock, segment.key, "m.manifest", b"old", 12))
+    swap = ReplaceManifest(lock, segment.key, b"old", "merged.manifest", b"new", 9)
+    for _ in range(2):  # the answer of the first was lost
+        merged = (await world.client.perform(swap)).remote
+        assert (merged.manifest_key, merged.manifest_digest, merged.size_bytes) == ("merged.manifest", b"new", 9)
+        assert (merged.state, merged.commit_offset) == (RemoteState.COMPLETE, 10)
+        assert merged.replaced_ms == world.clock.now_ms
+    with pytest.raises(Conflict):
+        await world.client.perform(ReplaceManifest(lock, segment.key, b"old", "late.manifest", b"late", 9))
+    other = Lock(lock.name, lock.holder, lock.epoch + 1, lock.expires_ms)
+    with pytest.raises(Fenced):
+        await world.client.perform(ReplaceManifest(other, segment.key, b"new", "late.manifest", b"late", 9))
+    assert (await world.client.snapshot()).shards[0].segments[0].remote == merged
 
 
 async def test_each_commit_of_a_bundle_stands_alone(world: MetaWorld) -> None:

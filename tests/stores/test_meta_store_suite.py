@@ -42,6 +42,7 @@ from stratalog.machines.table_records import (
 )
 from stratalog.model.errors import Corrupt, InvalidRequest, Unavailable
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
+from stratalog.model.listeners import Listener
 from stratalog.model.metadata import Lock, NodeInfo
 from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange, Volume
 from stratalog.model.parts import PartList
@@ -56,7 +57,8 @@ TOPIC_ID = UUID("4b186ce9-ec7d-4a13-9932-91a9e41c24b5")
 SHARD = ShardKey(TOPIC_ID, 9_999)
 HEADER = TableHeader("cluster-1", 7, MAX_OFFSET - 1)
 TOPIC = Topic("__consumer_offsets", TOPIC_ID, 10_000, 3, {"retention.ms": "-1", "note": "größer\n\x00"}, 5, True)
-NODE = NodeEntry(NodeInfo(2**31 - 1, "storage", "::1", 65_535, None), 3)
+LISTENERS = (Listener("outside", "public.example", 30_001), Listener("v6", "fd00::1", 1))
+NODE = NodeEntry(NodeInfo(2**31 - 1, "storage", "::1", 65_535, None, LISTENERS), 3)
 LOCK = Lock("tier/ß/1", "node-1/4", 9, MAX_OFFSET, ("node-1/3", "node-ß/2"))
 PURGED = PurgedTopic(UUID(int=99), 12)
 SEAL = SealRecord(

@@ -177,7 +177,7 @@ async def test_the_counters_show_on_the_metrics_page(store: ObjectStore) -> None
     assert values["stratalog_object_store_bytes_total"][("put",)] == 5
     assert values["stratalog_object_store_latency_seconds"][("head",)] == 1
     assert values["stratalog_object_store_errors_total"] == {("head", "not_found"): 1}
-    assert b"stratalog_object_store_requests_total" in registry.render()
+    assert b"stratalog_object_store_requests_total" in await registry.page()
 
 
 async def test_a_message_names_the_place_and_no_secret(store: ObjectStore) -> None:

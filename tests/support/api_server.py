@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stratalog_operator.kube.rights import RIGHTS, Right, Scope, rules
 from support.certificates import Certificates, make_certificates
 from support.etcd_server import etcd_binary, etcd_servers
 from support.s3_servers import free_port, stop_process
@@ -29,6 +30,12 @@ NO_API_SERVER = (
     "no kube-apiserver: run `make apiserver` (it needs Go), put one in PATH, or name one in STRATALOG_KUBE_APISERVER"
 )
 TOKEN = "admin-of-a-test"
+OPERATOR_TOKEN = "operator-of-a-test"
+OPERATOR = "operator"
+"""A user who has the rights that `let_operate` gives, and no others."""
+LIMITED_TOKEN = "limited-of-a-test"
+LIMITED = "limited"
+"""The same, without those in volumes."""
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 
@@ -113,6 +120,27 @@ class ApiServer:
         served = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
         eventually_sync(lambda: self.ask("GET", served).is_ok, timeout=60)
 
+    def let_operate(self, namespace: str, *, with_volumes: bool = True) -> None:
+        """Give the operator's user the rights of the operator's roles; without those in volumes, the limited one."""
+        user = OPERATOR if with_volumes else LIMITED
+        rights = RIGHTS[Scope.WATCHED] | RIGHTS[Scope.OWN]
+        self._give("Role", f"/namespaces/{namespace}/roles", f"/namespaces/{namespace}/rolebindings", rights, user)
+        if with_volumes:
+            self._give("ClusterRole", "/clusterroles", "/clusterrolebindings", RIGHTS[Scope.WHOLE], user)
+
+    def _give(self, kind: str, roles: str, bindings: str, rights: frozenset[Right], user: str) -> None:
+        root, group = "/apis/rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
+        metadata = {"name": "stratalog-operator"}
+        made = self.ask("POST", root + roles, {"metadata": metadata, "rules": rules(rights)})
+        assert made.is_ok or made.code == 409, made.message
+        binding = {
+            "metadata": metadata,
+            "subjects": [{"kind": "User", "name": user, "apiGroup": group}],
+            "roleRef": {"kind": kind, "name": "stratalog-operator", "apiGroup": group},
+        }
+        bound = self.ask("POST", root + bindings, binding)
+        assert bound.is_ok or bound.code == 409, bound.message
+
     def namespace(self, name: str) -> str:
         made = self.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         assert made.is_ok, made.message
@@ -140,7 +168,9 @@ def api_server(folder: Path) -> Iterator[ApiServer]:
     assert binary is not None, NO_API_SERVER
     certificates = make_certificates(folder / "certificates")
     tokens = folder / "tokens.csv"
-    tokens.write_text(f"{TOKEN},admin,admin,system:masters\n")
+    tokens.write_text(
+        f"{TOKEN},admin,admin,system:masters\n{OPERATOR_TOKEN},{OPERATOR},{OPERATOR}\n{LIMITED_TOKEN},{LIMITED},{LIMITED}\n"
+    )
     with etcd_servers(folder / "etcd", 1) as etcd:
         server = ApiServer(free_port(), certificates)
         command = [

@@ -42,10 +42,14 @@ def chromium() -> str | None:
 class Page:
     """One tab. What a script of the page fails at, or logs as an error, is in `complaints`."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, password: str | None = None) -> None:
+        """`password` is what its user types where a server asks for one."""
+        self._password = password
+        self.asked_for_passwords = 0
         self._socket = socket
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._reading = asyncio.get_running_loop().create_task(self._read())
+        self._sending: set[asyncio.Task[dict[str, Any]]] = set()
         self.complaints: list[str] = []
 
     async def close(self) -> None:
@@ -57,10 +61,23 @@ class Page:
             told = message.json()
             if "id" in told:
                 self._asked.pop(told["id"]).set_result(told)
+            elif told["method"] == "Fetch.requestPaused":
+                await self._send("Fetch.continueRequest", requestId=told["params"]["requestId"])
+            elif told["method"] == "Fetch.authRequired":
+                self.asked_for_passwords += 1
+                typed = {"response": "ProvideCredentials", "username": "whoever", "password": self._password}
+                request = told["params"]["requestId"]
+                await self._send("Fetch.continueWithAuth", requestId=request, authChallengeResponse=typed)
             elif told["method"] == "Runtime.exceptionThrown":
                 self.complaints.append(str(told["params"]["exceptionDetails"]))
             elif told["method"] == "Log.entryAdded" and told["params"]["entry"]["level"] == "error":
                 self.complaints.append(str(told["params"]["entry"]))
+
+    async def _send(self, method: str, **params: object) -> None:
+        """Nobody waits for the answer."""
+        task = asyncio.get_running_loop().create_task(self.do(method, **params))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
 
     async def do(self, method: str, **params: object) -> dict[str, Any]:
         number = len(self._asked) + 1
@@ -77,6 +94,8 @@ class Page:
     async def open(self, url: str) -> None:
         for domain in ("Page", "Runtime", "Log"):
             await self.do(f"{domain}.enable")
+        if self._password is not None:
+            await self.do("Fetch.enable", handleAuthRequests=True)
         await self.do("Page.navigate", url=url)
 
     async def look(self, *, width: int = 1200, height: int = 900, is_dark: bool = False) -> None:
@@ -143,12 +162,12 @@ class Browser:
         self._folder.cleanup()
 
     @asynccontextmanager
-    async def page(self, url: str) -> AsyncIterator[Page]:
+    async def page(self, url: str, password: str | None = None) -> AsyncIterator[Page]:
         async with aiohttp.ClientSession(self._address) as http:
             async with http.put("/json/new") as answer:
                 tab = await answer.json(content_type=None)
             async with http.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                page = Page(socket)
+                page = Page(socket, password)
                 try:
                     await page.open(url)
                     yield page

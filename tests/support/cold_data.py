@@ -9,10 +9,11 @@ from uuid import UUID, uuid4
 from stratalog.formats.bundle import BundleHeader, BundleMember, encode_bundle
 from stratalog.formats.digest import EMPTY_DIGEST, object_digest
 from stratalog.formats.index_block import IndexBuilder, encode_index_block
+from stratalog.formats.key_index import KeyRun, key_hash
 from stratalog.formats.manifest import Manifest, encode_manifest, manifest_digest
 from stratalog.formats.object_names import ObjectNames
-from stratalog.formats.part import encode_part
-from stratalog.formats.record_batch import first_timestamp_ms, parse_header
+from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header, encode_part
+from stratalog.formats.record_batch import first_timestamp_ms, parse_header, walk
 from stratalog.formats.records import Record, encode_batch
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS
@@ -77,6 +78,10 @@ class ColdShard:
     segments: list[Segment] = field(default_factory=list)
     batches: list[bytes] = field(default_factory=list)
     attempts: int = 0
+    has_key_index: bool = False
+    """Of the segments that are added from now on."""
+    indexed_keys: Sequence[bytes] | None = None
+    """A key index has these alone, as a wrong writer would make it."""
 
     @property
     def end_offset(self) -> int:
@@ -167,10 +172,10 @@ class ColdShard:
         where = {"node_id": 1, "lock_epoch": 1, "attempt": self.attempts}
         index_key = self.names.index(segment.key, seal.base_offset, seal.end_offset, **where)
         await self.store.put(index_key, [index_bytes])
+        parts = tuple(segment.remote.parts)
+        runs = await self._key_runs(segment.key, seal, parts, where) if self.has_key_index else ()
         manifest = encode_manifest(
-            Manifest(
-                identity, seal, tuple(segment.remote.parts), index_key, len(index_bytes), object_digest(index_bytes)
-            )
+            Manifest(identity, seal, parts, index_key, len(index_bytes), object_digest(index_bytes), runs)
         )
         manifest_key = self.names.manifest(segment.key, seal.base_offset, seal.end_offset, **where)
         await self.store.put(manifest_key, [manifest])
@@ -184,6 +189,30 @@ class ColdShard:
                 RemoteState.COMPLETE, seal.end_offset, (), manifest_key, manifest_digest(manifest), len(manifest)
             ),
         )
+
+    async def _key_runs(
+        self, key: SegmentKey, seal: SealRecord, parts: Sequence[RemotePart], where: dict[str, int]
+    ) -> tuple[KeyRun, ...]:
+        from stratalog.formats.batch_headers import BatchHeaders  # needs numpy
+        from stratalog.formats.key_runs import KeyEntries, KeysFound, find_keys
+
+        entries = KeyEntries()
+        for number, part in enumerate(parts):
+            body = await self.store.get_range(part.object_key, part.position, part.position + part.size_bytes)
+            header = decode_part_header(body, source="part just put")
+            data = body[PART_HEADER_BYTES : header.index_position]
+            positions = [0, *(at + batch.size_bytes for at, batch in walk(data, source="part just put"))]
+            for group, keys in find_keys(data, BatchHeaders(data, positions), source="part just put"):
+                if self.indexed_keys is not None:
+                    kept = [int(one) in set(map(key_hash, self.indexed_keys)) for one in keys.hashes]
+                    keys = KeysFound(keys.hashes[kept], keys.batch[kept])
+                entries.add(keys, number, group.positions + PART_HEADER_BYTES, group.ends - group.positions)
+        count = entries.count
+        pages, buckets = entries.take_run(seal.digest)
+        body = b"".join(pages)
+        name = self.names.keys(key, seal.base_offset, seal.end_offset, **where)
+        await self.store.put(name, [body])
+        return (KeyRun(name, len(body), object_digest(body), buckets, count, seal.base_offset, seal.end_offset),)
 
     async def move(self, segment: Segment, parts: Sequence[Sequence[bytes]], *, is_bundled: bool = False) -> Segment:
         """What compaction does to a PARTIAL segment: its batches in new objects, the old ones deleted."""

@@ -3,7 +3,7 @@
 In a scene one node leaves, or two at once, in either mode; meanwhile parts are struck as in `support.chaos`, or the
 leader of the meta service dies at a given step, or the holder of the mount dies before or after it serves; or the wish
 is taken back. A node that has left is started by mistake, and must be refused. At each look: a token of a mount belongs
-to one life of one node for ever, and never goes back.
+to one life of one node forever, and never goes back.
 """
 
 from __future__ import annotations

@@ -164,15 +164,15 @@ class ControlBench:
             ControlState(self.registry.advertised()),
         )
 
-    async def ask(self, key: int, version: int, /, **fields: Any) -> Any:
-        """The answer as kafka-python reads it. Nested structures may be given as dicts."""
-        return decode_response(key, version, await self.answer(key, version, **fields))
+    async def ask(self, key: int, version: int, /, *, via: ConnectionInfo | None = None, **fields: Any) -> Any:
+        """The answer as kafka-python reads it. Nested structures may be given as dicts. `via`: of another listener."""
+        return decode_response(key, version, await self.answer(key, version, via=via, **fields))
 
-    async def answer(self, key: int, version: int, /, **fields: Any) -> bytes:
+    async def answer(self, key: int, version: int, /, *, via: ConnectionInfo | None = None, **fields: Any) -> bytes:
         frame = memoryview(frame_of(message(request_class(key), version, fields)))[4:]
         header = decode_request_header(frame)
         request = messages.decode_request(key, version, frame, header.body_position)
-        connection = ConnectionInfo("client:1", "advertised.example", 9092)
+        connection = via or ConnectionInfo("client:1", "advertised.example", 9092)
         api: Api | None = self.registry.get(key)
         assert api is not None and api.handler is not None
         assert api.min_version <= version <= api.max_version

@@ -62,13 +62,13 @@ def grown(data: bytes) -> Iterator[Damage]:
 def lying_numbers(data: bytes, start: int, end: int) -> Iterator[Damage]:
     """Each 8-byte field a number could be in claims something else, and the CRC is right: a wrong program wrote it.
 
-    `data[start:end]` is one structure of ours; its CRC is made anew.
+    `data[start:end]` is one structure of ours; its CRC is made again.
     """
     for at in range(start + PREAMBLE_BYTES, end - 7):
         for lie in LIES:
             damaged = bytearray(data)
             struct.pack_into(">q", damaged, at, lie)
-            yield f"{lie} in bytes {at} to {at + 8}, CRC made anew", resealed(damaged, start, end)
+            yield f"{lie} in bytes {at} to {at + 8}, CRC made again", resealed(damaged, start, end)
 
 
 def resealed(data: bytearray, start: int, end: int) -> bytes:

@@ -43,6 +43,11 @@ class DocumentedCommand:
         """A program beyond the ordinary that the command needs."""
         return "kcat" if re.search(r"\bkcat\b", self.text) else "bash"
 
+    @property
+    def needs_pipeline(self) -> bool:
+        """Whether `stratalog[pipeline]` has to be installed."""
+        return "stratalog pipeline" in self.text
+
 
 def commands_of(text: str) -> list[DocumentedCommand]:
     """The commands of a page that are to be run, in order."""

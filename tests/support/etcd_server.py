@@ -15,6 +15,7 @@ from pathlib import Path
 
 from stratalog_cli.cluster_etcd import find_etcd as etcd_binary
 from support.certificates import Certificates
+from support.freezing import freeze
 from support.s3_servers import free_port, is_listening, stop_process
 from support.waiting import eventually_sync
 
@@ -111,7 +112,9 @@ class EtcdServers:
         self._processes[member] = None
 
     def freeze(self, member: int) -> None:
-        self._signal(member, signal.SIGSTOP)
+        process = self._processes[member]
+        assert process is not None
+        freeze(process.pid)
 
     def thaw(self, member: int) -> None:
         self._signal(member, signal.SIGCONT)

@@ -23,7 +23,7 @@ class FailingStore:
         self._gate.set()
         self.writes = 0
         self.is_full = False
-        """There is no room: writes fail, and so does opening the store anew."""
+        """There is no room: writes fail, and so does opening the store again."""
         self.fails_before = False
         self.fails_after = False
         self.refuses_after: int | None = None

@@ -11,6 +11,7 @@ from typing import Any, Self
 from stratalog.meta_api.node_client import NodeMetaClient
 from stratalog.model.commands import CreateTopic, RegisterNode
 from stratalog.model.ids import ShardKey
+from stratalog.model.listeners import INTERNAL, Listener
 from stratalog.model.metadata import Life, NodeInfo
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
@@ -23,7 +24,7 @@ from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.replication.following import Following
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.replica import Replica
-from stratalog_node.serve.server import bind
+from stratalog_node.serve.listeners import bind
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.shard_log import ShardLog
@@ -42,7 +43,7 @@ class LeadingRig(ServeRig):
         listener = bind("127.0.0.1", 0)
         self.address = listener.getsockname()
         await super().start()
-        self.server.open(listener, self.address)
+        self.server.open(listener, Listener(INTERNAL, *self.address))
 
 
 async def led_shards(rig: LeadingRig, count: int = 1, **settings: str) -> list[ShardLog]:

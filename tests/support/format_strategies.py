@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from uuid import UUID
 
 from hypothesis import strategies as st
 
 from stratalog.formats.index_block import IndexPoint, IndexPoints
+from stratalog.formats.key_index import KEY_PAGE_BYTES, KEY_PAGE_ENTRIES, MAX_KEY_RUN_ENTRIES, KeyRun
 from stratalog.formats.producers import encode_table, tally_of
 from stratalog.formats.records import Record, encode_batch
 from stratalog.model.ids import SegmentKey
@@ -94,6 +97,18 @@ def points_within(draw: st.DrawFn, base: int, end: int, size_bytes: int, max_tim
     positions = sorted(draw(st.sets(st.integers(1, size_bytes - 1), min_size=count, max_size=count)))
     stamps = sorted(draw(st.lists(st.integers(-1, max_timestamp_ms), min_size=count, max_size=count)))
     return IndexPoints(IndexPoint(*point) for point in zip(at, positions, stamps, strict=True))
+
+
+@st.composite
+def key_runs(draw: st.DrawFn, cuts: Sequence[int]) -> tuple[KeyRun, ...]:
+    """Over the offsets between these."""
+    found = []
+    for start, end in pairwise(cuts):
+        buckets = draw(st.integers(1, 2**20))
+        entries = draw(st.integers(0, min(MAX_KEY_RUN_ENTRIES, buckets * KEY_PAGE_ENTRIES)))
+        size = buckets * KEY_PAGE_BYTES + draw(st.integers(0, 2**30))
+        found.append(KeyRun(draw(object_keys), size, draw(digests), buckets, entries, start, end))
+    return tuple(found)
 
 
 record_values = st.one_of(st.none(), st.binary(max_size=60))

@@ -1,4 +1,4 @@
-"""Scenes of which the wanted objects are kept as YAML: `python -m support.golden_specs FOLDER` writes them anew.
+"""Scenes of which the wanted objects are kept as YAML: `python -m support.golden_specs FOLDER` writes them again.
 
 A person reads the difference before it is committed: that is the test's other half.
 """
@@ -16,8 +16,8 @@ import yaml
 from stratalog_operator.resources.cluster import StorageClusterSpec
 from stratalog_operator.resources.pool import StorageNodePoolSpec
 from stratalog_operator.specs.cluster import cluster_objects, token_secret
-from stratalog_operator.specs.doors import outside_bootstrap, outside_listeners, outside_of_node
-from stratalog_operator.specs.node import NodeIdentity, node_claim, node_set
+from stratalog_operator.specs.doors import outside_bootstrap, outside_of_node
+from stratalog_operator.specs.node import NodeIdentity, node_claim, node_set, outside_listeners
 from stratalog_operator.specs.objects import Cluster, Manifest
 from stratalog_operator.specs.volume import volume_objects
 
@@ -46,7 +46,7 @@ def pool(changes: Mapping[str, Any] | None = None) -> StorageNodePoolSpec:
 
 def scenes() -> dict[str, list[Manifest]]:
     """File name to objects."""
-    small, node = cluster(), NodeIdentity(1, "hot")
+    small, node, seventh = cluster(), NodeIdentity(1, "hot"), NodeIdentity(7, "hot")
     rich = cluster(
         {
             "image": {"repository": "example/stratalog", "tag": "0.4.2", "pullSecrets": ["pull"]},
@@ -81,18 +81,25 @@ def scenes() -> dict[str, list[Manifest]]:
             "listeners": [
                 {"name": "internal", "port": 9092},
                 {"name": "outside", "port": 9094, "type": "nodeport", "firstNodePort": 30092},
+                {
+                    "name": "far",
+                    "port": 9095,
+                    "type": "nodeport",
+                    "firstNodePort": 31092,
+                    "advertisedHost": "kafka.example.org",
+                },
             ]
         }
     )
-    (door,) = outside_listeners(outside)
     return {
         "smallest_cluster.yaml": [*cluster_objects(small), token_secret(small, "made-up")],
         "node_of_the_smallest_cluster.yaml": [node_claim(small, pool(), node), node_set(small, pool(), node)],
         "cluster_over_an_etcd_of_its_own.yaml": cluster_objects(rich),
         "node_in_a_zone.yaml": [node_claim(rich, pool(wide), zoned), node_set(rich, pool(wide), zoned)],
         "doors_for_clients_outside.yaml": [
-            outside_bootstrap(outside, door),
-            outside_of_node(outside, door, NodeIdentity(7, "hot")),
+            *(outside_bootstrap(outside, door) for door in outside_listeners(outside)),
+            *(outside_of_node(outside, door, seventh, "uid-of-node") for door in outside_listeners(outside)),
+            node_set(outside, pool(), seventh),
         ],
         "retired_volume.yaml": volume_objects(rich, pool(wide), zoned, "main-hot-12", "uid-of-mount"),
     }

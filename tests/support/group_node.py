@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 from uuid import UUID, uuid5
 
@@ -20,7 +20,7 @@ from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.groups.coordinator import CoordinatorLimits, GroupCoordinator
 from stratalog_node.groups.placement import OFFSETS_TOPIC
-from stratalog_node.groups.requests import CommitRequest, JoinRequest, OffsetToCommit, SyncRequest
+from stratalog_node.groups.requests import CommitRequest, ConsumerRequest, JoinRequest, OffsetToCommit, SyncRequest
 from support.memory_shard import MemoryShard
 
 R = TypeVar("R")
@@ -47,6 +47,9 @@ class Topics:
 
     def topic(self, name: str) -> Topic | None:
         return self.by_name.get(name)
+
+    def topics(self) -> list[Topic]:
+        return list(self.by_name.values())
 
     def has_shard(self, key: ShardKey) -> bool:
         return self.topic_by_id(key.topic_id) is not None
@@ -211,6 +214,14 @@ def joining(group_id: str, client: str, member_id: str = "", **changes: Any) -> 
         can_skip_assignment=True,
     )
     return replace(request, **changes)
+
+
+def beating(group_id: str, member_id: str, epoch: int = 0, **changes: Any) -> ConsumerRequest:
+    """A heartbeat of the consumer protocol; with epoch 0 one that joins."""
+    joins = {"rebalance_timeout_ms": 30_000, "topic_names": ("orders",), "owned": frozenset()} if epoch == 0 else {}
+    nothing: dict[str, Any] = dict.fromkeys(field.name for field in fields(ConsumerRequest))
+    asked = {"group_id": group_id, "member_id": member_id, "member_epoch": epoch, "client_id": "", "client_host": ""}
+    return ConsumerRequest(**(nothing | asked | joins | changes))
 
 
 def syncing(group_id: str, member_id: str, generation: int, **given: bytes) -> SyncRequest:

@@ -22,11 +22,14 @@ Fill = Literal["full", "empty", "null"]
 FILLS: tuple[Fill, ...] = ("full", "empty", "null")
 
 SERVED: dict[int, tuple[int, int]] = {
-    0: (3, 11), 1: (4, 12), 2: (1, 9), 3: (0, 12), 8: (2, 8), 9: (1, 8), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5),
-    14: (0, 5), 15: (0, 5), 16: (0, 4), 18: (0, 3), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 4), 23: (2, 4),
+    0: (3, 11), 1: (4, 12), 2: (1, 9), 3: (0, 12), 8: (2, 9), 9: (1, 9), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5),
+    14: (0, 5), 15: (0, 5), 16: (0, 5), 18: (0, 3), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 4), 23: (2, 4),
     32: (1, 4), 33: (0, 2), 35: (1, 4), 37: (0, 3), 42: (0, 2), 44: (0, 1), 47: (0, 0), 60: (0, 1),
 }  # fmt: skip
 """API key -> versions that the codec must speak."""
+
+UNKNOWN_TO_IT: dict[int, tuple[int, int]] = {68: (0, 1), 69: (0, 1)}
+"""Served as well. kafka-python has no classes for them: kio's reader and clients themselves say what is right."""
 
 HAND_MADE = (0, 1)
 

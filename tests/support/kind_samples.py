@@ -134,6 +134,12 @@ CASES: Final = (
     RuleCase(
         CLUSTER, "listeners: each must have", {_LISTENERS: [_IN, _OUT]}, {_LISTENERS: [_IN, {**_OUT, "port": 9092}]}
     ),
+    RuleCase(
+        CLUSTER,
+        "listeners: internal is",
+        {_LISTENERS: [_IN, _OUT]},
+        {_LISTENERS: [{**_IN, "name": "a"}, {**_OUT, "name": "internal"}]},
+    ),
     RuleCase(CLUSTER, "listeners: ports 9100", {_LISTENERS: [_IN]}, {_LISTENERS: [_listener("internal", 9100)]}),
     RuleCase(
         CLUSTER, "config: these settings", {"spec.config": {"log.level": "debug"}}, {"spec.config": {"node.id": "7"}}

@@ -12,8 +12,8 @@ from support.api_server import TOKEN, ApiServer
 
 
 @asynccontextmanager
-async def kubernetes_of(api: ApiServer) -> AsyncIterator[Kubernetes]:
+async def kubernetes_of(api: ApiServer, token: str = TOKEN) -> AsyncIterator[Kubernetes]:
     settings = Configuration(host=api.url, ssl_ca_cert=str(api.certificates.ca))
-    settings.api_key = {"BearerToken": f"Bearer {TOKEN}"}
+    settings.api_key = {"BearerToken": f"Bearer {token}"}
     async with ApiClient(settings) as client:
         yield Kubernetes(client)

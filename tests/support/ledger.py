@@ -291,7 +291,7 @@ class Committer(Worker):
 
 
 class TailReader(Worker):
-    """Reads the newest records while they are written: what anybody ever saw must be there for ever."""
+    """Reads the newest records while they are written: what anybody ever saw must be there forever."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

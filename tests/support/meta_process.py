@@ -16,6 +16,7 @@ import urllib.request
 import weakref
 from pathlib import Path
 
+from support.freezing import freeze
 from support.s3_servers import free_port
 from support.waiting import eventually_sync
 
@@ -68,7 +69,8 @@ class MetaProcess:
         self._wait()
 
     def pause(self) -> None:
-        self._signal(signal.SIGSTOP)
+        assert self._process is not None
+        freeze(self._process.pid)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)

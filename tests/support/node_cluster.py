@@ -103,7 +103,7 @@ class NodeCluster:
         self.layout(node_id).clean_file.unlink(missing_ok=True)
 
     async def power_cut(self, node_id: int, key: SegmentKey | None = None, end_offset: int = 0) -> None:
-        """Its machine starts anew. Of `key` what lies below `end_offset` was on the disk."""
+        """Its machine starts again. Of `key` what lies below `end_offset` was on the disk."""
         await self.kill(node_id)
         self._boots[node_id] = self._boots.get(node_id, 0) + 1
         shutil.rmtree(self.layout(node_id).checkpoints)
@@ -118,7 +118,7 @@ class NodeCluster:
             path.write_bytes(data[:size])
 
     async def reboot(self, node_id: int) -> None:
-        """Stopped in order, and its machine starts anew."""
+        """Stopped in order, and its machine starts again."""
         await self.stop(node_id)
         self._boots[node_id] = self._boots.get(node_id, 0) + 1
 

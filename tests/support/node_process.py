@@ -31,6 +31,7 @@ from typing import Any, Self
 
 import pytest
 
+from support.freezing import freeze
 from support.waiting import eventually_sync
 
 READY = re.compile(r"^stratalog ready: kafka (?P<kafka>\S+), admin (?P<admin>\S+),.*$", re.MULTILINE)
@@ -168,7 +169,8 @@ class NodeProcess:
 
     def pause(self) -> None:
         """SIGSTOP: alive for the kernel, dead for everybody else."""
-        self._signal(signal.SIGSTOP)
+        assert self.is_running, "the node does not run"
+        freeze(self.pid)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)

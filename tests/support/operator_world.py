@@ -10,13 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, get_args
+from uuid import UUID
 
 from stratalog.model.metadata import Node
-from stratalog.model.mounts import Mount, MountMode, MountState
+from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Wait, WaitReason
 from stratalog.model.retirement_status import RetirementStatus, words_of
+from stratalog.model.topic import Topic
 from stratalog_operator.plan import actions as act
-from stratalog_operator.plan.observed import Observed, Seen, SeenClaim, SeenMeta, SeenMount, SeenNode, SeenPod, SeenSet
+from stratalog_operator.plan.observed import (
+    Observed,
+    Seen,
+    SeenClaim,
+    SeenMeta,
+    SeenMount,
+    SeenNode,
+    SeenPod,
+    SeenSet,
+    SeenTopic,
+)
 from stratalog_operator.plan.scope import ANNOTATION_CHOSEN
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
@@ -47,6 +59,7 @@ class World:
     nodes: dict[str, SeenNode] = field(default_factory=dict)
     mounts: dict[str, SeenMount] = field(default_factory=dict)
     hashes: dict[tuple[str, str], str] = field(default_factory=dict)
+    wanted_once: set[tuple[str, str]] = field(default_factory=set)
     sets: dict[str, SeenSet] = field(default_factory=dict)
     makes: dict[str, str] = field(default_factory=dict)
     """Of each set: the hash of the pods that it makes."""
@@ -59,10 +72,19 @@ class World:
     """Disks that have something that is nowhere else."""
     blocked: WaitReason | None = None
     """Retirements do not leave their preflight."""
+    left_segments: int = 2
+    """What a node that leaves still has alone, until its release."""
+    cluster_id: str = "cluster-1"
+    """Of the metadata."""
     bad_makes: set[str] = field(default_factory=set)
+    mute_makes: set[str] = field(default_factory=set)
+    """Their pods run, and have not served for an hour whenever somebody looks."""
     """Pods of these hashes crash."""
     users_wishes: set[str] = field(default_factory=set)
     """StorageNodes that a person wants to leave."""
+    topics: dict[str, SeenTopic] = field(default_factory=dict)
+    meta_topics: dict[str, Topic] = field(default_factory=dict)
+    hand_mounts: dict[str, Mount] = field(default_factory=dict)
     has_token: bool = False
     is_meta_away: bool = False
     is_namespace_leaving: bool = False
@@ -80,12 +102,17 @@ class World:
         meta = None
         if not (self.is_meta_away or is_meta_away) and self._meta_serves():
             meta = SeenMeta(
-                "cluster-1", tuple(self.members.values()), self._statuses(), tuple(self.meta_mounts.values())
+                self.cluster_id,
+                tuple(self.members.values()),
+                self._statuses(),
+                (*self.meta_mounts.values(), *self.hand_mounts.values()),
+                topics=tuple(self.meta_topics.values()),
             )
         return Observed(
             "data", self.now, self.cluster, tuple(self.pools.values()), tuple(self.nodes.values()),
             tuple(self.mounts.values()), dict(self.hashes), tuple(self.sets.values()), tuple(self.pods.values()),
             tuple(self.claims.values()), meta, self.has_token, self.is_namespace_leaving,
+            topics=tuple(self.topics.values()), uids={key: f"uid-of-{key[1]}" for key in self.hashes},
         )  # fmt: skip
 
     def _meta_serves(self) -> bool:
@@ -95,7 +122,7 @@ class World:
         found = []
         for node_id, record in self.records.items():
             member = self.members[node_id]
-            left = 0 if record.step.is_released else 2
+            left = 0 if record.step.is_released else self.left_segments
             words = words_of(record, left, left * 1024, 0, -1)
             found.append(RetirementStatus(node_id, member.is_alive, record, left, left * 1024, 0, -1, words))
         return tuple(found)
@@ -119,15 +146,20 @@ class World:
     def settle(self, passes: int = 400) -> None:
         """Passes and the world's own moves in turn, until nothing is left to do."""
         for _ in range(passes):
-            made = self._pass()
-            before = self._shape()
-            self.kubelet()
-            self.registrations()
-            self.retirements()
-            self.seconds += 5
+            made, before = self.turn()
             if not made.actions and not made.statuses and self._shape() == before:
                 return
         raise AssertionError(f"not settled: {self.reconcile()}")
+
+    def turn(self) -> tuple[act.Plan, object]:
+        """A pass, then the world's own moves. Returns the plan, and how the world was in between."""
+        made = self._pass()
+        before = self._shape()
+        self.kubelet()
+        self.registrations()
+        self.retirements()
+        self.seconds += 5
+        return made, before
 
     def is_quiet(self) -> bool:
         """A pass would write nothing."""
@@ -154,6 +186,8 @@ class World:
         for name, pod in list(self.pods.items()):
             if pod.is_leaving or name not in wanted:
                 del self.pods[name]
+            elif pod.pod_hash in self.mute_makes:
+                self.pods[name] = replace(pod, is_ready=False, machine="machine-1", not_ready_seconds=3600)
             elif not pod.is_failing:
                 self.pods[name] = replace(pod, is_ready=True, machine="machine-1")
         for name, owner in wanted.items():
@@ -163,7 +197,9 @@ class World:
                     name, self._new("pod"), make, is_ready=False, is_failing=make in self.bad_makes
                 )
         for name, claim in list(self.claims.items()):
-            if claim.is_leaving and not claim.is_guarded and f"{name.removeprefix('data-')}-0" not in self.pods:
+            node = name.removeprefix("data-")
+            users = {f"{node}-0", f"{node}-vol-0"} & self.pods.keys()
+            if claim.is_leaving and not claim.is_guarded and not users:
                 self._take_disk(claim)
 
     def registrations(self) -> None:
@@ -273,6 +309,8 @@ class World:
                 self._change_claim(name, uid, is_released=True)
             case act.NoteDisk(name, uid, storage_id, cluster_id):
                 self._change_claim(name, uid, storage_id=storage_id, cluster_id=cluster_id)
+            case act.MakeTopic() | act.ChangeTopic() | act.RemoveTopic() | act.MakeMount():
+                self._change_topics(action)
             case act.AskRetire() | act.CancelRetire() | act.EndMount():
                 self._ask_meta(action)
             case act.AddFinalizer(kind, name) | act.DropFinalizer(kind, name):
@@ -292,6 +330,7 @@ class World:
         body: Any = manifest
         metadata = body["metadata"]
         self.hashes[key] = metadata["annotations"][ANNOTATION_WANTED_HASH]
+        self.wanted_once.add(key)
         match kind:
             case "StorageNode":
                 before = self.nodes.get(name)
@@ -346,16 +385,44 @@ class World:
             case act.CancelRetire(node_id):
                 assert not self._is_released(node_id), "past the point of no return"
                 self.records.pop(node_id, None)
+            case act.EndMount(name) if name in self.hand_mounts:
+                del self.hand_mounts[name]
             case act.EndMount(name):
                 node_id = int(name.removeprefix("tier/"))
                 self.needed.discard(self.meta_mounts.pop(node_id).storage_id)
+
+    def _change_topics(self, action: act.MakeTopic | act.ChangeTopic | act.RemoveTopic | act.MakeMount) -> None:
+        assert self._meta_serves() and not self.is_meta_away, f"nobody is there to be asked: {action}"
+        match action:
+            case act.MakeTopic(_, name, shards, replicas, given):
+                assert name not in self.meta_topics, f"topic {name} is made twice"
+                self.make_topic(name, shards, replicas, given)
+            case act.ChangeTopic(_, topic_id, given, before, shards):
+                (topic,) = [one for one in self.meta_topics.values() if one.topic_id == topic_id]
+                if dict(topic.settings) == before:
+                    count = topic.shard_count if shards is None else shards
+                    self.meta_topics[topic.name] = replace(topic, settings=given, shard_count=count)
+            case act.RemoveTopic(_, topic_id):
+                self.meta_topics = {name: one for name, one in self.meta_topics.items() if one.topic_id != topic_id}
+            case act.MakeMount(name, names, _, _, lasts_ms):
+                assert name not in self.hand_mounts, f"mount {name} is made twice"
+                mounted = tuple(
+                    MountedTopic(self.meta_topics[one].topic_id, one, (OffsetRange(0, 40),)) for one in names
+                )
+                self.hand_mounts[name] = Mount(
+                    name, MountMode.HAND_MADE, -1, "", MountState.SERVING, 1, 0, topics=mounted, expires_ms=lasts_ms
+                )
+
+    def make_topic(self, name: str, shards: int = 1, replicas: int = 3, given: Mapping[str, str] | None = None) -> None:
+        self._numbers += 1
+        self.meta_topics[name] = Topic(name, UUID(int=self._numbers), shards, replicas, given or {}, 0)
 
     def _change_finalizer(self, kind: str, name: str, *, is_added: bool) -> None:
         words = frozenset({"stratalog.dev/operator"} if is_added else ())
         if kind == "StorageCluster":
             self.cluster = replace(self.cluster, finalizers=words)
             return
-        place: dict[str, Any] = self.pools if kind == "StorageNodePool" else self.mounts
+        place = self._place(kind)
         place[name] = replace(place[name], finalizers=words)
         if place[name].is_deleting and not words:
             del place[name]
@@ -390,16 +457,27 @@ class World:
         self.hashes.pop((kind, name), None)
         if kind == "StatefulSet":
             self.sets.pop(name, None)
+        elif kind in ("Service", "PodDisruptionBudget"):
+            assert (kind, name) in self.wanted_once, f"{kind} {name} is not the operator's"
         else:
             assert kind == "StorageNode"
             self.nodes.pop(name, None)
             self.users_wishes.discard(name)
 
+    def _place(self, kind: str) -> dict[str, Any]:
+        places: dict[str, dict[str, Any]] = {
+            "StorageNodePool": self.pools,
+            "StorageNode": self.nodes,
+            "TopicStorage": self.topics,
+            "ReadOnlyMount": self.mounts,
+        }
+        return places[kind]
+
     def _write_status(self, kind: str, name: str, status: Any) -> None:
         if kind == "StorageCluster":
             self.cluster = replace(self.cluster, status=status)
             return
-        place: dict[str, Any] = {"StorageNodePool": self.pools, "StorageNode": self.nodes}[kind]
+        place = self._place(kind)
         if name in place:
             place[name] = replace(place[name], status=status)
 
@@ -412,12 +490,8 @@ class World:
         return sorted(node.spec.node_id for node in self.nodes.values())
 
     def condition(self, kind: str, name: str, type_: str) -> Condition:
-        place: dict[str, Any] = {
-            "StorageNodePool": self.pools,
-            "StorageNode": self.nodes,
-            "StorageCluster": {"main": self.cluster},
-        }[kind]
-        (found,) = [one for one in place[name].status.conditions if one.type == type_]
+        one_of = {"main": self.cluster} if kind == "StorageCluster" else self._place(kind)
+        (found,) = [one for one in one_of[name].status.conditions if one.type == type_]
         assert isinstance(found, Condition)
         return found
 

@@ -227,7 +227,7 @@ class RealCluster:
 
         def is_calm() -> bool:
             plan, pids = self.directory.read()
-            told = troubles([part for part in plan.of(Role.META) if part.name in pids])
+            told = troubles([part for part in plan.of(Role.META) if part.name in pids], None)
             left[:] = ["nobody answers"] if told is None else list(told)
             return not left
 

@@ -2,7 +2,7 @@
 docs/replication.md says, and what they say to the service may come late, twice, or never be answered.
 
 Logs are lists of numbers that were never appended before, so that what two nodes have can be compared; `FILLER` stands
-for a batch without records. `check` says what must hold after each step, `settle` that nothing is stuck for ever.
+for a batch without records. `check` says what must hold after each step, `settle` that nothing is stuck forever.
 """
 
 from __future__ import annotations

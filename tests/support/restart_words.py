@@ -57,7 +57,7 @@ def in_words(step: RestartStep) -> str:
         case SetAside(key):
             return f"set {key.epoch} aside"
         case MakeAnew(key):
-            return f"make {key.epoch} anew"
+            return f"make {key.epoch} again"
         case ScanFile(key, from_position):
             return f"scan {key.epoch} from {key.base_offset + from_position // BATCH_BYTES}"
         case TraceCheckpoint(key):

@@ -21,6 +21,8 @@ from support.raw_client import FETCH_VERSION, PRODUCE_VERSION, Fetched, Produced
 from support.shard_rig import NODE_ID, ShardRig
 from support.waiting import eventually
 
+_BY_PAIR = ConnectionInfo("pair:1", "localhost", 9092)
+
 
 class WireClient(RawClient):
     """A client that does not block the loop; `RawClient`'s frames, awaited I/O."""
@@ -139,7 +141,12 @@ class ServeRig(ShardRig):
         await super()._end_tasks()
 
     def connect(
-        self, *, send_buffer: int | None = None, receive_buffer: int | None = None, is_tcp: bool = False
+        self,
+        *,
+        send_buffer: int | None = None,
+        receive_buffer: int | None = None,
+        is_tcp: bool = False,
+        info: ConnectionInfo = _BY_PAIR,
     ) -> WireClient:
         """`is_tcp`: over loopback, whose buffers take megabytes at once, as those of a socket pair do not."""
         ours, theirs = _tcp_pair() if is_tcp else socket.socketpair()
@@ -148,7 +155,7 @@ class ServeRig(ShardRig):
         if receive_buffer is not None:
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         ours.setblocking(False)
-        connection = self.server.connection(ours, ConnectionInfo("pair:1", "localhost", 9092))
+        connection = self.server.connection(ours, info)
         self.server._connections.add(connection)
         connection.open()
         client = WireClient(theirs, connection)

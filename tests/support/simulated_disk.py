@@ -231,7 +231,7 @@ class World(RestartSteps):
         pass
 
     def lacks_table(self, segment: Segment) -> None:
-        """Read, and listed anew with it."""
+        """Read, and listed again with it."""
         assert segment.seal is not None and segment.key not in self.tables, "a table is asked for once"
         self.tables[segment.key] = producers_at(segment.seal.end_offset)
         self.list_files()

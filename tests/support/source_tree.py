@@ -11,7 +11,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SOURCE_ROOTS = ("core", "storage_node", "meta_service", "cli", "operator", "pipeline", "sim")
-PRODUCT_ROOTS = ("core", "storage_node", "meta_service", "cli", "operator")
+PRODUCT_ROOTS = ("core", "storage_node", "meta_service", "cli", "operator", "pipeline")
 PURE_ROOMS = (
     *(f"core/stratalog/{room}" for room in ("model", "formats", "kafka", "machines")),
     *(f"operator/stratalog_operator/{room}" for room in ("plan", "specs")),

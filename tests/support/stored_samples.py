@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -17,6 +18,16 @@ from stratalog.formats.journal import (
     decode_journal_header,
     encode_entry_header,
     encode_journal_header,
+)
+from stratalog.formats.key_index import (
+    KEY_ENTRY_BYTES,
+    KEY_PAGE_BYTES,
+    KeyRun,
+    decode_key_overflow,
+    decode_key_page,
+    encode_key_overflow,
+    encode_key_page,
+    key_hash,
 )
 from stratalog.formats.manifest import Manifest, decode_manifest, encode_manifest
 from stratalog.formats.meta_snapshot import (
@@ -139,6 +150,22 @@ MANIFEST_VALUE = Manifest(
 )
 MANIFEST = encode_manifest(MANIFEST_VALUE)
 
+KEY = b"k1"
+KEY_ENTRIES = struct.pack(">IIIqIIIq", key_hash(KEY) & 0xFFFFFFFF, 0, 100, 512, key_hash(b"x") & 0xFFFFFFFF, 1, 90, 700)
+KEY_OVERFLOW = encode_key_overflow(SEAL.digest, 0, KEY_ENTRIES)
+KEY_PAGE = encode_key_page(SEAL.digest, 0, 1, KEY_ENTRIES, KEY_PAGE_BYTES, len(KEY_OVERFLOW))
+KEY_RUN_VALUE = KeyRun(
+    "p/c/data/a.keys",
+    KEY_PAGE_BYTES + len(KEY_OVERFLOW),
+    object_digest(KEY_PAGE + KEY_OVERFLOW),
+    1,
+    2 * len(KEY_ENTRIES) // KEY_ENTRY_BYTES,
+    SEAL.base_offset,
+    SEAL.end_offset,
+)
+KEYED_MANIFEST_VALUE = replace(MANIFEST_VALUE, key_runs=(KEY_RUN_VALUE,))
+KEYED_MANIFEST = encode_manifest(KEYED_MANIFEST_VALUE)
+
 CLAIM_VALUE = Claim(IDENTITY.cluster_id, 3, "6f1c9a0e-storage", 11, UUID(int=0x0123456789ABCDEF << 64))
 CLAIM = encode_claim(CLAIM_VALUE)
 
@@ -185,7 +212,14 @@ SAMPLES = (
     Sample("index-block", INDEX_BLOCK, lambda data, source: decode_index_block(data, source=source)),
     Sample("part", PART, lambda data, source: check_part(data, source=source)),
     Sample("bundle", BUNDLE, lambda data, source: check_bundle(data, source=source)),
-    Sample("manifest", MANIFEST, lambda data, source: decode_manifest(data, source=source)),
+    Sample("manifest", MANIFEST, lambda data, source: _manifest(data, source)),
+    Sample("keyed-manifest", KEYED_MANIFEST, lambda data, source: _manifest(data, source)),
+    Sample("key-page", KEY_PAGE, lambda data, source: decode_key_page(data, _run(source), key_hash(KEY), SEAL.digest)),
+    Sample(
+        "key-overflow",
+        KEY_OVERFLOW,
+        lambda data, source: decode_key_overflow(data, _run(source), key_hash(KEY), SEAL.digest, 0),
+    ),
     Sample("claim", CLAIM, lambda data, source: decode_claim(data, source=source)),
     Sample("meta-snapshot", META_HEAD, lambda data, source: decode_head(data, source=source)),
     Sample("meta-piece", META_PIECE, lambda data, source: decode_piece(data, META_ID, 0, source=source)),
@@ -200,6 +234,14 @@ MAY_GROW = frozenset({"segment-header", "journal-header"})
 
 SEGMENT_SAMPLE = Sample("segment-file", SEGMENT_FILE, lambda data, source: list(walk_segment(data, source=source)))
 """A segment file may end after any batch: a cut there is a shorter log, which the seal's size and digest find."""
+
+
+def _manifest(data: bytes, source: str) -> Manifest:
+    return decode_manifest(data, source=source)
+
+
+def _run(source: str) -> KeyRun:
+    return replace(KEY_RUN_VALUE, object_key=source)
 
 
 def _known_batch(data: bytes, source: str) -> BatchHeader:

@@ -26,10 +26,10 @@ from stratalog.telemetry.http import TelemetryServer
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
-from stratalog_node.admin import AdminServices, NodeAdmin, add_admin_routes
+from stratalog_node.admin import AdminServices, NodeAdmin, NodeViews, add_admin_routes
 from stratalog_node.admin import verify as verify_module
 from stratalog_node.admin.describe import MAX_PLACES
-from stratalog_node.admin.page import TOPICS_SHOWN
+from stratalog_node.admin.pages.node_page import TOPICS_SHOWN
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.slices import UNITS_PER_SLICE
@@ -143,7 +143,8 @@ async def pages_of(meta: MetaService, directory: Path) -> AsyncIterator[Pages]:
         ask_roll=lambda _: False,
         turn=cast(Any, None),
     )
-    server = TelemetryServer(MetricRegistry(), add_routes=lambda app: add_admin_routes(app, NodeAdmin(services)))
+    views = NodeViews(samples=tuple, groups=lambda: iter(()), lags=tuple, clients=tuple)
+    server = TelemetryServer(MetricRegistry(), add_routes=lambda app: add_admin_routes(app, NodeAdmin(services), views))
     address = await server.start("127.0.0.1:0")
     watching = asyncio.create_task(looks.watch())
     async with aiohttp.ClientSession(f"http://{address}") as http:

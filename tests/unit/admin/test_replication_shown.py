@@ -5,7 +5,7 @@ from __future__ import annotations
 from stratalog.admin_api.models import FollowedSegment, NodeStatus, ReplicationStatus, SegmentInfo, Tier, TierBytes
 from stratalog.admin_api.wording import following_lines, following_words
 from stratalog_cli.segments import _row
-from stratalog_node.admin.page import render_status_page
+from stratalog_node.admin.pages.node_page import render_status_page
 
 BEHIND = ReplicationStatus(
     segments=1_200,
@@ -49,14 +49,14 @@ def status(replication: ReplicationStatus) -> NodeStatus:
 
 
 def test_the_page_tells_how_far_copies_are_behind_and_names_those_that_ask_nobody() -> None:
-    page = render_status_page(status(BEHIND), [])
+    page = render_status_page(status(BEHIND), [], [])
     assert "Replication lag" in page and "3.0 MiB" in page
     assert "2 of 1,200 followed segments behind, 7 to be copied, 1 faulty" in page
     assert page.count("asks nobody") == 1 and "copy of a-0, epoch 3, is faulty, 20 offsets behind" in page
 
 
 def test_a_node_that_follows_nothing_says_nothing_of_it() -> None:
-    assert "Replication" not in render_status_page(status(ReplicationStatus()), [])
+    assert "Replication" not in render_status_page(status(ReplicationStatus()), [], [])
     assert following_lines(ReplicationStatus()) == []
     assert following_words(ReplicationStatus(segments=3)) == "0 of 3 followed segments behind"
 

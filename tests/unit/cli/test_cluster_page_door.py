@@ -17,6 +17,7 @@ import pytest
 from stratalog.model.addresses import parse_address
 from stratalog_cli.cluster_page import ClusterPage, part_rows
 from stratalog_cli.cluster_plan import Asked, first_plan
+from support.cluster_ports import free_block
 from support.pretended_cluster import Stage
 from support.waiting import eventually
 
@@ -83,6 +84,25 @@ async def test_an_instance_that_hangs_is_given_up(stage: Stage, http: aiohttp.Cl
         assert (await states(http))["meta-1"] == ("ready", False), "it runs, as far as anybody can see from outside"
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+async def test_it_asks_for_the_token_of_the_cluster_or_it_would_be_the_way_around_it(
+    stage: Stage, tmp_path: Path
+) -> None:
+    token = "a-token-of-this-cluster"
+    (tmp_path / "token").write_text(token)
+    settings = (f"auth.token.file={tmp_path / 'token'}",)
+    stage.plan = first_plan(Asked(nodes=2, port_base=free_block(), settings=settings), has_etcd=False)
+    stage.starter = stage.new_starter(stage.plan)
+    async with stage.running() as starter:
+        page = ClusterPage(starter)
+        url = await page.start(stage.plan.page_address)
+        shown = {"Authorization": f"Bearer {token}"}
+        async with aiohttp.ClientSession(url) as without, aiohttp.ClientSession(url, headers=shown) as having:
+            for path in ("/", "/page/place", "/v1/overview", "/v1/courses"):
+                async with without.get(path) as refused, having.get(path) as answered:
+                    assert (refused.status, answered.status) == (401, 200), path
+        await page.close()
 
 
 async def test_no_page_of_another_site_may_ask(http: aiohttp.ClientSession) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient as KafkaAdmin
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from typer.testing import CliRunner, Result
 
 from stratalog.admin_api.client import AdminClient
@@ -102,6 +104,56 @@ def test_a_topic_is_created_described_altered_listed_and_deleted(ask: Asker) -> 
 
     assert ask.run("topics", "delete", "life", "--yes").exit_code == 0
     eventually_sync(lambda: "life" not in [topic["name"] for topic in ask.json("topics", "list")])
+
+
+def test_a_topic_is_described_with_segments_by_tier_and_with_settings_that_differ(ask: Asker) -> None:
+    made = ask.run("topics", "create", "told", "--set", "retention.ms=7d", "--set", "local.retention.ms=1h")
+    assert made.exit_code == 0, made.output
+    ask.produce("told", 20)
+    assert ask.run("seal", "told").exit_code == 0
+
+    def tiers() -> dict[str, int]:
+        found: dict[str, int] = ask.json("topics", "describe", "told")["segments_by_tier"]["0"]
+        return found
+
+    eventually_sync(lambda: tiers().get("both") == 1, 60)
+    shown, every = ask.run("topics", "describe", "told").stdout, ask.run("topics", "describe", "told", "--all").stdout
+    assert "1 both" in shown and "604800000" in shown and "3600000" in shown
+    assert "compression.type" not in shown and "--all shows them" in shown
+    assert "compression.type" in every
+
+
+def test_a_topic_takes_names_of_kafkas_by_each_way_and_keeps_ours(ask: Asker) -> None:
+    made = ask.run("topics", "create", "kafkas", "--set", "unclean.leader.election.enable=true")
+    assert made.exit_code == 0, made.output
+
+    def settings() -> dict[str, str]:
+        found: dict[str, str] = ask.json("topics", "describe", "kafkas")["topic"]["settings"]
+        return found
+
+    assert settings() == {"uncleanSeal": "allow"}
+    admin = KafkaAdmin({"bootstrap.servers": ask.node.bootstrap})
+    there = ConfigResource("topic", "kafkas")
+    told = admin.describe_configs([there])[there].result(30)
+    assert told["unclean.leader.election.enable"].value == "true"
+
+    def change(operation: AlterConfigOpType, key: str, value: str | None) -> None:
+        entry = ConfigEntry(key, value, incremental_operation=operation)
+        resource = ConfigResource("topic", "kafkas", incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(30)
+
+    change(AlterConfigOpType.SET, "unclean.leader.election.enable", "false")
+    eventually_sync(lambda: settings() == {"uncleanSeal": "deny"}, 30)
+    change(AlterConfigOpType.DELETE, "unclean.leader.election.enable", None)
+    eventually_sync(lambda: settings() == {}, 30)
+    with pytest.raises(KafkaException, match="no effect here: segment files grow"):
+        change(AlterConfigOpType.SET, "preallocate", "true")
+    refused = ask.run("topics", "create", "other", "--set", "preallocate=true")
+    assert refused.exit_code == 2 and "topic.settings.without.effect.enable=true" in refused.stderr
+    assert ask.run("topics", "alter", "kafkas", "--set", "flush.messages=1").exit_code == 0
+    eventually_sync(lambda: settings() == {"flush.policy": "fsync"}, 30)
+    assert ask.run("topics", "alter", "kafkas", "--unset", "flush.messages").exit_code == 0
+    eventually_sync(lambda: settings() == {}, 30)
 
 
 def test_changes_of_one_topic_at_once_lose_none_of_each_other(ask: Asker) -> None:
@@ -345,7 +397,7 @@ def test_every_metric_has_help_and_a_telling_name(ask: Asker) -> None:
 
     named = {line.split()[2] for line in page.splitlines() if line.startswith("# HELP ")}
     typed = {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE ")}
-    assert named == typed and all(name.startswith("stratalog_") for name in named)
+    assert named == typed and all(name.startswith(("stratalog_", "process_")) for name in named)
 
 
 def test_a_store_that_takes_no_uploads_shows_in_status_and_on_the_page(tmp_path: Path) -> None:
@@ -354,9 +406,11 @@ def test_a_store_that_takes_no_uploads_shows_in_status_and_on_the_page(tmp_path:
         lost = Asker(running)
         eventually_sync(lambda: lost.json("status")["bucket_trouble"], timeout=20)
 
-        assert "takes no uploads" in lost.run("status").stdout
+        assert "has taken no uploads" in lost.run("status").stdout
         with urllib.request.urlopen(f"http://{running.admin}/") as page:
-            assert "takes no uploads" in page.read().decode()
+            assert "has taken no uploads" in page.read().decode()
+        (line,) = [line for line in running.log_text().splitlines() if line.startswith("stratalog ready: ")]
+        assert f"bucket file://{tmp_path}/file/bucket (NOT USABLE, uploads wait: " in line
 
 
 def test_a_claim_of_a_stranger_shows_in_status_and_on_the_page_and_the_node_serves(tmp_path: Path) -> None:
@@ -439,7 +493,7 @@ def test_a_node_started_without_the_bucket_of_its_data_says_so_everywhere(tmp_pa
         eventually_sync(lambda: ask.json("segments", "history")[0]["tier"] == "cold")
     node.bucket = None
     with node:
-        assert "1 segment lies only in an object store" in ask.json("status")["bucket_trouble"]
+        assert "1 segment is only in an object store" in ask.json("status")["bucket_trouble"]
         (finding,) = ask.json("verify", "history", code=1)["findings"]
         assert finding["severity"] == "error" and "--bucket" in finding["next_step"]
         found = ask.json("locate", "history", "0", "3", code=1)
@@ -460,7 +514,7 @@ def _file_of(node: NodeProcess, ask: Asker, topic: str) -> Path:
     ids=["stored", "lost"],
 )
 def test_everybody_says_the_same_of_a_missing_file(tmp_path: Path, remote: str, said: str) -> None:
-    """Locate, verify and doctor gave three answers; running or started anew, the verdict is one."""
+    """Locate, verify and doctor gave three answers; running or started again, the verdict is one."""
     node = NodeProcess(tmp_path / "data", str(tmp_path / "bucket"), SETTINGS)
     ask = Asker(node)
     is_stored = remote == "true"

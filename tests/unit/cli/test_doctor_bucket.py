@@ -11,8 +11,11 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner
 
+from stratalog.formats.bundle import BundleHeader, BundleMember, encode_bundle
 from stratalog.formats.claim import Claim, encode_claim
+from stratalog.formats.digest import EMPTY_DIGEST
 from stratalog.formats.manifest import decode_manifest
+from stratalog.formats.object_names import ObjectNames
 from stratalog.objects import open_store
 from stratalog_cli.entry import build_app
 from stratalog_node.check.remote_segment import RemoteReport, check_manifest
@@ -132,6 +135,18 @@ def test_another_attempt_of_a_range_is_unexplained_but_no_error(cluster: StoredC
     assert "unexplained" in findings[0]["what"] and ".1.1.2.chunk" in findings[0]["place"]
 
 
+def test_what_a_whole_segment_left_in_a_bundle_is_no_finding(cluster: StoredCluster) -> None:
+    key = ObjectNames("", CLUSTER_ID).bundle(node_id=NODE_ID, lock_epoch=1, number=2, attempt=1)
+    identity, batches = identity_of(0, 0), batches_of(0, 0, 30)
+    _, digest = part_of(identity, batches[:2], EMPTY_DIGEST)
+    rest, _ = part_of(identity, batches[2:], digest)
+    bundle = BundleHeader(CLUSTER_ID, NODE_ID, 1, 2, 1)
+    encoded, _ = encode_bundle(bundle, [BundleMember(identity, 10, 30, rest)])
+    (cluster.bucket / key).write_bytes(b"".join(encoded))
+
+    assert doctor(str(cluster.bucket)) == (0, [])
+
+
 def test_a_damaged_part_does_not_make_the_index_of_its_manifest_unexplained(cluster: StoredCluster) -> None:
     flip(cluster.object("chunk"), 600)
 
@@ -148,7 +163,7 @@ def test_foreign_objects_are_counted_not_listed(cluster: StoredCluster) -> None:
     code, findings = doctor(str(cluster.bucket))
 
     assert (code, len(findings)) == (0, 1)
-    assert "100 objects not of ours, such as holiday-" in findings[0]["what"]
+    assert "100 objects that Stratalog did not write, such as holiday-" in findings[0]["what"]
 
 
 def test_parts_without_a_manifest_are_followed_as_far_as_they_reach(cluster: StoredCluster) -> None:
@@ -197,8 +212,8 @@ def test_foreign_objects_are_pointed_out_and_left_alone(cluster: StoredCluster) 
 
     assert code == 0
     assert {finding["what"] for finding in findings} == {
-        "1 object not of ours, such as readme.txt",
-        "not a name of ours",
+        "1 object that Stratalog did not write, such as readme.txt",
+        "not a name that Stratalog uses",
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,10 +35,28 @@ def test_a_process_whose_admin_address_is_taken_says_so_and_the_next_one_starts(
     node.bootstrap = "127.0.0.1:0"
     with pytest.raises(NodeFailed, match="ended with code 3") as failure:
         node.start()
-    assert f"cannot start: metrics.listen={taken}" in str(failure.value) and "Traceback" not in str(failure.value)
+    told = str(failure.value)
+    assert f"cannot start: metrics.listen={taken}" in told and "Traceback" not in told
+    assert f"process {os.getpid()}, " in told and "--set metrics.listen=HOST:PORT" in told
+    assert not (tmp_path / "data").exists()
     node.settings["metrics.listen"] = "127.0.0.1:0"
     with node:
         assert node.admin
+
+
+@pytest.mark.parametrize("verb", [("start",), ("node", "start"), ("meta", "start")], ids=" ".join)
+def test_a_taken_kafka_or_meta_address_is_told_with_who_has_it_and_nothing_is_made(
+    tmp_path: Path, taken: str, verb: tuple[str, ...]
+) -> None:
+    arguments = ("--meta", "http://127.0.0.1:1", "--id", "1") if verb[0] == "node" else ()
+    node = NodeProcess(tmp_path / "data", verb=verb, arguments=arguments)
+    node.bootstrap = taken
+    with pytest.raises(NodeFailed, match="ended with code 3") as failure:
+        node.start()
+    told = str(failure.value)
+    assert f"cannot start: --listen={taken}: cannot listen there" in told
+    assert f"process {os.getpid()}, " in told and "another with --listen HOST:PORT" in told
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_data_directory_whose_metadata_are_gone_is_refused_until_they_are_back(tmp_path: Path) -> None:
@@ -85,7 +104,7 @@ async def test_process_services_that_cannot_all_start_leave_nothing_behind(tmp_p
     await node.start()
     before = held()
     with pytest.raises(Unavailable, match=r"metrics\.listen"):
-        await ProcessServices(node, meta, settings, tmp_path).start()
+        await ProcessServices(node, meta, settings, tmp_path, None).start()
     await eventually(lambda: held() <= before)
     await node.close()
     await meta.close()

@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from stratalog.admin_api.models import ErrorBody, Finding, TierBytes, TopicInfo, VerifyDone, VerifySegment, VerifyStart
+from stratalog.admin_api.models import (
+    ErrorBody,
+    Finding,
+    NodeStatus,
+    TierBytes,
+    TopicInfo,
+    VerifyDone,
+    VerifySegment,
+    VerifyStart,
+)
 from stratalog.formats.records import Record, encode_batch
 from stratalog.formats.segment_file import encode_segment_header
 from stratalog.model.segment import SegmentIdentity
@@ -33,13 +42,17 @@ def is_harmless(text: str) -> bool:
 
 @contextmanager
 def node_that_answers(status: int, body: bytes) -> Iterator[str]:
+    """To each request the same, but for /v1/status, which every write asks first."""
+
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            is_asked_who = self.path == "/v1/status" and status == 200
+            told = who().model_dump_json().encode() if is_asked_who else body
             self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(len(told)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(told)
 
         do_GET = do_POST = do_PATCH = do_DELETE = answer
 
@@ -55,6 +68,18 @@ def node_that_answers(status: int, body: bytes) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def who() -> NodeStatus:
+    numbers = dict.fromkeys(
+        ("node_id", "started_ms", "now_ms", "topics", "shards", "upload_lag_bytes", "upload_lag_shards",
+         "disk_total_bytes", "disk_free_bytes", "disk_reserve_bytes", "resident_bytes", "loop_blocks"),
+        1,
+    )  # fmt: skip
+    words = dict.fromkeys(("cluster_id", "version", "kafka_address", "admin_address", "data_dir", "bucket"), EVIL)
+    return NodeStatus.model_validate(
+        {**numbers, **words, "is_ready": True, "segments": {EVIL: 1}, "bytes": TierBytes()}
+    )
 
 
 def topic() -> TopicInfo:
@@ -87,16 +112,19 @@ def test_a_topic_that_was_altered_is_named_harmlessly() -> None:
     assert ran.exit_code == 0 and is_harmless(ran.output) and SHOWN in ran.stdout
 
 
-@pytest.mark.parametrize(
-    "body",
-    [ErrorBody(error="InvalidRequest", message=f"{EVIL}\nstratalog: all is well").model_dump_json().encode(),
-     EVIL.encode() + b"\nno JSON"],
-)  # fmt: skip
-def test_a_servers_message_is_one_harmless_line(body: bytes) -> None:
+def test_a_servers_message_is_one_harmless_line() -> None:
+    body = ErrorBody(error="InvalidRequest", message=f"{EVIL}\nstratalog: all is well").model_dump_json().encode()
     with node_that_answers(400, body) as admin:
         ran = CliRunner().invoke(APP, ["status", "--admin", admin])
     assert ran.exit_code == 2 and is_harmless(ran.output)
     assert len(ran.stderr.splitlines()) == 1 and SHOWN in ran.stderr
+
+
+def test_of_a_stranger_who_speaks_http_nothing_is_shown() -> None:
+    with node_that_answers(400, EVIL.encode() + b"\nno JSON") as admin:
+        ran = CliRunner().invoke(APP, ["status", "--admin", admin])
+    assert ran.exit_code == 3 and is_harmless(ran.output)
+    assert "is no storage node's admin port" in ran.stderr and "no JSON" not in ran.output
 
 
 def test_findings_of_a_node_steer_nothing() -> None:

@@ -28,7 +28,7 @@ def meta() -> Iterator[str]:
     async def serve() -> None:
         service = MetaService(MemoryStore(), HandClock(), lease_ms=60_000)
         await service.start()
-        for node_id in (1, 2):
+        for node_id in (2, 1):
             await service.perform(RegisterNode(NodeInfo(node_id, f"disk-{node_id}", "127.0.0.1", 9_000 + node_id)))
         await service.perform(CreateTopic("wide", 1, 2))
         server = MetaServer(service)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stratalog.admin_api.models import ShardInfo, TierBytes, TopicDetail, TopicInfo
+from stratalog.model.errors import Unavailable
+from stratalog_cli.several_nodes import Nodes
 from stratalog_cli.topics import told_by_leaders
 
 NONE = TierBytes(local=0, cold=0)
@@ -44,3 +48,13 @@ def test_the_end_of_a_shard_is_what_its_leader_says_and_leaders_that_were_not_as
     assert [shard.high_watermark for shard in told.shards] == [10, 20]
     assert silent == set()
     assert told_by_leaders([one])[1] == {2}
+
+
+def test_a_node_that_does_not_answer_is_named_once_however_often_it_is_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nodes = Nodes("127.0.0.1:1,127.0.0.1:2")
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            nodes.each(lambda node: node.topics())
+    assert capsys.readouterr().err.count("not asked:") == 2

@@ -20,24 +20,24 @@ def test_a_promise_is_found_by_the_next_life(tmp_path: Path) -> None:
     path = tmp_path / "fences.json"
     book = FenceBook(path)
     assert book.promised(KEY) == 0
-    book.promise(KEY, 6)
-    book.promise(OTHER, 1)
+    book.promise({KEY: 6})
+    book.promise({OTHER: 1})
     assert (FenceBook(path).promised(KEY), FenceBook(path).promised(OTHER)) == (6, 1)
 
 
 def test_a_lower_promise_takes_nothing_back(tmp_path: Path) -> None:
     book = FenceBook(tmp_path / "fences.json")
-    book.promise(KEY, 6)
-    book.promise(KEY, 2)
+    book.promise({KEY: 6})
+    book.promise({KEY: 2})
     assert FenceBook(tmp_path / "fences.json").promised(KEY) == 6
 
 
 def test_what_is_sealed_is_forgotten_and_nothing_else(tmp_path: Path) -> None:
     book = FenceBook(tmp_path / "fences.json")
-    book.promise(KEY, 6)
-    book.promise(OTHER, 1)
-    book.forget(KEY)
-    book.forget(KEY)
+    book.promise({KEY: 6})
+    book.promise({OTHER: 1})
+    book.forget([KEY])
+    book.forget([KEY])
     assert (FenceBook(tmp_path / "fences.json").promised(KEY), book.promised(OTHER)) == (0, 1)
 
 
@@ -49,7 +49,7 @@ def test_a_promise_that_could_not_be_written_is_none(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(fences, "write_durably", fail)
     with pytest.raises(Unavailable):
-        book.promise(KEY, 6)
+        book.promise({KEY: 6})
     assert book.promised(KEY) == 0
 
 

@@ -14,6 +14,7 @@ from stratalog.formats import (
     identity,
     index_points,
     journal,
+    key_index,
     manifest,
     part,
     producers,
@@ -39,6 +40,11 @@ from support.stored_samples import (
     JOURNAL_ENTRIES,
     JOURNAL_HEADER,
     JOURNAL_NUMBER,
+    KEY,
+    KEY_OVERFLOW,
+    KEY_PAGE,
+    KEY_RUN_VALUE,
+    KEYED_MANIFEST,
     MANIFEST,
     MANIFEST_VALUE,
     META_HEAD,
@@ -68,6 +74,10 @@ CONSTANTS = {
     "MAX_TOPIC_BYTES": identity.MAX_TOPIC_BYTES,
     "MAX_CLUSTER_ID_BYTES": identity.MAX_CLUSTER_ID_BYTES,
     "MAX_OBJECT_KEY_BYTES": manifest.MAX_OBJECT_KEY_BYTES,
+    "KEY_PAGE_BYTES": key_index.KEY_PAGE_BYTES,
+    "KEY_ENTRY_BYTES": key_index.KEY_ENTRY_BYTES,
+    "KEY_PAGE_ENTRIES": key_index.KEY_PAGE_ENTRIES,
+    "MAX_KEY_RUN_ENTRIES": key_index.MAX_KEY_RUN_ENTRIES,
 }
 
 
@@ -91,6 +101,7 @@ def test_the_pages_magics_are_the_codes() -> None:
         ("memo", producers.MEMO_BYTES),
         ("bundle_trailer", bundle.BUNDLE_TRAILER_BYTES),
         ("entry_header", journal.JOURNAL_ENTRY_HEADER_BYTES),
+        ("key_entry", key_index.KEY_ENTRY_BYTES),
     ],
 )
 def test_the_fields_of_a_fixed_structure_add_up_to_its_size(rule: str, size: int) -> None:
@@ -120,6 +131,9 @@ def test_a_batch_header_is_read_by_the_page() -> None:
         ("bundle_header", BUNDLE[: bundle.BUNDLE_HEADER_BYTES]),
         ("bundle_trailer", BUNDLE[-bundle.BUNDLE_TRAILER_BYTES :]),
         ("manifest", MANIFEST),
+        ("keyed_manifest", KEYED_MANIFEST),
+        ("key_page", KEY_PAGE),
+        ("key_overflow", KEY_OVERFLOW),
         ("claim", CLAIM),
         ("meta_snapshot", META_HEAD),
         ("meta_piece", META_PIECE),
@@ -153,6 +167,12 @@ def test_fields_stand_where_the_page_says() -> None:
     assert found.values("node_id") == list(SEAL.replicas)
     assert found.values("object_key") == [p.object_key for p in MANIFEST_VALUE.parts]
     assert found.values("total_bytes") == [MANIFEST_VALUE.total_bytes]
+    keyed = PAGE.read("keyed_manifest", KEYED_MANIFEST)
+    assert keyed.values("run_key") == [KEY_RUN_VALUE.object_key]
+    assert keyed.values("run_to") == [SEAL.end_offset]
+    page = PAGE.read("key_page", KEY_PAGE)
+    assert page.values("overflow_size") == [len(KEY_OVERFLOW)]
+    assert page.values("tail") == [key_index.tail_of(key_index.key_hash(key)) for key in (KEY, b"x")]
     claim = PAGE.read("claim", CLAIM)
     assert claim.values("nonce") == [CLAIM_VALUE.nonce]
     assert claim.values("lock_epoch") == [CLAIM_VALUE.lock_epoch]

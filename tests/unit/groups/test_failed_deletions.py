@@ -114,7 +114,7 @@ async def test_a_failed_deletion_may_be_repeated() -> None:
     assert await node.groups.delete_groups(["g"]) == {"g": AGAIN}
     await node.settle()
     assert await node.groups.delete_groups(["g"]) == {"g": OK}
-    assert node.groups.stats.groups == node.groups.stats.offsets == node.groups.stats.held_bytes == 0
+    assert node.groups.stats.hosted == node.groups.stats.offsets == node.groups.stats.held_bytes == 0
 
 
 async def test_a_large_group_is_written_anew_in_pieces() -> None:

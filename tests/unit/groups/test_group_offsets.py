@@ -44,7 +44,7 @@ async def test_what_is_committed_is_read_back() -> None:
 async def test_a_group_that_committed_nothing_has_no_offsets() -> None:
     node = await GroupNode().start()
     assert await offsets(node, "g") == {}
-    assert node.groups.stats.groups == 0, "asking made a group"
+    assert node.groups.stats.hosted == 0, "asking made a group"
 
 
 async def test_offsets_survive_a_kill() -> None:
@@ -98,7 +98,7 @@ async def test_a_commit_that_failed_is_not_seen_and_may_be_repeated() -> None:
         errors = await node.groups.commit_offsets(committing("g", ("orders", 0, 5)))
         assert errors == [GroupError.COORDINATOR_NOT_AVAILABLE]
         assert await offsets(node, "g") == {}
-        assert node.groups.stats.groups == 0, "a failed commit left an empty group behind"
+        assert node.groups.stats.hosted == 0, "a failed commit left an empty group behind"
     assert await node.groups.commit_offsets(committing("g", ("orders", 0, 6))) == [OK]
     await node.kill()
     assert await offsets(node, "g") == {("orders", 0): 6}
@@ -178,9 +178,9 @@ async def test_offsets_of_standalone_consumers_expire_after_their_commit() -> No
     await node.wait(5 * DAY_MS)
     await node.groups.sweep()
     await node.settle()
-    assert node.groups.stats.groups == 0, "a group of which nothing is left is gone"
+    assert node.groups.stats.hosted == 0, "a group of which nothing is left is gone"
     await node.kill()
-    assert node.groups.stats.groups == 0
+    assert node.groups.stats.hosted == 0
 
 
 async def test_offsets_of_a_group_expire_only_after_its_last_member_is_gone() -> None:
@@ -202,7 +202,7 @@ async def test_offsets_of_a_group_expire_only_after_its_last_member_is_gone() ->
     await node.wait(1 * DAY_MS)
     await node.groups.sweep()
     await node.settle()
-    assert node.groups.stats.groups == 0
+    assert node.groups.stats.hosted == 0
 
 
 async def test_a_living_group_forgets_topics_it_left() -> None:

@@ -38,7 +38,7 @@ async def test_refused_commits_leave_no_groups() -> None:
         ]
         await node.groups.commit_offsets(committing(f"h{n}", ("orders", 0, 10**12)))
         await node.groups.commit_offsets(CommitRequest(f"i{n}", ()))
-    assert node.groups.stats.groups == node.groups.stats.held_bytes == 0
+    assert node.groups.stats.hosted == node.groups.stats.held_bytes == 0
 
 
 async def test_refused_joins_leave_no_groups() -> None:
@@ -46,7 +46,7 @@ async def test_refused_joins_leave_no_groups() -> None:
     for n in range(50):
         assert (await node.groups.join(joining(f"g{n}", "a", session_timeout_ms=1))).error is not OK
         assert (await node.groups.join(joining(f"g{n}", "a", protocols=()))).error is not OK
-    assert node.groups.stats.groups == node.groups.stats.held_bytes == 0
+    assert node.groups.stats.hosted == node.groups.stats.held_bytes == 0
 
 
 @pytest.mark.parametrize("group_id", ["x" * 70_000, "ü" * 2_100])
@@ -63,7 +63,7 @@ async def test_a_group_id_that_is_too_long_is_refused_by_everyone(group_id: str)
     assert (await node.groups.describe(group_id)).error is refused
     assert await node.groups.delete_groups([group_id]) == {group_id: refused}
     await node.groups.sweep()
-    assert node.groups.stats.groups == 0
+    assert node.groups.stats.hosted == 0
 
 
 async def test_names_that_the_log_has_no_room_for_are_refused() -> None:
@@ -73,7 +73,7 @@ async def test_names_that_the_log_has_no_room_for_are_refused() -> None:
     assert (await node.groups.join(joining("g", "a", protocols=long))).error is GroupError.INVALID_REQUEST
     many = tuple(MemberProtocol(f"p{n}", b"") for n in range(1_001))
     assert (await node.groups.join(joining("g", "a", protocols=many))).error is GroupError.INVALID_REQUEST
-    assert node.groups.stats.groups == 0
+    assert node.groups.stats.hosted == 0
 
 
 # Bytes --------------------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ async def test_members_are_bounded_by_their_bytes_over_all_groups() -> None:
     large = (MemberProtocol("range", b"x" * 80_000),)
     joined = [(await node.groups.join(joining(f"g{n}", "a", protocols=large))) for n in range(4)]
     assert [answer.error for answer in joined] == [OK, OK, FULL, FULL]
-    assert node.groups.stats.groups == 2
+    assert node.groups.stats.hosted == 2
     again = await node.groups.join(joining("g0", "a", joined[0].member_id, protocols=large))
     assert again.error is OK, "a member that is here already was refused"
     synced = await node.groups.sync(syncing("g0", joined[0].member_id, again.generation, a=b"x" * 80_000))
@@ -172,7 +172,7 @@ async def test_a_snapshot_of_large_groups_is_written_in_pieces_of_bounded_size()
     shard = node.shard_of("g0")
     assert max(len(data) for _, data in shard.batches) < 35_000
     await node.kill()
-    assert node.groups.stats.groups == 60 and node.groups.stats.incomplete_loads == 0
+    assert node.groups.stats.hosted == 60 and node.groups.stats.incomplete_loads == 0
 
 
 # Leaving ------------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ async def test_a_group_that_left_is_in_no_heap() -> None:
     assert len(deadlines) == 200
     node.groups.unload(0)
     await node.settle()
-    assert len(deadlines) == node.groups.stats.held_bytes == node.groups.stats.groups == 0
+    assert len(deadlines) == node.groups.stats.held_bytes == node.groups.stats.hosted == 0
     assert len(deadlines._heap) < 100
 
 
@@ -204,7 +204,7 @@ async def test_counts_are_right_over_a_groups_whole_life() -> None:
     assert (await node.groups.describe("g")).status.state is GroupState.EMPTY
     assert node.groups.stats.held_bytes == counted(node) > 0
     await node.groups.delete_groups(["g"])
-    assert node.groups.stats.held_bytes == node.groups.stats.groups == 0
+    assert node.groups.stats.held_bytes == node.groups.stats.hosted == 0
 
 
 # Is the estimate true? ----------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ async def test_what_was_committed_is_found_where_the_shard_went_and_nowhere_else
     assert await committed(two) == 41
     assert await committed(one) is NOT_COORDINATOR
     await one.settle()
-    assert one.groups.stats.groups == one.groups.stats.offsets == one.groups.stats.held_bytes == 0
+    assert one.groups.stats.hosted == one.groups.stats.offsets == one.groups.stats.held_bytes == 0
     assert await two.groups.commit_offsets(committing("g", ("orders", 0, 42))) == [OK]
     await cluster.move(0, 1)
     assert await committed(one) == 42
@@ -146,11 +146,11 @@ async def test_2000_groups_move_at_once_in_slices_and_their_members_stay() -> No
     for number in range(2_000):
         group_id = f"g{number}"
         members[group_id] = await a_member(one, group_id)
-    async with Turns(lambda: two.groups.stats.groups - one.groups.stats.groups) as turns:
+    async with Turns(lambda: two.groups.stats.hosted - one.groups.stats.hosted) as turns:
         cluster.lead(0, 2)
-        await eventually(lambda: two.groups.stats.shards_loaded == 1 and not one.groups.stats.groups, timeout=30)
+        await eventually(lambda: two.groups.stats.shards_loaded == 1 and not one.groups.stats.hosted, timeout=30)
     assert turns.most <= 600, "some of them in each turn"
-    assert two.groups.stats.groups == 2_000
+    assert two.groups.stats.hosted == 2_000
     beats = [await two.groups.heartbeat(group_id, member, None, 1) for group_id, member in members.items()]
     assert set(beats) == {OK}
     assert two.groups.stats.rebalances == 0
@@ -228,7 +228,7 @@ async def test_what_proves_a_coordinator_changes_nothing_for_who_reads_the_log()
         await one.grow_older(10)
     two = await cluster.move(0, 2)
     assert await committed(two) == 5
-    assert two.groups.stats.groups == 1
+    assert two.groups.stats.hosted == 1
     assert two.groups.stats.foreign_batches == two.groups.stats.incomplete_loads == 0
 
 

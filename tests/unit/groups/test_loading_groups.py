@@ -76,9 +76,9 @@ async def test_sessions_begin_when_a_shard_is_loaded_however_long_that_takes() -
     node.groups.unload(0)
     await node.settle()
     loading = task(node.groups.load(0))
-    while not node.groups.stats.groups:
+    while not node.groups.stats.hosted:
         await asyncio.sleep(0)
-    assert node.groups.stats.groups < len(groups)
+    assert node.groups.stats.hosted < len(groups)
     await node.grow_older(20_000)
     await loading
     node.groups.membership.run_due()
@@ -113,13 +113,13 @@ async def test_a_shard_given_up_lets_its_groups_go_in_slices() -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()
     for n in range(2_000):
         await node.groups.commit_offsets(committing(f"g{n}", ("orders", 0, n)))
-    assert node.groups.stats.groups == 2_000
+    assert node.groups.stats.hosted == 2_000
     node.shard_of("g1").is_led = False
-    async with Turns(lambda: -node.groups.stats.groups) as turns:
+    async with Turns(lambda: -node.groups.stats.hosted) as turns:
         node.groups.unload(0)
         assert (await node.groups.fetch_offsets("g1", None)).error is GroupError.NOT_COORDINATOR
         await node.settle()
-    assert node.groups.stats.groups == node.groups.stats.offsets == node.groups.stats.held_bytes == 0
+    assert node.groups.stats.hosted == node.groups.stats.offsets == node.groups.stats.held_bytes == 0
     assert turns.most <= 500
 
 
@@ -134,7 +134,7 @@ async def test_a_stop_right_after_a_shard_was_given_up_still_tells_everyone() ->
     node.groups.unload(0)
     await node.groups.stop()
     assert (await parked).error is GroupError.NOT_COORDINATOR
-    assert node.groups.stats.groups == 0
+    assert node.groups.stats.hosted == 0
 
 
 async def test_a_fault_while_groups_are_taken_over_is_tried_again_from_the_beginning(
@@ -157,4 +157,4 @@ async def test_a_fault_while_groups_are_taken_over_is_tried_again_from_the_begin
     hosting._take_offsets = faulty  # type: ignore[method-assign]
     await node.groups.start()
     await eventually(lambda: node.groups.stats.shards_loaded == 1)
-    assert node.groups.stats.groups == node.groups.stats.offsets == 300
+    assert node.groups.stats.hosted == node.groups.stats.offsets == 300

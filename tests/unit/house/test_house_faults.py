@@ -7,7 +7,7 @@ import re
 from support.source_tree import REPOSITORY, project_files, relative
 
 PAGE = REPOSITORY / "docs" / "faults.md"
-NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+NAMED_TEST = re.compile(r"`((?:tests|e2e)/[\w/]+\.py)::(\w+)`")
 NUMBER = re.compile(r"\bF[1-9][0-9]?\b")
 ONE_NODE = {*range(27, 35), *range(37, 53), 58, *range(73, 87), 88, 90}
 """The faults that a node by itself can meet."""

@@ -53,7 +53,7 @@ def test_the_simulator_knows_machines_and_the_meta_service_and_no_shell_of_a_nod
         "stratalog_sim",
         "stratalog.machines",
         "stratalog.model",
-        "stratalog_meta.stores.encoding",
+        "stratalog.stored.encoding",
         "support.history",
     )
     strangers = {

@@ -41,7 +41,7 @@ def test_tests_are_no_packages_and_their_names_are_unique() -> None:
 def test_every_module_of_the_product_opens_with_what_it_promises() -> None:
     silent = [
         relative(path)
-        for path in python_files(("core", "storage_node", "meta_service", "cli", "operator", "sim"))
+        for path in python_files(("core", "storage_node", "meta_service", "cli", "operator", "pipeline", "sim"))
         if (source := path.read_text(encoding="utf-8")).strip() and ast.get_docstring(ast.parse(source)) is None
     ]
     assert not silent, f"no module docstring: {silent}"

@@ -36,5 +36,6 @@ def test_every_metric_that_it_names_exists() -> None:
 
 def _fields(name: str) -> list[str]:
     """What the field behind a metric may be called: its name without one group or two, and without `_total`."""
-    words = name.removesuffix("_total").split("_")[1:]
-    return ["_".join(words[first:]) for first in (1, 2)]
+    shown = name.removesuffix("_total")
+    fields = (shown, shown.removesuffix("_seconds") + "_ms") if shown.endswith("_seconds") else (shown,)
+    return ["_".join(field.split("_")[first:]) for field in fields for first in (2, 3)]

@@ -15,10 +15,11 @@ PACKAGES = {
     "meta_service": "stratalog_meta",
     "cli": "stratalog_cli",
     "operator": "stratalog_operator",
+    "pipeline": "stratalog_pipeline",
 }
 
 
-def test_the_wheel_contains_the_four_packages_whole(tmp_path: Path) -> None:
+def test_the_wheel_contains_the_packages_whole(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     built = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr

@@ -183,7 +183,7 @@ def test_a_session_takes_its_rounds_in_order_and_no_others() -> None:
     assert session.take(9, 2, (), ()) is SessionFault.WRONG_EPOCH
     assert session.take(8, 1, (), ()) is SessionFault.UNKNOWN
     assert session.take(9, 1, ((name_of(1), 5),), ()) is None
-    assert session.take(0, 0, (), ()) is None, "begun anew"
+    assert session.take(0, 0, (), ()) is None, "begun again"
     assert len(session) == 0
 
 

@@ -19,7 +19,7 @@ def joins(story: TableStory, node_id: int) -> None:
 
 
 def rolls_as_planned(story: TableStory, plan: Plan) -> None:
-    """As `--seal` does: who goes on is chosen anew, then the shard rolls."""
+    """As `--seal` does: who goes on is chosen again, then the shard rolls."""
     for move in plan.moves:
         known = story.segment(move.segment.key)
         story.do(PrepareSegment(known.key, known.handed.prepared))
@@ -56,9 +56,9 @@ def test_what_was_prepared_before_the_node_came_is_prepared_anew_and_only_once()
     first = [story.prepare(key) for key in segments]
     joins(story, 3)
     assert [story.prepare(key) for key in segments] == first, "asked again it is the same"
-    anew = story.do(PrepareSegment(segments[0], first[0])).result.handed.prepared
-    assert anew is not None and 3 in anew.replicas
-    assert story.do(PrepareSegment(segments[0], first[0])).result.handed.prepared == anew, "said twice it is done once"
+    again = story.do(PrepareSegment(segments[0], first[0])).result.handed.prepared
+    assert again is not None and 3 in again.replicas
+    assert story.do(PrepareSegment(segments[0], first[0])).result.handed.prepared == again, "said twice it is done once"
     story.roll(segments[0], 5)
     with pytest.raises(Fenced):
         story.do(PrepareSegment(segments[0], first[0]))

@@ -58,7 +58,7 @@ def test_what_it_leads_still_is_no_reason(active: Segment) -> None:
 
 
 def test_metadata_that_name_it_still_lag_behind_what_deposed_it(active: Segment) -> None:
-    """News of the segment before would have it begin the file that it was writing anew."""
+    """News of the segment before would have it begin the file that it was writing again."""
     led = replace(active, leader=NODE)
     chain = chain_over(led, StopCause.DEPOSED)
     before = fenced(active)

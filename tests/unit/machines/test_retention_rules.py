@@ -93,6 +93,7 @@ COMPLETE = _sealed(0, 0)
 PARTIAL = replace(COMPLETE, remote=RemoteCopy(RemoteState.PARTIAL, 7))
 LIVING = SegmentFacts(COMPLETE, frozenset({"chosen"}), is_deleted=False, log_start_offset=0, is_purged=False)
 GROWING = replace(LIVING, segment=PARTIAL)
+MERGED = replace(LIVING, segment=replace(COMPLETE, remote=replace(COMPLETE.remote, replaced_ms=1)))
 UNKNOWN = SegmentFacts(None, frozenset(), is_deleted=False, log_start_offset=None, is_purged=False)
 OLD = ListedObject(
     "attempt", SegmentKey(TOPIC, 0, 0, 0), node_id=1, lock_epoch=2, modified_ms=0, is_chunk=True, to_offset=7
@@ -105,6 +106,12 @@ OLD = ListedObject(
         (replace(OLD, key="chosen"), LIVING, Verdict.REFERENCED),
         (OLD, LIVING, Verdict.ORPHAN),
         (replace(OLD, modified_ms=1), LIVING, Verdict.WAIT),
+        (OLD, MERGED, Verdict.WAIT),
+        (
+            OLD,
+            replace(LIVING, segment=replace(COMPLETE, remote=replace(COMPLETE.remote, replaced_ms=0))),
+            Verdict.ORPHAN,
+        ),
         (OLD, GROWING, Verdict.ORPHAN),
         (replace(OLD, to_offset=8), GROWING, Verdict.WAIT),
         (replace(OLD, is_chunk=False), GROWING, Verdict.WAIT),

@@ -269,7 +269,7 @@ def test_what_nobody_can_confirm_counts_as_still_here(is_differing: bool, reason
     story.now_ms += INTERVAL_MS
     story.sight(1, by_node=2)
     story.look(1)
-    assert story.record(1).step is RetireStep.VERIFY, "one that was not clean begins anew"
+    assert story.record(1).step is RetireStep.VERIFY, "one that was not clean begins again"
     story.now_ms += INTERVAL_MS
     story.sight(1, by_node=2)
     story.look(1)

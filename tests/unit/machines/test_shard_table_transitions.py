@@ -14,6 +14,7 @@ from stratalog.model.commands import (
     ForgetLocal,
     ProposeIsr,
     PurgeSegments,
+    ReplaceManifest,
     RollSegment,
     SealSegment,
     TableCommand,
@@ -57,6 +58,8 @@ def command_for(deed: str, key: SegmentKey, lock: Lock) -> TableCommand:
         "fence": BeginRecovery(key),
         "complete": CompleteRemote(lock, key, "manifest", b"digest", 10),
         "complete otherwise": CompleteRemote(lock, key, "another", b"digest", 10),
+        "replace manifest": ReplaceManifest(lock, key, b"digest", "merged", b"new", 20),
+        "replace another": ReplaceManifest(lock, key, b"other", "merged", b"new", 20),
         "forget local": ForgetLocal((key,), 1),
         "purge": PurgeSegments((key,)),
     }
@@ -74,6 +77,8 @@ TABLE: dict[str, dict[str, type[Rejected] | None]] = {
     "fence": dict(zip(STATES, (OK, OK, OK, OK, OK, NotFound), strict=True)),
     "complete": dict(zip(STATES, (Conflict, Conflict, Conflict, OK, Conflict, NotFound), strict=True)),
     "complete otherwise": dict(zip(STATES, (Conflict, Conflict, Conflict, Conflict, Conflict, NotFound), strict=True)),
+    "replace manifest": dict(zip(STATES, (Conflict, Conflict, Conflict, OK, Conflict, NotFound), strict=True)),
+    "replace another": dict(zip(STATES, (Conflict, Conflict, Conflict, Conflict, Conflict, NotFound), strict=True)),
     "forget local": dict(zip(STATES, (Conflict, Conflict, Conflict, OK, OK, NotFound), strict=True)),
     "purge": dict(zip(STATES, (Conflict, Conflict, Conflict, Conflict, OK, OK), strict=True)),
 }

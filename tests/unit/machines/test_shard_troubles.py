@@ -63,6 +63,13 @@ def test_fewer_replicas_than_must_be_in_sync_is_told_beside_their_number() -> No
     assert [(one.kind, one.nodes) for one in told(story)] == [(TroubleKind.BELOW_MIN_IN_SYNC, (2, 3))]
 
 
+def test_a_topic_whose_settings_nobody_can_read_hides_no_trouble_of_another() -> None:
+    story, key = a_shard()
+    story.topic("odd", replicas=3, settings={"min.insync.replicas": "2.0"})
+    story.do(ProposeIsr(key, (1, 2), 0))
+    assert [(one.topic, one.kind) for one in told(story)] == [("orders", TroubleKind.NOT_IN_SYNC)]
+
+
 def test_a_shard_without_a_leader_names_whom_it_waits_for_and_why() -> None:
     story, key = a_shard()
     story.do(ProposeIsr(key, (1, 2), 0))
@@ -75,7 +82,7 @@ def test_a_shard_without_a_leader_names_whom_it_waits_for_and_why() -> None:
         TroubleKind.NO_LEADER,
         (1, 2),
     )
-    assert trouble.words.startswith("waits: node 1 is not alive, node 2 began anew on an empty disk: ")
+    assert trouble.words.startswith("waits: node 1 is not alive, node 2 began again on an empty disk: ")
 
 
 def test_a_shard_whose_only_replica_is_not_alive_is_told_and_can_be_given_up() -> None:

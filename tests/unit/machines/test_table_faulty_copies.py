@@ -110,7 +110,7 @@ def test_what_a_copy_was_said_to_hold_before_it_failed_counts_no_more() -> None:
     faulty(story, key, 3)
     story.do(word)  # late, and twice
     story.report(key, 1)
-    assert story.report(key, 2).local_nodes == (1, 2), "the third has to be made anew"
+    assert story.report(key, 2).local_nodes == (1, 2), "the third has to be made again"
 
 
 def test_the_last_of_an_isr_gives_way_to_one_that_has_proven_all_of_it() -> None:

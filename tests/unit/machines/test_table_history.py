@@ -23,7 +23,7 @@ from stratalog.model.commands import (
     RegisterNode,
 )
 from stratalog.model.metadata import ChangeSet, Life, NodeInfo
-from stratalog_meta.stores import encoding
+from stratalog.stored import encoding
 from support.table_stories import CLUSTER_ID, NEW_ID, TableStory
 
 

@@ -27,8 +27,8 @@ from stratalog.model.commands import (
 )
 from stratalog.model.errors import Fenced, InvalidRequest, Unavailable
 from stratalog.model.metadata import Life, Node, NodeChanged, NodeInfo, PartCommit
-from stratalog.model.segment import RemotePart, Segment
-from stratalog_meta.stores import encoding
+from stratalog.model.segment import GapReason, GivenUp, RemotePart, Segment
+from stratalog.stored import encoding
 from support.table_stories import NEW_ID, TableStory, record_of, state_of
 
 NODE = NodeInfo(1, "storage-1", "host", 9092)
@@ -216,3 +216,30 @@ def test_an_address_that_nobody_can_connect_to_is_refused(host: str, port: int) 
 @pytest.mark.parametrize("host", ["a", "a-1.b.example", "10.0.0.1", "::1", "fe80::1%eth0", "a" * 63 + ".b"])
 def test_names_and_addresses_of_both_kinds_are_taken(host: str) -> None:
     TableStory(nodes=0).do(RegisterNode(replace(NODE, host=host)))
+
+
+def test_who_alone_has_a_segment_and_lost_its_page_cache_breaks_the_log_where_it_rolls() -> None:
+    story = TableStory()
+    key = story.active(story.topic()).key
+    story.commit(story.lock(), key, 0, 5)
+    story.start(1, boot_id="boot-a")
+    story.start(1, is_clean=False, boot_id="boot-a")
+    assert story.segment(key).handover is None, "the machine runs on, and its page cache with it"
+    for _ in range(2):
+        story.start(1, is_clean=False, boot_id="boot-b")
+        assert story.segment(key).handed.given_up == (GivenUp(5, 5, GapReason.RESTARTED),)
+        assert story.segment(key).leader == 1
+    story.start(1, boot_id="boot-c")
+    opened = story.roll(key, 7)
+    assert story.segment(key).handed.given_up == (GivenUp(7, 7, GapReason.RESTARTED),)
+    assert story.seal(key).handed.given_up == (GivenUp(7, 7, GapReason.RESTARTED),)
+    assert opened.handover is None
+
+
+def test_what_was_flushed_before_it_was_confirmed_is_lost_with_its_disk_alone() -> None:
+    story = TableStory()
+    key = story.active(story.topic(settings={"flush.policy": "fsync"})).key
+    story.start(1, is_clean=False)
+    assert story.segment(key).handover is None
+    story.start(1, is_wiped=True)
+    assert story.segment(key).handed.given_up == (GivenUp(0, 0, GapReason.RESTARTED),)

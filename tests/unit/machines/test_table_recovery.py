@@ -94,8 +94,52 @@ def test_the_same_boot_of_the_machine_or_flushed_confirmations_keep_a_tail_whole
 def test_flushing_is_the_nodes_default_unless_the_topic_says_otherwise() -> None:
     for settings, isr in ((None, (1, 2, 3)), ({"flush.policy": "replicated"}, (1, 2))):
         story, _, key = three_nodes(settings)
-        story.do(RegisterNode(story.table.state.nodes[3].info, is_flushed_by_default=True))
+        flushing = RegisterNode(story.table.state.nodes[3].info, is_flushed_by_default=True)
+        story.do(replace(flushing, stopped_epoch=1))
+        story.do(flushing)
         assert story.segment(key).isr == isr
+
+
+def test_flushing_counts_as_the_life_did_it_that_wrote_and_not_the_one_that_comes() -> None:
+    """Its settings were changed, and the power cut comes before it was started by them."""
+    story, _, key = three_nodes()
+    flushing = RegisterNode(story.table.state.nodes[3].info, is_flushed_by_default=True)
+    story.do(flushing)
+    assert story.segment(key).isr == (1, 2)
+    story, _, key = three_nodes()
+    story.do(replace(flushing, boot_id="boot-a", stopped_epoch=1))
+    story.do(replace(flushing, is_flushed_by_default=False, boot_id="boot-b"))
+    assert story.segment(key).isr == (1, 2, 3), "that life flushed"
+    story.do(replace(flushing, boot_id="boot-b"))
+    story.do(replace(flushing, boot_id="boot-c"))
+    assert story.segment(key).isr == (1, 2), "killed and started by other settings it may have had no time to flush"
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "fsync"), ("replicated", "fsync"), ("replicated", None)])
+def test_what_was_confirmed_before_a_topic_was_flushed_is_not_flushed_by_that(
+    before: str | None, after: str | None
+) -> None:
+    """Its file may wait for the disk for as long as it did before, and the service cannot know when that is over."""
+    was, now = ({} if policy is None else {"flush.policy": policy} for policy in (before, after))
+    story, topic, key = three_nodes(was)
+    story.now_ms -= 500  # somebody set the clock back
+    story.do(AlterTopic(topic.topic_id, now))
+    flushing = RegisterNode(story.table.state.nodes[3].info, is_flushed_by_default=True)
+    story.do(replace(flushing, stopped_epoch=1))
+    story.do(flushing)
+    assert story.segment(key).isr == (1, 2)
+    story.do(ProposeIsr(key, (1, 2, 3), story.segment(key).isr_version))
+    story.now_ms += 1_000
+    opened = story.roll(key, 5)
+    story.do(flushing)
+    assert story.segment(opened.key).isr == (1, 2, 3), "what began since was flushed"
+
+
+def test_a_topic_that_was_flushed_and_says_so_still_goes_on_as_it_is() -> None:
+    story, topic, key = three_nodes({"flush.policy": "fsync"})
+    story.do(AlterTopic(topic.topic_id, {"flush.policy": "fsync", "retention.ms": "1"}))
+    story.start(3, is_clean=False)
+    assert story.segment(key).isr == (1, 2, 3)
 
 
 def test_a_proposal_that_rests_on_the_life_before_is_refused() -> None:

@@ -127,7 +127,7 @@ def test_one_pass_moves_a_bounded_number_of_bytes_but_always_something() -> None
 
 
 def test_bundles_that_cannot_be_emptied_do_not_use_up_what_a_pass_may_move() -> None:
-    """They were first in the listing, and all the others waited for ever."""
+    """They were first in the listing, and all the others waited forever."""
     stuck = [_stored(f"a{n}", size=10_000) for n in range(3)]
     later = [_stored(f"b{n}", size=10_000) for n in range(6)]
     live: dict[str, list[LivePart]] = {}

@@ -17,10 +17,10 @@ from stratalog.model.errors import Conflict, Corrupt, Fenced, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import PartCommit
 from stratalog.objects import open_store
+from stratalog.stored import encoding
+from stratalog.stored.snapshots import list_snapshots, read_snapshot
 from stratalog_meta import MetaService
 from stratalog_meta.bucket.backups import BackupPlace
-from stratalog_meta.bucket.snapshot_objects import list_snapshots, read_snapshot
-from stratalog_meta.stores import encoding
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_meta.stores.meta_store import MetaStore
 from support.faulty_store import Fault, FaultyStore
@@ -91,11 +91,11 @@ async def test_only_what_changed_is_put_and_few_snapshots_stay(bucket: FaultySto
         for number in range(6):
             await world.topic(f"topic-{number}")
             await until_told(world)
-        assert world.service.backup_stats.snapshots >= 6
-        put = world.service.backup_stats.snapshots
+        assert world.service.backup_stats.puts >= 6
+        put = world.service.backup_stats.puts
         looks = bucket.requests["list"]
         await eventually(lambda: bucket.requests["list"] == looks)
-        assert world.service.backup_stats.snapshots == put, "nothing changed"
+        assert world.service.backup_stats.puts == put, "nothing changed"
         await eventually(lambda: len(bucket.deletions) > 0)
         assert len(await standing(bucket, world.service)) <= 4
 

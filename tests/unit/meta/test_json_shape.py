@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from types import NoneType
 from uuid import UUID
 
@@ -11,8 +11,16 @@ import pytest
 from pydantic_core import ValidationError
 
 from stratalog.meta_api.json_shape import JsonObject, JsonShape, NotOfShape, describe, field_name
-from stratalog.meta_api.wire import COMMAND_WIRES, SEGMENT
-from stratalog.model.commands import COMMANDS, CreateTopic, ForgetLocal, PartOutcomes, RollSegment
+from stratalog.meta_api.wire import COMMAND_WIRES, SEGMENT, SEGMENT_COMMANDS, SegmentCommands
+from stratalog.model.commands import (
+    COMMANDS,
+    CreateTopic,
+    ForgetLocal,
+    PartOutcomes,
+    ReportReplica,
+    RollSegment,
+    SealSegment,
+)
 from stratalog.model.errors import Conflict, Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Change, SegmentPurged, TopicDeleted
@@ -50,6 +58,13 @@ def test_one_of_several_is_named_after_its_kind() -> None:
     for line in (b"[{}]", b'[{"novel":{}}]', b'[{"segment_purged":{},"topic_deleted":{}}]', b"[null]"):
         with pytest.raises(NotOfShape):
             shape.read(line)
+
+
+def test_bytes_in_one_of_several_that_are_asked_come_back_as_they_were() -> None:
+    """Read as the text that stands for them, a digest would differ from that of every other copy."""
+    proof = replace(seal_record(KEY, 9), digest=bytes(range(240, 256)))
+    asked = SegmentCommands((ReportReplica(KEY, proof), SealSegment(KEY, proof)))
+    assert SEGMENT_COMMANDS.read(SEGMENT_COMMANDS.write(asked)) == asked
 
 
 def test_an_error_among_outcomes_is_a_problem_and_comes_back_as_itself() -> None:
@@ -126,7 +141,7 @@ def test_a_field_that_is_left_out_has_its_default() -> None:
 
 def test_every_command_has_a_path_of_its_own_and_words_that_describe_it() -> None:
     components: dict[str, JsonObject] = {}
-    assert len({wire.path for wire in COMMAND_WIRES.values()}) == len(COMMANDS) == 38
+    assert len({wire.path for wire in COMMAND_WIRES.values()}) == len(COMMANDS) == 39
     for kind in COMMANDS:
         assert describe(kind, components) == {"$ref": f"#/components/schemas/{kind.__name__}"}
         assert components[kind.__name__].get("description"), f"{kind.__name__} says what it does in its docstring"

@@ -12,7 +12,7 @@ import pytest
 
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.meta_api.transport import Transport
+from stratalog.meta_api.transport import MAX_REQUESTS, Transport
 from stratalog.model.commands import (
     AddShards,
     AlterTopic,
@@ -23,11 +23,12 @@ from stratalog.model.commands import (
     RollSegment,
 )
 from stratalog.model.errors import AlreadyExists, NotFound, OutcomeUnknown, Unavailable
-from stratalog.model.metadata import NodeInfo
+from stratalog.model.metadata import Heartbeat, Life, NodeInfo
 from stratalog_meta.api.server import MetaServer
 from support.fault_proxy import BlackHole, CutBody, FaultProxy, Latency, LostAnswer, Reset, Rule, ServerError
 from support.meta_worlds import IMPATIENT, MetaWorld, collect, running
 from support.scripted_server import Script, http_answer, scripted_server
+from support.waiting import eventually
 
 HASTY = RetryPolicy(
     attempts=3, attempt_s=0.3, connect_s=0.3, first_pause_s=0.001, longest_pause_s=0.01, silence_s=0.3, watch_gap_s=0.3
@@ -241,6 +242,20 @@ async def test_a_crowd_of_requests_waits_its_turn_without_running_out_of_time(tm
         await asyncio.gather(*(make_topic(client, f"topic-{number}") for number in range(150)))
         assert len((await world.service.snapshot()).topics) == 150
         assert proxy.seen.faults["Latency"] == 150
+
+
+async def test_a_heartbeat_does_not_stand_behind_what_the_shards_of_a_node_ask_for(tmp_path: Path) -> None:
+    """After a fault that is thousands of commands, and the lease would run out meanwhile."""
+    async with behind_faults(tmp_path) as (_, client, proxy):
+        registration = await client.perform(RegisterNode(NodeInfo(7, "disk-7", "host", 9092)))
+        proxy.add(Rule(BlackHole(), target_contains="create-topic"))
+        hanging = [asyncio.ensure_future(make_topic(client, f"topic-{number}")) for number in range(2 * MAX_REQUESTS)]
+        await eventually(lambda: proxy.seen.faults["BlackHole"] == MAX_REQUESTS)
+        assert (await client.heartbeat(Heartbeat(Life(7, registration.node_epoch)))).version >= 0
+        assert proxy.seen.faults["BlackHole"] == MAX_REQUESTS, "it waited until some of them were given up"
+        for one in hanging:
+            one.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
 
 
 async def test_a_watch_that_broke_off_is_taken_up_again_at_short_intervals_however_long_nobody_leads(

@@ -34,6 +34,7 @@ from stratalog.model.commands import (
     PurgeSegments,
     RegisterNode,
     ReleaseLock,
+    ReplaceManifest,
     ReplaceParts,
     ReportFaultyCopies,
     ReportLostCopies,
@@ -141,6 +142,7 @@ async def commands_with_numbers(world: MetaWorld) -> list[Command[Any]]:
         CommitParts(lock, (PartCommit(active.key, -1, part(0, 5)),)),
         ReplaceParts(lock, (PartReplacement(active.key, (old,), (part(0, 5),)),)),
         CompleteRemote(lock, active.key, "m", b"d", 1),
+        ReplaceManifest(lock, active.key, b"d", "n", b"e", 1),
         ForgetLocal((following,), 1),
         ReportLostCopies((following,)),
         ReportFaultyCopies((following,)),
@@ -201,7 +203,7 @@ async def test_a_number_in_a_path_or_a_query_has_bounds_too(http: aiohttp.Client
 
 @pytest.mark.parametrize("ttl_ms", [2**63, 2**63 - 1, 3_600_001, 0, -1])
 async def test_a_lease_lasts_an_hour_at_most(http: aiohttp.ClientSession, world: MetaWorld, ttl_ms: int) -> None:
-    """A lock for 2^63 ms kept a node from its own objects for ever."""
+    """A lock for 2^63 ms kept a node from its own objects forever."""
     body = {"name": "tier/1", "holder": "somebody", "ttl_ms": ttl_ms}
     async with http.post("/v1/commands/acquire-lock", json=body) as response:
         assert response.status == 400

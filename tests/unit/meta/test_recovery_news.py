@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import aiohttp
 import pytest
 
+from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands import (
     BeginRecovery,
     CreateTopic,
@@ -18,8 +22,12 @@ from stratalog.model.commands import (
     RollSegment,
     SealUnclean,
 )
-from stratalog.model.metadata import Life, NodeInfo
-from stratalog.model.segment import SegmentState
+from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import ChangeSet, Life, NodeInfo, SegmentChanged
+from stratalog.model.segment import Segment, SegmentState
+from stratalog.telemetry.logs import configure_logs
+from stratalog_meta.recovery_news import NAMED, RecoveryNews
+from stratalog_meta.stats import MetaStats
 from support.meta_worlds import MetaWorld, running, seal_record
 
 
@@ -48,6 +56,11 @@ async def test_a_recovery_and_what_it_gave_up_are_told_and_counted_once(world: M
     assert (stats.recoveries, stats.ranges_given_up) == (1, 0)
     (trouble,) = await told(world)
     assert (trouble["topic"], trouble["kind"], trouble["nodes"]) == ("orders", "no_leader", [1, 2])
+    assert isinstance(client, HttpMetaClient)
+    assert [(one.topic, str(one.kind), one.segment) for one in await client.troubles()] == [
+        ("orders", "no_leader", key)
+    ]
+    assert await client.troubles(0) == ()
     assert trouble["words"].startswith("waits: node 1 has not answered yet, node 2 has not answered yet: ")
     await client.perform(PromiseFence(key, 1, 5, 7, is_tail_whole=False, caller=Life(1, 1)))
     await client.perform(SealUnclean(key))
@@ -69,3 +82,18 @@ async def test_a_copy_that_differs_is_counted_once(world: MetaWorld) -> None:
         await client.perform(ReportReplica(segment.key, proof, caller=Life(node_id, 1)))
     assert (await world.service.segment(segment.key)).state is SegmentState.SEALED
     assert stats.copies_differing == 1
+
+
+@pytest.mark.parametrize(("dead", "lines"), [(1, 1), (NAMED, NAMED), (2_000, NAMED + 1)])
+def test_of_a_node_that_led_thousands_a_few_segments_are_named_and_all_counted(dead: int, lines: int) -> None:
+    log, stats = io.StringIO(), MetaStats()
+    configure_logs("info", stream=log)
+    keys = [SegmentKey(UUID(int=1), shard, 0, 0) for shard in range(dead)]
+    fenced = [Segment(key, SegmentState.ACTIVE, None, (1, 2), (1, 2), 1, 0, fence=1) for key in keys]
+    RecoveryNews(stats).follow(ChangeSet(1, tuple(map(SegmentChanged, fenced))))
+    configure_logs("info")
+
+    written = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert stats.recoveries == dead and len(written) == lines
+    if dead > NAMED:
+        assert (written[-1]["in_all"], written[-1]["not_named"]) == (dead, dead - NAMED)

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from stratalog.machines.table_records import NodeEntry, PutNode
-from stratalog.model.commands import RegisterNode
+from stratalog.model.commands import CreateTopic, RegisterNode
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.retirement import (
@@ -21,8 +21,8 @@ from stratalog.model.retirement import (
     WaitReason,
 )
 from stratalog.model.retirement_commands import CancelRetirement, RetireNode
+from stratalog.stored.encoding import decode, encode
 from stratalog_meta.service import MetaService
-from stratalog_meta.stores.encoding import decode, encode
 from stratalog_meta.stores.memory import MemoryStore
 from support.meta_worlds import HandClock
 
@@ -50,11 +50,12 @@ def test_a_record_comes_back_as_it_was(record: Retirement | None) -> None:
     assert list(decode([(key, value)], "test")) == [entry]
 
 
-def test_a_node_of_before_has_no_retirement() -> None:
+@pytest.mark.parametrize("fields", [10, 11, 12])
+def test_a_node_of_before_has_no_retirement_no_class_of_room_and_one_listener(fields: int) -> None:
     entry = NodeEntry(NodeInfo(1, "disk-1", "host", 9092), 4, True, "start", 11, "boot")
     ((key, value),) = encode([PutNode(entry)])
     assert value is not None
-    older = json.dumps(json.loads(value)[:10]).encode()
+    older = json.dumps(json.loads(value)[:fields]).encode()
     assert list(decode([(key, older)], "test")) == [entry]
 
 
@@ -72,3 +73,24 @@ async def test_another_leader_finds_the_wish_and_its_taking_back() -> None:
     nodes = {node.node_id: node.retirement for node in (await second.snapshot()).nodes}
     assert nodes == {1: None, 2: wished}
     await second.close()
+
+
+async def test_what_remains_of_a_node_is_told_with_the_wish_and_not_a_look_later() -> None:
+    """Else who asks at once would read that nothing of it is needed any more."""
+    service = MetaService(MemoryStore(), HandClock(), lease_ms=600_000)
+    await service.start()
+    for node_id in (1, 2):
+        await service.perform(RegisterNode(NodeInfo(node_id, f"disk-{node_id}", "host", 9092)))
+    await service.perform(CreateTopic("flights", 4, 1, {}))
+    assert await service.retirements() == []
+    for node_id in (1, 2):
+        await service.perform(RetireNode(node_id, RetireMode.OFFLOAD))
+        told = await service.retirements()
+        assert [one.node_id for one in told] == list(range(1, node_id + 1))
+        assert [one.remaining_segments for one in told] == [2] * node_id
+    await service.perform(CancelRetirement(1))
+    assert [one.node_id for one in await service.retirements()] == [2]
+    await service.perform(RetireNode(1, RetireMode.VOLUME))
+    first, _ = await service.retirements()
+    assert (first.node_id, first.retirement.mode) == (1, RetireMode.VOLUME)
+    await service.close()

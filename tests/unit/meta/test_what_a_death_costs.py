@@ -8,7 +8,7 @@ from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import PutNode, PutSegmentHead, TableHeader
 from stratalog.model.commands import CreateTopic, NoteLives, RegisterNode
 from stratalog.model.metadata import Life, NodeInfo, SegmentChanged
-from stratalog_meta.stores import encoding
+from stratalog.stored import encoding
 from stratalog_meta.stores.etcd.layout import MAX_OPERATIONS
 from stratalog_meta.stores.etcd.redo import write_down
 from stratalog_meta.stores.etcd.split import Large, chunks, split

@@ -118,5 +118,5 @@ async def test_a_leader_whose_copy_went_bad_before_its_seal_passes_the_shard_on(
     await eventually(lambda: all(segment.seal for segment in follower.catalog.segments(of_shard)[:-1]))
     goes_on = led(follower, shard)
     assert goes_on is not None and await append(goes_on, b"later") == 5, "all that was acknowledged is there"
-    await eventually(lambda: segment_at(follower, key).local_nodes == (1, 2), 30)  # begun anew after 10 s
+    await eventually(lambda: segment_at(follower, key).local_nodes == (1, 2), 30)  # begun again after 10 s
     await eventually(lambda: path.read_bytes()[: len(whole)].rstrip(b"\0") == whole.rstrip(b"\0"))

@@ -46,7 +46,7 @@ async def test_a_follower_whose_disk_takes_nothing_leaves_the_isr_says_so_and_co
         told = replication_status(node.following, node.catalog)
         (behind,) = [one for one in told.worst if one.topic == "flights"]
         assert (behind.shard, behind.lag_offsets, behind.lag_bytes > 0) == (0, 1, True)
-        assert f'stratalog_replication_lag_offsets{{leader="{leader}"}} 1.0' in node.metrics.render().decode()
+        assert f'stratalog_replication_lag_offsets{{leader="{leader}"}} 1\n' in (await node.metrics.page()).decode()
     await eventually(lambda: set(cluster.segments(key)[-1].isr) == {1, 2})
     await cluster.append(key, b"three")
     replica = cluster.replica(other, key)
@@ -85,7 +85,7 @@ async def test_a_follower_whose_flush_failed_is_out_until_the_next_segment_and_c
     await eventually(lambda: cluster.segments(key)[-1].epoch == 1 and set(cluster.segments(key)[-1].isr) == {1, 2})
     await cluster.append(key, b"four")
     sealed = await cluster.is_sealed(key, copies=2)
-    assert set(sealed.local_nodes) == {1, 2}, "copied anew"
+    assert set(sealed.local_nodes) == {1, 2}, "copied again"
     assert cluster.nodes[other].following.stats.faulty_copies == 0
 
 

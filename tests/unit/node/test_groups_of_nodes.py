@@ -129,7 +129,7 @@ async def test_a_coordinator_that_is_deposed_while_it_runs_tells_no_commit_as_do
     assert done == list(range(1, len(done) + 1))
     assert await committed(cluster) == done[-1]
     deposed = [node for node in cluster.nodes.values() if not node.groups.stats.shards_loaded]
-    assert all(not node.groups.stats.groups for node in deposed), "who leads nothing keeps nothing"
+    assert all(not node.groups.stats.hosted for node in deposed), "who leads nothing keeps nothing"
 
 
 async def test_a_coordinator_without_a_copy_of_its_log_reads_it_from_who_has_one(cluster: NodeCluster) -> None:
@@ -151,7 +151,7 @@ async def test_a_coordinator_without_a_copy_of_its_log_reads_it_from_who_has_one
     await eventually(lambda: shard.is_leader)
     await cluster.hear(old)
     assert await committed(cluster) == 5
-    assert cluster.nodes[new].peer_reads.stats.reads
+    assert cluster.nodes[new].peer_reads.stats.ranges
 
 
 async def test_a_third_node_gets_a_replica_of_the_group_log_and_two_may_be_lost_one_after_the_other(

@@ -134,7 +134,7 @@ async def test_an_ended_mount_is_gone_for_clients_and_so_are_the_offsets_of_grou
         consumer.close()
         return int(found)
 
-    assert await asyncio.to_thread(committed) < 0, f"{again.name} made anew begins anew"
+    assert await asyncio.to_thread(committed) < 0, f"{again.name} made again begins again"
 
 
 async def test_another_leader_serves_it_when_the_first_is_gone(nodes: SeveralNodes) -> None:

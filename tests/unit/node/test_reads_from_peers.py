@@ -55,8 +55,8 @@ async def test_a_leader_whose_files_are_gone_serves_what_others_hold(three: Seve
     lose_copies(three, leader.settings.node_id, key)
     await read_all(three, key, end)
     stats = leader.peer_reads.stats
-    assert (stats.reads, stats.failures, stats.refusals, stats.in_flight) == (2, 0, 0, 0)
-    assert stats.bytes_read == sum(s.seal.size_bytes for s in leader.catalog.segments(key) if s.seal is not None)
+    assert (stats.ranges, stats.failures, stats.refusals, stats.in_flight) == (2, 0, 0, 0)
+    assert stats.bytes == sum(s.seal.size_bytes for s in leader.catalog.segments(key) if s.seal is not None)
 
 
 async def test_it_finds_times_there_as_well(three: SeveralNodes) -> None:
@@ -76,7 +76,7 @@ async def test_it_finds_times_there_as_well(three: SeveralNodes) -> None:
     assert await asyncio.to_thread(look_up) == list(range(end))
     newest = await three.leader(key).offset_of_max_timestamp()
     assert newest is not None and (newest.offset, newest.timestamp_ms) == (end - 1, START_MS + end - 1)
-    assert leader.peer_reads.stats.reads >= end - 2
+    assert leader.peer_reads.stats.ranges >= end - 2
 
 
 async def test_a_node_that_is_away_is_passed_over(three: SeveralNodes) -> None:
@@ -88,7 +88,7 @@ async def test_a_node_that_is_away_is_passed_over(three: SeveralNodes) -> None:
     await three.stop(first)
     await read_all(three, key, end)
     assert leader.peer_reads.stats.failures == 1, "it is asked once, and then passed over"
-    assert leader.peer_reads.stats.reads == 2
+    assert leader.peer_reads.stats.ranges == 2
 
 
 async def test_bytes_that_do_not_check_are_not_served_and_the_next_node_is_asked(three: SeveralNodes) -> None:
@@ -101,7 +101,7 @@ async def test_bytes_that_do_not_check_are_not_served_and_the_next_node_is_asked
     data[-3] ^= 1
     copy.file.path.write_bytes(bytes(data))
     await read_all(three, key, end)
-    assert (leader.peer_reads.stats.refusals, leader.peer_reads.stats.reads) == (1, 1)
+    assert (leader.peer_reads.stats.refusals, leader.peer_reads.stats.ranges) == (1, 1)
     assert leader.peer_reads.holders(leader.catalog.segments(key)[0])[1] == [second], "not asked for it again, for now"
 
 
@@ -130,7 +130,7 @@ async def test_many_readers_of_one_range_are_one_read(three: SeveralNodes) -> No
             await asyncio.sleep(0)
     found = await asyncio.gather(*readers)
     assert len({b"".join(pieces) for pieces in found}) == 1
-    assert (stats.reads, stats.joined) == (1, 19)
+    assert (stats.ranges, stats.joined) == (1, 19)
     assert stats.in_flight == 0
 
 
@@ -177,5 +177,5 @@ async def test_a_store_comes_before_a_node_in_another_rack_and_the_node_when_the
             path.unlink()
         await read_all(two, key, end)
         assert two.leader(key).context.stats.cold_reads > 1, "it is asked first"
-        assert leader.peer_reads.stats.reads == 1, "for the segment that it lacks"
+        assert leader.peer_reads.stats.ranges == 1, "for the segment that it lacks"
     await store.close()

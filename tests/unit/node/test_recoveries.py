@@ -16,6 +16,7 @@ from stratalog.model.commands import BeginRecovery, CreateTopic, PromiseFence, R
 from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import GapReason, GivenUp
+from stratalog.settings.choices import FlushPolicy
 from stratalog_node.node import wall_ms
 from stratalog_node.replication import following
 from support.node_cluster import NodeCluster
@@ -187,7 +188,7 @@ async def test_one_whose_tail_may_be_cut_leaves_the_isr_and_does_not_decide_alon
 
 @pytest.mark.parametrize("how", ["stop", "fsync"])
 async def test_a_tail_that_is_provably_whole_stays_in_the_isr_and_decides(cluster: NodeCluster, how: str) -> None:
-    """After a stop in order, or with what was flushed before it was confirmed, though the machine starts anew."""
+    """After a stop in order, or with what was flushed before it was confirmed, though the machine starts again."""
     key = await acknowledged(cluster, 2, **({"flush_policy": "fsync"} if how == "fsync" else {}))
     leader = cluster.leader(key)
     (other,) = (number for number in (1, 2) if number != leader)
@@ -372,3 +373,25 @@ async def test_who_comes_back_with_what_was_given_up_gets_the_sealed_copy_instea
     assert await cluster.values(key) == [b"both have it", None, b"later"]
     (kept,) = cluster.layout(leader).shard(key).glob("*.given-up")
     assert b"given up" in kept.read_bytes(), "a person may want it"
+
+
+async def test_who_comes_back_with_settings_by_which_it_would_have_flushed_is_in_doubt_all_the_same(
+    cluster: NodeCluster,
+) -> None:
+    """What it confirmed it confirmed by those of before; the other one has it, and is back in a moment."""
+    await cluster.start(1, 2)
+    key = await cluster.shard(2)
+    leader = cluster.leader(key)
+    (other,) = (number for number in (1, 2) if number != leader)
+    for value in (b"1", b"2", b"3"):
+        await cluster.append(key, value)
+    segment = cluster.segments(key)[0].key
+    await eventually(lambda: (copy := cluster.replica(other, key)) is not None and copy.end_offset == 3)
+    await cluster.kill(leader)
+    await cluster.power_cut(other, segment, end_offset=1)
+    await cluster.lose(leader)
+    await cluster.start(other, flush_policy=FlushPolicy.FSYNC)
+    await eventually(lambda: [vote.end_offset for vote in cluster.segments(key, other)[0].handed.votes] == [1])
+    await cluster.start(leader)
+    assert await cluster.append(key, b"4") == 3
+    assert await cluster.values(key) == [b"1", b"2", b"3", b"4"]

@@ -26,7 +26,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 async def test_a_node_that_joins_a_shard_at_a_later_segment_begins_where_that_begins(cluster: NodeCluster) -> None:
-    """F65: its end is the segment's base and never 0, nor does a restart begin it anew."""
+    """F65: its end is the segment's base and never 0, nor does a restart begin it again."""
     await cluster.start(1, 2)
     key = await cluster.shard(2)
     for value in (b"0", b"1", b"2"):

@@ -44,4 +44,4 @@ async def test_a_leader_that_is_replaced_before_it_heard_of_a_seal_serves_its_co
         data = b"".join(await shard.workers.reader.read_to_keep(shard, 0, 1 << 20))
         assert [header.end_offset for _, header in walk(data, source="read")] == [1]
         assert copy.damage is None
-        assert not cluster.nodes[old].peer_reads.stats.reads, "it asks nobody for what it has"
+        assert not cluster.nodes[old].peer_reads.stats.ranges, "it asks nobody for what it has"

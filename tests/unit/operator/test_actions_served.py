@@ -11,7 +11,7 @@ import pytest
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound
 from stratalog.model.retirement import RetireMode
 from stratalog_operator.apply.perform import Performer
-from stratalog_operator.kube.client import Kubernetes, path_of
+from stratalog_operator.kube.client import MERGE, Kubernetes, path_of
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.observed import Observed, Seen
 from stratalog_operator.plan.pools import free_id
@@ -19,9 +19,9 @@ from stratalog_operator.plan.scope import cluster_of
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.kinds import CLUSTER
-from stratalog_operator.resources.names import FIELD_MANAGER, FINALIZER, FINALIZER_LAST_COPY
+from stratalog_operator.resources.names import ANNOTATION_VOLUME_POLICY, FIELD_MANAGER, FINALIZER, FINALIZER_LAST_COPY
 from stratalog_operator.specs.node import NodeIdentity, node_claim, node_set
-from support.api_server import NO_API_SERVER, ApiServer, apiserver_binary
+from support.api_server import LIMITED_TOKEN, NO_API_SERVER, ApiServer, apiserver_binary
 from support.golden_specs import pool
 from support.kind_samples import sample
 from support.kubernetes_client import kubernetes_of
@@ -193,10 +193,10 @@ async def test_a_first_pass_is_taken_whole_and_the_token_is_never_made_twice(api
         uid = made.body["metadata"]["uid"]
         seen = Observed(namespace, seen.now, Seen("main", uid, spec, StorageClusterStatus()))
         assert free_id(seen) == 1
-        assert await performer.perform(seen, plan(seen)) == []
+        assert (await performer.perform(seen, plan(seen))).failed == []
         token = api.ask("GET", path_of("Secret", namespace, "main-token")).body["data"]
         await performer.perform(seen, plan(seen))
-        assert kubernetes.writes["PATCH"] > 0
+        assert kubernetes.writes["patch", "statefulsets"] > 0
 
     told = api.ask("GET", path_of("StorageCluster", namespace, "main")).body["status"]
     assert api.ask("GET", path_of("Secret", namespace, "main-token")).body["data"] == token
@@ -212,7 +212,7 @@ async def test_what_fails_freezes_nothing_but_what_is_disruptive(api: ApiServer,
         uid = _metadata(api, "StatefulSet", namespace, "main-hot-7")["uid"]
         bad = {**node_claim(cluster_of(seen), pool(), NODE), "spec": {"accessModes": ["NoSuchMode"]}}
         actions = (act.Apply(bad, "a test"), act.MakeToken("main-token"), act.StopSet("main-hot-7", uid, "a test"))
-        failed = await performer.perform(seen, act.Plan(actions, {}, 5))
+        failed = (await performer.perform(seen, act.Plan(actions, {}, 5))).refused
 
     assert len(failed) == 1 and "NoSuchMode" in str(failed[0])
     assert _metadata(api, "Secret", namespace, "main-token")
@@ -233,11 +233,38 @@ async def test_wishes_go_to_the_meta_service(api: ApiServer, namespace: str) -> 
 
 async def test_refusals_say_what_the_caller_can_do(api: ApiServer, namespace: str) -> None:
     async with kubernetes_of(api) as kubernetes:
-        path = path_of("StorageCluster", namespace)
+        secret = {"metadata": {"name": "main-token"}, "stringData": {"token": "a"}}
+        path = path_of("Secret", namespace)
         with pytest.raises(NotFound, match="main"):
             await kubernetes.ask("GET", path_of("StorageCluster", namespace, "main"))
         with pytest.raises(InvalidRequest, match="exactly one of etcd and external"):
-            await kubernetes.ask("POST", path, sample(CLUSTER, {"spec.meta": {}}))
-        await kubernetes.ask("POST", path, sample(CLUSTER))
+            body = {"spec": {"meta": {"external": {"endpoints": ["etcd-0:2379"]}}}}
+            made = api.ask("POST", path_of("StorageCluster", namespace), sample(CLUSTER))
+            assert made.is_ok, made.message
+            await kubernetes.ask("PATCH", path_of("StorageCluster", namespace, "main"), body, content_type=MERGE)
+        await kubernetes.ask("POST", path, secret)
         with pytest.raises(Conflict):
-            await kubernetes.ask("POST", path, sample(CLUSTER))
+            await kubernetes.ask("POST", path, secret)
+
+
+async def test_what_no_role_has_is_not_even_asked_for(api: ApiServer, namespace: str) -> None:
+    async with kubernetes_of(api) as kubernetes:
+        with pytest.raises(AssertionError, match="no role has them"):
+            await kubernetes.ask("GET", path_of("Secret", namespace))
+
+
+async def test_without_a_right_in_volumes_the_finalizer_alone_guards_a_claim(api: ApiServer, namespace: str) -> None:
+    api.let_operate(namespace, with_volumes=False)
+    async with kubernetes_of(api) as kubernetes:
+        _, seen, uid = await _with_claim(api, kubernetes, namespace, f"{namespace}-volume")
+    async with kubernetes_of(api, LIMITED_TOKEN) as limited:
+        performer = Performer(limited, Desk())
+        await performer.do(seen, act.GuardClaim("data-main-hot-7", uid))
+        guarded = _metadata(api, "PersistentVolumeClaim", namespace, "data-main-hot-7")
+        await performer.do(seen, act.UnguardClaim("data-main-hot-7", uid, keeps_volume=False, why="a test"))
+
+    assert FINALIZER_LAST_COPY in guarded["finalizers"]
+    assert guarded["annotations"][ANNOTATION_VOLUME_POLICY] == "not-ours"
+    assert _policy(api, f"{namespace}-volume") == "Delete"
+    after = _metadata(api, "PersistentVolumeClaim", namespace, "data-main-hot-7")["finalizers"]
+    assert FINALIZER_LAST_COPY not in after

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -13,14 +14,19 @@ from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands import CreateTopic, RegisterNode
 from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.model.ids import SegmentKey
-from stratalog.model.metadata import NodeInfo
-from stratalog.model.retirement import RetireMode
+from stratalog.model.metadata import Node, NodeInfo
+from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Wait, WaitReason
+from stratalog.model.retirement_status import RetirementStatus, words_of
 from stratalog.model.topic import Topic
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_operator.apply.meta_service import HttpMetaDesk
-from stratalog_operator.observe.meta_service import HttpMetaSight, behind, unwell
+from stratalog_operator.apply.perform import process_settings
+from stratalog_operator.observe.meta_service import HttpMetaSight, behind, records, unwell
+from stratalog_operator.plan import actions as act
+from stratalog_operator.resources.cluster import StorageClusterSpec
+from stratalog_operator.specs.objects import Cluster
 from support.meta_worlds import HandClock
 
 
@@ -54,6 +60,23 @@ async def test_members_and_wishes_are_seen_at_once() -> None:
     assert [node.storage_id for node in seen.nodes] == ["disk-1", "disk-2", "disk-3"]
     assert [(one.node_id, one.retirement.mode) for one in seen.retirements] == [(3, RetireMode.VOLUME)]
     assert after.retirements == ()
+
+
+def test_words_of_a_retirement_are_never_of_another_reason_than_its_own() -> None:
+    """Members and retirements are asked for one after the other, and something may change in between."""
+    was = Wait(WaitReason.INSUFFICIENT_CAPACITY, "nobody has room", since_ms=1)
+    told = Retirement("disk-3", RetireMode.OFFLOAD, RetireStep.PREFLIGHT, 0, 0, was)
+    now = replace(told, wait=Wait(WaitReason.REPLICATION_FACTOR, "2 nodes stay", since_ms=2))
+    goes_on = replace(told, step=RetireStep.CORDON, wait=None)
+    status = RetirementStatus(3, True, told, 4, 100, 0, -1, words_of(told, 4, 100, 0, -1))
+
+    def words(record: Retirement) -> str:
+        (one,) = records([Node(3, "disk-3", "host", 9092, retirement=record)], [status])
+        return one.words
+
+    assert words(told) == status.words
+    assert words(now) == "waits (ReplicationFactor): 2 nodes stay"
+    assert words(goes_on) == "nothing new is placed on it"
 
 
 async def test_what_is_there_no_more_is_no_fault_and_a_wrong_disk_is() -> None:
@@ -94,6 +117,36 @@ async def test_a_topic_that_never_has_enough_in_sync_holds_up_nobody() -> None:
         seen = await HttpMetaSight(client).look()
 
     assert seen.unwell == ()
+
+
+async def test_topics_are_made_changed_and_removed_and_what_repeats_is_no_fault() -> None:
+    process = process_settings(
+        Cluster("main", "data", "uid", StorageClusterSpec.model_validate({"meta": {"etcd": {}}}))
+    )
+    async with _service(3) as (_, client):
+        sight, desk = HttpMetaSight(client), HttpMetaDesk(client)
+        for _ in range(2):
+            await desk.make_topic(act.MakeTopic("orders", "orders", 2, 3, {"retention.ms": "5"}), process)
+        made = (await sight.look()).topic("orders")
+        assert made is not None
+        wanted = {"retention.ms": "6"}
+        await desk.change_topic(act.ChangeTopic("orders", made.topic_id, wanted, {"retention.ms": "5"}, 4), process)
+        # As it was not seen: somebody else was faster, and the next look says so.
+        await desk.change_topic(act.ChangeTopic("orders", made.topic_id, {}, {"retention.ms": "5"}, None), process)
+        seen = await sight.look()
+        changed = seen.topic("orders")
+        with pytest.raises(InvalidRequest, match="no-such"):
+            await desk.make_topic(act.MakeTopic("b", "b", 1, 1, {"no-such": "5"}), process)
+        await desk.make_mount(act.MakeMount("january", ("orders",), 0, 1, 0))  # nothing is sealed yet
+        for _ in range(2):
+            await desk.remove_topic(made.topic_id)
+        gone = await sight.look()
+
+    assert (made.shard_count, made.replication_factor, dict(made.settings)) == (2, 3, {"retention.ms": "5"})
+    assert changed is not None and (changed.shard_count, dict(changed.settings)) == (4, wanted)
+    assert seen.topic_sums[made.topic_id].oldest_offset == 0
+    assert sum(one.leaders for one in seen.node_sums.values()) == 4
+    assert gone.topics == () and gone.mounts == ()
 
 
 async def test_a_service_that_is_away_is_an_error_and_not_an_empty_cluster() -> None:

@@ -44,6 +44,13 @@ def test_a_pod_serves_or_waits_or_has_nothing_to_lose(status: dict[str, Any], is
     assert (found.is_ready, found.is_failing) == (is_ready, is_failing)
 
 
+def test_a_pod_that_finds_no_machine_for_a_moment_may_wait_for_its_volume() -> None:
+    """Which is made once it is known where the pod goes: until then the scheduler says the same as for good."""
+    just_now = {**_condition("PodScheduled", "False", "Unschedulable"), "lastTransitionTime": "2013-01-01T00:09:58Z"}
+
+    assert not parse.pod(_pod({"conditions": [just_now]}), NOW).is_failing
+
+
 def test_a_pod_that_is_being_stopped_does_not_serve_any_more() -> None:
     leaving = _pod({"conditions": [_condition("Ready", "True")]}, deletionTimestamp=NOW)
 

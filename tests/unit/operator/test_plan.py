@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from stratalog.model.retirement import RetireMode, WaitReason
 from stratalog_operator.plan import actions as act
+from stratalog_operator.plan.observed import NodeSums
 from stratalog_operator.plan.whole import plan
 from support.operator_world import World, add_pool, kinds_of, world
 
@@ -52,14 +54,68 @@ def test_nothing_is_applied_while_it_is_paused_and_the_status_goes_on() -> None:
     assert one.condition("StorageCluster", "main", "Reconciled").reason == "Paused"
 
 
-def test_a_listener_that_the_processes_lack_is_refused_in_words_and_the_rest_goes_on() -> None:
-    outside = {"name": "outside", "port": 9094, "type": "nodeport", "firstNodePort": 30092}
-    one = _settled(spec={"listeners": [{"name": "internal", "port": 9092}, outside]})
+def _outside(**ports: int) -> dict[str, Any]:
+    """Listeners for clients outside, by their first ports."""
+    doors = [
+        {"name": name, "port": 9094 + at, "type": "nodeport", "firstNodePort": port}
+        for at, (name, port) in enumerate(ports.items())
+    ]
+    return {"listeners": [{"name": "internal", "port": 9092}, *doors]}
+
+
+def _node_ports(one: World) -> dict[str, int]:
+    """What was applied, by name."""
+    bodies: list[Any] = [action.manifest for action in one.done if isinstance(action, act.Apply)]
+    services = {body["metadata"]["name"]: body["spec"]["ports"][0] for body in bodies if body["kind"] == "Service"}
+    return {name: port["nodePort"] for name, port in services.items() if "nodePort" in port}
+
+
+def test_ports_of_a_listener_that_was_taken_out_go_and_so_does_a_budget_that_was_turned_off() -> None:
+    one = world(3, spec=_outside(far=30_092))
+    one.settle()
+    one.edit_cluster({"listeners": [{"name": "internal", "port": 9092}], "podDisruptionBudget": {"enabled": False}})
+    one.settle()
+    gone = {(action.kind, action.name) for action in one.done if isinstance(action, act.DeleteObject)}
+
+    assert gone == {
+        ("Service", "main-outside-far"),
+        *(("Service", f"main-hot-{number}-far") for number in (1, 2, 3)),
+        ("PodDisruptionBudget", "main-node"),
+    }
+    assert one.is_quiet()
+
+
+def test_each_node_has_a_port_for_clients_outside_beside_the_one_that_all_have() -> None:
+    one = world(3, spec=_outside(far=30_092))
+    one.settle()
+    told = one.condition("StorageCluster", "main", "Reconciled")
+
+    assert (told.status, told.reason) == ("True", "Applied")
+    assert _node_ports(one) == {
+        "main-outside-far": 30_092,
+        "main-hot-1-far": 30_094,
+        "main-hot-2-far": 30_095,
+        "main-hot-3-far": 30_096,
+    }
+
+
+@pytest.mark.parametrize(
+    ("ports", "words"),
+    [
+        ({"far": 30_092, "near": 30_094}, "as has node 1 by listener far"),
+        ({"far": 30_092, "near": 30_090}, "as has listener far"),
+        ({"far": 32_765}, "32767 is the last one"),
+    ],
+)
+def test_ports_that_do_not_fit_are_refused_in_words_and_the_rest_goes_on(ports: dict[str, int], words: str) -> None:
+    one = world(3, spec=_outside(**ports))
+    one.settle()
     told = one.condition("StorageCluster", "main", "Reconciled")
 
     assert (told.status, told.reason) == ("False", "InvalidSpec")
-    assert "outside" in told.message
+    assert words in told.message
     assert one.node_ids() == [1, 2, 3]
+    assert not [name for name in _node_ports(one) if name.startswith("main-hot-")]
 
 
 def test_while_the_meta_service_does_not_answer_nobody_is_stopped_and_nobody_knows() -> None:
@@ -128,6 +184,18 @@ def test_scale_in_follows_the_meta_service_and_then_takes_pod_and_volume() -> No
     assert sorted(one.claims) == ["data-main-hot-1", "data-main-hot-2"]
     assert [(gone.node_id, gone.claim) for gone in one.cluster.status.retired_nodes] == [(3, "")]
     assert one.is_quiet()
+
+
+def test_a_node_that_is_to_go_without_its_volume_alarms_nobody() -> None:
+    one = _settled(3)
+    one.scale(2)
+    alarms = set()
+    while 3 in one.node_ids():
+        one.turn()
+        if 3 in one.node_ids():
+            stalled = one.condition("StorageNode", "main-hot-3", "Stalled")
+            alarms.add((stalled.status, stalled.message))
+    assert alarms == {("False", "")}
 
 
 def test_all_that_leave_are_wished_for_before_the_first_has_left() -> None:
@@ -278,6 +346,19 @@ def test_a_retirement_that_gets_nowhere_is_stalled_after_a_while_and_says_since_
     assert one.condition("StorageNodePool", "hot", "Stalled").status == "True"
 
 
+def test_what_a_blocked_node_sheds_as_ever_is_no_progress_of_its_retirement() -> None:
+    one = _settled(3)
+    one.blocked = WaitReason.REPLICATION_FACTOR
+    one.scale(2)
+    one.settle()
+    for left in (9, 8, 7, 9, 8):  # uploads and retention go on, and so do writes
+        one.left_segments = left
+        one.seconds += 600
+        one.reconcile()
+
+    assert one.condition("StorageNode", "main-hot-3", "Stalled").status == "True"
+
+
 def test_a_node_that_a_person_retires_is_replaced_first() -> None:
     one = _settled(3)
     one.wish_to_retire("main-hot-1")
@@ -338,7 +419,7 @@ def test_a_word_restarts_all_and_another_one_a_single_node() -> None:
     one.nodes["main-hot-2"] = type(node)(node.name, node.uid, spec, node.status)
     one.settle()
 
-    assert len(of_cluster) == 6, "etcd has nothing of ours to read"
+    assert len(of_cluster) == 9, "three of each: meta service, etcd, nodes"
     assert [action.name for action in one.done if isinstance(action, act.StopPod)] == ["main-hot-2-0"]
 
 
@@ -376,6 +457,40 @@ def test_a_roll_stops_at_the_first_bad_pod_and_heals_when_the_change_is_taken_ba
     one.edit_cluster({"image": {"tag": "latest"}})
     one.settle()
     assert one.condition("StorageCluster", "main", "Stalled").status == "False"
+    assert all(pod.is_ready for pod in one.pods.values())
+
+
+def test_a_pod_that_runs_and_does_not_serve_is_healed_when_the_change_is_taken_back() -> None:
+    """Such as a node that keeps more of its disk free than there is."""
+    one = _settled(3)
+    one.edit_cluster({"image": {"tag": "mute"}})
+    one.reconcile()
+    one.mute_makes.add(one.makes["main-hot-1"])
+    one.settle()
+
+    assert not one.pods["main-hot-1-0"].is_ready and not one.pods["main-hot-1-0"].is_failing
+    assert "main-hot-1-0" in one.condition("StorageCluster", "main", "Stalled").message
+    one.edit_cluster({"image": {"tag": "latest"}})
+    one.done.clear()
+    one.settle()
+    stopped = [action.name for action in one.done if isinstance(action, act.StopPod)]
+    assert stopped[0] == "main-hot-1-0", "it has nothing to lose, and the others wait for it"
+    assert all(pod.is_ready for pod in one.pods.values())
+
+
+def test_pods_that_do_not_serve_are_healed_one_at_a_time() -> None:
+    one = _settled(3)
+    for name in ("main-hot-1", "main-hot-2"):
+        one.mute_makes.add(one.makes[name])
+    one.settle()
+    one.edit_cluster({"image": {"tag": "2"}})
+    one.done.clear()
+    for _ in range(10):
+        one.reconcile()
+
+    stopped = [action.name for action in one.done if isinstance(action, act.StopPod)]
+    assert stopped == ["main-hot-1-0"], "the second waits until the first is back"
+    one.settle()
     assert all(pod.is_ready for pod in one.pods.values())
 
 
@@ -448,6 +563,8 @@ def test_volumes_go_with_the_cluster_only_on_a_second_word() -> None:
     one.needed.clear()
     for _ in range(10):
         one.reconcile()
+        alarms = [one.condition("StorageNode", name, "Stalled").message for name in one.nodes]
+        assert not any(alarms), "it is by the person who deleted the cluster that its claims go"
 
     assert all(claim.is_leaving and not claim.is_guarded for claim in one.claims.values())
     assert not one.cluster.finalizers
@@ -487,6 +604,39 @@ def test_a_cluster_of_the_same_name_takes_its_volumes_again() -> None:
     assert {name: claim.uid for name, claim in again.claims.items()} == {
         name: claim.uid for name, claim in one.claims.items()
     }
+
+
+def _remade(one: World) -> World:
+    """Another object under the name; what was on claims is still there."""
+    again = world(3)
+    again.claims = dict(one.claims)
+    return again
+
+
+def test_disks_of_other_metadata_are_left_alone_and_their_ids_are_not_given() -> None:
+    one = _settled(3)
+    again = _remade(one)
+    again.cluster_id = "cluster-2"
+    again.settle()
+
+    assert again.node_ids() == [4, 5, 6]
+    assert {name: again.claims[name] for name in one.claims} == one.claims
+    told = again.condition("StorageNodePool", "hot", "Ready")
+    assert told.status == "True"
+    assert "data-main-hot-1, data-main-hot-2, data-main-hot-3" in told.message and "another cluster" in told.message
+
+
+def test_whose_disks_are_there_is_asked_before_the_first_node_is_made() -> None:
+    again = _remade(_settled(3))
+    again.is_meta_away = True
+    for _ in range(5):
+        again.turn()
+    assert not again.nodes
+    assert "data-main-hot-1" in again.condition("StorageNodePool", "hot", "Ready").message
+
+    again.is_meta_away = False
+    again.settle()
+    assert again.node_ids() == [1, 2, 3]
 
 
 def test_a_pool_that_is_deleted_waits_until_its_nodes_have_left() -> None:
@@ -535,3 +685,56 @@ def test_a_claim_that_somebody_deletes_is_held_and_says_why_until_a_person_lets_
     one._change_claim(claim.name, claim.uid, is_let_go=True)
     one.reconcile()
     assert not one.claims["data-main-hot-2"].is_guarded
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_node_whose_claim_is_gone_gets_no_empty_one_and_another_does_not_pass_for_it(is_replaced: bool) -> None:
+    one = _settled(3)
+    lost = one.claims.pop("data-main-hot-2")
+    one.hashes.pop(("PersistentVolumeClaim", lost.name))
+    one.crash("main-hot-2-0")
+    if is_replaced:
+        empty = replace(lost, uid="another", is_guarded=False, storage_id="", cluster_id="")
+        one.claims[lost.name] = empty
+    for _ in range(5):
+        one.reconcile()
+    told = one.nodes["main-hot-2"].status.identity
+
+    assert {action.name for action in one.done if isinstance(action, act.NoteDisk | act.GuardClaim)} == set()
+    assert not [action for action in one.done if isinstance(action, act.Apply) and action.key[1] == lost.name]
+    assert one.condition("StorageNode", "main-hot-2", "StorageBound").reason == "VolumeLost"
+    assert "retire the node" in one.condition("StorageNode", "main-hot-2", "Stalled").message
+    assert told.storage_id == lost.storage_id and told.claim_uid == lost.uid
+
+
+def test_a_claim_that_was_restored_from_a_backup_is_the_nodes_by_its_note() -> None:
+    one = _settled(3)
+    lost = one.claims["data-main-hot-2"]
+    one.claims[lost.name] = replace(lost, uid="restored")
+    one.settle()
+
+    assert one.condition("StorageNode", "main-hot-2", "StorageBound").status == "True"
+    assert one.nodes["main-hot-2"].status.identity.claim_uid == "restored"
+
+
+def test_what_nodes_have_not_told_to_a_new_leader_of_the_service_stays_as_it_was_told() -> None:
+    one = world(3, spec={"coldTier": {"bucket": "flights"}})
+    one.settle()
+
+    def look(used: int | None, away: int | None) -> Any:
+        seen = one.observe()
+        assert seen.meta is not None
+        sums = {number: NodeSums(4, 2, used) for number in (1, 2, 3)}
+        made = plan(replace(seen, meta=replace(seen.meta, node_sums=sums, store_away_seconds=away)))
+        for (kind, name), status in made.statuses.items():
+            one._write_status(kind, name, status)
+        return made.statuses
+
+    look(90, 40)
+    told = one.condition("StorageCluster", "main", "ColdTierAvailable")
+    assert (told.status, told.reason, told.message) == ("False", "DoesNotAnswer", "no answer for 40 s")
+    assert one.nodes["main-hot-1"].status.data.disk_used_percent == 90
+    assert look(None, None) == {}
+    look(91, 0)
+    assert one.condition("StorageCluster", "main", "ColdTierAvailable").status == "True"
+    assert one.nodes["main-hot-1"].status.data.disk_used_percent == 91

@@ -14,10 +14,11 @@ from stratalog_operator.observe.objects import observe
 from stratalog_operator.plan.observed import SeenMeta
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.kinds import CLUSTER, POOL
-from support.api_server import MERGE, NO_API_SERVER, ApiServer, apiserver_binary
+from support.api_server import NO_API_SERVER, ApiServer, apiserver_binary
 from support.kind_samples import sample
 from support.kubernetes_client import kubernetes_of
 from support.meta_desk import Desk
+from support.pretended_machines import Machines
 
 pytestmark = [
     pytest.mark.real_apiserver,
@@ -45,6 +46,7 @@ class Place:
     def __init__(self, api: ApiServer, namespace: str, kubernetes: Kubernetes) -> None:
         self.api, self.namespace, self.kubernetes = api, namespace, kubernetes
         self.members, self.performer = Members(), Performer(kubernetes, Desk())
+        self.machines = Machines(api, namespace)
         assert api.ask("POST", path_of("StorageCluster", namespace), sample(CLUSTER)).is_ok
         given = sample(POOL, {"spec.zones": ["a", "b"]})
         assert api.ask("POST", path_of("StorageNodePool", namespace), given).is_ok
@@ -52,45 +54,17 @@ class Place:
     async def reconcile(self) -> list[Any]:
         seen = await observe(self.kubernetes, self.namespace, "main", self.members, NOW)
         made = plan(seen)
-        assert await self.performer.perform(seen, made) == []
+        assert (await self.performer.perform(seen, made)).failed == []
         return [*made.actions, *made.statuses]
 
     def kubelet(self) -> None:
         """Each set has its pods, and they are ready; claims are bound."""
-        for found in self.api.ask("GET", path_of("StatefulSet", self.namespace)).body["items"]:
-            for number in range(found["spec"]["replicas"]):
-                self._run(found, f"{found['metadata']['name']}-{number}")
-        for claim in self.api.ask("GET", path_of("PersistentVolumeClaim", self.namespace)).body["items"]:
-            path = path_of("PersistentVolumeClaim", self.namespace, claim["metadata"]["name"])
-            self.api.ask("PATCH", f"{path}/status", {"status": {"phase": "Bound"}}, kind=MERGE)
-            if "volumeName" not in claim["spec"]:
-                volume = f"{self.namespace}-{claim['metadata']['name']}"
-                spec = {
-                    "capacity": {"storage": "10Gi"}, "accessModes": ["ReadWriteOnce"],
-                    "hostPath": {"path": "/nowhere"}, "persistentVolumeReclaimPolicy": "Delete",
-                }  # fmt: skip
-                self.api.ask("POST", "/api/v1/persistentvolumes", {"metadata": {"name": volume}, "spec": spec})
-                self.api.ask("PATCH", path, {"spec": {"volumeName": volume}}, kind=MERGE)
-
-    def _run(self, found: Any, name: str) -> None:
-        path = path_of("Pod", self.namespace, name)
-        if self.api.ask("GET", path).is_ok:
-            return
-        template = found["spec"]["template"]
-        volumes = [*template["spec"]["volumes"]]
-        for claimed in found["spec"].get("volumeClaimTemplates", []):
-            claim = {"claimName": f"{claimed['metadata']['name']}-{name}"}
-            volumes.append({"name": claimed["metadata"]["name"], "persistentVolumeClaim": claim})
-        spec = {**template["spec"], "volumes": volumes, "nodeName": "machine-1"}
-        body = {"metadata": {**template["metadata"], "name": name}, "spec": spec}
-        made = self.api.ask("POST", path_of("Pod", self.namespace), body)
-        assert made.is_ok, made.message
-        ready = {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": NOW}]}
-        assert self.api.ask("PATCH", f"{path}/status", {"status": ready}, kind=MERGE).is_ok
-        labels = template["metadata"]["labels"]
-        if labels["stratalog.dev/part"] == "node":
-            node_id = int(labels["stratalog.dev/node-id"])
-            self.members.nodes[node_id] = Node(node_id, f"disk-{node_id}", "host", 9092)
+        self.machines.round()
+        for pod in self.api.ask("GET", path_of("Pod", self.namespace)).body["items"]:
+            labels = pod["metadata"]["labels"]
+            if labels["stratalog.dev/part"] == "node":
+                node_id = int(labels["stratalog.dev/node-id"])
+                self.members.nodes[node_id] = Node(node_id, f"disk-{node_id}", "host", 9092)
 
     async def settle(self) -> None:
         for _ in range(15):

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import typer
 
+from stratalog.model.listeners import Listener
 from stratalog.settings.load import load_process_settings
 from stratalog_cli.entry import COMMANDS
 from stratalog_operator.resources.names import ANNOTATION_WANTED_HASH, LABEL_CLUSTER
+from stratalog_operator.specs.cluster import cluster_objects
 from stratalog_operator.specs.node import NodeIdentity, node_name, node_set
 from stratalog_operator.specs.objects import Manifest, template_hash
 from stratalog_operator.specs.settings_file import bucket_url, settings_text
@@ -88,6 +90,7 @@ def test_the_settings_file_is_one_that_the_processes_take(tmp_path: Path) -> Non
     file.write_text(settings_text(chosen))
     settings = load_process_settings(file=file)
 
+    assert settings.auth_token_file == "/etc/stratalog/token/token"
     assert settings.default_replication_factor == 3
     assert settings.min_insync_replicas == 2
     assert settings.retire_verify_interval_ms == 5000
@@ -108,7 +111,7 @@ def test_the_bucket_is_one_that_the_processes_take() -> None:
 
 @pytest.mark.parametrize(("scene", "made"), OURS, ids=_named)
 def test_every_flag_is_one_that_the_command_has(scene: str, made: Any) -> None:
-    """A pod whose process refuses its command line crashes for ever."""
+    """A pod whose process refuses its command line crashes forever."""
     (_, *words) = made["spec"]["template"]["spec"]["containers"][0]["command"]
     app = typer.Typer()
     importlib.import_module(COMMANDS[words[0]]).register(app)
@@ -120,6 +123,25 @@ def test_every_flag_is_one_that_the_command_has(scene: str, made: Any) -> None:
     settings = [pair.split("=", 1) for pair in context.params["settings"]]
     assert {"metrics.listen", "advertised.listeners"} <= {key for key, _ in settings}
     assert context.params["config"] == Path("/etc/stratalog/settings/stratalog.conf")
+
+
+def test_a_node_listens_for_clients_outside_and_tells_them_of_the_port_that_leads_to_it() -> None:
+    (pod,) = (made for made in SCENES["doors_for_clients_outside.yaml"] if made["kind"] == "StatefulSet")
+    body: Any = pod
+    container = body["spec"]["template"]["spec"]["containers"][0]
+    words = [
+        word.replace("$(POD_NAME)", "main-hot-7-0").replace("$(HOST_IP)", "10.0.0.9") for word in container["command"]
+    ]
+    settings = load_process_settings(assignments=[words[at + 1] for at, word in enumerate(words) if word == "--set"])
+
+    assert settings.further_listeners == (Listener("outside", "0.0.0.0", 9094), Listener("far", "0.0.0.0", 9095))
+    assert settings.told_listeners == (
+        Listener("internal", "main-hot-7-0.main-nodes.data.svc.cluster.local", 9092),
+        Listener("outside", "10.0.0.9", 30_100),
+        Listener("far", "kafka.example.org", 31_100),
+    )
+    assert {"HOST_IP"} <= {one["name"] for one in container["env"]}
+    assert {9092, 9094, 9095} <= {one["containerPort"] for one in container["ports"]}
 
 
 def test_only_what_a_pod_is_made_of_changes_its_hash() -> None:
@@ -156,3 +178,16 @@ def test_the_same_input_gives_the_same_bytes() -> None:
     assert {scene: text_of(objects) for scene, objects in again.items()} == {
         scene: text_of(objects) for scene, objects in SCENES.items()
     }
+
+
+def test_the_word_that_restarts_all_restarts_etcd_too_and_settings_do_not() -> None:
+    def etcd(spec: dict[str, Any] | None = None, *, restart: str = "") -> str:
+        (found,) = (
+            one
+            for one in cluster_objects(cluster(spec, restart=restart))
+            if one["kind"] == "StatefulSet" and one["metadata"]["name"].endswith("-etcd")
+        )
+        return template_hash(found)
+
+    assert etcd(restart="monday") != etcd() != etcd(restart="tuesday")
+    assert etcd({"config": {"log.level": "debug"}}) == etcd()

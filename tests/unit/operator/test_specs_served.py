@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from stratalog_operator.observe import parse
+from stratalog_operator.plan.ownership import owns
 from stratalog_operator.resources.names import FIELD_MANAGER
 from support.api_server import NO_API_SERVER, ApiServer, apiserver_binary
 from support.golden_specs import scenes
@@ -37,6 +39,8 @@ def test_every_object_is_taken_and_repeating_it_changes_nothing(api: ApiServer) 
         again = api.apply(path, body, FIELD_MANAGER)
 
         assert first.is_ok, (path, first.message)
+        (ours,) = parse.fields(made["kind"], [again.body]).values()
+        assert made["kind"] == "Secret" or owns(ours, body), f"{path}: would be put back without end"
         assert again.body["metadata"]["resourceVersion"] == settled.body["metadata"]["resourceVersion"], path
 
 

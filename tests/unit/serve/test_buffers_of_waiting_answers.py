@@ -96,7 +96,7 @@ async def test_flushed_topics_hold_no_buffer_while_the_disk_works(
 
 
 async def test_a_large_buffer_stays_while_requests_are_answered_within_their_turn(tmp_path: Path) -> None:
-    """Growing it anew for each request costs copies."""
+    """Growing it again for each request costs copies."""
     async with ServeRig(tmp_path, **LIMITS) as rig:
         await rig.shard_of(max_message_bytes=16 << 20)
         client = rig.connect()

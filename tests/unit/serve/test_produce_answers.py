@@ -13,7 +13,9 @@ import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import AdvanceLogStart, DeleteTopic, RollSegment
+from stratalog.model.listeners import INTERNAL, Listener
 from stratalog_node.serve import server as server_module
+from stratalog_node.serve.listeners import bind
 from support import kafka_oracle
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig
@@ -217,8 +219,8 @@ async def test_a_shortage_of_descriptors_does_not_spin_the_loop_and_heals(
     monkeypatch.setattr(server_module, "_ACCEPT_RETRY_S", 0.02)
     async with ServeRig(tmp_path) as rig:
         await rig.shard_of()
-        listener = server_module.bind("127.0.0.1", 0)
-        rig.server.open(listener, ("localhost", 1))
+        listener = bind("127.0.0.1", 0)
+        rig.server.open(listener, Listener(INTERNAL, "localhost", 1))
         port = listener.getsockname()[1]
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         accepts = 0
@@ -230,7 +232,7 @@ async def test_a_shortage_of_descriptors_does_not_spin_the_loop_and_heals(
             real(*args)  # type: ignore[arg-type]
 
         monkeypatch.setattr(rig.server, "_accept", counted)
-        rig.server._accept_again(listener, "localhost", 1)
+        rig.server._accept_again(listener, Listener(INTERNAL, "localhost", 1))
         waiting = socket.socket()
         waiting.setblocking(False)
         # With every number below the limit taken, accept fails with EMFILE.

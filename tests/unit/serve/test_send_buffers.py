@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stratalog_node.serve.server import bind
+from stratalog.model.listeners import INTERNAL, Listener
+from stratalog_node.serve.listeners import bind
 from support.serve_rig import ServeRig
 from support.waiting import eventually
 
@@ -14,7 +15,7 @@ from support.waiting import eventually
 async def _send_buffer_bytes(rig: ServeRig) -> int:
     """Of a connection that the listener accepted."""
     listener = bind("127.0.0.1", 0)
-    rig.server.open(listener, ("localhost", 9092))
+    rig.server.open(listener, Listener(INTERNAL, "localhost", 9092))
     with socket.socket() as client:
         client.setblocking(False)
         await asyncio.get_running_loop().sock_connect(client, listener.getsockname())

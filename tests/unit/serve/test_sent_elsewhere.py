@@ -11,10 +11,12 @@ import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import RegisterNode
+from stratalog.model.listeners import Listener
 from stratalog.model.metadata import ChangeSet, NodeInfo, SegmentChanged
 from stratalog.model.segment import Segment
 from stratalog.settings.choices import ReadPolicy
 from stratalog_node.serve import read_replicas
+from stratalog_node.serve.context import ConnectionInfo
 from stratalog_node.shards.shard_log import ShardLog
 from support import kafka_oracle
 from support.sealed_shards import sealed_shard
@@ -38,10 +40,10 @@ def change(rig: ServeRig, *segments: Segment) -> None:
     rig.catalog.apply(ChangeSet(rig.catalog.version + 1, changes))
 
 
-async def held_by_both(rig: ServeRig) -> ShardLog:
+async def held_by_both(rig: ServeRig, *listeners: Listener) -> ShardLog:
     """Three records sealed, at this node and at one in rack b; nothing in the active segment."""
     shard = await sealed_shard(rig, values=END)
-    await rig.meta.service.perform(RegisterNode(NodeInfo(OTHER, "disk-2", "elsewhere", 9092, "b")))
+    await rig.meta.service.perform(RegisterNode(NodeInfo(OTHER, "disk-2", "elsewhere", 9092, "b", listeners)))
     await eventually(lambda: rig.catalog.node(OTHER) is not None)
     sealed, active = shard.segments
     both = (NODE_ID, OTHER)
@@ -102,6 +104,16 @@ async def test_a_reader_that_does_not_go_where_it_is_sent_is_served(rig: ServeRi
     assert told(found) == (0, OTHER, False)
     assert found.high_watermark == END
     assert [told(await fetch(client, 0)) for _ in range(3)] == [SERVED] * 3
+
+
+async def test_nobody_is_sent_to_a_replica_that_has_no_listener_of_its_own(rig: ServeRig) -> None:
+    await held_by_both(rig, Listener("outside", "public.example", 30_002))
+
+    def client(listener: str) -> WireClient:
+        return rig.connect(info=ConnectionInfo("pair:1", "localhost", 9092, listener))
+
+    assert told(await fetch(client("near"), 0)) == SERVED
+    assert told(await fetch(client("outside"), 0)) == (0, OTHER, False)
 
 
 async def test_after_a_minute_it_is_sent_again(rig: ServeRig) -> None:

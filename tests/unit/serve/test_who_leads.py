@@ -13,7 +13,9 @@ from stratalog.machines.chain_events import ShardStopped
 from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model.commands import CreateTopic, RegisterNode
 from stratalog.model.ids import ShardKey
+from stratalog.model.listeners import Listener
 from stratalog.model.metadata import ChangeSet, NodeInfo, SegmentChanged
+from stratalog_node.serve.context import ConnectionInfo
 from stratalog_node.shards.shard_log import ShardLog
 from support import kafka_oracle
 from support.raw_client import batch_of
@@ -26,9 +28,9 @@ LED_ELSEWHERE = ErrorCode.NOT_LEADER_OR_FOLLOWER
 LATEST, EARLIEST, AT_ONCE = -1, -2, 0
 
 
-async def led_by_another(rig: ServeRig) -> int:
+async def led_by_another(rig: ServeRig, *listeners: Listener) -> int:
     """The index of a shard of `flights` that another node leads."""
-    await rig.meta.service.perform(RegisterNode(NodeInfo(OTHER, "disk-2", "elsewhere", 9092)))
+    await rig.meta.service.perform(RegisterNode(NodeInfo(OTHER, "disk-2", "elsewhere", 9092, listeners=listeners)))
     topic = await rig.meta.service.perform(CreateTopic("flights", shard_count=2, replication_factor=1))
     await eventually(lambda: rig.shards.get(ShardKey(topic.topic_id, 1)) is not None)
     (index,) = (n for n in range(2) if rig.shard(topic, n).leader is not None)
@@ -176,3 +178,18 @@ async def test_a_batch_for_another_leader_names_it_from_version_10_on(tmp_path: 
             assert [node.node_id for node in of_both.node_endpoints] == [OTHER]
         served = await produce(client, 1 - index, 11)
         assert only(served).error_code == 0 and not served.node_endpoints
+
+
+async def test_a_batch_for_another_leader_names_its_address_of_the_listener_that_it_came_by(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        index = await led_by_another(rig, Listener("outside", "public.example", 30_002))
+        for listener, told in (
+            ("outside", [("public.example", 30_002)]),
+            ("near", []),
+            ("internal", [("elsewhere", 9092)]),
+        ):
+            client = rig.connect(info=ConnectionInfo("pair:1", "localhost", 9092, listener))
+            for partitions in ((index,), (index, 1 - index)):
+                answer = await produce(client, partitions[0], 10, *partitions[1:])
+                assert only(answer).current_leader.leader_id == OTHER
+                assert [(node.host, node.port) for node in answer.node_endpoints or ()] == told

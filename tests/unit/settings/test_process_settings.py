@@ -49,7 +49,8 @@ def test_every_setting_has_bounds_and_one_sentence() -> None:
 def test_every_time_and_size_names_its_unit() -> None:
     without = {"node.id", "num.partitions", "default.replication.factor", "min.insync.replicas", "max.connections"}
     without |= {"http.max.connections", "http.max.connections.per.ip"}
-    without |= {"max.connections.per.ip", "group.max.size", "offsets.topic.num.partitions"}
+    without |= {"meta.max.connections", "meta.max.connections.per.ip"}
+    without |= {"max.connections.per.ip", "group.max.size", "metrics.max.series", "offsets.topic.num.partitions"}
     without |= {"offsets.topic.replication.factor"}
     without |= {"remote.read.max.concurrency", "remote.read.bytes.per.second", "producer.id.max.per.shard"}
     without |= {"replica.catchup.bytes.per.second"}
@@ -81,7 +82,7 @@ def test_an_integer_is_taken_exactly_when_it_is_within_its_bounds(key: str, valu
         ("flush.policy=never", "it must be one of replicated, fsync"),
         ("metrics.listen=nowhere", "expected HOST:PORT"),
         ("num.partitions=100000", "an integer from 1 to 10000"),
-        ("advertised.listeners=PLAINTEXT://host:9092", "without a listener's name or a protocol"),
+        ("advertised.listeners=PLAINTEXT://host:9092", "a listener's name of small letters, digits and hyphens"),
         ("advertised.listeners=a:9092,b:9092", "one address only"),
         ("advertised.listeners=0.0.0.0:9092", "clients cannot connect to an address that means all of them"),
         ("advertised.listeners=[::]:9092", "clients cannot connect to an address that means all of them"),

@@ -59,7 +59,10 @@ def test_a_topic_cannot_keep_local_copies_longer_than_the_data(unit: str) -> Non
 def test_what_one_node_cannot_honour_is_refused_at_start_before_anything_is_made(tmp_path: Path) -> None:
     for arguments, words in (
         (["--set", "default.replication.factor=3"], ("cluster of one node", "default.replication.factor=3")),
-        (["--set", "advertised.listeners=PLAINTEXT://host:9092"], ("HOST:PORT", "advertised.listeners")),
+        (
+            ["--set", "advertised.listeners=PLAINTEXT://host:9092"],
+            ("NAME://HOST:PORT", "advertised.listeners"),
+        ),
         (["--set", "num.partitions=100000"], ("num.partitions=100000", "10000")),
         (["--listen", "PLAINTEXT://127.0.0.1:0"], ("HOST:PORT",)),
         (["--bucket", "s3:bucket?secret_access_key=hush"], ("s3://BUCKET/PREFIX",)),

@@ -80,6 +80,15 @@ def test_an_override_that_cannot_be_is_refused(overrides: dict[str, str], words:
     assert words in str(refused.value)
 
 
+@pytest.mark.parametrize("value", ["2.0", "1_0"])
+@pytest.mark.parametrize("key", ["min.insync.replicas", "max.message.bytes"])
+def test_a_number_that_not_all_parts_read_as_one_is_refused(key: str, value: str) -> None:
+    """The meta service and the operator read the text of it for themselves."""
+    with pytest.raises(InvalidRequest, match=rf"{key}={value} is refused"):
+        TopicSettings.validate_overrides({key: value})
+    TopicSettings.validate_overrides({"min.insync.replicas": " +2 "})
+
+
 def test_several_refused_values_are_all_named() -> None:
     with pytest.raises(InvalidRequest) as refused:
         TopicSettings.validate_overrides({"segment.bytes": "0", "segment.ms": "x"})

@@ -102,7 +102,7 @@ async def test_what_comes_again_under_an_earlier_sequence_and_is_refused_again_i
 async def test_a_producer_that_the_log_knows_is_held_up_by_nothing_but_a_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients number anew what stood behind a batch that they gave up."""
+    """Clients number again what stood behind a batch that they gave up."""
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         with full_disk(monkeypatch):

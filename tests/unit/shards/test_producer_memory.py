@@ -111,7 +111,7 @@ async def test_a_first_file_that_cannot_be_made_costs_no_producer(
 
 
 async def test_a_shard_remembers_so_many_producers_and_no_more(tmp_path: Path) -> None:
-    """Each segment's index block carries them: 200,000 were 5.8 MB, for each segment anew."""
+    """Each segment's index block carries them: 200,000 were 5.8 MB, for each segment again."""
     async with ShardRig(tmp_path, producer_id_max_per_shard=10) as rig:
         shard = await rig.shard_of()
         for number in range(30):

@@ -1,4 +1,4 @@
-"""Who wrote before a sealed segment's end is found in index blocks, made anew, or waited for; and a seal is a small
+"""Who wrote before a sealed segment's end is found in index blocks, made again, or waited for; and a seal is a small
 command whoever wrote."""
 
 from __future__ import annotations

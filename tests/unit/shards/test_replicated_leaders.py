@@ -366,7 +366,7 @@ async def test_a_leader_of_several_replicas_that_was_restarted_does_not_go_on(tm
 
 
 async def test_a_leader_that_missed_that_others_led_and_what_it_led_was_deleted_gives_it_up(tmp_path: Path) -> None:
-    """Its watch was lost for so long that it reads all metadata anew: there its segment is gone, and it leads again."""
+    """Its watch was lost so long that it reads all metadata again: there its segment is gone, and it leads again."""
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig)
         waiting = rig.append(shard, b"1", b"2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import json
 import socket
@@ -17,6 +18,7 @@ import pytest
 from aiohttp import web
 
 from stratalog.telemetry.door import Door, body_of
+from stratalog.telemetry.door_key import METRICS, PROBES, DoorKey
 from stratalog.telemetry.door_limits import DoorLimits
 from stratalog.telemetry.http import TelemetryServer
 from stratalog.telemetry.logs import configure_logs
@@ -274,6 +276,127 @@ async def test_names_that_are_allowed_are_served() -> None:
     for host, status in (("node-0.nodes.svc:80", 200), ("a.cluster.local", 200), ("node-1.nodes.svc", 403)):
         assert (await rig.ask(headers={"Host": host}))[0] == status
     await server.stop()
+
+
+# The token ------------------------------------------------------------------------------------------------------
+TOKEN, OTHER_TOKEN = "a-token-of-the-cluster", "another-token-of-it"
+
+
+@asynccontextmanager
+async def locked(*, is_metrics_open: bool = False) -> AsyncIterator[Rig]:
+    """A port that asks for the token."""
+    key = DoorKey(lambda: (TOKEN, OTHER_TOKEN), PROBES | {METRICS} if is_metrics_open else PROBES)
+    server = TelemetryServer(MetricRegistry(), add_routes=lambda app: app.router.add_post("/length", _length), key=key)
+    await server.start("127.0.0.1:0")
+    rig = Rig(server)
+    try:
+        yield rig
+    finally:
+        rig.close()
+        await server.stop()
+
+
+def _basic(password: str) -> str:
+    return "Basic " + base64.b64encode(f"whoever:{password}".encode()).decode()
+
+
+async def test_without_the_token_only_probes_are_answered_and_the_rest_is_told_what_to_do() -> None:
+    async with locked() as rig:
+        assert [(await rig.ask(path=path))[0] for path in ("/healthz", "/readyz")] == [200, 200]
+        for path in ("/metrics", "/nowhere", "/", "/healthz/", "/healthz/..%2fmetrics", "//healthz"):
+            status, text = await rig.ask(path=path)
+            assert status == 401 and "Authorization: Bearer TOKEN" in text and "--token-file" in text, path
+        assert (await rig.ask("POST", "/length", data=b"{}", headers=JSON))[0] == 401
+        assert rig.stats.unauthorized == 7
+        assert TOKEN not in text
+
+
+@pytest.mark.parametrize("shown", [TOKEN, OTHER_TOKEN])
+async def test_any_of_the_tokens_opens_as_a_bearer_token_and_as_a_password(shown: str) -> None:
+    async with locked() as rig:
+        for header in (f"Bearer {shown}", f"bearer  {shown}", _basic(shown)):
+            assert (await rig.ask(path="/metrics", headers={"Authorization": header}))[0] == 200
+            headers = {**JSON, "Authorization": header}
+            assert await rig.ask("POST", "/length", data=b"12345", headers=headers) == (200, "5")
+            assert (await rig.ask(path="/nowhere", headers={"Authorization": header}))[0] == 404
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        TOKEN,
+        f"Token {TOKEN}",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        f"Bearer {TOKEN.upper()}",
+        f"Bearer {TOKEN} {TOKEN}",
+        "Bearer \u00ff\u00ff",
+        f"Basic {TOKEN}",
+        "Basic ====",
+        "Basic " + base64.b64encode(TOKEN.encode()).decode(),
+        "Basic " + base64.b64encode(f"{TOKEN}:".encode()).decode(),
+        "Bearer " + "x" * 8_000,
+    ],
+)
+async def test_what_is_not_the_token_opens_nothing(header: str) -> None:
+    async with locked() as rig:
+        status, _ = await rig.ask(path="/metrics", headers={"Authorization": header})
+        assert status == 401
+
+
+async def test_a_token_that_is_sent_twice_is_none() -> None:
+    async with locked() as rig:
+        lines = f"Authorization: Bearer {TOKEN}\r\n" * 2
+        head = f"GET /metrics HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode()
+        assert b" 401 " in await rig.answer(await rig.send(head))
+
+
+async def test_who_shows_no_token_has_no_body_read() -> None:
+    async with locked() as rig:
+        head = b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        told = await rig.answer(await rig.send(head + b"Content-Length: 1000000\r\n\r\n{"))
+        assert b" 401 " in told and b"Connection: close" in told
+        assert b'WWW-Authenticate: Bearer realm="stratalog"' in told and b"WWW-Authenticate: Basic" in told
+
+
+async def test_metrics_are_open_where_the_settings_say_so() -> None:
+    async with locked(is_metrics_open=True) as rig:
+        assert (await rig.ask(path="/metrics"))[0] == 200
+        assert (await rig.ask(path="/nowhere"))[0] == 401
+
+
+async def test_a_page_of_another_site_is_refused_though_its_browser_shows_the_token() -> None:
+    async with locked() as rig:
+        headers = {"Authorization": _basic(TOKEN), "Origin": "http://page.example"}
+        assert (await rig.ask(path="/metrics", headers=headers))[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "is_warned"),
+    [("0.0.0.0", None, True), ("127.0.0.1", None, False), ("0.0.0.0", DoorKey(lambda: (TOKEN,)), False)],
+)
+async def test_an_open_port_that_others_reach_is_told_of(host: str, key: DoorKey | None, is_warned: bool) -> None:
+    log = io.StringIO()
+    configure_logs("info", stream=log)
+    server = TelemetryServer(MetricRegistry(), key=key)
+    await server.start(f"{host}:0")
+    await eventually(lambda: server._door is not None and server._door._listener is not None)
+    await server.stop()
+    assert ("set auth.token.file" in log.getvalue()) is is_warned
+    assert TOKEN not in log.getvalue()
+
+
+async def test_a_port_that_only_tells_numbers_may_be_open_on_purpose() -> None:
+    log = io.StringIO()
+    configure_logs("info", stream=log)
+    server = TelemetryServer(MetricRegistry(), is_for_all=True)
+    await server.start("0.0.0.0:0")
+    await eventually(lambda: server._door is not None and server._door._listener is not None)
+    await server.stop()
+    assert log.getvalue() == ""
 
 
 async def test_no_page_may_frame_or_read_an_answer() -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from stratalog.telemetry.histogram import Histogram, size_histogram
-from stratalog.telemetry.metrics import MetricRegistry, counter, gauge, histogram
+from stratalog.telemetry.metrics import Kind, MetricRegistry, counter, gauge, histogram
 from stratalog.telemetry.process_stats import add_process_metrics
+from support.loop_turns import Turns
 
 
 @dataclass(slots=True)
@@ -28,7 +31,7 @@ class PumpStats:
 def page(registry: MetricRegistry) -> dict[str, dict[tuple[str, ...], float]]:
     """The text page, parsed: sample name -> label values -> value."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
-    for family in text_string_to_metric_families(registry.render().decode()):
+    for family in text_string_to_metric_families(asyncio.run(registry.page()).decode()):
         for sample in family.samples:
             found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
     return found
@@ -142,16 +145,94 @@ def test_only_instances_of_dataclasses_can_be_added() -> None:
         MetricRegistry().add("stratalog_x", PumpStats)
 
 
-def test_the_process_shows_what_it_costs() -> None:
+def test_the_process_shows_what_it_costs_and_what_it_is() -> None:
     registry = MetricRegistry()
     add_process_metrics(registry)
 
     shown = page(registry)
 
-    assert shown["stratalog_process_resident_bytes"][()] > 1 << 20
-    assert shown["stratalog_process_cpu_seconds_total"][()] > 0
-    assert shown["stratalog_process_open_files"][()] >= 3
-    assert shown["stratalog_process_threads"][()] >= 1
+    assert shown["process_resident_memory_bytes"][()] > 1 << 20
+    assert shown["process_virtual_memory_bytes"][()] >= shown["process_resident_memory_bytes"][()]
+    assert shown["process_cpu_seconds_total"][()] > 0
+    assert shown["process_max_fds"][()] >= shown["process_open_fds"][()] >= 3
+    assert shown["process_threads"][()] >= 1
+    assert shown["process_start_time_seconds"][()] == pytest.approx(psutil.Process().create_time(), abs=2)
+    assert list(shown["stratalog_build_info"].values()) == [1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "stratalog_groups_groups",
+        "stratalog_cold_read_reads_total",
+        "stratalog_flush_microseconds_total",
+        "stratalog_tier_store_away_ms",
+        "stratalog_tier_bytes_put_total",
+        "process_seconds_started",
+        "other_requests_total",
+    ],
+)
+def test_a_name_that_stutters_or_has_another_unit_is_refused(name: str) -> None:
+    kind: Kind = "counter" if name.endswith("_total") else "gauge"
+    with pytest.raises(ValueError, match=name):
+        MetricRegistry().register(name, kind, "x", lambda: 0)
+
+
+def test_times_kept_in_other_units_are_shown_in_seconds() -> None:
+    @dataclass(slots=True)
+    class Clocks:
+        away_ms: int = gauge("Away.")
+        busy_us: int = counter("Busy.")
+
+    registry = MetricRegistry()
+    registry.add("stratalog_clock", Clocks(1_500, 2_500_000))
+
+    shown = page(registry)
+    assert shown["stratalog_clock_away_seconds"] == {(): 1.5}
+    assert shown["stratalog_clock_busy_seconds_total"] == {(): 2.5}
+
+
+@given(st.text(), st.floats())
+def test_any_label_and_any_number_are_read_back_as_they_were(label: str, number: float) -> None:
+    registry = MetricRegistry()
+    registry.register("stratalog_any", "gauge", "a", lambda: {(label,): number}, label_names=("of",))
+
+    (((read,), value),) = page(registry)["stratalog_any"].items()
+    assert read == label
+    assert value == number or (math.isnan(value) and math.isnan(number))
+
+
+async def test_a_page_of_any_length_lets_others_run_between_its_slices() -> None:
+    registry = MetricRegistry()
+    rows = {(str(shard),): 1.0 for shard in range(100)}
+    read = 0
+
+    def reading() -> dict[tuple[str, ...], float]:
+        nonlocal read
+        read += len(rows)
+        return rows
+
+    for number in range(50):
+        registry.register(f"stratalog_many{number}", "gauge", "m", reading, label_names=("shard",))
+
+    async with Turns(lambda: read) as turns:
+        pages = await asyncio.gather(*(registry.page() for _ in range(4)))
+
+    assert read == 4 * 5_000 and len(set(pages)) == 1
+    assert turns.most <= 300, "of several pages one goes on in a turn, and no further than a slice"
+
+
+def test_a_survey_that_fails_spoils_no_metric() -> None:
+    registry = MetricRegistry()
+    registry.register("stratalog_whole", "gauge", "w", lambda: 4)
+
+    async def survey() -> None:
+        raise OSError("gone")
+
+    registry.survey_with(survey)
+    shown = page(registry)
+    assert shown["stratalog_whole"] == {(): 4}
+    assert sum(shown["stratalog_metric_read_failures_total"].values()) == 1
 
 
 @given(st.lists(st.integers(0, 20_000_000)))

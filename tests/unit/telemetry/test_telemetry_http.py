@@ -25,7 +25,7 @@ async def test_a_server_shows_metrics_life_and_readiness() -> None:
     try:
         status, kind, text = await fetch(address, "/metrics")
         assert (status, kind) == (200, "text/plain")
-        assert "stratalog_x 42.0" in text
+        assert "stratalog_x 42\n" in text
         assert (await fetch(address, "/healthz"))[0] == 200
         status, _, text = await fetch(address, "/readyz")
         assert status == 503 and '"disk": "full"' in text

@@ -118,8 +118,8 @@ async def test_readers_that_come_one_after_another_get_smaller_ranges(make: Make
                 offsets[number] = await bench.step(shard, offsets[number], 128 << 10)
         rounds += 1
         if rounds == 15:
-            gets, used, got = bench.store.gets, bench.reader.stats.bytes_used, bench.store.bytes_got
-    used, got = bench.reader.stats.bytes_used - used, bench.store.bytes_got - got
+            gets, used, got = bench.store.gets, bench.reader.stats.used_bytes, bench.store.bytes_got
+    used, got = bench.reader.stats.used_bytes - used, bench.store.bytes_got - got
     assert bench.reader.stats.evicted_unread_blocks > 0
     assert got < 1.3 * used, "what is fetched is read, once ranges have found their size"
     ideal_bytes = min(DEFAULT.range_bytes, room_bytes / readers)

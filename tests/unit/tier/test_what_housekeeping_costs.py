@@ -101,7 +101,7 @@ async def test_a_sweep_of_clean_folders_reads_nothing_but_listings(count: int, m
 
 
 async def test_a_moved_high_watermark_is_counted_only_where_it_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each move counted all unfinished segments of its shard anew."""
+    """Each move counted all unfinished segments of its shard again."""
     behind = 50
     # Whoever gains the lock counts all; so does who hears of a put that ended, and puts are limited in real time.
     async with TierRig(replace(RIG_LIMITS, put_timeout_ms=600_000)) as rig:

@@ -1,0 +1,123 @@
+"""`stratalog pipeline …` as it is typed: on Spark, killed in the middle, for programs, and without the extra."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from support.pipeline_extra import NO_PIPELINE, needs_spark
+
+pytest.importorskip("fastavro", reason=NO_PIPELINE)
+
+from stratalog.model.errors import InvalidRequest
+from stratalog.objects import open_store
+from stratalog_cli import pipeline_command
+from stratalog_cli.entry import build_app
+from support.archived_tables import add_segment, json_value
+from support.cold_data import ColdShard
+from support.waiting import eventually_sync
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> str:
+    """Twelve segments of flights."""
+
+    async def fill() -> None:
+        store = open_store(str(tmp_path / "bucket"))
+        cold = ColdShard(store)
+        for start in range(0, 240, 20):
+            values = [json_value(number) for number in range(start, start + 20)]
+            await add_segment(cold, [values[:10], values[10:]])
+        await store.close()
+
+    asyncio.run(fill())
+    return str(tmp_path / "bucket")
+
+
+def tell(*arguments: str) -> Any:
+    """One after another, in this process."""
+    result = CliRunner().invoke(build_app(("pipeline",)), ["pipeline", *arguments, "--output", "json"])
+    assert result.exit_code in (0, 1), result.output
+    return json.loads(result.stdout)
+
+
+def start(*arguments: str, log: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "stratalog_cli.entry", "pipeline", *arguments, "--output", "json"]
+    with log.open("wb") as out:
+        return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+class TestOnSpark:
+    pytestmark = needs_spark
+
+    def test_a_driver_that_is_killed_midway_leaves_the_same_table_after_the_next_run(
+        self, spark: Any, bucket: str, tmp_path: Path
+    ) -> None:
+        table = tmp_path / "table"
+        first = start("archive", "cold", "--bucket", bucket, "--to", str(table), "--threads", "1", log=tmp_path / "log")
+        try:
+            eventually_sync(lambda: any(table.rglob("*.parquet")) or first.poll() is not None, timeout=120)
+        finally:
+            os.killpg(first.pid, signal.SIGKILL)
+            first.wait()
+        assert any(table.rglob("*.parquet")), (tmp_path / "log").read_text()
+        again = tell("archive", "cold", "--bucket", bucket, "--to", str(table), "--threads", "0")
+        assert again["segments"] + again["already"] == 12
+        rows = spark.read.parquet(str(table / "cold" / "data")).select("_offset", "flight").collect()
+        assert sorted((row._offset, row.flight) for row in rows) == [(n, n) for n in range(240)]
+
+
+def test_every_job_answers_programs(bucket: str, tmp_path: Path) -> None:
+    assert tell("verify", "--bucket", bucket, "--threads", "0")["segments"] == 12
+    out = str(tmp_path / "out")
+    assert tell("export", "--bucket", bucket, "--to", out, "--from-offset", "230", "--threads", "0")["records"] == 10
+    prices, plot = tmp_path / "prices.json", tmp_path / "cost.svg"
+    prices.write_text('{"bucket_gib_month": 0.023, "put_per_1000": 0.005, "get_per_1000": 0.0004}')
+    told = tell("cost", "--bucket", bucket, "--prices", str(prices), "--plot", str(plot))
+    assert told["rows"][0]["topic"] == "cold" and plot.read_text().startswith("<svg")
+    dry = tell("archive", "cold", "--bucket", bucket, "--to", str(tmp_path / "t"), "--dry-run")
+    assert (dry["segments"], dry["is_dry_run"], (tmp_path / "t").exists()) == (12, True, False)
+
+
+def test_a_damaged_bucket_ends_with_findings(bucket: str) -> None:
+    chunk = next(Path(bucket).rglob("*.chunk"))
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+    result = CliRunner().invoke(build_app(("pipeline",)), ["pipeline", "verify", "--bucket", bucket, "--threads", "0"])
+    assert result.exit_code == 1
+    assert "1 findings" in result.output
+
+
+def test_what_cannot_be_meant_is_refused_in_a_line(bucket: str, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"flight": "number"}')
+    command = ["pipeline", "archive", "cold", "--bucket", bucket, "--to", str(tmp_path / "t"), "--threads", "0"]
+    result = CliRunner().invoke(build_app(("pipeline",)), [*command, "--schema", str(schema)])
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert "'number' is no type" in result.output
+    result = CliRunner().invoke(build_app(("pipeline",)), [*command, "--kind", "avro"])
+    assert "--schema FILE is missing" in result.output
+
+
+def test_a_secret_of_the_client_is_read_from_a_file(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("hush\n")
+    assert pipeline_command._pair(f"sasl.password=@{secret}") == ("sasl.password", "hush")
+    assert pipeline_command._pair("acks=all") == ("acks", "all")
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        pipeline_command._pair(f"sasl.password=@{tmp_path}/none")
+
+
+def test_without_the_extra_the_command_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_command, "find_spec", lambda name: None)
+    result = CliRunner().invoke(build_app(("pipeline",)), ["pipeline", "verify", "--bucket", "/nowhere"])
+    assert result.exit_code == 2
+    assert "pip install 'stratalog[pipeline]'" in result.output

@@ -1,0 +1,233 @@
+"""Contexts: where commands go, and that no write goes where nobody pointed."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from stratalog.model.errors import AlreadyExists, InvalidRequest, NotFound
+from stratalog_cli import whom_to_ask
+from stratalog_cli.contexts import Context, Contexts, contexts_file, read_contexts, write_contexts
+from stratalog_cli.entry import build_app
+from support.node_process import NodeProcess
+
+APP = build_app()
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path_factory.mktemp("node") / "data", None, {"offsets.topic.num.partitions": 1}) as running:
+        yield running
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> User:
+    return User(tmp_path)
+
+
+class User:
+    """Somebody with a configuration of their own."""
+
+    def __init__(self, home: Path) -> None:
+        self.environment = {"XDG_CONFIG_HOME": str(home)}
+        self.file = contexts_file(self.environment)
+
+    def run(self, *words: str, **environment: str) -> Result:
+        cleared = dict.fromkeys(("STRATALOG_ADMIN", "STRATALOG_CONTEXT", "STRATALOG_META", "STRATALOG_TOKEN_FILE"))
+        env = {**cleared, **self.environment, **environment}
+        return CliRunner().invoke(APP, list(words), env=env)
+
+
+def cluster_of(node: NodeProcess) -> str:
+    return str(json.loads(node.get("/v1/status"))["cluster_id"])
+
+
+def test_commands_go_where_the_context_says_and_writes_name_node_and_cluster(user: User, node: NodeProcess) -> None:
+    added = user.run("context", "add", "here", "--admin", node.admin, "--bootstrap", node.bootstrap)
+    assert added.exit_code == 0 and cluster_of(node) in added.stdout, added.output
+
+    made = user.run("topics", "create", "by-context")
+    assert made.exit_code == 0, made.output
+    assert f"of cluster {cluster_of(node)} at {node.admin} (context here)" in made.stderr
+    listed = user.run("topics", "list")
+    assert "by-context" in listed.stdout and not listed.stderr
+
+
+def test_an_option_goes_before_the_environment_and_that_before_the_context(user: User, node: NodeProcess) -> None:
+    user.run("context", "add", "nowhere", "--admin", NOWHERE)
+    user.run("context", "add", "here", "--admin", node.admin)
+
+    assert user.run("topics", "list").exit_code == 3
+    assert user.run("topics", "list", STRATALOG_CONTEXT="here").exit_code == 0
+    assert user.run("topics", "list", STRATALOG_ADMIN=node.admin).exit_code == 0
+    assert user.run("--context", "here", "topics", "list", STRATALOG_ADMIN=NOWHERE).exit_code == 0
+    assert user.run("topics", "list", "--admin", node.admin, STRATALOG_CONTEXT="nowhere").exit_code == 0
+    user.run("context", "use", "here")
+    assert user.run("topics", "list").exit_code == 0
+
+
+def test_a_write_that_nobody_pointed_goes_nowhere_and_a_question_says_whom_it_asked(
+    user: User, node: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whom_to_ask, "DEFAULT_ADDRESS", node.admin)  # the usual port may be somebody else's here
+
+    refused = user.run("topics", "create", "unpointed")
+    assert refused.exit_code == 2 and cluster_of(node) in refused.stderr
+    assert f"stratalog context add NAME --admin {node.admin}" in refused.stderr
+    assert user.run("seal", "by-context").exit_code == user.run("topics", "delete", "by-context", "-y").exit_code == 2
+
+    asked = user.run("topics", "list", "--output", "json")
+    assert asked.exit_code == 0 and f"at {node.admin}" in asked.stderr and cluster_of(node) in asked.stderr
+    assert "unpointed" not in [topic["name"] for topic in json.loads(asked.stdout)]
+    assert user.run("topics", "create", "unpointed", "--dry-run").exit_code == 0
+
+
+def test_a_write_is_refused_where_another_cluster_answers_than_the_contexts(user: User, node: NodeProcess) -> None:
+    user.run("context", "add", "moved", "--admin", node.admin, "--cluster", "another")
+
+    refused = user.run("topics", "create", "elsewhere")
+    assert refused.exit_code == 2 and "context moved is of cluster another" in refused.stderr
+    assert "elsewhere" not in user.run("topics", "list").stdout
+    assert user.run("context", "add", "moved", "--admin", node.admin).exit_code == 0  # the same again: looked up again
+    assert user.run("topics", "create", "elsewhere").exit_code == 0
+
+
+def test_a_context_that_is_not_there_is_refused_with_those_that_are(user: User) -> None:
+    user.run("context", "add", "prod", "--admin", NOWHERE)
+
+    for ran in (
+        user.run("--context", "prud", "topics", "list"),
+        user.run("topics", "list", STRATALOG_CONTEXT="prud"),
+        user.run("context", "use", "prud"),
+        user.run("context", "show", "prud"),
+        user.run("context", "remove", "prud"),
+    ):
+        assert ran.exit_code == 2 and "there are: prod" in ran.stderr, ran.output
+
+
+def test_a_context_without_a_meta_service_is_told_as_such(user: User) -> None:
+    assert "nothing names the meta service" in user.run("nodes", "list").stderr
+    user.run("context", "add", "prod", "--admin", NOWHERE)
+
+    ran = user.run("nodes", "list")
+    assert ran.exit_code == 2 and "context prod names no --meta" in ran.stderr
+    assert "only where meta.listen is set" in ran.stderr, "a single node has no such address by itself"
+
+
+def test_the_file_is_its_owners_and_holds_no_token(user: User, tmp_path: Path) -> None:
+    secret = "s" * 40
+    token = tmp_path / "token"
+    token.write_text(secret)
+    user.run("context", "add", "prod", "--admin", NOWHERE, "--token-file", str(token))
+
+    assert stat.S_IMODE(user.file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(user.file.parent.stat().st_mode) == 0o700
+    text = user.file.read_text()
+    assert str(token) in text and secret not in text
+    assert [file.name for file in user.file.parent.iterdir()] == [user.file.name]
+
+
+def test_a_contexts_token_is_shown_to_its_addresses_alone(user: User, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("t" * 40)
+    user.run("context", "add", "prod", "--admin", NOWHERE, "--token-file", str(token))
+    os.environ["XDG_CONFIG_HOME"], before = str(tmp_path), os.environ.get("XDG_CONFIG_HOME")
+    try:
+        by_context, by_option = whom_to_ask.admin_asked(None).token, whom_to_ask.admin_asked("127.0.0.1:2").token
+    finally:
+        if before is None:
+            del os.environ["XDG_CONFIG_HOME"]
+        else:
+            os.environ["XDG_CONFIG_HOME"] = before
+    assert by_context is not None and by_context() == "t" * 40
+    assert by_option is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"contexts": {"a": {"admin": 5}}}', '{"contexts": {"a": {"b": ""}}}']
+)
+def test_a_file_that_cannot_be_read_is_an_error_never_no_context(user: User, text: str) -> None:
+    user.file.parent.mkdir(parents=True)
+    user.file.write_text(text)
+
+    for words in (("topics", "list"), ("topics", "create", "t"), ("context", "list")):
+        ran = user.run(*words)
+        assert ran.exit_code == 2 and str(user.file) in ran.stderr
+
+
+def test_contexts_are_listed_shown_and_removed(user: User) -> None:
+    assert "no contexts yet" in user.run("context", "list").stdout
+    user.run("context", "add", "a", "--meta", "http://127.0.0.1:1")
+    user.run("context", "add", "b", "--bootstrap", "127.0.0.1:1")
+
+    listed = json.loads(user.run("context", "list", "-o", "json").stdout)
+    assert [(one["name"], one["is_used"]) for one in listed] == [("a", True), ("b", False)]
+    assert "http://127.0.0.1:1" in user.run("context", "show").stdout
+    assert user.run("context", "remove", "a").exit_code == 0
+    assert user.run("context", "show").exit_code == 2
+    assert "STRATALOG_CONTEXT" in user.run("context", "show", STRATALOG_CONTEXT="b").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("a",),
+        ("a b", "--admin", NOWHERE),
+        ("../a", "--admin", NOWHERE),
+        ("a", "--admin", "localhost"),
+        ("a", "--bootstrap", "localhost"),
+        ("a", "--meta", "localhost:9100"),
+    ],
+)
+def test_what_is_no_context_is_refused_and_nothing_is_made(user: User, words: tuple[str, ...]) -> None:
+    assert user.run("context", "add", *words).exit_code == 2
+    assert not user.file.exists()
+
+
+def test_other_addresses_under_a_known_name_want_replace() -> None:
+    known = Contexts({}).with_added(Context("a", admin="h:1", cluster="c"), is_replacing=False)
+    with pytest.raises(AlreadyExists, match="--replace"):
+        known.with_added(Context("a", admin="h:2"), is_replacing=False)
+    assert known.with_added(Context("a", admin="h:2"), is_replacing=True).named("a").admin == "h:2"
+    assert known.current == "a"
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    file = contexts_file({"HOME": str(tmp_path)})
+    assert file == tmp_path / ".config" / "stratalog" / "contexts.json"
+    contexts = Contexts({"a": Context("a", "h:1", "http://h:2", "h:3", "/t", "c"), "b": Context("b", meta="m")}, "b")
+
+    write_contexts(file, contexts)
+
+    assert read_contexts(file) == contexts
+    assert contexts.without("b").chosen({}) is None
+    with pytest.raises(NotFound):
+        contexts.chosen({"STRATALOG_CONTEXT": "c"})
+
+
+def test_a_relative_configuration_folder_is_passed_over(tmp_path: Path) -> None:
+    assert contexts_file({"XDG_CONFIG_HOME": "here", "HOME": str(tmp_path)}).is_relative_to(tmp_path)
+
+
+def test_a_usual_address_where_nothing_listens_is_told_as_one_that_nobody_named(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setattr(whom_to_ask, "DEFAULT_ADDRESS", address)
+
+    ran = user.run("topics", "create", "t")
+    assert ran.exit_code == 3 and address in ran.stderr and "--admin" in ran.stderr
+
+
+def test_nothing_is_usual_for_the_meta_service() -> None:
+    with pytest.raises(InvalidRequest, match="STRATALOG_META"):
+        whom_to_ask.meta_asked(None)

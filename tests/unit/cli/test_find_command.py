@@ -1,0 +1,211 @@
+"""`stratalog find`: the records of a key wherever they are, against a real node with a directory and with real S3."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from typer.testing import CliRunner, Result
+
+from stratalog_cli.entry import build_app
+from stratalog_cli.find import without
+from stratalog_cli.group_reset import Bounds
+from support.node_process import NodeProcess
+from support.s3_servers import NO_VERSITYGW, versitygw_binary, versitygw_server
+from support.waiting import eventually_sync
+
+APP = build_app()
+SETTINGS = {
+    "remote.upload.interval.ms": 50,
+    "log.retention.check.interval.ms": 100,
+    "remote.delete.delay.ms": 100,
+    "offsets.topic.num.partitions": 1,
+}
+
+
+@pytest.fixture(scope="module", params=["directory", pytest.param("versitygw", marks=pytest.mark.real_s3)])
+def ask(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
+    root = tmp_path_factory.mktemp("node")
+    if request.param == "directory":
+        with NodeProcess(root / "data", str(root / "bucket"), SETTINGS) as node:
+            yield Asker(node, str(root / "bucket"))
+        return
+    if versitygw_binary() is None:
+        pytest.skip(NO_VERSITYGW)
+    with versitygw_server(root / "buckets") as server, NodeProcess(root / "data", server.url("x"), SETTINGS) as node:
+        yield Asker(node, server.url("x"))
+
+
+class Asker:
+    def __init__(self, node: NodeProcess, bucket: str) -> None:
+        self.node = node
+        self.bucket = bucket
+        self.environment = {"STRATALOG_ADMIN": node.admin, "STRATALOG_BOOTSTRAP": node.bootstrap}
+
+    def run(self, *words: str) -> Result:
+        return CliRunner().invoke(APP, list(words), env=self.environment)
+
+    def find(self, topic: str, *words: str, code: int = 0) -> Any:
+        ran = self.run("find", topic, "--bucket", self.bucket, *words, "--output", "json")
+        assert ran.exit_code == code, ran.output
+        return json.loads(ran.stdout)
+
+    def topic(self, name: str, *words: str) -> str:
+        ran = self.run("topics", "create", name, "--shards", "2", *words)
+        assert ran.exit_code == 0, ran.output
+        return name
+
+    def produce(self, topic: str, numbers: range, shard: int = 0) -> None:
+        """Keys come round after 50."""
+        producer = Producer({"bootstrap.servers": self.node.bootstrap, "linger.ms": 5})
+        for number in numbers:
+            producer.produce(topic, b"%d" % number, b"flight-%d" % (number % 50), partition=shard)
+        assert producer.flush(30) == 0
+
+    def seal(self, topic: str) -> None:
+        """What was written becomes complete in the bucket."""
+        assert self.run("seal", topic).exit_code == 0
+
+        def is_complete() -> bool:
+            told = json.loads(self.run("segments", topic, "--output", "json").stdout)
+            return all(one["remote_state"] == "complete" for one in told if one["end_offset"] > one["base_offset"])
+
+        eventually_sync(is_complete, 60)
+
+
+def places(told: Any) -> list[tuple[int, int]]:
+    return [(one["shard"], one["offset"]) for one in told["records"]]
+
+
+def test_a_key_is_found_cold_and_hot_with_two_range_reads_per_segment(ask: Asker) -> None:
+    topic = ask.topic("both", "--set", "index.keys=true")
+    ask.produce(topic, range(100))
+    ask.seal(topic)
+    ask.produce(topic, range(100, 150))
+    ask.produce(topic, range(150, 200), shard=1)
+    told = ask.find(topic, "--key", "flight-7")
+    assert places(told) == [(0, 7), (0, 57), (0, 107), (1, 7)]
+    assert [one["value"] for one in told["records"]] == ["7", "57", "107", "157"]
+    assert told["segments"] == told["key_index_reads"] == 1
+    assert 1 <= told["batch_reads"] <= 2
+    assert (told["hot_offsets"], told["is_cut"], told["not_searched"]) == (100, False, [])
+
+    ask.seal(topic)
+    told = ask.find(topic, "--key-base64", base64.b64encode(b"flight-7").decode())
+    assert places(told) == [(0, 7), (0, 57), (0, 107), (1, 7)]
+    assert (told["segments"], told["key_index_reads"], told["hot_offsets"]) == (3, 3, 0)
+    assert places(ask.find(topic, "--key", "flight-7", "--shard", "1")) == [(1, 7)]
+    cut = ask.find(topic, "--key", "flight-7", "--limit", "2")
+    assert (places(cut), cut["is_cut"]) == ([(0, 7), (0, 57)], True)
+    assert ask.find(topic, "--key", "nobody")["records"] == []
+
+
+def test_what_no_node_is_asked_for_is_found_without_one(ask: Asker) -> None:
+    topic = ask.topic("cold", "--set", "index.keys=true")
+    ask.produce(topic, range(60))
+    ask.seal(topic)
+    ask.produce(topic, range(60, 120))
+    told = ask.find(topic, "--key", "flight-3", "--cold-only", "--cluster", cluster_of(ask))
+    assert places(told) == [(0, 3), (0, 53)]
+
+
+def cluster_of(ask: Asker) -> str:
+    return str(json.loads(ask.run("status", "--output", "json").stdout)["cluster_id"])
+
+
+def test_segments_without_a_key_index_are_named_and_scanned_when_that_is_asked_for(ask: Asker) -> None:
+    topic = ask.topic("late")
+    ask.produce(topic, range(60))
+    ask.seal(topic)
+    assert ask.run("topics", "alter", topic, "--set", "index.keys=true").exit_code == 0
+    ask.produce(topic, range(60, 120))
+    ask.seal(topic)
+    told = ask.find(topic, "--key", "flight-3", code=1)
+    assert places(told) == [(0, 103)]
+    assert told["not_searched"] == [{"shard": 0, "from_offset": 0, "to_offset": 60}]
+    ran = ask.run("find", topic, "--bucket", ask.bucket, "--key", "flight-3")
+    assert ran.exit_code == 1
+    assert "--scan" in ran.output
+    told = ask.find(topic, "--key", "flight-3", "--scan")
+    assert places(told) == [(0, 3), (0, 53), (0, 103)]
+
+
+def test_records_of_a_topic_that_was_deleted_are_not_those_of_the_new_one(ask: Asker) -> None:
+    topic = ask.topic("again", "--set", "index.keys=true")
+    ask.produce(topic, range(60))
+    ask.seal(topic)
+    assert ask.run("topics", "delete", topic, "--yes").exit_code == 0
+    eventually_sync(lambda: ask.run("topics", "describe", topic).exit_code != 0, 30)
+    ask.topic(topic, "--set", "index.keys=true")
+    ask.produce(topic, range(1_000, 1_010))
+    assert [one["value"] for one in ask.find(topic, "--key", "flight-3")["records"]] == ["1003"]
+
+
+def test_deleted_records_are_not_found(ask: Asker) -> None:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    topic = ask.topic("trimmed", "--set", "index.keys=true")
+    ask.produce(topic, range(100))
+    ask.seal(topic)
+    kafka = AdminClient({"bootstrap.servers": ask.node.bootstrap})
+    for answer in kafka.delete_records([TopicPartition(topic, 0, 20)]).values():
+        answer.result(30)
+    assert places(ask.find(topic, "--key", "flight-3")) == [(0, 53)]
+
+
+def test_the_node_tells_the_bucket_and_doctor_verify_and_dump_know_key_indexes(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    with NodeProcess(tmp_path / "data", str(bucket), SETTINGS) as node:
+        ask = Asker(node, str(bucket))
+        topic = ask.topic("told", "--set", "index.keys=true")
+        ask.produce(topic, range(10))
+        ask.seal(topic)
+        ran = ask.run("find", topic, "--key", "flight-3")
+        assert ran.exit_code == 0, ran.output
+        assert "1 record; 1 segment in the bucket by 2 range reads, 0 offsets from nodes" in ran.output
+        assert ask.run("verify", topic).exit_code == 0
+        assert ask.run("doctor", str(bucket)).exit_code == 0
+        (manifest,) = bucket.rglob("*.manifest")
+        (run,) = bucket.rglob("*.keys")
+        assert run.name in ask.run("dump", str(manifest), "--output", "json").stdout
+
+        body = run.read_bytes()
+        run.write_bytes(body[:-1] + b"x")
+        assert ask.run("find", topic, "--key", "flight-3").exit_code == 1, "damage is an error, never a missing record"
+        for command in (("verify", topic), ("doctor", str(bucket))):
+            ran = ask.run(*command)
+            assert ran.exit_code == 1
+            assert "key index" in ran.output
+        run.unlink()
+        ran = ask.run("doctor", str(bucket))
+        assert ran.exit_code == 1
+        assert "missing" in ran.output
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "which key"),
+        (["--key", "a", "--key-base64", "YQ=="], "which key"),
+        (["--key-base64", "?"], "no base64"),
+        (["--key", "a"], "no topic"),
+    ],
+)
+def test_what_cannot_be_looked_for_is_refused(ask: Asker, words: list[str], reason: str) -> None:
+    ran = ask.run("find", "absent", "--bucket", ask.bucket, *words)
+    assert ran.exit_code == 2
+    assert reason in ran.output
+
+
+def test_what_is_covered_is_not_read_again() -> None:
+    assert without(Bounds(0, 100), []) == [(0, 100)]
+    assert without(Bounds(10, 100), [(50, 60), (0, 20)]) == [(20, 50), (60, 100)]
+    assert without(Bounds(10, 100), [(0, 40), (40, 200)]) == []
+    assert without(Bounds(10, 10), []) == []
+    assert without(Bounds(10, 30), [(20, 25), (40, 50)]) == [(10, 20), (25, 30)]

@@ -1,0 +1,177 @@
+"""The charts without a cluster: what helm renders, what their schema refuses, and where their parts come from."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import yaml
+
+from stratalog_operator.kube.rights import FOR_OWNERS, RIGHTS, Right, Scope
+from support.source_tree import REPOSITORY
+
+CHART = REPOSITORY / "charts" / "stratalog"
+DEFINITIONS = REPOSITORY / "charts" / "stratalog-crds"
+needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="no helm in PATH: its templates are not rendered")
+
+
+def rendered(*values: str, chart: str = str(CHART)) -> list[dict[str, Any]]:
+    command = ["helm", "template", "stratalog", chart, "--namespace", "stratalog-system", "--kube-version", "1.34.0"]
+    for value in values:
+        command += ["--set-json" if "=[" in value or "={" in value else "--set", value]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+
+def rights_of(rules: Sequence[Mapping[str, Any]]) -> set[Right]:
+    return {
+        Right(verb, group, resource)
+        for rule in rules
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [one for one in objects if one["kind"] == kind]
+
+
+def test_what_charts_and_kustomize_take_from_elsewhere_is_as_it_would_be_made_now() -> None:
+    command = [sys.executable, str(REPOSITORY / "tools" / "deploy_files.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_definitions_of_the_chart_are_those_of_the_models_and_stay_when_it_goes() -> None:
+    names = {path.name for path in (REPOSITORY / "crds").glob("stratalog.dev_*.yaml")}
+    assert {path.name for path in (DEFINITIONS / "templates").iterdir()} == names
+    for name in names:
+        ours = yaml.safe_load((DEFINITIONS / "templates" / name).read_text(encoding="utf-8"))
+        assert ours["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+        assert ours == yaml.safe_load((REPOSITORY / "crds" / name).read_text(encoding="utf-8"))
+
+
+def test_the_chart_gives_the_operators_rights_and_no_others() -> None:
+    given = yaml.safe_load((CHART / "files" / "rights.yaml").read_text(encoding="utf-8"))
+    assert rights_of(given["watched"]) == RIGHTS[Scope.WATCHED] | FOR_OWNERS
+    assert rights_of(given["own"]) == RIGHTS[Scope.OWN]
+    assert rights_of(given["whole"]) == RIGHTS[Scope.WHOLE]
+    for rule in (rule for rules in given.values() for rule in rules):
+        assert "*" not in [*rule["verbs"], *rule["apiGroups"], *rule["resources"]]
+
+
+def test_the_defaults_satisfy_the_schema_and_every_value_is_in_it() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    assert set(values) == set(schema["properties"]) - {"global"}
+    assert not schema["additionalProperties"]
+    _is_closed(schema, "values")
+
+
+def _is_closed(schema: Mapping[str, Any], way: str) -> None:
+    """A value that nobody reads is a typing error, and refused: every object says which words it has."""
+    for name, one in schema.get("properties", {}).items():
+        if one.get("type") == "object" and "properties" in one:
+            assert one.get("additionalProperties") is False, f"{way}.{name} takes any word"
+            _is_closed(one, f"{way}.{name}")
+
+
+def test_charts_and_product_have_one_version() -> None:
+    project = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    version = re.search(r'^version = "(.*)"$', project, re.MULTILINE)
+    assert version is not None
+    for chart in (CHART, DEFINITIONS):
+        told = yaml.safe_load((chart / "Chart.yaml").read_text(encoding="utf-8"))
+        assert (told["version"], told["appVersion"]) == (version[1], version[1])
+
+
+@needs_helm
+def test_helm_finds_nothing_to_mend() -> None:
+    for chart in (CHART, DEFINITIONS):
+        done = subprocess.run(["helm", "lint", "--strict", str(chart)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_helm
+def test_by_default_one_cluster_role_holds_in_all_namespaces() -> None:
+    made = rendered()
+    (everywhere,) = of_kind(made, "ClusterRole")
+    assert rights_of(everywhere["rules"]) == RIGHTS[Scope.WATCHED] | FOR_OWNERS | RIGHTS[Scope.WHOLE]
+    (own,) = of_kind(made, "Role")
+    assert (own["metadata"]["namespace"], rights_of(own["rules"])) == ("stratalog-system", RIGHTS[Scope.OWN])
+
+
+@needs_helm
+def test_with_named_namespaces_the_rights_end_there() -> None:
+    made = rendered('watchNamespaces=["one","two"]')
+    (everywhere,) = of_kind(made, "ClusterRole")
+    assert rights_of(everywhere["rules"]) == RIGHTS[Scope.WHOLE]
+    watched = {role["metadata"]["namespace"]: rights_of(role["rules"]) for role in of_kind(made, "Role")}
+    ours = RIGHTS[Scope.WATCHED] | FOR_OWNERS
+    assert watched == {"one": ours, "two": ours, "stratalog-system": RIGHTS[Scope.OWN]}
+    bound = {one["metadata"]["namespace"] for one in of_kind(made, "RoleBinding")}
+    assert bound == set(watched)
+    (deployment,) = of_kind(made, "Deployment")
+    env = {one["name"]: one.get("value") for one in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert env["STRATALOG_WATCH_NAMESPACES"] == "one two"
+    assert "STRATALOG_WATCH_ALL_NAMESPACES" not in env
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "wrong", ["replica=2", "image.tagg=x", "replicas=0", 'watchNamespaces=["A"]', "logLevel=loud", "metrics.port=80"]
+)
+def test_a_value_that_nobody_reads_or_that_cannot_be_is_refused(wrong: str) -> None:
+    with pytest.raises(AssertionError, match=r"schema"):
+        rendered(wrong)
+
+
+@needs_helm
+def test_tag_and_digest_together_are_refused() -> None:
+    with pytest.raises(AssertionError, match="tag or digest"):
+        rendered("image.tag=one", f"image.digest=sha256:{'0' * 64}")
+
+
+@needs_helm
+def test_the_pods_satisfy_the_restricted_standard() -> None:
+    made = rendered()
+    (deployment,) = of_kind(made, "Deployment")
+    for pod in [deployment["spec"]["template"], *of_kind(made, "Pod")]:
+        spec = pod["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["image"] == "stratalog:0.1.0"
+
+
+@needs_helm
+def test_kustomize_makes_the_operator_that_the_chart_makes() -> None:
+    """But for names and labels that helm gives: nobody gets another operator for doing without helm."""
+    ours = {one["kind"]: one for one in rendered() if one["kind"] in ("Deployment", "PodDisruptionBudget", "Service")}
+    text = (REPOSITORY / "deploy" / "operator" / "operator.yaml").read_text(encoding="utf-8")
+    theirs = {one["kind"]: one for one in yaml.safe_load_all(text)}
+    pods = [one["Deployment"]["spec"]["template"]["spec"] for one in (ours, theirs)]
+    for spec in pods:
+        spec.pop("serviceAccountName")
+        (container,) = spec["containers"]
+        container["image"] = container["image"].partition(":")[0]
+        container["env"] = [one for one in container["env"] if one["name"] != "STRATALOG_LEASE_NAME"]
+        for one in spec["topologySpreadConstraints"]:
+            one.pop("labelSelector")
+    assert pods[0] == pods[1]
+    assert ours["Deployment"]["spec"]["replicas"] == theirs["Deployment"]["spec"]["replicas"]
+    assert ours["Deployment"]["spec"]["strategy"] == theirs["Deployment"]["spec"]["strategy"]
+    assert ours["Service"]["spec"]["ports"] == theirs["Service"]["spec"]["ports"]

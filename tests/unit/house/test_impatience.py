@@ -1,0 +1,48 @@
+"""A test is tried again for one reason only: something did not come in time on a slow machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stratalog.model.errors import Corrupt, NotLeader
+from support.impatience import IMPATIENT, MOST, keep_names, ran_out_of_patience
+from support.waiting import eventually_sync
+
+
+def judged(error: BaseException) -> bool:
+    with pytest.raises(BaseException) as caught:
+        raise error
+    return ran_out_of_patience(caught)
+
+
+def test_what_did_not_come_in_time_is_told_from_what_came_and_was_wrong() -> None:
+    assert judged(TimeoutError("5 s"))
+    assert judged(NotLeader("nobody leads", None))
+    with pytest.raises(AssertionError) as late:
+        eventually_sync(lambda: False, timeout=0.0)
+    assert ran_out_of_patience(late)
+    behind = AssertionError("no answer")
+    behind.__cause__ = TimeoutError()
+    assert judged(behind)
+    for wrong in (AssertionError("assert 1 == 2"), Corrupt("x", source="y", position=0), KeyError("lost: 46 records")):
+        assert not judged(wrong)
+
+
+def report(name: str, *, is_impatient: bool) -> Any:
+    return SimpleNamespace(nodeid=name, user_properties=[(IMPATIENT, True)] if is_impatient else [])
+
+
+def test_names_are_kept_of_a_few_alone_and_of_none_beside_another_failure(tmp_path: Path) -> None:
+    path = tmp_path / "build" / "impatient.txt"
+    keep_names(path, {"failed": [report("a", is_impatient=True)], "error": [report("a", is_impatient=True)]})
+    assert path.read_text() == "a\n"
+    keep_names(path, {"failed": [report("a", is_impatient=True), report("b", is_impatient=False)]})
+    assert not path.exists()
+    keep_names(path, {"failed": [report(str(number), is_impatient=True) for number in range(MOST + 1)]})
+    assert not path.exists()
+    keep_names(path, {})
+    assert not path.exists()

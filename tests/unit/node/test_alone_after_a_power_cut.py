@@ -1,0 +1,75 @@
+"""A node that has a shard alone loses its page cache: what readers saw of the tail is gone, and its offsets are given
+again, in a later epoch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stratalog.model.commands import RollSegment
+from stratalog_node.shards.epochs import told_end
+from support.node_cluster import NodeCluster
+from support.waiting import eventually
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        yield cluster
+
+
+def told(cluster: NodeCluster, node_id: int, epoch: int) -> tuple[int, int]:
+    """What a reader hears that asks about its epoch."""
+    (shard,) = (one for one in cluster.nodes[node_id].shards.all() if one.topic.name == "flights")
+    return told_end(shard, shard.end_offset, epoch)
+
+
+async def test_a_reader_behind_what_was_lost_hears_of_the_break_however_far_the_log_has_gone_on(
+    cluster: NodeCluster,
+) -> None:
+    await cluster.start(1)
+    key = await cluster.shard(1)
+    for value in (b"kept", b"read and lost", b"read and lost, too"):
+        await cluster.append(key, value)
+    await cluster.power_cut(1, cluster.segments(key)[-1].key, end_offset=1)
+    await cluster.start(1)
+    for value in (b"new 1", b"new 2", b"new 3"):
+        await cluster.append(key, value)
+    assert await cluster.values(key) == [b"kept", b"new 1", b"new 2", b"new 3"]
+    await eventually(lambda: len(cluster.segments(key)) == 2)
+    assert told(cluster, 1, 0) == (0, 1), "who goes on at 3 passes over records 1 and 2 of the new epoch"
+    assert told(cluster, 1, 1) == (1, 4)
+
+
+async def test_nor_does_it_hear_of_an_end_behind_the_break_while_the_roll_is_not_confirmed(
+    cluster: NodeCluster,
+) -> None:
+    await cluster.start(1)
+    key = await cluster.shard(1)
+    for value in (b"kept", b"read and lost"):
+        await cluster.append(key, value)
+    await cluster.power_cut(1, cluster.segments(key)[-1].key, end_offset=1)
+    await cluster.start(1)
+    cluster.meta.hold(RollSegment)
+    shard = await cluster.leads_again(key)
+    waiting = [asyncio.ensure_future(cluster.append(key, b"new")) for _ in range(3)]
+    await eventually(lambda: shard.end_offset == 4)
+    assert told(cluster, 1, 0) == (0, 1)
+    cluster.meta.release(RollSegment)
+    assert await asyncio.gather(*waiting) == [1, 2, 3]
+    await eventually(lambda: len(cluster.segments(key)) == 2)
+    assert told(cluster, 1, 0) == (0, 1)
+
+
+async def test_a_process_that_was_killed_on_a_machine_that_goes_on_broke_nothing(cluster: NodeCluster) -> None:
+    await cluster.start(1)
+    key = await cluster.shard(1)
+    await cluster.append(key, b"1")
+    await cluster.kill(1)
+    await cluster.start(1)
+    await cluster.append(key, b"2")
+    await eventually(lambda: len(cluster.segments(key)) == 2)
+    assert told(cluster, 1, 0) == (0, 2)

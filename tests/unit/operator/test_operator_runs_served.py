@@ -1,0 +1,210 @@
+"""The whole operator against a real API server and a real meta service, with the rights that its role gives and no
+others; machines and nodes are pretended."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+import pytest
+
+from stratalog_operator.process import Operator
+from stratalog_operator.resources.kinds import CLUSTER, POOL, TOPIC
+from support.api_server import NO_API_SERVER, ApiServer, apiserver_binary
+from support.operator_place import Place, operator_place
+
+pytestmark = [
+    pytest.mark.real_apiserver,
+    pytest.mark.skipif(apiserver_binary() is None, reason=NO_API_SERVER),
+    pytest.mark.timeout(600),
+]
+_NUMBERS = count()
+
+
+@pytest.fixture
+async def place(api: ApiServer) -> AsyncIterator[Place]:
+    async with operator_place(api, f"runs-{next(_NUMBERS)}") as made:
+        yield made
+
+
+def _make(place: Place) -> None:
+    place.make(CLUSTER)
+    place.make(POOL, {"spec.zones": []})
+
+
+def _page(operator: Operator) -> str:
+    """Of metrics, of a replica that is alive and ready, whether it works or stands by."""
+    for path in ("healthz", "readyz"):
+        with urllib.request.urlopen(f"http://{operator.address}/{path}", timeout=30) as answer:
+            assert answer.status == 200
+    with urllib.request.urlopen(f"http://{operator.address}/metrics", timeout=30) as answer:
+        return bytes(answer.read()).decode()
+
+
+async def _quiet(place: Place, operator: Operator) -> int:
+    """Writes of an operator that has looked at a cluster that is as it should be, twice."""
+    kubernetes = operator.kubernetes
+    assert kubernetes is not None
+    wrote = -1
+    while wrote != kubernetes.writes_to_objects():
+        wrote = kubernetes.writes_to_objects()
+        for _ in range(2):
+            passes = operator.stats.passes
+            operator.wake((place.namespace, "main"))
+            await place.until(lambda before=passes: operator.stats.passes > before)
+    return wrote
+
+
+async def test_a_cluster_comes_up_and_an_operator_that_has_nothing_to_do_writes_nothing(place: Place) -> None:
+    _make(place)
+    for number in range(5):
+        spec = {"clusterRef": "main", "topicName": f"topic-{number}"}
+        place.make(TOPIC, {"metadata.name": f"topic-{number}", "spec": spec})
+    async with place.operator() as operator:
+        await place.until_ready(3)
+        await place.until(lambda: place.condition("Ready", "TopicStorage", "topic-4") == "True")
+        wrote = await _quiet(place, operator)
+        for _ in range(3):
+            passes = operator.stats.passes
+            operator.wake((place.namespace, "main"))
+            await place.until(lambda before=passes: operator.stats.passes > before)
+
+        assert operator.kubernetes is not None
+        assert operator.kubernetes.writes_to_objects() == wrote > 0
+    assert operator.stats.failures == 0
+
+
+async def _next_second(place: Place, kind: str, name: str) -> None:
+    """Kubernetes notes ages in whole seconds; which of two of the same second is older, their UIDs decide."""
+    made = datetime.fromisoformat(place.get(kind, name)["metadata"]["creationTimestamp"])
+    await place.until(lambda: datetime.now(UTC) >= made + timedelta(seconds=1))
+
+
+async def test_topics_are_made_changed_told_apart_and_left_or_taken_along(place: Place) -> None:
+    _make(place)
+    kept = {"metadata.name": "kept", "spec": {"clusterRef": "main", "topicName": "kept", "shards": 2}}
+    place.make(TOPIC, kept)
+    await _next_second(place, "TopicStorage", "kept")
+    place.make(TOPIC, {**kept, "metadata.name": "younger"})
+    taken = {"clusterRef": "main", "topicName": "taken", "deletionPolicy": "Delete"}
+    place.make(TOPIC, {"metadata.name": "taken", "spec": taken})
+    wrong = {"clusterRef": "main", "topicName": "wrong", "config": {"no.such.key": "1"}}
+    place.make(TOPIC, {"metadata.name": "wrong", "spec": wrong})
+    async with place.operator() as operator:
+        for name in ("kept", "taken"):
+            await place.until(lambda name=name: place.condition("Ready", "TopicStorage", name) == "True")
+        await place.until(lambda: place.condition("Conflict", "TopicStorage", "younger") == "True")
+        await place.until(lambda: "no.such.key" in str(place.get("TopicStorage", "wrong").get("status")))
+        place.change("TopicStorage", "kept", {"spec": {"shards": 3}})
+        await place.until(lambda: place.get("TopicStorage", "kept")["status"]["observed"]["shards"] == 3)
+        for name in ("kept", "taken", "wrong"):
+            place.delete("TopicStorage", name)
+        await place.until(lambda: place.names("TopicStorage") == ["younger"])
+        await place.until_ready(3)
+        assert operator.stats.failures == 0
+    names = [topic.name for topic in (await place.members.service.snapshot()).topics if not topic.is_internal]
+
+    assert names == ["kept"]
+
+
+async def test_nothing_of_kopf_stays_on_any_object(place: Place) -> None:
+    _make(place)
+    async with place.operator():
+        await place.until_ready(3)
+    for kind in ("StorageCluster", "StorageNodePool", "StorageNode", "StatefulSet", "Pod", "PersistentVolumeClaim"):
+        for one in place.all(kind):
+            assert "kopf" not in str(one), (kind, one["metadata"]["name"])
+
+
+async def test_scaled_out_and_in_again_the_nodes_join_and_leave_by_their_steps(place: Place) -> None:
+    _make(place)
+    async with place.operator():
+        await place.until_ready(3)
+        before = {pod["metadata"]["uid"] for pod in place.all("Pod")}
+        place.scale(5)
+        await place.until_ready(5)
+        stayed = before & {pod["metadata"]["uid"] for pod in place.all("Pod")}
+        place.scale(3)
+        await place.until_ready(3)
+        await place.until(lambda: len(place.names("PersistentVolumeClaim")) == 3)
+
+    assert stayed == before
+    assert place.names("StorageNode") == ["main-hot-1", "main-hot-2", "main-hot-3"]
+    buried = place.get("StorageCluster", "main")["status"]["retiredNodes"]
+    assert [one["nodeId"] for one in buried] == [4, 5]
+    told = {event["reason"] for event in place.all("Event")}
+    assert {"RetirePodStop", "RetireVolume", "NodesLeave"} <= told
+
+
+async def test_what_somebody_changed_of_what_is_ours_is_put_back_once_and_the_rest_is_left(place: Place) -> None:
+    _make(place)
+    async with place.operator() as operator:
+        await place.until_ready(3)
+        await _quiet(place, operator)
+        before = operator.kubernetes.writes.copy() if operator.kubernetes else Counter()
+        place.change("StatefulSet", "main-hot-2", {"spec": {"replicas": 0}})
+        place.change("StatefulSet", "main-hot-3", {"metadata": {"labels": {"stratalog.dev/pool": None}}})
+        place.change("ConfigMap", "main-config", {"data": {"stratalog.conf": "no.such=1", "theirs": "1"}})
+        place.change("Service", "main-bootstrap", {"metadata": {"annotations": {"theirs": "1"}}})
+
+        def is_back() -> bool:
+            of_pool = place.get("StatefulSet", "main-hot-3")["metadata"]["labels"].get("stratalog.dev/pool")
+            text = place.get("ConfigMap", "main-config")["data"]["stratalog.conf"]
+            return (
+                place.get("StatefulSet", "main-hot-2")["spec"]["replicas"] == 1
+                and of_pool == "hot"
+                and "no.such" not in text
+            )
+
+        operator.wake((place.namespace, "main"))
+        await place.until(is_back)
+        await _quiet(place, operator)
+        assert operator.kubernetes is not None
+        wrote = operator.kubernetes.writes - before
+    assert place.get("ConfigMap", "main-config")["data"]["theirs"] == "1"
+    assert place.get("Service", "main-bootstrap")["metadata"]["annotations"]["theirs"] == "1"
+    assert wrote["patch", "statefulsets"] == 2 and wrote["patch", "configmaps"] == 1 and not wrote["patch", "services"]
+
+
+async def test_two_replicas_one_works_and_the_other_takes_over(place: Place) -> None:
+    _make(place)
+    async with place.operator("second") as second:
+        async with place.operator("first") as first:
+            await place.until_ready(3)
+            working = [one for one in (first, second) if one.stats.passes]
+            assert len(working) == 1
+            pages = [await asyncio.to_thread(_page, one) for one in (first, second)]
+            assert sorted("stratalog_operator_is_leader 1.0" in page for page in pages) == [False, True]
+            assert any('api_writes_total{resource="statefulsets",verb="patch"}' in page for page in pages)
+        place.scale(4)
+        await place.until_ready(4)
+        assert second.stats.passes > 0
+
+
+async def test_a_cluster_that_is_deleted_goes_with_what_it_made_and_leaves_its_claims(place: Place) -> None:
+    _make(place)
+    async with place.operator():
+        await place.until_ready(3)
+        place.delete("StorageCluster", "main")
+        await place.until(lambda: not place.get("StorageCluster", "main"))
+        await place.until(lambda: not place.names("StatefulSet") and not place.names("StorageNode"))
+        place.delete("StorageNodePool", "hot")
+        await place.until(lambda: not place.get("StorageNodePool", "hot"))
+
+    claims = place.all("PersistentVolumeClaim")
+    assert len(claims) == 3
+    assert not [one for one in claims if "stratalog.dev/last-copy" in one["metadata"]["finalizers"]]
+
+
+async def test_an_object_without_a_cluster_says_what_it_waits_for_and_is_not_held_up(place: Place) -> None:
+    place.make(POOL)
+    async with place.operator():
+        await place.until(lambda: place.condition("Ready", "StorageNodePool", "hot") == "False")
+        place.change("StorageNodePool", "hot", {"metadata": {"finalizers": ["stratalog.dev/operator"]}})
+        place.delete("StorageNodePool", "hot")
+        await place.until(lambda: not place.get("StorageNodePool", "hot"))
+    await asyncio.sleep(0)

@@ -1,0 +1,80 @@
+"""Every right that the roles give is used in the life of a cluster, and no other is missed: nothing is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog_operator.announce import Announcer
+from stratalog_operator.handlers import LABELLED
+from stratalog_operator.kube.rights import RIGHTS, Right
+from stratalog_operator.plan.news import News
+from stratalog_operator.resources.kinds import CLUSTER, KINDS, POOL, TOPIC
+from stratalog_operator.resources.names import GROUP
+from support.api_server import NO_API_SERVER, ApiServer, apiserver_binary
+from support.operator_place import Place, operator_place
+
+pytestmark = [
+    pytest.mark.real_apiserver,
+    pytest.mark.skipif(apiserver_binary() is None, reason=NO_API_SERVER),
+    pytest.mark.timeout(600),
+]
+
+
+def _watched() -> set[Right]:
+    """What kopf asks for, which goes past our client."""
+    kinds = [(GROUP, kind.plural) for kind in KINDS] + [(group, plural) for group, _, plural in LABELLED]
+    return {Right(verb, group, plural) for verb in ("list", "watch") for group, plural in kinds}
+
+
+def _pods(place: Place) -> set[str]:
+    """UIDs of those that a word restarts: etcd reads nothing of ours."""
+    found = [pod["metadata"] for pod in place.all("Pod") if pod["metadata"]["labels"]["stratalog.dev/part"] != "etcd"]
+    return {metadata["uid"] for metadata in found}
+
+
+async def _live(place: Place) -> None:
+    """All that a cluster can go through."""
+    listeners = [{"name": "internal", "port": 9092}]
+    outside = {"name": "far", "port": 9094, "type": "nodeport", "firstNodePort": 31_000}
+    place.make(CLUSTER, {"spec.scaleIn": {"mode": "RemountVolume"}, "spec.listeners": [*listeners, outside]})
+    place.make(POOL, {"spec.zones": [], "spec.replicas": 2})
+    topic = {"clusterRef": "main", "topicName": "orders", "deletionPolicy": "Delete", "replicationFactor": 1,
+             "minInsyncReplicas": 1}  # fmt: skip
+    place.make(TOPIC, {"metadata.name": "orders", "spec": topic})
+    await place.until_ready(2)
+    await place.until(lambda: place.condition("Ready", "TopicStorage", "orders") == "True")
+    place.delete("TopicStorage", "orders")
+    await place.until(lambda: not place.names("TopicStorage"))
+    place.scale(1)
+    await place.until_ready(1)
+    await place.until(lambda: place.names("ReadOnlyMount") == ["main-hot-2"])
+    place.delete("ReadOnlyMount", "main-hot-2")
+    await place.until(lambda: place.names("PersistentVolumeClaim")[-1] == "data-main-hot-1")
+    pods = _pods(place)
+    changed = {"listeners": listeners, "podDisruptionBudget": {"enabled": False}}
+    words = {"annotations": {"stratalog.dev/restart": "monday"}}
+    place.change("StorageCluster", "main", {"spec": changed, "metadata": words})
+    await place.until(lambda: pods.isdisjoint(_pods(place)))
+    await place.until_ready(1)
+    place.delete("StorageCluster", "main")
+    await place.until(lambda: not place.names("StorageCluster"))
+    place.delete("StorageNodePool", "hot")
+    await place.until(lambda: not place.names("StorageNodePool"))
+
+
+async def test_a_cluster_lives_and_dies_by_just_the_rights_that_the_roles_give(api: ApiServer) -> None:
+    async with operator_place(api, "rights") as place, place.operator() as operator:
+        await _live(place)
+        kubernetes = operator.kubernetes
+        assert kubernetes is not None
+        told = News("StorageCluster", "main", "uid-of-main", False, "Told", "the same twice")
+        for _ in range(2):
+            await Announcer(kubernetes, operator.stats, "one").announce(place.namespace, [told])
+        refused = {key: number for key, number in kubernetes.answers.items() if key[1] in ("401", "403")}
+        asked = kubernetes.asked | _watched()
+    given = frozenset().union(*RIGHTS.values())
+
+    assert [event["count"] for event in place.all("Event") if event["reason"] == "Told"] == [2]
+    assert refused == {}
+    assert asked <= given
+    assert sorted(given - asked) == [], "given, and used by nothing"

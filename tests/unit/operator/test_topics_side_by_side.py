@@ -1,0 +1,69 @@
+"""A pass that makes many topics does not wait for each in turn; whatever else it does keeps its order."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from kubernetes.aio.client import ApiClient, Configuration
+
+from stratalog.model.errors import InvalidRequest
+from stratalog.settings.process import ProcessSettings
+from stratalog_operator.apply.perform import AT_ONCE, Performer
+from stratalog_operator.kube.client import Kubernetes
+from stratalog_operator.plan import actions as act
+from stratalog_operator.plan.observed import Observed, Seen
+from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
+from support.meta_desk import Desk
+
+
+class TogetherDesk(Desk):
+    """Answers for a topic only when so many are asked for at the same time."""
+
+    def __init__(self, together: int) -> None:
+        super().__init__()
+        self._all_are_here = asyncio.Barrier(together)
+        self.most = self._asked = 0
+
+    async def make_topic(self, made: act.MakeTopic, process: ProcessSettings) -> None:
+        self._asked += 1
+        self.most = max(self.most, self._asked)
+        async with asyncio.timeout(30), self._all_are_here:
+            self._asked -= 1
+        if made.topic == "refused":
+            raise InvalidRequest("no such setting")
+        self.wishes.append(("make", made.topic))
+
+    async def remove_topic(self, topic_id: UUID) -> None:
+        self.wishes.append(("remove", topic_id))
+
+
+def _topic(name: str) -> act.MakeTopic:
+    return act.MakeTopic(name, name, 1, 1, {})
+
+
+def _observed() -> Observed:
+    spec = StorageClusterSpec.model_validate({"meta": {"etcd": {}}})
+    return Observed("data", "2013-01-01T00:00:00Z", Seen("main", "uid-of-main", spec, StorageClusterStatus()))
+
+
+async def test_topics_of_a_pass_are_made_side_by_side_and_one_that_is_refused_holds_up_nobody() -> None:
+    names = [*(f"topic-{number}" for number in range(3 * AT_ONCE - 1)), "refused"]
+    desk = TogetherDesk(AT_ONCE)
+    async with ApiClient(Configuration(host="http://127.0.0.1:1")) as client:  # asked for nothing
+        made = act.Plan(tuple(_topic(name) for name in names), {}, 5)
+        done = await Performer(Kubernetes(client), desk).perform(_observed(), made)
+
+    assert {name for _, name in desk.wishes} == set(names) - {"refused"}
+    assert [str(error) for error in done.refused] == ["no such setting"] and not done.failed
+    assert desk.most == AT_ONCE
+
+
+async def test_what_is_no_topic_keeps_its_order() -> None:
+    desk = TogetherDesk(2)
+    before, after = act.EndMount("tier/1"), act.EndMount("tier/2")
+    async with ApiClient(Configuration(host="http://127.0.0.1:1")) as client:
+        made = act.Plan((before, _topic("a"), _topic("b"), after), {}, 5)
+        await Performer(Kubernetes(client), desk).perform(_observed(), made)
+
+    assert desk.wishes[0] == ("end", "tier/1") and desk.wishes[-1] == ("end", "tier/2")

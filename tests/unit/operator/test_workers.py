@@ -1,0 +1,100 @@
+"""Looks at clusters: some at once, one at a time of each, and to their end when it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from stratalog.model.errors import Unavailable
+from stratalog_operator.queue import Key
+from stratalog_operator.stats import OperatorStats
+from stratalog_operator.workers import Workers
+from support.waiting import eventually
+
+A, B, C = ("data", "a"), ("data", "b"), ("data", "c")
+_PATIENT = 60.0
+
+
+class Looks:
+    """Counts looks, which wait while the gate is closed."""
+
+    def __init__(self) -> None:
+        self.count: Counter[Key] = Counter()
+        self.now: Counter[Key] = Counter()
+        self.most = 0
+        self.gate = asyncio.Event()
+        self.stats = OperatorStats()
+        self.fails: set[Key] = set()
+
+    async def look(self, key: Key) -> float | None:
+        self.count[key] += 1
+        self.now[key] += 1
+        assert self.now[key] == 1, f"{key} is looked at twice at once"
+        self.most = max(self.most, self.now.total())
+        await self.gate.wait()
+        self.now[key] -= 1
+        if key in self.fails:
+            raise Unavailable("nobody answers")
+        return 3600.0
+
+
+async def test_clusters_are_looked_at_beside_each_other_and_each_once_at_a_time() -> None:
+    looks = Looks()
+    workers = Workers(looks.look, looks.stats, at_once=2)
+    running = asyncio.create_task(workers.run())
+    for _ in range(3):
+        for key in (A, B, C):
+            workers.wake(key)
+    await eventually(lambda: looks.now.total() == 2, timeout=_PATIENT)
+    workers.wake(A)
+    workers.wake(B)
+    looks.gate.set()
+    await eventually(lambda: looks.count[C] == 1 and looks.count[A] == 2 and looks.count[B] == 2, timeout=_PATIENT)
+    await workers.finish(_PATIENT)
+    await asyncio.wait_for(running, _PATIENT)
+
+    assert looks.most == 2
+    assert looks.stats.passes == 5
+
+
+async def test_what_was_woken_is_looked_at_before_it_stops_and_what_is_due_later_is_not() -> None:
+    looks = Looks()
+    looks.gate.set()
+    workers = Workers(looks.look, looks.stats)
+    running = asyncio.create_task(workers.run())
+    workers.wake(A)
+    await eventually(lambda: looks.count[A] == 1, timeout=_PATIENT)
+    workers.wake(B)
+    workers.wake(A)
+    await workers.finish(_PATIENT)
+    await asyncio.wait_for(running, _PATIENT)
+
+    assert looks.count == {A: 2, B: 1}
+
+
+async def test_a_look_that_does_not_end_is_cut_off_by_a_stop() -> None:
+    looks = Looks()
+    workers = Workers(looks.look, looks.stats)
+    running = asyncio.create_task(workers.run())
+    workers.wake(A)
+    await eventually(lambda: looks.now[A] == 1, timeout=_PATIENT)
+    await workers.finish(0.0)
+    await asyncio.wait_for(running, _PATIENT)
+
+    assert looks.stats.passes == 0
+
+
+async def test_a_cluster_that_fails_holds_up_no_other_and_is_looked_at_again() -> None:
+    looks = Looks()
+    looks.gate.set()
+    looks.fails = {A}
+    workers = Workers(looks.look, looks.stats)
+    running = asyncio.create_task(workers.run())
+    workers.wake(A)
+    workers.wake(B)
+    await eventually(lambda: looks.count[A] >= 2 and looks.count[B] == 1, timeout=_PATIENT)
+    looks.fails = set()
+    await workers.finish(_PATIENT)
+    await asyncio.wait_for(running, _PATIENT)
+
+    assert looks.stats.failures >= 2 and looks.stats.passes >= 1

@@ -1,0 +1,324 @@
+"""An archived topic: every sealed record once, whatever happens to the job."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from support.pipeline_extra import NO_PIPELINE
+
+pytest.importorskip("fastavro", reason=NO_PIPELINE)
+
+import asyncio
+
+import pyarrow as pa
+
+from stratalog.formats.records import Record, encode_batch
+from stratalog.model.errors import Conflict, InvalidRequest, OutcomeUnknown, Unavailable
+from stratalog.objects import ObjectStore, open_store
+from stratalog_pipeline.jobs.archive import Archive, Archived, ArchiveOptions
+from stratalog_pipeline.jobs.archive_piece import RecordSchema
+from stratalog_pipeline.jobs.archive_table import Kind, TimePartition
+from stratalog_pipeline.jobs.runners import one_by_one
+from support.archived_tables import add_segment, files_of, json_value, rows_of_table
+from support.cold_data import ColdShard
+
+
+class Place:
+    """A bucket in a folder with a topic, and an empty folder for its table. Puts into the table may be made to fail."""
+
+    def __init__(self, folder: Any) -> None:
+        self.bucket, self.target = str(folder / "bucket"), str(folder / "table")
+        self.puts = 0
+        self.fails: Callable[[str, int], type[Exception] | None] = lambda key, number: None
+
+    async def fill(self, *segments: Sequence[Sequence[bytes | None]], into: ColdShard | None = None) -> ColdShard:
+        store = open_store(self.bucket)
+        cold = into or ColdShard(store)
+        cold.store = store
+        for parts in segments:
+            await add_segment(cold, parts)
+        await store.close()
+        return cold
+
+    async def archive(self, run: Any = one_by_one, **options: Any) -> Archived:
+        asked = ArchiveOptions(self.bucket, self.target, "cold", **options)
+        return await asyncio.to_thread(Archive(asked, run, open_target=self.open_target).archive)
+
+    def open_target(self) -> Any:
+        return _Failing(open_store(self.target), self)
+
+    async def rows(self, folder: str = "data") -> list[dict[str, Any]]:
+        store = open_store(self.target)
+        try:
+            return await rows_of_table(store, f"cold/{folder}/")
+        finally:
+            await store.close()
+
+    async def files(self) -> dict[str, Any]:
+        store = open_store(self.target)
+        try:
+            return await files_of(store, "cold/data/")
+        finally:
+            await store.close()
+
+
+class _Failing:
+    def __init__(self, store: ObjectStore, place: Place) -> None:
+        self._store, self._place = store, place
+
+    async def put(self, key: str, body: Any) -> None:
+        self._place.puts += 1
+        failure = self._place.fails(key, self._place.puts)
+        if failure is Unavailable:
+            raise Unavailable(f"{key}: slow down")
+        await self._store.put(key, body)
+        if failure is OutcomeUnknown:
+            raise OutcomeUnknown(f"{key}: the answer was lost")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@pytest.fixture
+async def place(tmp_path: Any) -> AsyncIterator[Place]:
+    yield Place(tmp_path)
+
+
+def flights(start: int, count: int) -> list[bytes | None]:
+    return [json_value(number) for number in range(start, start + count)]
+
+
+TWO_SEGMENTS = ([flights(0, 10), flights(10, 10)], [flights(20, 10)])
+
+
+async def test_json_becomes_columns_by_day(place: Place) -> None:
+    await place.fill(*TWO_SEGMENTS)
+    told = await place.archive()
+    assert (told.segments, told.already, told.rows, told.dead) == (2, 0, 30, 0)
+    rows = await place.rows()
+    assert [(row["_offset"], row["flight"], row["carrier"]) for row in rows[:2]] == [(0, 0, "UA"), (1, 1, "AA")]
+    assert [row["flight"] for row in rows] == list(range(30))
+    days = {key.split("/")[2] for key in await place.files()}
+    assert days == {f"by_date=2023-11-{day}" for day in (14, 15, 16, 17)}
+
+
+async def test_a_second_run_adds_nothing_and_a_new_segment_only_itself(place: Place) -> None:
+    cold = await place.fill(*TWO_SEGMENTS)
+    await place.archive()
+    before = await place.files()
+    told = await place.archive()
+    assert (told.segments, told.already) == (0, 2)
+    assert (await place.files()).keys() == before.keys()
+    await place.fill([flights(30, 5)], into=cold)
+    assert (await place.archive()).segments == 1
+    assert [row["flight"] for row in await place.rows()] == list(range(35))
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("survives", range(12))
+async def test_a_job_killed_at_any_put_leaves_the_same_table_after_the_next(place: Place, survives: int) -> None:
+    await place.fill(*TWO_SEGMENTS)
+    place.fails = lambda key, number: _raise() if number > survives else None
+    with pytest.raises((Killed, ExceptionGroup)):
+        await place.archive(piece_bytes=1)
+    place.fails = lambda key, number: None
+    await place.archive()  # in pieces of another size: the plan that was put first stays
+    assert [row["flight"] for row in await place.rows()] == list(range(30))
+
+
+def _raise() -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("failure", [OutcomeUnknown, Unavailable])
+async def test_lost_answers_and_refusals_leave_the_same_table(place: Place, failure: type[Exception]) -> None:
+    """F57: a commit whose answer was lost is found, and not made twice."""
+    await place.fill(*TWO_SEGMENTS)
+    place.fails = lambda key, number: failure if number % 2 else None
+    await place.archive(piece_bytes=1)
+    assert [row["flight"] for row in await place.rows()] == list(range(30))
+    assert (await place.archive()).already == 2
+
+
+async def test_two_jobs_beside_each_other_make_one_table(place: Place) -> None:
+    await place.fill(*TWO_SEGMENTS)
+    await asyncio.gather(place.archive(piece_bytes=1), place.archive(piece_bytes=1 << 20))
+    assert [row["flight"] for row in await place.rows()] == list(range(30))
+
+
+async def test_a_piece_that_is_done_twice_counts_once(place: Place) -> None:
+    def twice(work: Callable[[Any], Any], pieces: Sequence[Any]) -> Iterator[Any]:
+        for piece in pieces:
+            work(piece)
+            yield work(piece)
+
+    await place.fill(*TWO_SEGMENTS)
+    assert (await place.archive(twice)).rows == 30
+    assert len(await place.rows()) == 30
+
+
+async def test_bad_records_become_dead_letters_with_their_offsets_and_reasons(place: Place) -> None:
+    bad = [b"no json", b'{"flight": 1}\n{"flight": 2}', b"", b'{"flight": "many"}', b"[1, 2]"]
+    schema = RecordSchema(Kind.JSON, _packed([("flight", pa.int64()), ("carrier", pa.string())]))
+    await place.fill([[*flights(0, 5), *bad, None, json_value(11), json_value(12, gate="B4")]])
+    told = await place.archive(schema=schema)
+    assert (told.rows, told.dead) == (7, 6)
+    dead = await place.rows("dead")
+    assert [row["offset"] for row in dead] == [5, 6, 7, 8, 9, 12]
+    assert [row["value"] for row in dead[:5]] == bad
+    assert all(row["error"] for row in dead)
+    assert "unexpected field" in dead[5]["error"]
+    assert [row["flight"] for row in await place.rows()] == [0, 1, 2, 3, 4, None, 11]
+
+
+async def test_bad_records_that_would_make_good_ones_together_do_not(place: Place) -> None:
+    """Their number, put together, is that of the records."""
+    schema = RecordSchema(Kind.JSON, _packed([("a", pa.int64())]))
+    pairs = [(b'{"a": 1}{"a":', b"2}"), (b'{"a": 1}\n{"a": 2}', b" "), (b'{"a": 1}{"a": 2', b"}{}")]
+    await place.fill([[b'{"a": 0}', *(value for pair in pairs for value in pair), b'{\n"a": 7}']])
+    told = await place.archive(schema=schema)
+    assert (told.rows, told.dead) == (2, 6)
+    assert [row["a"] for row in await place.rows()] == [0, 7]
+
+
+def _packed(fields: list[tuple[str, Any]]) -> bytes:
+    return bytes(pa.schema(fields).serialize().to_pybytes())
+
+
+async def test_a_schema_grows_with_its_records_and_keeps_what_it_had(place: Place) -> None:
+    cold = await place.fill([[json_value(0, gate=None)]])
+    await place.archive()
+    await place.fill([[json_value(1, gate="B4", crew={"size": 5})]], into=cold)
+    await place.archive()
+    await place.fill([[json_value(2, gate=7, crew={"size": 6, "lead": "x"})]], into=cold)
+    told = await place.archive()
+    assert told.dead == 1, "gate is text by now"
+    rows = await place.rows()
+    assert [(row["flight"], row["gate"]) for row in rows] == [(0, None), (1, "B4")]
+    assert "lead" in (await place.rows("dead"))[0]["value"].decode()
+
+
+async def test_records_that_contradict_each_other_need_a_schema(place: Place) -> None:
+    await place.fill([[b'{"a": 1}'], [b'{"a": {"b": 1}}']])
+    told = await place.archive()
+    assert (told.rows, told.dead) == (1, 1)
+
+
+async def test_raw_records_keep_everything(place: Place) -> None:
+    await place.fill([[b"\x00\xff", None]])
+    await place.archive(kind=Kind.RAW, by=TimePartition.HOUR)
+    rows = await place.rows()
+    assert [(row["topic"], row["shard"], row["offset"], row["key"], row["value"]) for row in rows] == [
+        ("cold", 3, 0, b"0", b"\x00\xff"),
+        ("cold", 3, 1, b"1", None),
+    ]
+
+
+async def test_records_of_no_time_and_of_a_far_one_have_a_place(place: Place) -> None:
+    store = open_store(place.bucket)
+    records = [Record(n, at, None, json_value(n)) for n, at in enumerate((-1, 9_000_000_000_000_000, 0))]
+    await ColdShard(store).add([[encode_batch(records, epoch=0)]])
+    await store.close()
+    assert (await place.archive()).rows == 3
+    folders = {key.split("/")[2]: table.num_rows for key, table in (await place.files()).items()}
+    assert folders == {"by_date=1970-01-01": 1, "by_date=__HIVE_DEFAULT_PARTITION__": 2}
+
+
+AVRO = {
+    "type": "record",
+    "name": "Flight",
+    "fields": [
+        {"name": "flight", "type": "long"},
+        {"name": "carrier", "type": ["null", "string"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "stops", "type": {"type": "array", "items": "string"}},
+    ],
+}
+
+
+@pytest.mark.parametrize("is_confluent", [False, True])
+async def test_avro_becomes_columns(place: Place, is_confluent: bool) -> None:
+    import io
+    from datetime import UTC, datetime
+
+    import fastavro
+
+    from stratalog_pipeline.jobs.record_kinds import avro_reader
+
+    def value(number: int) -> bytes:
+        out = io.BytesIO(b"\0\0\0\0\7" if is_confluent else b"")
+        out.seek(0, io.SEEK_END)
+        at = datetime(2013, 1, 1, tzinfo=UTC)
+        fastavro.schemaless_writer(out, AVRO, {"flight": number, "carrier": "UA", "at": at, "stops": ["EWR"]})
+        return out.getvalue()
+
+    text = json.dumps(AVRO)
+    fields, _ = avro_reader(text)
+    schema = RecordSchema(Kind.AVRO, bytes(fields.serialize().to_pybytes()), text, is_confluent)
+    await place.fill([[value(1), b"\xff" * 11, value(2) + b"x"]])
+    told = await place.archive(kind=Kind.AVRO, schema=schema)
+    assert (told.rows, told.dead) == (1, 2)
+    (row,) = await place.rows()
+    assert (row["flight"], row["carrier"], row["stops"], row["at"].year) == (1, "UA", ["EWR"], 2013)
+
+
+async def test_protobuf_becomes_columns(place: Place) -> None:
+    from google.protobuf import descriptor_pb2
+
+    from stratalog_pipeline.jobs.protobuf_types import message_class
+    from stratalog_pipeline.jobs.record_kinds import protobuf_reader
+
+    file = descriptor_pb2.FileDescriptorProto(name="flight.proto", package="air", syntax="proto3")
+    message = file.message_type.add(name="Flight")
+    message.field.add(name="number", number=1, type=3, label=1)
+    message.field.add(name="stops", number=2, type=9, label=3)
+    inner = file.message_type.add(name="Crew")
+    inner.field.add(name="size", number=1, type=5, label=1)
+    message.field.add(name="crew", number=3, type=11, label=1, type_name=".air.Crew")
+    descriptors = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    kind = message_class(descriptors, "air.Flight")
+    good = kind(number=7, stops=["EWR", "SFO"]).SerializeToString()
+    fields, _ = protobuf_reader(descriptors, "air.Flight")
+    definition = json.dumps({"message": "air.Flight", "descriptors": base64.b64encode(descriptors).decode()})
+    schema = RecordSchema(Kind.PROTOBUF, bytes(fields.serialize().to_pybytes()), definition)
+    await place.fill([[good, b"\x08"]])
+    told = await place.archive(kind=Kind.PROTOBUF, schema=schema)
+    assert (told.rows, told.dead) == (1, 1)
+    (row,) = await place.rows()
+    assert (row["number"], row["stops"], row["crew"]) == (7, ["EWR", "SFO"], None)
+    with pytest.raises(InvalidRequest, match=r"air\.Nothing"):
+        protobuf_reader(descriptors, "air.Nothing")
+
+
+async def test_a_dry_run_tells_and_writes_nothing(place: Place) -> None:
+    await place.fill(*TWO_SEGMENTS)
+    told = await place.archive(is_dry_run=True)
+    assert (told.segments, told.is_dry_run, place.puts) == (2, True, 0)
+    assert told.bytes_read > 1_000
+
+
+async def test_a_table_of_something_else_is_not_mixed_with(place: Place) -> None:
+    await place.fill(*TWO_SEGMENTS)
+    await place.archive()
+    with pytest.raises(Conflict, match="kind 'json'"):
+        await place.archive(kind=Kind.RAW)
+
+
+async def test_a_field_with_the_name_of_a_column_of_the_table_is_refused(place: Place) -> None:
+    await place.fill([[json_value(0, _offset=5)]])
+    with pytest.raises(InvalidRequest, match="_offset"):
+        await place.archive()
+
+
+def test_options_are_shown_without_credentials() -> None:
+    options = replace(ArchiveOptions("s3://b?secret_access_key=hush", "s3://t?secret_access_key=hush"), topic="t")
+    assert "hush" not in repr(options)

@@ -1,0 +1,242 @@
+"""Damaged objects are put back from another bucket or from a node's files, byte for byte, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from support.pipeline_extra import NO_PIPELINE
+
+pytest.importorskip("fastavro", reason=NO_PIPELINE)
+
+from confluent_kafka import Producer
+from typer.testing import CliRunner
+
+from stratalog.model.segment import RemoteState
+from stratalog.objects import ObjectStore, open_store
+from stratalog_cli.entry import build_app
+from stratalog_pipeline.jobs.runners import one_by_one
+from stratalog_pipeline.jobs.verify import Verified, verify
+from support.cold_data import ColdShard, batches_from
+from support.cold_reading import tell
+from support.node_process import NodeProcess
+from support.topics import create_topic
+from support.waiting import eventually_sync
+
+Damage = Callable[[Path], None]
+
+
+def build(folder: Path, fill: Callable[[ObjectStore], Awaitable[Any]]) -> Any:
+    async def run() -> Any:
+        store = open_store(str(folder))
+        try:
+            return await fill(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+async def cold(store: ObjectStore) -> ColdShard:
+    """Two complete segments with key indexes, and a third of which a bundle is committed."""
+    shard = ColdShard(store, has_key_index=True)
+    await shard.add([batches_from(0, 5), batches_from(15, 5, codec=4), batches_from(30, 5)])
+    await shard.add([batches_from(45, 5, epoch=1)])
+    await shard.add([batches_from(60, 5, epoch=2)], state=RemoteState.PARTIAL, is_bundled=True)
+    await tell(shard)
+    return shard
+
+
+@pytest.fixture
+def buckets(tmp_path: Path) -> tuple[Path, Path]:
+    """A bucket, and a copy of it."""
+    build(tmp_path / "bucket", cold)
+    shutil.copytree(tmp_path / "bucket", tmp_path / "copy")
+    return tmp_path / "bucket", tmp_path / "copy"
+
+
+def repaired(bucket: Path, *places: Path, **options: Any) -> Verified:
+    return verify(str(bucket), one_by_one, repair_from=[str(place) for place in places], **options)
+
+
+def objects_in(bucket: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(bucket)): path.read_bytes() for path in bucket.rglob("*") if path.is_file()}
+
+
+def flip(path: Path) -> None:
+    body = bytearray(path.read_bytes())
+    body[len(body) // 2] ^= 4
+    path.write_bytes(body)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DAMAGES: dict[str, Damage] = {"a flipped bit": flip, "cut short": cut, "gone": Path.unlink}
+
+
+@pytest.mark.parametrize(
+    ("ending", "damage"),
+    [
+        (ending, damage)
+        for ending in ("chunk", "index", "keys", "manifest", "bundle")
+        for damage in DAMAGES
+        if (ending, damage) != ("manifest", "gone")  # without it a bucket says that retention took the segment
+    ],
+)
+def test_an_object_is_put_back_from_another_bucket(buckets: tuple[Path, Path], ending: str, damage: str) -> None:
+    bucket, copy = buckets
+    before = objects_in(bucket)
+    broken = sorted(bucket.rglob(f"*.{ending}"))[0]
+    DAMAGES[damage](broken)
+    assert repaired(bucket).findings, "nothing is put back unless somebody says from where"
+    told = repaired(bucket, copy)
+    assert (told.findings, told.not_repaired) == ([], [])
+    assert [Path(key).name for key in told.repaired] == [broken.name]
+    assert objects_in(bucket) == before
+    assert (repaired(bucket, copy).repaired, objects_in(bucket)) == ([], before), "what is whole is left alone"
+
+
+def test_several_damages_of_one_segment_are_mended_at_once(buckets: tuple[Path, Path]) -> None:
+    bucket, copy = buckets
+    before = objects_in(bucket)
+    for broken in (*bucket.rglob("*.chunk"), *bucket.rglob("*.keys")):
+        flip(broken)
+    told = repaired(bucket, copy)
+    assert (told.findings, len(told.repaired)) == ([], 6)
+    assert objects_in(bucket) == before
+
+
+def test_a_dry_run_tells_what_it_would_put_and_puts_nothing(buckets: tuple[Path, Path]) -> None:
+    bucket, copy = buckets
+    flip(broken := next(bucket.rglob("*.chunk")))
+    before = objects_in(bucket)
+    told = repaired(bucket, copy, is_dry_run=True)
+    assert [Path(key).name for key in told.repaired] == [broken.name]
+    assert told.findings
+    assert objects_in(bucket) == before
+
+
+def test_the_command_tells_what_it_put_back_and_what_is_left(buckets: tuple[Path, Path]) -> None:
+    bucket, copy = buckets
+    flip(first := next(bucket.rglob("*.chunk")))
+    flip(second := next(bucket.rglob("*.bundle")))
+    Path.unlink(copy / second.relative_to(bucket))
+
+    def run(*words: str) -> Any:
+        command = ["pipeline", "verify", "--bucket", str(bucket), "--threads", "0", "--output", "json", *words]
+        ran = CliRunner().invoke(build_app(), command)
+        return ran.exit_code, json.loads(ran.stdout)
+
+    code, told = run()
+    assert (code, len(told["findings"]), told["repaired"]) == (1, 2, [])
+    code, told = run("--repair", str(copy))
+    assert code == 1, "something is left"
+    assert [Path(key).name for key in told["repaired"]] == [first.name]
+    assert [second.name in finding["place"] for finding in told["findings"]] == [True]
+    assert second.name in told["not_repaired"][0]
+
+
+def test_a_copy_that_is_damaged_too_is_passed_over(buckets: tuple[Path, Path], tmp_path: Path) -> None:
+    bucket, copy = buckets
+    shutil.copytree(copy, tmp_path / "second")
+    before = objects_in(bucket)
+    name = sorted(path.relative_to(bucket) for path in bucket.rglob("*.chunk"))[0]
+    flip(bucket / name)
+    cut(copy / name)
+    told = repaired(bucket, copy)
+    assert (len(told.findings), told.repaired) == (1, [])
+    assert str(copy) in told.not_repaired[0]
+    told = repaired(bucket, copy, tmp_path / "second")
+    assert (told.findings, objects_in(bucket)) == ([], before)
+
+
+@pytest.mark.parametrize("broken", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)])
+def test_a_whole_object_of_other_records_is_not_taken(tmp_path: Path, broken: tuple[int, ...]) -> None:
+    """The same names, the same offsets, other values: such as a bucket that went its own way since it was copied."""
+
+    def fill(value_bytes: int) -> Callable[[ObjectStore], Awaitable[Any]]:
+        async def run(store: ObjectStore) -> None:
+            shard = ColdShard(store, topic_id=UUID(int=77))
+            await shard.add([batches_from(at, 5, value_bytes=value_bytes) for at in (0, 15, 30)])
+
+        return run
+
+    bucket, other = tmp_path / "bucket", tmp_path / "other"
+    build(bucket, fill(100))
+    build(other, fill(120))
+    assert {*objects_in(bucket)} == {*objects_in(other)}
+    shutil.copytree(bucket, tmp_path / "copy")
+    chunks = sorted(bucket.rglob("*.chunk"))
+    for number in broken:
+        flip(chunks[number])
+    before = objects_in(bucket)
+    told = repaired(bucket, other)
+    assert told.findings
+    assert (told.repaired, objects_in(bucket)) == ([], before)
+    told = repaired(bucket, other, tmp_path / "copy")
+    assert (told.findings, objects_in(bucket)) == ([], objects_in(tmp_path / "copy"))
+
+
+def test_parts_of_several_sources_may_prove_each_other(buckets: tuple[Path, Path], tmp_path: Path) -> None:
+    bucket, copy = buckets
+    second = tmp_path / "second"
+    shutil.copytree(copy, second)
+    before = objects_in(bucket)
+    for name in sorted(path.relative_to(bucket) for path in bucket.rglob("*.chunk"))[:2]:
+        flip(bucket / name)
+        Path.unlink((copy if name.name.startswith("0" * 20) else second) / name)
+    told = repaired(bucket, copy, second)
+    assert (told.findings, objects_in(bucket)) == ([], before)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    root = tmp_path_factory.mktemp("node")
+    settings = {"remote.upload.interval.ms": 50, "remote.upload.chunk.bytes": 20_000}
+    with NodeProcess(root / "data", str(root / "bucket"), settings) as running:
+        yield running
+
+
+@pytest.mark.parametrize("ending", ["chunk", "index", "keys"])
+def test_an_object_is_made_again_of_a_running_nodes_files(node: NodeProcess, ending: str) -> None:
+    topic, bucket = f"made-of-{ending}", node.data_dir.parent / "bucket"
+    create_topic(node.bootstrap, topic, 1, {"index.keys": "true", "segment.bytes": 60_000})
+    producer = Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 1, "enable.idempotence": True})
+    known = set(bucket.rglob("*.manifest"))
+    for number in range(2_000):
+        producer.produce(topic, b"%060d" % number, b"flight-%d" % (number % 300))
+        if number % 50 == 0:
+            producer.flush(30)
+    assert producer.flush(30) == 0
+    eventually_sync(lambda: len(set(bucket.rglob("*.manifest")) - known) >= 2, 60)
+    folder = min(set(bucket.rglob("*.manifest")) - known).parent
+    before = objects_in(folder)
+    for broken in folder.glob(f"*.{ending}"):
+        flip(broken)
+    told = repaired(bucket, node.data_dir, topics=[topic])
+    assert (told.findings, told.not_repaired) == ([], [])
+    assert told.repaired
+    assert objects_in(folder) == before, "byte for byte"
+
+
+def test_a_segment_file_that_is_damaged_gives_nothing(node: NodeProcess, tmp_path: Path) -> None:
+    bucket, copy = tmp_path / "bucket", tmp_path / "data"
+    shutil.copytree(node.data_dir.parent / "bucket", bucket)
+    shutil.copytree(node.data_dir / "node" / "segments", copy / "node" / "segments")
+    broken = min(path for path in bucket.rglob("*.chunk") if "bundles" not in str(path))
+    flip(broken)
+    before = broken.read_bytes()
+    for file in copy.rglob("*.seg"):
+        flip(file)
+    told = repaired(bucket, copy)
+    assert (told.repaired, broken.read_bytes()) == ([], before)
+    assert told.not_repaired

@@ -1,0 +1,117 @@
+"""Options and filters of the Spark data source, without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from support.pipeline_extra import NO_PIPELINE
+
+pytest.importorskip("fastavro", reason=NO_PIPELINE)
+
+from stratalog.model.errors import InvalidRequest
+from stratalog_pipeline.cold.cutting import Asked
+from stratalog_pipeline.source.filters import narrow
+from stratalog_pipeline.source.options import parse_options
+from stratalog_pipeline.source.sizes import parse_bytes
+
+
+@dataclass(frozen=True)
+class EqualTo:
+    attribute: tuple[str, ...]
+    value: Any
+
+
+class GreaterThan(EqualTo): ...
+
+
+class GreaterThanOrEqual(EqualTo): ...
+
+
+class LessThan(EqualTo): ...
+
+
+class LessThanOrEqual(EqualTo): ...
+
+
+class StringContains(EqualTo): ...
+
+
+class In(EqualTo): ...
+
+
+def test_options_are_read_whatever_their_case() -> None:
+    told = parse_options({"PATH": "/b", "Topics": "a, b", "PARTITIONBYTES": "1m", "OnGap": "Report", "shards": "1,2"})
+    assert (told.bucket, told.topics, told.partition_bytes) == ("/b", frozenset("ab"), 1 << 20)
+    assert (told.asked.is_gap_allowed, told.asked.shards) == (True, frozenset({1, 2}))
+
+
+def test_a_time_may_be_written_in_words() -> None:
+    told = parse_options({"bucket": "/b", "fromTimestamp": "1970-01-01T00:00:01", "toTimestamp": "5000"})
+    assert (told.asked.from_ms, told.asked.to_ms) == (1_000, 5_000)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"bucket": "/b", "snapshot": "s", "meta": "http://m"},
+        {"bucket": "/b", "fromOffset": '{"t": 5}'},
+        {"bucket": "/b", "fromOffset": '{"t": {"0": -1}}'},
+        {"bucket": "/b", "toTimestamp": "yesterday"},
+        {"bucket": "/b", "onGap": "ignore"},
+        {"bucket": "/b", "maxBytesPerTrigger": "0"},
+        {"bucket": "/b", "unheard": "of"},
+    ],
+)
+def test_what_cannot_be_meant_is_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest, match="option"):
+        parse_options(wrong)
+
+
+def test_credentials_in_the_address_of_a_bucket_are_not_shown() -> None:
+    told = parse_options({"bucket": "s3://b?secret_access_key=hush"})
+    assert "hush" not in repr(told)
+
+
+@pytest.mark.parametrize(("text", "size"), [("5", 5), ("2k", 2048), ("1MiB", 1 << 20), ("3 gb", 3 << 30), ("x", None)])
+def test_sizes(text: str, size: int | None) -> None:
+    assert parse_bytes(text) == size
+
+
+def test_filters_on_places_are_done_by_the_source() -> None:
+    filters = [
+        EqualTo(("topic",), "a"),
+        In(("shard",), (1, 2)),
+        GreaterThan(("offset",), 9),
+        LessThanOrEqual(("offset",), 20),
+    ]
+    asked, left = narrow(Asked(topics=frozenset("ab"), shards=frozenset({2, 3}), to_offset=15), filters)
+    assert (asked.topics, asked.shards) == (frozenset("a"), frozenset({2}))
+    assert (asked.least_offset, asked.to_offset, left) == (10, 15, [])
+
+
+def test_a_filter_on_the_time_spares_reading_and_stays_with_spark() -> None:
+    at = datetime(2020, 1, 1, tzinfo=UTC)
+    early, late = LessThan(("timestamp",), at), GreaterThanOrEqual(("timestamp",), at)
+    asked, left = narrow(Asked(), [early, late])
+    assert (asked.from_ms, asked.to_ms, left) == (1_577_836_800_000, None, [early, late])
+
+
+def test_other_filters_are_left_to_spark() -> None:
+    filters = [StringContains(("topic",), "a"), EqualTo(("value",), b"x"), EqualTo(("offset",), None)]
+    assert narrow(Asked(), filters) == (Asked(), filters)
+
+
+def test_a_filter_on_the_key_is_looked_up_and_looked_at_again() -> None:
+    one, several, many = EqualTo(("key",), b"a"), In(("key",), [b"a", bytearray(b"b")]), In(("key",), [b"a"] * 17)
+    asked, left = narrow(Asked(), [one])
+    assert (asked.keys, left) == (frozenset([b"a"]), [one])
+    asked, left = narrow(Asked(), [one, several])
+    assert (asked.keys, left) == (frozenset([b"a"]), [one, several])
+    asked, left = narrow(Asked(), [many, EqualTo(("key",), None), GreaterThan(("key",), b"a"), In(("key",), [None])])
+    assert asked.keys is None
+    assert len(left) == 4
