@@ -1,6 +1,6 @@
 # Every target sets up what it needs: Python 3.11 and, on Debian or Ubuntu, apt-get are enough to begin with.
 # Go and Java are optional: without Go the real S3 server, the Kubernetes API server and the load generator are skipped,
-# without Java the Kafka peer is, and the run says so.
+# without Java the Kafka peer and Spark are, and the run says so.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -17,6 +17,7 @@ STATES ?= 500000
 # The demo's: three nodes, of which a leader is killed, and that come and go; or one.
 NODES ?= 3
 SECONDS ?= 60
+IMAGE ?= stratalog:0.1.0
 # Test processes: one more than cores, for a quarter of their time they wait for the processes that they started.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
@@ -41,6 +42,15 @@ kcat:
 chromium:
 	@tools/chromium.sh
 
+.PHONY: prometheus
+prometheus:
+	@tools/prometheus.sh
+
+# The pipeline's packages and Java. Without them its tests are skipped, and the summary of the run says so.
+.PHONY: spark
+spark: $(READY)
+	@tools/spark.sh $(VENV)
+
 # A real S3 server, built from its Go module. Without Go its tests are skipped, and the summary of the run says so.
 .PHONY: s3
 s3:
@@ -55,8 +65,12 @@ apiserver:  ## A real Kubernetes API server for the operator's tests, from its G
 demo: $(READY)  ## 336,776 real flights through topics, seals, the cold tier and back; a leader is killed, nodes come and go (NODES=1: one node)
 	@$(PY) tools/demo.py --nodes $(NODES) $(ARGS)
 
+.PHONY: demo-pipeline
+demo-pipeline: $(READY) spark  ## The flights in the cold tier become a table of delays and a plot, by Spark, with no server there
+	@$(PY) tools/demo_pipeline.py $(ARGS)
+
 .PHONY: test
-test: $(READY) kcat chromium s3  ## Every test that fits in minutes, with real clients, a browser, crashes and a real S3 server
+test: $(READY) kcat chromium prometheus s3 spark  ## Every test that fits in minutes, with real clients, a browser, crashes, Spark and a real S3 server
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: lint
@@ -75,6 +89,14 @@ format: $(READY)  ## Rewrite the code in the house's layout
 .PHONY: bench
 bench: $(READY)  ## Measure beside a TCP echo and Apache Kafka; writes bench/results/latest.json and .md
 	@PYTHONPATH=bench $(PY) -m stratalog_bench $(ARGS)
+
+.PHONY: bench-operator
+bench-operator: $(READY)  ## Memory, idle writes and times of the operator (needs kube-apiserver); bench/results/operator.md
+	@PYTHONPATH=tests:operator $(PY) bench/operator_bench.py
+
+.PHONY: bench-pipeline
+bench-pipeline: $(READY) spark  ## The Spark source beside Parquet, JSON lines and Spark's Kafka source; writes bench/results/pipeline.md
+	@PYTHONPATH=bench:tests $(PY) -m stratalog_bench.pipeline $(ARGS)
 
 .PHONY: sim
 sim: $(READY)  ## SEEDS=1000: clusters in a made-up world; prints the history of the first that breaks a promise
@@ -96,9 +118,25 @@ crash: $(READY) s3  ## 200 rounds of kill -9 at random moments (20 of them are i
 chaos: $(READY)  ## SECONDS=60: parts of a real cluster killed, frozen, cut off, wiped at random; nodes come and go; meta service away for 60 s
 	@$(PY) -m pytest -q -m slow tests/cluster --chaos-seconds $(SECONDS) $(ARGS)
 
+.PHONY: image
+image:  ## IMAGE=stratalog:0.1.0: the container image of all parts, by docker
+	@docker build -t $(IMAGE) .
+
+.PHONY: e2e
+e2e: $(READY)  ## All scenarios on a real Kubernetes: the one that KUBECONFIG names, else one by kind; needs kubectl, helm, docker
+	@$(PY) -m pytest e2e --timeout 2400 $(ARGS)
+
+.PHONY: e2e-fast
+e2e-fast: $(READY)  ## Install, offload, scale out, scale in, volumes, topics: below 15 minutes on a cluster that is there
+	@$(PY) -m pytest e2e -m fast --timeout 1200 $(ARGS)
+
 .PHONY: soak
 soak: $(READY) kcat s3  ## The slow tests
 	@$(PY) -m pytest -m slow --timeout 7200 $(ARGS)
+
+.PHONY: wheel-test
+wheel-test: $(READY)  ## The wheel, installed in a fresh environment, runs a node and its clients: 2 minutes
+	@$(PY) -m pytest -m slow tests/clients/test_wheel_installed.py $(ARGS)
 
 # --- upkeep -----------------------------------------------------------------------------------------------------------
 .PHONY: lock
@@ -106,8 +144,9 @@ lock: $(READY)  ## Resolve the dependencies again into requirements/*.txt (hashe
 	@tools/lock.sh $(UV_VERSION)
 
 .PHONY: crds
-crds: $(READY)  ## Write crds/ from the models of the kinds
+crds: $(READY)  ## Write crds/ from the models of the kinds, and what charts/ and deploy/ take from there and from the operator's rights
 	@$(PY) -m stratalog_operator.resources.definitions crds
+	@$(PY) tools/deploy_files.py
 
 .PHONY: clean
 clean:  ## Remove what the targets made, downloads kept in .cache excepted

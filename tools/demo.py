@@ -30,7 +30,7 @@ from confluent_kafka.admin import AdminClient as KafkaAdmin
 from confluent_kafka.admin import NewTopic
 from demo_cluster import start_cluster
 from demo_kill import KilledLeader
-from demo_node import USUAL_PORTS, start_node
+from demo_node import start_node
 from demo_read import Group
 from demo_scaling import Scaling
 from demo_stage import DemoFailed, Node, Stage
@@ -161,7 +161,7 @@ def check_where_it_lies(node: Node, segments: list[SegmentInfo]) -> None:
 
 
 def show_where_it_lies(console: Console, stage: Stage, segments: list[SegmentInfo]) -> None:
-    table = Table(title="What lies where")
+    table = Table(title="What is stored where")
     for column in ("shard", "segments", "records", "local bytes", "cold bytes", "objects in the bucket"):
         table.add_column(column, justify="right")
     for shard in range(SHARDS):
@@ -217,7 +217,7 @@ def verify(node: Node, progress: Progress) -> VerifyDone:
 
 # The story ------------------------------------------------------------------------------------------------------------
 LOCAL_READS = ("stratalog_log_cached_read_bytes_total", "stratalog_log_disk_read_bytes_total")
-COLD_READS = ("stratalog_cold_read_bytes_used_total",)
+COLD_READS = ("stratalog_cold_read_used_bytes_total",)
 COLUMNS = (TextColumn("{task.description:>16}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
 
 
@@ -281,7 +281,7 @@ def tell_what_to_try(console: Console, stage: Stage) -> None:
     with contextlib.suppress(ValueError):
         stratalog = str(Path(stratalog).relative_to(Path.cwd()))
     asked = stage.first.admin
-    admin = "" if asked.endswith(f":{USUAL_PORTS['admin']}") else f" --admin {asked}"
+    admin = f" --admin {asked}"
     runs = "The node runs on" if len(stage.nodes) == 1 else f"The {len(stage.nodes)} nodes run on"
     status = "" if len(stage.nodes) == 1 else f"\n  {stratalog} cluster status --data {stage.directory / 'cluster'}"
     how_to_end = "; ".join([*(f"kill {process.pid}" for process in stage.beside), stage.how_to_end])

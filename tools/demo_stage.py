@@ -30,8 +30,10 @@ class Node:
         """The sum of these metrics of the node."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"http://{self.admin}/metrics", timeout=10) as answer:
-            lines = [line.split() for line in answer.read().decode().splitlines() if not line.startswith("#")]
-        return sum(float(value) for name, value in lines if name in names)
+            lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+        # Labels may hold blanks: the value is what follows the last one.
+        found = [line.rpartition(" ") for line in lines]
+        return sum(float(value) for name, _, value in found if name in names)
 
 
 @dataclass(frozen=True, slots=True)
