@@ -172,9 +172,10 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
 class Scene:
     """One node behind a fault proxy to its object store, and what its clients do."""
 
-    def __init__(self, node: NodeProcess, proxy: FaultProxy) -> None:
+    def __init__(self, node: NodeProcess, proxy: FaultProxy, history: MetricHistory) -> None:
         self.node = node
         self.proxy = proxy
+        self.history = history
 
     def create(self, name: str, shards: int = 1, **settings: str) -> None:
         config = {key.replace("_", "."): value for key, value in settings.items()}
@@ -220,6 +221,8 @@ class Scene:
             got += message.error() is None
         if group is not None and got:
             consumer.commit(asynchronous=False)
+            eventually_sync(lambda: self.metric("stratalog_groups_offsets") > 0, 10)
+            eventually_sync(lambda: self.metric("stratalog_group_members") > 0, 10)
         consumer.close()
         return got
 
@@ -236,7 +239,8 @@ class Scene:
         urllib.request.urlopen(request, timeout=30).read()
 
     def metric(self, name: str) -> float:
-        return sum(value for key, value in self.node.metrics().items() if key.partition("{")[0] == name)
+        """The sum over a family's series; the history has it, too, so that what was waited for was seen."""
+        return self.history.sample()[name]
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +254,8 @@ def test_every_metric_moves(tmp_path: Path, server: S3Server) -> None:
     with proxy_in_thread(server.port) as proxy:
         node = NodeProcess(tmp_path / "data", server.through(proxy.port).url("p"), SETTINGS)
         with node, history.watch(node):
-            scene = Scene(node, proxy)
+            history.sample()
+            scene = Scene(node, proxy, history)
             hot_paths(scene)
             forgotten_offsets(scene)
             cold_paths(scene)
@@ -288,13 +293,19 @@ def cold_paths(scene: Scene) -> None:
     scene.seal("cold")
     eventually_sync(lambda: scene.segments("cold")[0]["tier"] == "cold", 30)
     scene.proxy.add(Rule(Latency(0.02)))
-    scene.consume("cold", 2000)
+
+    def is_read_while_seen() -> bool:
+        scene.consume("cold", 2000)
+        return "stratalog_cold_read_in_flight_bytes" in scene.history.moved()
+
+    eventually_sync(is_read_while_seen, 30)
     scene.consume("cold", 3)
     scene.proxy.clear()
     scene.create("gone", retention_ms="1", segment_bytes="2000")
     scene.produce("gone", 100)
     scene.seal("gone")
     eventually_sync(lambda: scene.metric("stratalog_tier_log_starts_moved_total") > 0, 30)
+    eventually_sync(lambda: scene.metric("stratalog_shard_start_offset") > 0, 30)
     scene.delete("gone")
     eventually_sync(lambda: scene.metric("stratalog_tier_segments_purged_total") > 0, 30)
 
@@ -360,6 +371,8 @@ def no_room(scene: Scene) -> None:
     node.settings["disk.reserve.bytes"] = 1 << 60
     node.start()
     assert scene.produce("hot", 1)
+    for metric in ("disk_is_refusing_writes", "disk_refusals_total", "replication_is_without_room"):
+        eventually_sync(lambda name=metric: scene.metric(f"stratalog_{name}") > 0, 20)
     node.stop()
     del node.settings["disk.reserve.bytes"]
     node.start()
@@ -370,6 +383,8 @@ def failing_disk(scene: Scene, pid: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
     assert scene.produce("hot", 1)
     assert scene.produce("durable", 1, **{"enable.idempotence": True})
+    for metric in ("log_write_failures_total", "meta_store_failures_total"):
+        eventually_sync(lambda name=metric: scene.metric(f"stratalog_{name}") > 0, 20)
     scene.node.kill()
     scene.node.start()
 

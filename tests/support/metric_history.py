@@ -49,16 +49,21 @@ class MetricHistory:
             except OSError:
                 time.sleep(_PERIOD_S)  # the node is down between two lives
 
-    def sample(self) -> None:
+    def sample(self) -> dict[str, float]:
+        """Reads the page once. Returns the sum over the series of each name on it."""
         assert self._node is not None
+        sums: defaultdict[str, float] = defaultdict(float)
         for line in self._node.get("/metrics").splitlines():
             if line.startswith("# TYPE "):
                 _, _, name, kind = line.split()
                 self.families.setdefault(name, kind)
             elif not line.startswith("#"):
-                name, _, value = line.rpartition(" ")
+                series, _, value = line.rpartition(" ")
+                name = series.partition("{")[0]
                 if not math.isnan(float(value)):
-                    self._values[name.partition("{")[0]].add(float(value))
+                    self._values[name].add(float(value))
+                    sums[name] += float(value)
+        return sums
 
     def moved(self) -> set[str]:
         """Families that had two different values; a counter or a histogram that is above zero has moved."""
