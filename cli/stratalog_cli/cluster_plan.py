@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from stratalog.model.addresses import LAST_PORT
+from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, InvalidRequest, LimitExceeded, NotFound
 from stratalog.settings.load import parse_assignments
 
@@ -177,7 +178,7 @@ def next_plan(known: Plan, asked: Asked) -> Plan:
         step = "start it without --nodes, then add with `stratalog cluster add`"
         if asked.nodes < nodes:
             step = "start it without --nodes; one that shall not run is ended by `stratalog cluster stop --part NAME`"
-        raise Conflict(f"the cluster has {nodes} nodes, not {asked.nodes}: {step}")
+        raise Conflict(f"the cluster has {counted(nodes, 'node')}, not {asked.nodes}: {step}")
     if asked.port_base is not None and Ports.from_base(asked.port_base) != known.choices.ports:
         raise Conflict(
             f"the cluster keeps its ports (Kafka's from {known.choices.ports.kafka} on), for its parts know each other "

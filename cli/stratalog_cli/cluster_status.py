@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.wording import human_duration, stopped_lines
 from stratalog.machines.shard_troubles import TroubleKind
+from stratalog.model.counting import counted
 from stratalog.model.errors import StratalogError
 from stratalog.model.tokens import Token
 from stratalog.telemetry.logs import without_secrets
@@ -169,7 +170,7 @@ def _why_none(parts: list[PartStatus]) -> str:
     if not members or 2 * well > len(members):
         return ""
     down = ", ".join(part.name for part in members if part.state != "ready")
-    return f", for etcd has no majority ({well} of {len(members)} members are ready, start one of {down})"
+    return f", for etcd has no majority ({well} of {counted(len(members), 'member')} ready, start one of {down})"
 
 
 def _how_to_start(told: ClusterStatus) -> str | None:
@@ -196,6 +197,6 @@ def trouble_lines(troubles: Iterable[dict[str, Any]]) -> list[str]:
 
 def _trouble_line(kind: str, words: str, nodes: tuple[int, ...], shards: list[str]) -> str:
     named = list(dict.fromkeys(shards))
-    more = f" and {len(named) - _SHOWN_SHARDS} more shards" if len(named) > _SHOWN_SHARDS else ""
+    more = f" and {counted(len(named) - _SHOWN_SHARDS, 'more shard')}" if len(named) > _SHOWN_SHARDS else ""
     whose = f" ({'node' if len(nodes) == 1 else 'nodes'} {', '.join(map(str, nodes))})" if nodes else ""
     return f"{kind}{whose}: {words}: {', '.join(named[:_SHOWN_SHARDS])}{more}"

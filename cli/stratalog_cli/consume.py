@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
 from stratalog.settings.units import parse_duration_ms, parse_seconds
 from stratalog.telemetry.printable import printable
@@ -220,7 +221,8 @@ class Reading:
             self._heard_at = now
         elif self._patience_s is not None and now - self._heard_at > self._patience_s:
             raise Unavailable(
-                f"nothing came for {self._patience_s:g} s; {len(self._left)} shards were not read to the end"
+                f"nothing came for {self._patience_s:g} s; {counted(len(self._left), 'shard', verb=('was', 'were'))} "
+                "not read to the end"
             )
 
     def close(self) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from stratalog.admin_api.wording import counted, human_bytes
+from stratalog.admin_api.wording import human_bytes
+from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog.telemetry.printable import printable
 from stratalog_cli.examination import Examination, Metadata, Step

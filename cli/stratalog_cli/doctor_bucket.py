@@ -12,7 +12,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from stratalog.admin_api.next_steps import CHECK_STORE, RESTORE_OBJECT
-from stratalog.admin_api.wording import counted
 from stratalog.formats.bundle import check_bundle
 from stratalog.formats.claim import Claim, decode_claim
 from stratalog.formats.cut import decode_cut
@@ -32,6 +31,7 @@ from stratalog.formats.object_names import (
 )
 from stratalog.formats.part import PartHeader, check_part, decode_part_header
 from stratalog.machines.claims import NEXT_STEP, is_known
+from stratalog.model.counting import counted
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemoteState, SegmentState

@@ -30,6 +30,7 @@ USAGE: Final = 2
 UNAVAILABLE: Final = 3
 
 _OPTIONS_WITH_VALUE: Final = ("--token-file", "--context")
+_LONGEST_SUMMARY: Final = 1_000
 COMPLETE_VARIABLE: Final = "_STRATALOG_COMPLETE"
 
 COMMANDS: Final = {
@@ -72,7 +73,18 @@ def exit_code_of(error: StratalogError) -> int:
             return USAGE
 
 
-class _ReportingGroup(TyperGroup):
+class _WholeSummaries(TyperGroup):
+    """Its help shows the first sentence of each command, on as many lines as it takes."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, one.get_short_help_str(_LONGEST_SUMMARY)) for name, one in commands if one and not one.hidden]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+class _ReportingGroup(_WholeSummaries):
     """Reports our errors as one line on standard error, for every command."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -101,6 +113,9 @@ def build_app(commands: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
     app.callback()(_options)
     for module in dict.fromkeys(COMMANDS[name] for name in COMMANDS if name in commands):
         importlib.import_module(module).register(app)
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        group.typer_instance.info.cls = _WholeSummaries
     return app
 
 

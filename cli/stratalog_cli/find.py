@@ -13,7 +13,8 @@ from uuid import UUID
 
 import typer
 
-from stratalog.admin_api.wording import counted, human_time
+from stratalog.admin_api.wording import human_time
+from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.telemetry.printable import printable
 from stratalog_cli.consume import Reading

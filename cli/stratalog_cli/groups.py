@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stratalog.admin_api.wording import counted
+from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound
 from stratalog.telemetry.printable import printable
 from stratalog_cli.group_reset import Bounds, Goal, goal_of, new_offset
@@ -89,7 +89,7 @@ def describe(
             ("coordinator", "-" if told["coordinator"] is None else f"node {told['coordinator']}"),
             ("assignor", found.partition_assignor or "-"),
             ("members", members),
-            ("lag", f"{sum(lags):,} records in {counted(len(lags), 'shard')}"),
+            ("lag", f"{counted(sum(lags), 'record')} in {counted(len(lags), 'shard')}"),
         ]
     )
     columns = ("topic", "#shard", "#committed", "#log start", "#log end", "#lag", "client", "member")

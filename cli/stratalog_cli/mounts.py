@@ -9,6 +9,7 @@ import typer
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MountInfo, MoveMountRequest
 from stratalog.admin_api.wording import human_bytes, human_time
+from stratalog.model.counting import counted
 from stratalog.settings.units import parse_duration_ms
 from stratalog.telemetry.printable import printable
 from stratalog_cli.moments import parse_time_ms
@@ -75,7 +76,10 @@ def create(
     if output is OutputFormat.JSON:
         print_json(mount)
     else:
-        say(f"{mount.segments} segments, {human_bytes(mount.bytes)}, read as {', '.join(map(printable, mount.topics))}")
+        say(
+            f"{counted(mount.segments, 'segment')}, {human_bytes(mount.bytes)}, read as "
+            f"{', '.join(map(printable, mount.topics))}"
+        )
 
 
 def move(

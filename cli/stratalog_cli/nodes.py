@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from stratalog.admin_api.wording import human_bytes, human_duration
-from stratalog.model.errors import NotFound, Unauthorized, Unavailable
+from stratalog.model.counting import counted
+from stratalog.model.errors import NotFound, Unavailable
 from stratalog.model.metadata import Node
-from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
+from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.model.retirement_commands import CancelRetirement, RetireNode
 from stratalog.model.retirement_status import RetirementStatus
 from stratalog.telemetry.printable import printable
@@ -135,7 +136,7 @@ def cancel(node_id: NodeArgument, meta: MetaOption = None) -> None:
 def ask_meta(meta: str | None, ask: Callable[[HttpMetaClient], Awaitable[T]], *, is_write: bool = False) -> T:
     """Of a write it is said to which cluster it goes, and it goes to no other.
 
-    Raises what the service says; Unavailable, with the reason of the list, when none answers; Conflict where the
+    Raises what the service says; Unavailable when none answers; Conflict where the
     context is of another cluster; InvalidRequest where nothing names the service."""
     from stratalog.meta_api.http_client import HttpMetaClient
 
@@ -153,12 +154,7 @@ def ask_meta(meta: str | None, ask: Callable[[HttpMetaClient], Awaitable[T]], *,
         finally:
             await client.close()
 
-    try:
-        return asyncio.run(asked())
-    except Unauthorized:
-        raise
-    except Unavailable as error:
-        raise Unavailable(f"{WaitReason.META_UNREACHABLE}: {error}") from error
+    return asyncio.run(asked())
 
 
 def _read(meta: str | None, node_id: int) -> RetirementStatus:
@@ -241,7 +237,7 @@ def _show(found: list[RetirementStatus], output: OutputFormat) -> None:
                 f"{lost.end_offset}"
             )
         if record.given_up_count > len(record.given_up):
-            say(f"node {one.node_id}: and {record.given_up_count - len(record.given_up)} more ranges")
+            say(f"node {one.node_id}: and {counted(record.given_up_count - len(record.given_up), 'more range')}")
 
 
 def _json(record: Any) -> object:

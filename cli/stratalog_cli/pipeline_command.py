@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.units import size_bytes
 from stratalog_cli.output import OutputFormat, OutputOption, console, is_watched, print_fields, print_json, print_table
@@ -91,9 +92,11 @@ def archive(
     if output is OutputFormat.JSON:
         print_json(told)
         return
-    print_fields([(name.replace("_", " "), str(value)) for name, value in told.items()], title=f"archived: {topic}")
+    print_fields(_fields(told, is_dry_run=dry_run), title=f"{'would be archived' if dry_run else 'archived'}: {topic}")
     if told["dead"]:
-        say(f"{told['dead']} records could not be read as {kind}: they are below {topic}/dead/, with their reasons")
+        say(
+            f"could not be read as {kind}: {counted(told['dead'], 'record')}. See below {topic}/dead/, with the reasons"
+        )
 
 
 def compact(
@@ -123,8 +126,7 @@ def compact(
     if output is OutputFormat.JSON:
         print_json(told)
     else:
-        pairs = [(name.replace("_", " "), str(value)) for name, value in told.items() if not isinstance(value, list)]
-        print_fields(pairs, title="would be compacted" if dry_run else "compacted")
+        print_fields(_fields(told, is_dry_run=dry_run), title="would be compacted" if dry_run else "compacted")
         if told["not_merged"]:
             print_table(["not merged", "why"], [(one["segment"], one["why"]) for one in told["not_merged"]])
     if told["not_merged"]:
@@ -162,15 +164,14 @@ def verify(
     if output is OutputFormat.JSON:
         print_json(told)
     else:
-        pairs = [(name.replace("_", " "), str(value)) for name, value in told.items() if not isinstance(value, list)]
-        print_fields(pairs, title="verified")
+        print_fields(_fields(told), title="verified")
         if told["repaired"]:
             print_table(["would be put back" if dry_run else "put back"], [(key,) for key in told["repaired"]])
         if told["not_repaired"]:
             print_table(["not put back"], [(why,) for why in told["not_repaired"]])
         if findings:
             print_table(["where", "what"], [(one["place"], one["what"]) for one in findings])
-        say("no findings" if not findings else f"{len(findings)} findings")
+        say("no findings" if not findings else counted(len(findings), "finding"))
     if findings:
         raise typer.Exit(1)
 
@@ -207,7 +208,7 @@ def export(
     if output is OutputFormat.JSON:
         print_json(told)
     else:
-        print_fields([(name.replace("_", " "), str(value)) for name, value in told.items()], title="exported")
+        print_fields(_fields(told, is_dry_run=dry_run), title="would be exported" if dry_run else "exported")
 
 
 def cost(
@@ -251,6 +252,16 @@ def _need_extra() -> None:
             f"{', '.join(missing)} of the pipeline's packages are not installed: pip install 'stratalog[pipeline]', "
             "or in a checkout `make spark`"
         )
+
+
+def _fields(told: dict[str, Any], *, is_dry_run: bool = False) -> list[tuple[str, str]]:
+    """What is told in one value each, for people. That it was a dry run is in the title, and what it did not count is
+    left out."""
+    return [
+        (name.replace("_", " "), str(value))
+        for name, value in told.items()
+        if not isinstance(value, list | bool) and (value or not is_dry_run)
+    ]
 
 
 def _names(told: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
-from stratalog.admin_api.wording import counted
+from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown
 from stratalog.settings.units import MIB, SECOND_MS, parse_seconds, size_bytes
 from stratalog.telemetry.printable import printable
@@ -180,7 +180,7 @@ class _Sender:
             print_json_line({"topic": self._topic, "records": self._acknowledged, "shards": told})
             return
         places = "; ".join(f"shard {shard} offsets {low} to {high - 1}" for shard, (low, high, _) in shards[:8])
-        more = f" and {len(shards) - 8} more shards" if len(shards) > 8 else ""
+        more = f" and {counted(len(shards) - 8, 'more shard')}" if len(shards) > 8 else ""
         in_them = f": {places}{more}" if places else ""
         say(f"{counted(self._acknowledged, 'record')} written to {printable(self._topic)}{in_them}", to_stderr=True)
 

@@ -15,6 +15,7 @@ import typer
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.rolls import MOST_AT_ONCE, RollElsewhereRequest, SegmentName
 from stratalog.machines.rebalance import Move, Plan, plan_rebalance
+from stratalog.model.counting import counted
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Snapshot
 from stratalog.telemetry.printable import printable
@@ -153,7 +154,7 @@ def _show(first: Plan, last: Plan, rounds: int, output: OutputFormat) -> None:
         shown = [tuple(printable(str(value)) for value in move.values()) for move in moves[:_SHOWN_MOVES]]
         print_table(columns, shown)
         rest = f", {len(moves) - _SHOWN_MOVES} are not shown" if len(moves) > _SHOWN_MOVES else ""
-        say(f"{len(moves)} shards would go elsewhere with their next segments{rest}; --seal rolls them now")
+        say(f"{counted(len(moves), 'shard')} would go elsewhere with the next segment{rest}; --seal rolls them now")
 
 
 def _told(move: Move) -> dict[str, object]:

@@ -9,6 +9,7 @@ import typer
 
 from stratalog.admin_api.models import Location, SealedShard, SealRequest, SegmentInfo, Tier
 from stratalog.admin_api.wording import human_bytes, human_time
+from stratalog.model.counting import counted
 from stratalog_cli.output import (
     AdminOption,
     OutputFormat,
@@ -186,7 +187,8 @@ def _print_location(found: Location) -> None:
     if found.place is not None:
         pairs.append(("place", found.place))
     if found.position is not None:
-        batch = f"offsets [{found.batch_base_offset}, {found.batch_end_offset}), {found.record_count} records"
+        records = counted(found.record_count or 0, "record")
+        batch = f"offsets [{found.batch_base_offset}, {found.batch_end_offset}), {records}"
         pairs.append(("position", f"byte {found.position}"))
         pairs.append(("batch", f"{batch}, {found.batch_size_bytes} bytes"))
     pairs += [("also at", place) for place in found.also_at]

@@ -19,6 +19,7 @@ from stratalog.admin_api.models import SealRequest, SegmentInfo, TopicInfo
 from stratalog.formats.cut import check_cut_name, decode_cut, encode_cut
 from stratalog.formats.object_names import CutName, ObjectNames
 from stratalog.machines.cut_vector import TieredSegment, ToldEnd, coverage, join, not_told
+from stratalog.model.counting import counted
 from stratalog.model.cut import Cut, CutShard
 from stratalog.model.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
@@ -183,10 +184,10 @@ def _until_in_bucket(
         if time.monotonic() > deadline_s:
             where = f"shard {waiting[0].shard} of topic {names[waiting[0].topic_id]}"
             raise Unavailable(
-                f"{len(waiting)} of {len(ends)} shards are not whole in the bucket, such as {where}: is "
+                f"{len(waiting)} of {counted(len(ends), 'shard')} not whole in the bucket, such as {where}: is "
                 "remote.storage.enable set, does `status` tell of a trouble?"
             )
-        say(f"uploading: {len(waiting)} of {len(ends)} shards wait")
+        say(f"uploading: {len(waiting)} of {counted(len(ends), 'shard')} left")
         time.sleep(_PAUSE_S)
 
 

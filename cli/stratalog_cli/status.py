@@ -7,7 +7,6 @@ import typer
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.models import KnownNode, NodeStatus
 from stratalog.admin_api.wording import (
-    counted,
     following_lines,
     following_words,
     human_bytes,
@@ -15,6 +14,7 @@ from stratalog.admin_api.wording import (
     human_time,
     stopped_lines,
 )
+from stratalog.model.counting import counted
 from stratalog_cli.output import AdminOption, OutputFormat, OutputOption, print_fields, print_json
 from stratalog_cli.several_nodes import Nodes, tell_not_asked
 
@@ -68,7 +68,7 @@ def _print(told: NodeStatus) -> None:
 def _following(told: NodeStatus) -> list[tuple[str, str]]:
     if not told.replication.segments and not told.replication.copies_due:
         return []
-    lag = f"{human_bytes(told.replication.lag_bytes)}, {told.replication.lag_offsets:,} offsets"
+    lag = f"{human_bytes(told.replication.lag_bytes)}, {counted(told.replication.lag_offsets, 'offset')}"
     lines = [("replication lag", f"{lag}: {following_words(told.replication)}")]
     return lines + [("copy", line) for line in following_lines(told.replication)]
 

@@ -9,7 +9,8 @@ import typer
 
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.models import AlterTopic, CreateTopic, SegmentInfo, TopicDetail, TopicInfo
-from stratalog.admin_api.wording import counted, human_bytes, human_time
+from stratalog.admin_api.wording import human_bytes, human_time
+from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.load import parse_assignments
 from stratalog.telemetry.printable import printable

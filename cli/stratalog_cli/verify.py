@@ -9,7 +9,8 @@ import typer
 
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.models import Finding, VerifyDone, VerifyRequest, VerifySegment, VerifyStart
-from stratalog.admin_api.wording import counted, human_bytes
+from stratalog.admin_api.wording import human_bytes
+from stratalog.model.counting import counted
 from stratalog.model.errors import Unavailable
 from stratalog_cli.output import (
     AdminOption,

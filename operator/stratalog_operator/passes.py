@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+from stratalog.model.counting import counted
 from stratalog.model.errors import NotFound, StratalogError, Unavailable
 from stratalog.telemetry.logs import logger
 from stratalog_operator.announce import Announcer
@@ -71,7 +72,7 @@ def _raise(failed: list[StratalogError]) -> None:
     if len(failed) == 1:
         raise failed[0]
     if failed:
-        raise Unavailable(f"{len(failed)} actions failed; the first: {failed[0]}")
+        raise Unavailable(f"{counted(len(failed), 'action')} failed; the first: {failed[0]}")
 
 
 def _now() -> str:

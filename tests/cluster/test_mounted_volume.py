@@ -155,7 +155,7 @@ async def test_a_directory_that_cannot_be_written_is_read_by_the_other_nodes(
         assert re.match(r"127\.0\.0\.1:\d+", str(shown["volume"]))
         assert "volume" in ask(other.admin, "list").stdout
         assert "no other living node can hold it" in ask(other.admin, "move", mount.name).stderr
-        assert "1 sealed segments are nowhere but there" in ask(other.admin, "end", mount.name).stderr
+        assert "nothing else has 1 sealed segment of it" in ask(other.admin, "end", mount.name).stderr
         with pytest.raises(NodeFailed, match=r"in use by another process|was retired"):
             await asyncio.to_thread(nodes[left].start)
     with pytest.raises(NodeFailed, match=f"node {left} was retired: its data set is mounted in volume mode"):

@@ -120,7 +120,7 @@ def test_a_node_is_retired_by_command_under_a_producer_and_all_is_read_afterward
     make_topic(bootstrap, NewTopic("flights", 2, 1))
     make_topic(bootstrap, NewTopic("wide", 1, 2))
     waiting = run("retire", "1", "--wait", "--timeout", "1.5", meta=meta)
-    assert waiting.returncode == 3 and "ReplicationFactor" in waiting.stderr and "1 nodes stay" in waiting.stderr
+    assert waiting.returncode == 3 and "ReplicationFactor" in waiting.stderr and "1 node stays" in waiting.stderr
     drop_topic(bootstrap, "wide")
     writing = Writing(bootstrap, "flights")
     eventually_sync(lambda: len(writing.acknowledged) > 100, 20)

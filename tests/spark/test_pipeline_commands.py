@@ -88,12 +88,28 @@ def test_every_job_answers_programs(bucket: str, tmp_path: Path) -> None:
     assert (dry["segments"], dry["is_dry_run"], (tmp_path / "t").exists()) == (12, True, False)
 
 
+def test_people_are_told_what_was_done_and_of_a_dry_run_what_would_be(bucket: str, tmp_path: Path) -> None:
+    def words(*arguments: str) -> str:
+        result = CliRunner().invoke(build_app(("pipeline",)), ["pipeline", *arguments, "--bucket", bucket])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    export = ("export", "--to", str(tmp_path / "out"), "--threads", "0")
+    archive = ("archive", "cold", "--to", str(tmp_path / "table"), "--threads", "0")
+    assert words(*export, "--dry-run").startswith("would be exported")
+    assert words(*archive, "--dry-run").startswith("would be archived: cold")
+    said = [words(*export), words(*archive), words("verify", "--threads", "0")]
+    assert [one.split()[0].rstrip(":") for one in said] == ["exported", "archived", "verified"]
+    for one in said:
+        assert "dry run" not in one and "False" not in one
+
+
 def test_a_damaged_bucket_ends_with_findings(bucket: str) -> None:
     chunk = next(Path(bucket).rglob("*.chunk"))
     chunk.write_bytes(chunk.read_bytes()[:-1])
     result = CliRunner().invoke(build_app(("pipeline",)), ["pipeline", "verify", "--bucket", bucket, "--threads", "0"])
     assert result.exit_code == 1
-    assert "1 findings" in result.output
+    assert "1 finding" in result.output
 
 
 def test_what_cannot_be_meant_is_refused_in_a_line(bucket: str, tmp_path: Path) -> None:

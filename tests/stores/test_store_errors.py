@@ -106,6 +106,29 @@ async def test_a_refused_connection_proves_that_nothing_was_written(opener: Open
     assert store.stats[Operation.PUT].requests == 1
 
 
+async def test_a_store_that_is_not_there_is_told_with_its_address(opener: Opener) -> None:
+    server = S3Server(free_port(), "bucket")
+    with pytest.raises(Unavailable, match=f"not reachable: no connection to {server.endpoint};") as told:
+        await opener(server.url(), QUICK).get("k/a")
+    assert "AKIA" not in str(told.value) and "policy" not in str(told.value)
+
+
+@pytest.mark.parametrize("operation", CALLS)
+async def test_who_has_no_credentials_hears_that_and_no_word_of_the_store(
+    operation: Operation, opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without keys the machine's own service for credentials is asked first: its refusal is not the store's."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    away = S3Server(free_port(), "bucket")
+    async with scripted_server(Script(http_answer("403 Forbidden", b"denied"))) as metadata:
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", metadata.endpoint)
+        error = await outcome(opener(f"s3://bucket/p?endpoint={away.endpoint}&region=eu-west-1", QUICK), operation)
+    assert type(error) is Unavailable, "nothing was written"
+    assert "no credentials for the store" in str(error) and "AWS_ACCESS_KEY_ID" in str(error)
+    assert metadata.endpoint in str(error) and "policy" not in str(error)
+
+
 WRONG_BODIES = {
     "fewer bytes than promised": http_answer("206 P", b"abc", "Content-Range: bytes 2-5/10"),
     "more bytes than asked": http_answer("206 P", b"abcdef", "Content-Range: bytes 2-5/10"),

@@ -5,11 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from stratalog.admin_api.models import NodeStatus, ReplicationStatus
-
-
-def counted(number: int, thing: str) -> str:
-    """`1 shard`, `1,200 shards`."""
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+from stratalog.model.counting import counted
 
 
 def stopped_lines(status: NodeStatus) -> list[str]:
@@ -33,7 +29,8 @@ def following_words(told: ReplicationStatus) -> str:
 def following_lines(told: ReplicationStatus) -> list[str]:
     """The copies that do not go on by themselves soon: those that nobody is asked for, of the ones that lack most."""
     return [
-        f"copy of {one.topic}-{one.shard}, epoch {one.epoch}, is {one.life}, {one.lag_offsets:,} offsets behind, "
+        f"copy of {one.topic}-{one.shard}, epoch {one.epoch}, is {one.life}, {counted(one.lag_offsets, 'offset')} "
+        "behind, "
         "and asks nobody"
         for one in told.worst
         if one.asks is None

@@ -54,6 +54,7 @@ from stratalog.model.consumer_group import (
     ConsumerMember,
     MemberState,
 )
+from stratalog.model.counting import counted
 from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, GroupError, GroupState
 from stratalog.model.ids import ShardKey
 
@@ -353,7 +354,7 @@ class ConsumerGroup:
                 why = f"{event.member_id!r} is no member: it was away for too long, or has left"
                 return ConsumerAnswer(GroupError.UNKNOWN_MEMBER_ID, why)
             if len(self.members_by_id) >= self.limits.max_members:
-                why = f"the group has {len(self.members_by_id)} members, the most there may be"
+                why = f"the group has {counted(len(self.members_by_id), 'member')}, the most there may be"
                 return ConsumerAnswer(GroupError.GROUP_MAX_SIZE_REACHED, why)
             return ConsumerMember(event.member_id, event.instance_id)
         if event.member_epoch == _JOINS:

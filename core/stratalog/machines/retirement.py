@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 
 from stratalog.machines.leaving_survey import Survey
 from stratalog.machines.recovery_rule import MIN_IN_SYNC, least_in_sync
+from stratalog.model.counting import counted
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Vitals
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Sighting, WaitReason
@@ -29,6 +30,8 @@ STALL_MS: Final = 60_000
 """Uploads that have not got on for so long are said to stand still."""
 SIGHTING_LASTS_MS: Final = 600_000
 """What was seen longer ago, by the service's clock, is looked at again before the node is let go of."""
+_STAYS: Final = ("stays", "stay")
+_HAS: Final = ("has", "have")
 
 
 class Served(Enum):
@@ -146,7 +149,7 @@ def _sealing(seen: Observed, record: Retirement) -> Planned:
     if not survey.stuck_count:
         return Planned(RetireStep.SEAL)
     words = (
-        f"{survey.stuck_count} of {survey.open_count} open segments have no leader that lives, such as "
+        f"{survey.stuck_count:,} of {counted(survey.open_count, 'open segment')} without a living leader, such as "
         f"{_named(survey.stuck)}: GET /v1/troubles names whom each waits for"
     )
     actions: tuple[Action, ...] = ()
@@ -160,23 +163,23 @@ def _why_offload_waits(seen: Observed) -> Why | None:
     if survey.lost_count:
         node = seen.node
         words = (
-            f"node {node.node_id} is not alive, and {survey.lost_count} sealed segments ({_size(survey.lost_bytes)}) "
-            f"are nowhere else, such as {_named([lost.segment for lost in survey.lost])}: start it; if its disk is "
-            f"gone, `stratalog nodes retire {node.node_id} --force {node.storage_id}` gives them up"
+            f"node {node.node_id} is not alive, and nobody else has {counted(survey.lost_count, 'sealed segment')} "
+            f"({_size(survey.lost_bytes)}), such as {_named([lost.segment for lost in survey.lost])}: start it; if "
+            f"its disk is gone, `stratalog nodes retire {node.node_id} --force {node.storage_id}` gives them up"
         )
         return Why(WaitReason.LAST_COPY_LOST, words)
     if survey.uploads_count and (away := _store_away(seen)) is not None:
         return away
     if survey.uploads_count and seen.stalled_ms >= STALL_MS:
         words = (
-            f"{survey.uploads_count} segments, {_size(survey.uploads_bytes)}, are not in the object store, and nothing "
-            f"got on for {seen.stalled_ms // 1_000} s: see the uploads of the nodes"
+            f"not in the object store yet: {counted(survey.uploads_count, 'segment')}, "
+            f"{_size(survey.uploads_bytes)}; no progress for {seen.stalled_ms // 1_000} s: see the uploads of the nodes"
         )
         return Why(WaitReason.STORE_UNREACHABLE, words)
     if survey.copies_count:
         words = (
-            f"{survey.copies_count} segments, {_size(survey.copies_bytes)}, have no remote tier and too few copies on "
-            "nodes that stay: they are being copied there"
+            f"no remote tier, and too few copies on the nodes that stay: {counted(survey.copies_count, 'segment')}, "
+            f"{_size(survey.copies_bytes)}; being copied there"
         )
         return Why(WaitReason.UNDER_REPLICATED, words)
     return None
@@ -198,8 +201,8 @@ def _why_verify_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | No
     last = sightings[-1]
     reason = WaitReason.DIGEST_MISMATCH if last.is_differing else WaitReason.UNKNOWN_SEGMENTS
     words = (
-        f"node {last.by_node} could not confirm {last.unconfirmed_count} of {last.segments} segments, such as "
-        f"{_named(last.unconfirmed)}: {last.words}"
+        f"node {last.by_node} could not confirm {last.unconfirmed_count:,} of {counted(last.segments, 'segment')}, "
+        f"such as {_named(last.unconfirmed)}: {last.words}"
     )
     return Why(reason, words)
 
@@ -208,8 +211,8 @@ def _store_away(seen: Observed) -> Why | None:
     if not seen.store_away_ms:
         return None
     words = (
-        f"the object store has not answered for {seen.store_away_ms // 1_000} s; {seen.survey.uploads_count} segments, "
-        f"{_size(seen.survey.uploads_bytes)}, are still to be uploaded"
+        f"the object store has not answered for {seen.store_away_ms // 1_000} s; still to be uploaded: "
+        f"{counted(seen.survey.uploads_count, 'segment')}, {_size(seen.survey.uploads_bytes)}"
     )
     return Why(WaitReason.STORE_UNREACHABLE, words)
 
@@ -251,14 +254,17 @@ def _too_few(stay: Sequence[Node], topics: Collection[Topic]) -> list[Why]:
     if most is not None and most.replication_factor > len(stay):
         count = sum(topic.replication_factor > len(stay) for topic in users)
         words = (
-            f"{len(stay)} nodes stay, and {count} topics have more replicas, such as {most.name!r} with "
-            f"{most.replication_factor}: add nodes first"
+            f"{counted(len(stay), 'node', verb=_STAYS)}, and {counted(count, 'topic', verb=_HAS)} more replicas, "
+            f"such as {most.name!r} with {most.replication_factor}: add nodes first"
         )
         return [Why(WaitReason.REPLICATION_FACTOR, words)]
     for topic in users:
         least = least_in_sync(topic.settings)
         if least > len(stay):
-            words = f"{len(stay)} nodes stay, and topic {topic.name!r} asks for {MIN_IN_SYNC}={least}: add nodes first"
+            words = (
+                f"{counted(len(stay), 'node', verb=_STAYS)}, and topic {topic.name!r} asks for {MIN_IN_SYNC}={least}: "
+                "add nodes first"
+            )
             return [Why(WaitReason.REPLICATION_FACTOR, words)]
     return []
 
@@ -269,8 +275,8 @@ def _too_few_zones(node: Node, stay: Sequence[Node], topics: Collection[Topic]) 
     widest = max((topic.replication_factor for topic in topics if not topic.is_internal), default=1)
     if len(after) < min(len(before), widest):
         words = (
-            f"{len(after)} zones stay of {len(before)}, and a topic has {widest} replicas: add a node in zone "
-            f"{node.rack}"
+            f"{counted(len(after), 'zone', verb=_STAYS)} of {len(before)}, and a topic has "
+            f"{counted(widest, 'replica')}: add a node in zone {node.rack}"
         )
         return [Why(WaitReason.ZONE_SPREAD, words)]
     return []
@@ -278,7 +284,7 @@ def _too_few_zones(node: Node, stay: Sequence[Node], topics: Collection[Topic]) 
 
 def _no_room(stay: Sequence[Node], survey: Survey, vitals: Mapping[int, Vitals]) -> list[Why]:
     if not any(one.has_room for one in stay):
-        words = f"none of the {len(stay)} nodes that stay has room for new segments: make room there first"
+        words = f"no room for new segments on the {counted(len(stay), 'node')} that would stay: make room there first"
         return [Why(WaitReason.INSUFFICIENT_CAPACITY, words)]
     if not survey.copies_bytes:
         return []
@@ -318,4 +324,4 @@ def _size(size_bytes: int) -> str:
     while amount >= 1024 and len(units) > 1:
         amount /= 1024
         units.pop(0)
-    return f"{size_bytes} bytes" if units[0] == "bytes" else f"{amount:.1f} {units[0]}"
+    return counted(size_bytes, "byte") if units[0] == "bytes" else f"{amount:.1f} {units[0]}"

@@ -14,6 +14,7 @@ from itertools import pairwise
 from stratalog.machines.copy_repair import is_kept_by_copies
 from stratalog.machines.recovery_rule import Waiting, decide, is_quorum, least_in_sync
 from stratalog.model.bounds import Int32
+from stratalog.model.counting import counted
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.segment import GivenUp, RemoteState, Segment, SegmentState
@@ -83,7 +84,7 @@ def _of(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trou
     is_active = segment.state is SegmentState.ACTIVE
     if is_active and len(segment.replicas) < topic.replication_factor:
         count, wanted = len(segment.replicas), topic.replication_factor
-        words = f"{count} of {wanted} replicas: start nodes, the rest is placed there"
+        words = f"{count} of {counted(wanted, 'replica')}: start nodes, the rest is placed there"
         yield Trouble(topic.name, segment.key, TroubleKind.TOO_FEW_REPLICAS, segment.replicas, None, words)
     if is_active and segment.leader is not None:
         yield from _of_in_sync(topic, segment)
@@ -115,14 +116,14 @@ def _of_in_sync(topic: Topic, segment: Segment) -> Iterator[Trouble]:
     least = 1 if is_quorum(topic.settings) else least_in_sync(topic.settings)
     if len(segment.isr) < least:
         words = (
-            f"{len(segment.isr)} of {len(segment.replicas)} replicas are in sync, acks=all asks for {least} and is "
-            "refused: start the other nodes, or see in their logs why they do not follow"
+            f"{len(segment.isr)} of {counted(len(segment.replicas), 'replica')} in sync, acks=all asks for {least} "
+            "and is refused: start the other nodes, or see in their logs why they do not follow"
         )
         yield Trouble(topic.name, segment.key, TroubleKind.BELOW_MIN_IN_SYNC, outside, None, words)
     elif outside:
         words = (
-            f"{len(segment.isr)} of {len(segment.replicas)} replicas are in sync: start the other nodes, or see in "
-            "their logs why they do not follow"
+            f"{len(segment.isr)} of {counted(len(segment.replicas), 'replica')} in sync: start the other nodes, or "
+            "see in their logs why they do not follow"
         )
         yield Trouble(topic.name, segment.key, TroubleKind.NOT_IN_SYNC, outside, None, words)
 
@@ -159,15 +160,17 @@ def _of_copies(topic: Topic, shard: Shard, nodes: dict[int, Node]) -> Iterator[T
     left = [(segment, count) for segment, count in thin if count]
     if lost:
         holders = tuple(sorted({node_id for segment in lost for node_id in segment.local_nodes}))
-        words = f"{len(lost)} sealed segments have no copy on a node that lives: start one of the nodes that have"
+        have = counted(len(lost), "sealed segment", verb=("has", "have"))
+        words = f"{have} no copy on a node that is alive: start one of the nodes that have one"
         yield Trouble(topic.name, lost[0].key, TroubleKind.NO_COPY, holders, None, words)
     if left:
         holders = tuple(sorted({node_id for segment, _ in left for node_id in segment.local_nodes}))
         least = min(count for _, count in left)
         making = sum(any(n not in s.local_nodes and _is_alive(n, nodes) for n in s.replicas) for s, _ in left)
         words = (
-            f"{len(left)} sealed segments have fewer than {wanted} copies on nodes that live, {least} at least; "
-            f"{making} are being copied again: start nodes where they are fewer than {wanted}"
+            f"{counted(len(left), 'sealed segment', verb=('has', 'have'))} fewer than {counted(wanted, 'copy')} on "
+            f"nodes that are alive, {least} at least; {making} being copied again: where fewer than "
+            f"{counted(wanted, 'node', verb=('is', 'are'))} alive, start more"
         )
         yield Trouble(topic.name, left[0][0].key, TroubleKind.TOO_FEW_COPIES, holders, None, words)
 

@@ -21,6 +21,7 @@ from stratalog.machines.table_records import NodeEntry
 from stratalog.machines.table_segments import without_copies
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableState, TableTransaction
 from stratalog.model.addresses import LAST_PORT, is_host
+from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, LimitExceeded, NotFound
 from stratalog.model.metadata import Life, Lock, life_name
 from stratalog.model.mount_commands import (
@@ -148,8 +149,8 @@ def end_mount(tx: TableTransaction, command: EndMount) -> Steps[None]:
         listed += held
     if count:
         raise Conflict(
-            f"mount {mount.name}: {count} sealed segments are nowhere but there: they end with their retention, or "
-            "with their topics"
+            f"mount {mount.name}: nothing else has {counted(count, 'sealed segment')} of it: wait for their "
+            "retention, or delete their topics"
         )
     for number, segment in enumerate(listed, 1):  # nobody may count on what nobody reads
         if number % RECORDS_PER_STEP == 0:

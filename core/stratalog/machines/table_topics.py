@@ -24,6 +24,7 @@ from stratalog.model.commands import (
     DeleteTopic,
     WidenTopic,
 )
+from stratalog.model.counting import counted
 from stratalog.model.errors import AlreadyExists, Conflict, InvalidRequest, LimitExceeded
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
 from stratalog.model.segment import Segment, SegmentState
@@ -98,7 +99,7 @@ def widen_topic(tx: TableTransaction, command: WidenTopic) -> Topic:
     if not topic.is_internal:
         raise InvalidRequest(f"topic {topic.name!r} keeps the replication factor that it was created with")
     if not 1 <= command.replication_factor <= MAX_REPLICAS:
-        raise InvalidRequest(f"{command.replication_factor} replicas are no number of them: name 1 to {MAX_REPLICAS}")
+        raise InvalidRequest(f"replication factor {command.replication_factor} is not between 1 and {MAX_REPLICAS}")
     factor = min(command.replication_factor, tx.state.staying_count)
     if factor <= topic.replication_factor:
         return topic
@@ -191,7 +192,7 @@ def _check_shard_count(name: str, shard_count: int) -> None:
 def _check_growth(topic: Topic, shard_count: int) -> None:
     if shard_count <= topic.shard_count:
         raise InvalidRequest(
-            f"topic {topic.name!r} has {topic.shard_count} shards and cannot change to {shard_count}: "
+            f"topic {topic.name!r} has {counted(topic.shard_count, 'shard')} and cannot change to {shard_count}: "
             "the number of shards only grows"
         )
     _check_shard_count(topic.name, shard_count)

@@ -19,6 +19,7 @@ from stratalog.meta_api import wire
 from stratalog.meta_api.attempts import Repeat
 from stratalog.meta_api.json_shape import NotOfShape
 from stratalog.meta_api.wire import SegmentCommand
+from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
@@ -126,7 +127,10 @@ class GatheredCommands:
         except NotOfShape as error:
             raise OutcomeUnknown(f"POST {path}: the answer cannot be read ({error}): read before acting") from error
         if len(answers) != len(commands):
-            raise OutcomeUnknown(f"POST {path}: {len(answers)} answers to {len(commands)} commands: read before acting")
+            raise OutcomeUnknown(
+                f"POST {path}: {counted(len(answers), 'answer')} to {counted(len(commands), 'command')}: read before "
+                "acting"
+            )
         return answers
 
 

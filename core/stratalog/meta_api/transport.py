@@ -12,6 +12,7 @@ other request whose connection broke once more by itself.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
@@ -23,7 +24,7 @@ import aiohttp
 from stratalog.meta_api.asked import Asked
 from stratalog.meta_api.attempts import AttemptLog, Repeat, RetryPolicy
 from stratalog.meta_api.endpoints import MAX_HOPS, Endpoints
-from stratalog.meta_api.wire import read_problem
+from stratalog.meta_api.wire import foreign, read_problem
 from stratalog.model.errors import NotLeader, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.tokens import Token, bearer
 
@@ -234,7 +235,18 @@ async def _lines(content: aiohttp.StreamReader, silence_s: float, where: str) ->
                 raise Unavailable(f"{where}: a line is longer than {MAX_LINE_BYTES} bytes: is this a meta service?")
 
 
+def _reason(error: aiohttp.ClientError | aiohttp.InvalidURL) -> str:
+    number = error.os_error.errno if isinstance(error, aiohttp.ClientConnectorError) else None
+    return os.strerror(number) if number is not None and number > 0 else str(error)
+
+
 def _translated(error: aiohttp.ClientError, where: str) -> StratalogError:
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL):
-        return Unavailable(f"{where}: no connection ({error}): is the meta service there?")
+        at = where.partition(" ")[2].partition("/v1/")[0]
+        return Unavailable(
+            f"no meta service answers at {at} ({_reason(error)}); start one with `stratalog meta start`, or name its "
+            "--listen address"
+        )
+    if isinstance(error, aiohttp.ClientResponseError):
+        return OutcomeUnknown(foreign(where, "it speaks no HTTP"))
     return OutcomeUnknown(f"{where}: the answer was lost ({error!r}): read before acting again")

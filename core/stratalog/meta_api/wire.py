@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from stratalog.machines.node_courses import Course
@@ -169,8 +170,20 @@ def read_problem(status: int, body: bytes, where: str) -> StratalogError:
     try:
         return from_problem(PROBLEM.read(body))
     except NotOfShape:
+        if status < 500:
+            return OutcomeUnknown(foreign(where, f"it answers {status}, and not as a meta service does"))
         text = body[:200].decode("utf-8", "replace").strip()
         return OutcomeUnknown(
             f"{where} answered {status}, and not as a meta service does ({text!r}): is this its address? It is what "
             "--listen of `stratalog meta start` says"
         )
+
+
+def foreign(where: str, how: str) -> str:
+    """For what answers, and not as a meta service does; `where` is method and URL."""
+    method, _, url = where.partition(" ")
+    parts = urlsplit(url)
+    return (
+        f"what answers at {parts.scheme}://{parts.netloc} is no meta service ({method} {parts.path}: {how}); the meta "
+        "service's address is what --listen of `stratalog meta start` says"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratalog.model.bounds import Count, CountOrNone, Int32
+from stratalog.model.counting import counted
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 
 
@@ -34,11 +35,14 @@ def words_of(record: Retirement, segments: int, size_bytes: int, rate: int, seco
         case RetireStep.CORDON:
             return "nothing new is placed on it"
         case RetireStep.SEAL:
-            return f"{segments} segments are open or being sealed, and go on elsewhere"
+            return f"{counted(segments, 'segment')} open or being sealed; writing goes on elsewhere"
         case RetireStep.OFFLOAD:
             eta = f", {seconds_left} s left" if seconds_left >= 0 else ""
             mib = 1024 * 1024
-            return f"{segments} segments, {size_bytes / mib:.1f} MiB still only here; at {rate / mib:.1f} MiB/s{eta}"
+            return (
+                f"{counted(segments, 'segment')}, {size_bytes / mib:.1f} MiB still only here; at {rate / mib:.1f} "
+                f"MiB/s{eta}"
+            )
         case RetireStep.VERIFY:
             return f"what it held is looked at again, {len(record.sightings)} of 2 looks were made"
         case RetireStep.SNAPSHOT:
@@ -49,5 +53,9 @@ def words_of(record: Retirement, segments: int, size_bytes: int, rate: int, seco
             kept = (
                 "its directory is still needed" if record.mode is RetireMode.VOLUME else "its directory is not needed"
             )
-            lost = f"; {record.given_up_count} ranges were given up" if record.given_up_count else ""
+            lost = (
+                f"; {counted(record.given_up_count, 'range', verb=('was', 'were'))} given up"
+                if record.given_up_count
+                else ""
+            )
             return f"has left; {kept}{lost}"

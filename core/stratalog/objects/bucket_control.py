@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from stratalog.model.counting import counted
 from stratalog.model.errors import Unavailable
 from stratalog.objects.bucket_settings import BucketRefusal, BucketSettings, LifecycleRule, Unknown, Versioning
 from stratalog.objects.settings import StoreSettings
@@ -176,7 +177,7 @@ def _rule(number: int, rule: LifecycleRuleOutputTypeDef) -> LifecycleRule:
 def _when(action: Mapping[str, Any]) -> str:
     if "Date" in action:
         return f"on {str(action['Date'])[:10]}"
-    return f"after {action.get('Days', 0)} days"
+    return f"after {counted(int(action.get('Days', 0)), 'day')}"
 
 
 def _versioning(client: S3Client, bucket: str) -> Versioning:
@@ -198,5 +199,6 @@ def _object_lock(client: S3Client, bucket: str) -> str:
     retention = lock.get("Rule", {}).get("DefaultRetention", {})
     if not retention:
         return "on, without a default retention"
-    long = f"{retention['Years']} years" if retention.get("Years") else f"{retention.get('Days', 0)} days"
+    years, days = int(retention.get("Years") or 0), int(retention.get("Days") or 0)
+    long = counted(years, "year") if years else counted(days, "day")
     return f"on, {retention.get('Mode')} for {long}"

@@ -29,6 +29,9 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _SERVER_CODE = re.compile(r"<Code>([A-Za-z]{1,64})</Code>")
 _TRANSPORT = re.compile(r"kind: (Connect|Timeout|Request|Interrupted|Decode|Unknown)\b")
 _FIRST_LINE_CHARS = 300
+_ASKED = re.compile(r"Error performing [A-Z]+ (https?://[^/?\s]+)(\S*) in ")
+_CREDENTIALS_HOST = re.compile(r"https?://(169\.254\.|\[fd00:ec2::|sts\.)")
+_CREDENTIALS_PATH = ("/latest/api/token", "/latest/meta-data/")
 
 _SLOW_DOWN = (429, 503)
 _DENIED = (401, 403)
@@ -58,6 +61,8 @@ def classify(error: Exception, operation: Operation, where: str) -> Failure:
         raise error
     text = str(error)
     what = f"{operation} {where}"
+    if asked := _asked_for_credentials(text):
+        return _no_credentials(text, asked, what)
     if found := _STATUS.search(text):
         return _from_status(int(found[1]), text, operation, what)
     if isinstance(error, FileNotFoundError):
@@ -70,6 +75,25 @@ def classify(error: Exception, operation: Operation, where: str) -> Failure:
     if _OTHER_RANGE.search(text) or any(words in text for words in _WRONG_RANGE):
         return _spoiled(f"the store answered another range: {_first_line(text)}", what)
     return _from_transport(text, operation, what)
+
+
+def _asked_for_credentials(text: str) -> str | None:
+    """Where credentials were asked for, if that is what failed: the machine's or the pod's own service for them."""
+    found = _ASKED.search(text)
+    if found is None or not (_CREDENTIALS_HOST.match(found[1]) or found[2].startswith(_CREDENTIALS_PATH)):
+        return None
+    return found[1]
+
+
+def _no_credentials(text: str, asked: str, what: str) -> Failure:
+    """The store was not asked, so nothing was done."""
+    status = int(found[1]) if (found := _STATUS.search(text)) else 0
+    how = f"answered {status}" if status else "does not answer"
+    error = Unavailable(
+        f"{what}: no credentials for the store: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set, and the "
+        f"service for credentials at {asked} {how}"
+    )
+    return Failure(FailureKind.DENIED, error, is_retriable=not 400 <= status < 500)
 
 
 def _from_status(status: int, text: str, operation: Operation, what: str) -> Failure:
@@ -108,7 +132,9 @@ def _from_status(status: int, text: str, operation: Operation, what: str) -> Fai
 def _from_transport(text: str, operation: Operation, what: str) -> Failure:
     word = found[1] if (found := _TRANSPORT.search(text)) else "Unknown"
     if word == "Connect":
-        return Failure(FailureKind.REFUSED, Unavailable(f"{what}: no connection to the store; is it up?"), True)
+        at = found[1] if (found := _ASKED.search(text)) else "the store"
+        said = f"not reachable: no connection to {at}; is it up, is this its address?"
+        return Failure(FailureKind.REFUSED, Unavailable(f"{what}: {said}"), True)
     kind = {"Timeout": FailureKind.TIMEOUT, "Unknown": FailureKind.OTHER}.get(word, FailureKind.CUT)
     detail = _first_line(text)
     if operation is Operation.PUT:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+from stratalog.model.counting import counted
+
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]{1,255})(?::([0-9]{1,5}))?")
 _CHANGES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _OWN_SITE: Final = frozenset({"same-origin", "none"})
@@ -67,7 +69,7 @@ class ServedNames:
 def check_request(asked: Asked, names: ServedNames) -> RefusedRequest | None:
     """Why this request must not be answered; None when it may be."""
     if len(asked.host) != 1:
-        return RefusedRequest(400, f"a request names its Host once, this one {len(asked.host)} times")
+        return RefusedRequest(400, f"a request names its Host once, this one {counted(len(asked.host), 'time')}")
     host = _HOST.fullmatch(asked.host[0])
     if host is None or not names.include(host[1]):
         return RefusedRequest(

@@ -22,6 +22,7 @@ from stratalog.machines.rebuilt_table import Published, RebuildPlan, records_of
 from stratalog.machines.sealed_producers import Producers
 from stratalog.machines.table_locks import NOBODY
 from stratalog.machines.table_records import TableHeader
+from stratalog.model.counting import counted
 from stratalog.model.cut import Cut, CutShard
 from stratalog.model.errors import AlreadyExists, Corrupt
 from stratalog.model.ids import SegmentKey
@@ -78,7 +79,7 @@ async def restore_cut(
                 raise Corrupt(damaged.reason, source=damaged.part.object_key, position=0) from damaged
             plan.segments.append(planned)
         done += 1
-        step(f"copying: {done} of {len(cut.shards)} shards")
+        step(f"copying: {done} of {counted(len(cut.shards), 'shard')}")
 
     await each(cut.shards, copy)
     header = TableHeader(cluster_id, 1, FIRST_PRODUCER_ID + _PRODUCER_IDS)

@@ -34,6 +34,7 @@ from stratalog.machines.meta_backups import FoundSnapshot
 from stratalog.machines.part_chain import FoundPart
 from stratalog.machines.rebuilt_shard import FoundManifest, FoundSegment
 from stratalog.machines.rebuilt_table import FoundTopic, Scan
+from stratalog.model.counting import counted
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemotePart, Segment, SegmentIdentity
@@ -111,7 +112,7 @@ async def _list(store: ObjectStore, names: ObjectNames, scan: BucketScan, step: 
         name = names.parse(info.key)
         scan.object_count += 1
         if scan.object_count % _LISTED_PER_STEP == 0:
-            step(f"{scan.object_count} objects listed")
+            step(f"{counted(scan.object_count, 'object')} listed")
         match name:
             case SegmentObjectName():
                 scan.note_writer(name.node_id, name.lock_epoch)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from stratalog.model.counting import counted
 from stratalog_operator.plan.deletion import is_going, why_refused
 from stratalog_operator.plan.mount_status import mount_status
 from stratalog_operator.plan.nodes import is_another, is_past_serving, lost_claim
@@ -233,7 +234,7 @@ def pool_status(seen: Observed, pool: SeenPool, told: Told) -> StorageNodePoolSt
     leaving = [node for node in nodes if node.name in told.retiring]
     wanted = 0 if pool.is_deleting else pool.spec.replicas
     is_whole = len(serving) == wanted == len(nodes)
-    numbers = f"{len(serving)} of {wanted} nodes serve{_whose(seen, pool)}"
+    numbers = f"{len(serving)} of {counted(wanted, 'node')} ready{_whose(seen, pool)}"
     ready: Word = (_YES, "AllServe", numbers) if is_whole else (_NO, "NotAllServe", numbers)
     steps = "; ".join(f"node {one.spec.node_id}: {told.retiring[one.name].step}" for one in leaving)
     stuck = [node for node in nodes if _stalled(seen, node, told.retiring.get(node.name))]
@@ -326,7 +327,7 @@ def _cluster_words(seen: Observed, told: Told, serving: int, desired: int) -> di
         rolling = (
             _YES,
             "Waits" if roll.waits else "Restarts",
-            roll.waits or f"{len(roll.outdated)} pods are to restart",
+            roll.waits or f"{counted(len(roll.outdated), 'pod')} to restart",
         )
     steps = "; ".join(f"{name}: {found.step}" for name, found in told.retiring.items())
     is_busy = bool(roll.outdated or told.retiring or serving != desired)

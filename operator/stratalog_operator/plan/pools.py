@@ -8,6 +8,7 @@ Pure. Source: docs/operator.md section 6.
 
 from __future__ import annotations
 
+from stratalog.model.counting import counted
 from stratalog_operator.plan.actions import Apply, DropFinalizer, Offer
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode, SeenPool
 from stratalog_operator.plan.scope import (
@@ -43,12 +44,16 @@ def pool_offer(seen: Observed, pool: SeenPool, first_free_id: int) -> tuple[Offe
         for node in leaving_first(seen, pool, stay)[: len(stay) - wanted_count]:
             spec = node.spec
             chosen = storage_node(cluster, pool.name, spec.node_id, spec.zone, retires=True)
-            offer.add(apply_missing(seen, [chosen], f"pool {pool.name} has {len(stay)} nodes and wants {wanted_count}"))
+            offer.add(
+                apply_missing(
+                    seen, [chosen], f"pool {pool.name} has {counted(len(stay), 'node')} and wants {wanted_count}"
+                )
+            )
     elif len(stay) < wanted_count:
         back = taken_back(seen, pool)[: wanted_count - len(stay)]
         for node in back:
             kept = storage_node(cluster, pool.name, node.spec.node_id, node.spec.zone)
-            offer.actions.append(Apply(kept, f"pool {pool.name} wants {wanted_count} nodes again"))
+            offer.actions.append(Apply(kept, f"pool {pool.name} wants {counted(wanted_count, 'node')} again"))
         first_free_id = _add_nodes(seen, pool, [*stay, *back], wanted_count, first_free_id, offer)
     if pool.is_deleting and FINALIZER in pool.finalizers and not of_pool(seen, pool):
         offer.actions.append(DropFinalizer("StorageNodePool", pool.name, "all its nodes have left"))
@@ -64,7 +69,7 @@ def _add_nodes(
         zone = min(pool.spec.zones, key=zones.count) if pool.spec.zones else None
         zones.append(zone)
         made = storage_node(cluster, pool.name, first_free_id, zone)
-        offer.actions.append(Apply(made, f"pool {pool.name} wants {wanted_count} nodes"))
+        offer.actions.append(Apply(made, f"pool {pool.name} wants {counted(wanted_count, 'node')}"))
         first_free_id += 1
     return first_free_id
 

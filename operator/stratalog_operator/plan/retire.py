@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from stratalog.model.counting import counted
 from stratalog.model.mounts import MountMode
-from stratalog.model.retirement import RetireMode, RetireStep
+from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
 from stratalog.model.retirement_status import RetirementStatus
 from stratalog_operator.plan.actions import (
     AskRetire,
@@ -80,7 +81,7 @@ def retire(seen: Observed, node: SeenNode) -> Retiring | None:
         return Retiring("Wished", Offer([CancelRetire(node.spec.node_id)]), "", "the wish was taken back")
     if seen.meta is None:
         words = "the meta service does not answer: nothing is known of what this node holds"
-        return Retiring(_last_step(node), Offer(), "MetaUnreachable", words)
+        return Retiring(_last_step(node), Offer(), WaitReason.META_UNREACHABLE, words)
     if record is not None:
         return _following(seen, node, record)
     member = seen.meta.node(node.spec.node_id)
@@ -108,7 +109,10 @@ def _wish(seen: Observed, node: SeenNode, storage_id: str) -> Retiring:
     if pool is not None and not pool.is_deleting:
         joined = [one for one in staying(seen, pool) if _is_alive(seen, one)]
         if len(joined) < pool.spec.replicas:
-            words = f"{len(joined)} of {pool.spec.replicas} nodes that are to stay have joined: they come first"
+            words = (
+                f"{len(joined)} of {counted(pool.spec.replicas, 'node')} that should stay joined so far: they come "
+                "first"
+            )
             return Retiring("Wished", Offer(), "WaitingForNodes", words)
     claim = _claim(seen, node)
     if claim is not None and not claim.is_guarded:

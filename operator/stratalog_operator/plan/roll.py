@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stratalog.model.counting import counted
 from stratalog.model.retirement import RetireStep
 from stratalog_operator.plan.actions import Offer, StopPod
 from stratalog_operator.plan.nodes import is_past_serving
@@ -63,7 +64,7 @@ def roll(seen: Observed) -> Roll:
     if waits:
         return Roll(Offer(), names, waits, stalled)
     pod = pods[outdated[0].name]
-    why = f"it is of an older make; {len(outdated)} pods are, and all {len(members)} serve"
+    why = f"it is of an older make; {counted(len(outdated), 'pod')} left to restart, and all {len(members)} serve"
     return Roll(Offer(disruptive=[StopPod(pod.name, pod.uid, why)]), names)
 
 

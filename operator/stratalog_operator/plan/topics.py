@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from stratalog.model.counting import counted
 from stratalog.model.topic import Topic
 from stratalog_operator.plan.actions import (
     AddFinalizer,
@@ -86,7 +87,7 @@ def _making(seen: Observed, one: SeenTopic, offer: Offer) -> TopicLook:
     spec = one.spec
     there = [node for node in seen.meta.nodes if node.is_alive and not node.is_leaving]
     if len(there) < spec.replication_factor:
-        words = f"{spec.replication_factor} replicas are asked for, and {len(there)} nodes are there"
+        words = f"replication factor {spec.replication_factor} needs as many nodes: {counted(len(there), 'node')} there"
         return TopicLook(offer, waits=words)
     if is_creating(one):
         settings = topic_settings(spec, {})
@@ -121,11 +122,13 @@ def _changing(one: SeenTopic, topic: Topic, offer: Offer) -> TopicLook:
         offer.actions.append(ChangeTopic(one.name, topic.topic_id, wanted, present, more))
     invalid = ""
     if spec.shards < topic.shard_count:
-        invalid = f"topic {topic.name} has {topic.shard_count} shards, and cannot get fewer: set shards to that"
+        invalid = (
+            f"topic {topic.name} has {counted(topic.shard_count, 'shard')}, and cannot get fewer: set shards to that"
+        )
     elif spec.replication_factor != topic.replication_factor:
         invalid = (
-            f"topic {topic.name} has {topic.replication_factor} replicas, which stay as it was made with: set "
-            "replicationFactor to that"
+            f"topic {topic.name} was created with {counted(topic.replication_factor, 'replica')}, which cannot "
+            "change: set replicationFactor to that"
         )
     return TopicLook(offer, topic, invalid=invalid)
 

@@ -72,8 +72,11 @@ class ExportWork:
 
 @dataclass(slots=True)
 class Exported:
+    """What came of it. `pieces_there` were put by an earlier run; `bytes_put` are those of this run alone."""
+
     cluster_id: str = ""
     pieces: int = 0
+    pieces_there: int = 0
     records: int = 0
     bytes_read: int = 0
     bytes_put: int = 0
@@ -87,9 +90,10 @@ def export(options: ExportOptions, run: Runner, on_progress: OnProgress = lambda
     told.bytes_read = sum(one.part.size_bytes for work in works for one in work.ranges)
     if options.is_dry_run:
         return told
-    for number, (records, size) in enumerate(run(export_piece, works), 1):
-        told.records += records
-        told.bytes_put += size
+    for number, done in enumerate(run(export_piece, works), 1):
+        told.records += done.records
+        told.bytes_put += done.bytes_put
+        told.pieces_there += done.was_there
         on_progress("exported", number, len(works))
     return told
 
@@ -119,8 +123,15 @@ def _or_none(topics: Collection[str]) -> Collection[str] | None:
 
 
 # A piece ------------------------------------------------------------------------------------------------------------
-def export_piece(work: ExportWork) -> tuple[int, int]:
-    """Records, and bytes put. For a task."""
+@dataclass(frozen=True, slots=True)
+class PieceExported:
+    records: int
+    bytes_put: int
+    was_there: bool = False
+
+
+def export_piece(work: ExportWork) -> PieceExported:
+    """For a task."""
     if work.shape is Shape.KAFKA:
         return _send(work, _tables(work))
     body = io.BytesIO()
@@ -138,8 +149,8 @@ def export_piece(work: ExportWork) -> tuple[int, int]:
     first, last = work.ranges[0], work.ranges[-1]
     places = f"{first.from_offset:020d}-{last.to_offset:020d}"
     key = f"{first.topic}/{first.segment.shard}/{places}.{work.shape}"
-    asyncio.run(_put(work.target, key, body.getvalue()))
-    return records, body.tell()
+    is_put = asyncio.run(_put(work.target, key, body.getvalue()))
+    return PieceExported(records, body.tell() if is_put else 0, not is_put)
 
 
 def _tables(work: ExportWork) -> Iterator[Any]:
@@ -156,10 +167,10 @@ def _rows(table: Any) -> list[dict[str, Any]]:
     return found
 
 
-async def _put(target: str, key: str, body: bytes) -> None:
+async def _put(target: str, key: str, body: bytes) -> bool:
     store = open_store(target)
     try:
-        await put_once(store, key, body)
+        return await put_once(store, key, body)
     finally:
         await store.close()
 
@@ -189,7 +200,7 @@ def _text(name: str, value: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
-def _send(work: ExportWork, tables: Iterator[Any]) -> tuple[int, int]:
+def _send(work: ExportWork, tables: Iterator[Any]) -> PieceExported:
     """Into the topics of the same names. All are acknowledged by all replicas before the piece counts as done."""
     from stratalog_pipeline.sending.producer import Sender
 
@@ -205,4 +216,4 @@ def _send(work: ExportWork, tables: Iterator[Any]) -> tuple[int, int]:
         records += table.num_rows
     if not sender.flush(_FLUSH_S):
         raise Unavailable(f"the Kafka did not acknowledge all records in {_FLUSH_S} s: run the job again")
-    return records, size
+    return PieceExported(records, size)

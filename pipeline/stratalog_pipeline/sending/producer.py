@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, Unavailable
 
 QUEUE_BYTES: Final = 32 << 20
@@ -78,4 +79,4 @@ class Sender:
 
     def _raise_failures(self) -> None:
         if self.failures:
-            raise Unavailable(f"{len(self.failures)} records were not taken by the Kafka: {self.failures[0]}")
+            raise Unavailable(f"the Kafka did not take {counted(len(self.failures), 'record')}: {self.failures[0]}")

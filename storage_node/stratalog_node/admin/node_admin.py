@@ -32,10 +32,11 @@ from stratalog.admin_api.models import (
 )
 from stratalog.admin_api.next_steps import GIVE_BUCKET
 from stratalog.admin_api.rolls import RollElsewhereRequest, RollingElsewhere, SegmentName
-from stratalog.admin_api.wording import counted, human_duration
+from stratalog.admin_api.wording import human_duration
 from stratalog.machines.shard_life import Stop
 from stratalog.model import commands
 from stratalog.model.commands import DeleteTopic
+from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment

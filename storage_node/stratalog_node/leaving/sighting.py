@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from stratalog.formats.manifest import decode_manifest, manifest_digest
+from stratalog.model.counting import counted
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node
@@ -143,7 +144,7 @@ class Sighter:
             except StratalogError as error:
                 why = str(error)
         if confirmed < max(wanted, 1):
-            raise NotFound(f"{confirmed} of {wanted} copies of {segment.key} answered: {why}")
+            raise NotFound(f"{confirmed} of {counted(wanted, 'copy')} of {segment.key} answered: {why}")
 
     async def _confirm_copy(self, segment: Segment, holder: int) -> None:
         if holder != self._node_id:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 
-from stratalog.admin_api.wording import counted
 from stratalog.formats.object_names import ObjectNames
 from stratalog.machines.retention import DiskPressure
 from stratalog.meta_api.client import MetaClient
+from stratalog.model.counting import counted
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import life_name
 from stratalog.model.segment import Segment

@@ -223,8 +223,8 @@ class NodeUploader:
         except TimeoutError as error:
             status = self._machine.describe(self._clock_ms())
             raise Unavailable(
-                f"upload: {goal.segments} segments are not in the object store after {timeout_ms} ms "
-                f"({status.unsent_bytes} bytes unsent, {len(status.held)} segments held, store away for "
+                f"upload: not in the object store after {timeout_ms} ms: segments {goal.segments:,}, unsent bytes "
+                f"{status.unsent_bytes:,} (held segments {len(status.held):,}, store away for "
                 f"{status.store_away_ms} ms, lock epoch {status.lock_epoch}): see the node's status"
             ) from error
 

@@ -52,6 +52,15 @@ def test_a_running_node_loads_no_rich() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.parametrize("arguments", [[], ["topics"], ["pipeline"], ["cluster"], ["groups"], ["snapshot"]])
+def test_help_cuts_no_summary(arguments: list[str]) -> None:
+    ran = CliRunner().invoke(build_app(), [*arguments, "-h"], terminal_width=80)
+
+    assert ran.exit_code == 0
+    assert "..." not in ran.stdout.partition("Commands:")[2]
+    assert all(len(line) <= 80 for line in ran.stdout.splitlines())
+
+
 def test_help_lists_every_command() -> None:
     ran = CliRunner().invoke(build_app(), ["--help"])
 

@@ -90,6 +90,6 @@ def test_a_force_names_the_disk_and_is_refused_for_a_node_that_lives(meta: str) 
     assert "never registered" in run("retire", "9", "--meta", meta).output
 
 
-def test_a_meta_service_that_does_not_answer_is_a_reason_of_its_own() -> None:
+def test_a_meta_service_that_does_not_answer_is_named_with_its_address() -> None:
     away = run("list", "--meta", "http://127.0.0.1:1")
-    assert away.exit_code == 3 and "MetaUnreachable" in away.output
+    assert away.exit_code == 3 and "no meta service answers at" in away.output

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from typer.testing import CliRunner
 
 from stratalog.admin_api.client import AdminClient
 from stratalog.model.errors import OutcomeUnknown, Unavailable
+from stratalog_cli.entry import build_app
+from support.s3_servers import free_port
 
 
 class Stranger(BaseHTTPRequestHandler):
@@ -48,3 +52,47 @@ def test_a_web_server_is_no_nodes_admin_port(stranger: str) -> None:
 def test_after_a_change_nobody_knows_what_a_stranger_did(stranger: str) -> None:
     with pytest.raises(OutcomeUnknown, match="is no storage node's admin port"):
         AdminClient(stranger).delete_topic("flights")
+
+
+def list_nodes(meta: str) -> str:
+    ran = CliRunner().invoke(build_app(("nodes",)), ["nodes", "list", "--meta", meta])
+    assert ran.exit_code == 3
+    assert ran.output.count("\n") == 1
+    return ran.output
+
+
+def test_a_web_server_is_no_meta_service(stranger: str) -> None:
+    told = list_nodes(f"http://{stranger}")
+    assert told.startswith(
+        f"stratalog: what answers at http://{stranger} is no meta service (GET /v1/nodes: it answers"
+    )
+    assert "--listen" in told and "<html>" not in told and "MetaUnreachable" not in told
+
+
+def test_where_nobody_listens_no_meta_service_answers() -> None:
+    address = f"http://127.0.0.1:{free_port()}"
+    told = list_nodes(address)
+    assert told.startswith(f"stratalog: no meta service answers at {address} (Connection refused)")
+    assert "stratalog meta start" in told and "ssl:default" not in told
+
+
+def test_what_speaks_no_http_is_no_meta_service() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer_as_no_http, args=(server,), daemon=True)
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        told = list_nodes(address)
+    assert told.startswith(
+        f"stratalog: what answers at {address} is no meta service (GET /v1/nodes: it speaks no HTTP)"
+    )
+
+
+def answer_as_no_http(server: socket.socket) -> None:
+    while True:
+        try:
+            connection, _ = server.accept()
+        except OSError:
+            return
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(b"SSH-2.0-OpenSSH\r\n")

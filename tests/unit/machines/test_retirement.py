@@ -201,7 +201,7 @@ def test_as_many_zones_stay_as_a_topic_spreads_over() -> None:
     story.do(RetireNode(1))
     story.look(1)
     assert waits_for(story) is WaitReason.ZONE_SPREAD
-    assert "1 zones stay of 2" in words(story) and "in zone a" in words(story)
+    assert "1 zone stays of 2" in words(story) and "in zone a" in words(story)
     story.do(RetireNode(2))
     story.do(CancelRetirement(1))
     story.look(2)
@@ -234,7 +234,7 @@ def test_a_shard_without_leader_is_waited_for_and_never_forced_by_a_retirement()
     story.is_heard(replicas[1])
     story.looks(replicas[1])
     assert waits_for(story, replicas[1]) is WaitReason.SHARD_UNAVAILABLE
-    assert "1 of 1 open segments" in words(story, replicas[1])
+    assert "1 of 1 open segment without a living leader" in words(story, replicas[1])
 
 
 def test_a_store_that_is_away_is_said_with_what_is_still_to_come() -> None:
@@ -445,7 +445,9 @@ def test_what_nobody_has_of_a_dead_node_is_listed_and_given_up_by_its_disks_name
     story, node_id = dead()
     story.looks(node_id)
     assert waits_for(story, node_id) is WaitReason.LAST_COPY_LOST
-    assert f"--force storage-{node_id}" in words(story, node_id) and "1 sealed segments" in words(story, node_id)
+    assert f"--force storage-{node_id}" in words(story, node_id) and "nobody else has 1 sealed segment" in words(
+        story, node_id
+    )
     assert not any(isinstance(action, Release) for action in story.planned(node_id).actions)
     with pytest.raises(InvalidRequest, match="spelled out"):
         story.do(RetireNode(node_id, force_storage_id="storage-of-another"))
@@ -492,4 +494,4 @@ def test_two_at_once_do_not_count_on_each_other() -> None:
     story.do(RetireNode(2))
     story.looks(1, 2)
     assert story.node(1).is_leaving and not story.node(2).is_leaving
-    assert waits_for(story, 2) is WaitReason.REPLICATION_FACTOR and "1 nodes stay" in words(story, 2)
+    assert waits_for(story, 2) is WaitReason.REPLICATION_FACTOR and "1 node stays" in words(story, 2)

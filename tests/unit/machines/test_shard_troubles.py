@@ -137,7 +137,7 @@ def test_a_copy_that_differs_and_a_range_that_was_given_up_stay_told() -> None:
     few, gap, differs = sorted(
         (one for one in told(story) if one.segment == key), key=lambda one: one.kind, reverse=True
     )
-    assert few.kind is TroubleKind.TOO_FEW_COPIES and "1 sealed segments have fewer than 3 copies" in few.words
+    assert few.kind is TroubleKind.TOO_FEW_COPIES and "1 sealed segment has fewer than 3 copies" in few.words
     assert gap.given_up == GivenUp(5, 7, GapReason.UNCLEAN) and "offsets 5 to 7" in gap.words
     assert (differs.kind, differs.nodes) == (TroubleKind.COPY_DIFFERS, (3,))
 

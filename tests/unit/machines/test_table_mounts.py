@@ -189,7 +189,7 @@ def test_a_mount_does_not_end_while_something_is_nowhere_else() -> None:
     story.do(SealSegment(on_gone, record_of(on_gone, 5, (GONE,))))
     story.die(GONE)
     story.do(BeginMount(GONE, "storage-3", MountMode.VOLUME))
-    with pytest.raises(Conflict, match="1 sealed segments are nowhere but there"):
+    with pytest.raises(Conflict, match="nothing else has 1 sealed segment of it"):
         story.do(EndMount("tier/3"))
 
 

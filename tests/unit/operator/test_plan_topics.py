@@ -157,7 +157,7 @@ def test_a_topic_waits_for_as_many_nodes_as_it_asks_replicas_and_holds_up_nobody
     one.settle()
 
     assert _conditions(one)["Reconciled"] == ("False", "Waiting")
-    assert "4 replicas are asked for, and 2 nodes are there" in str(one.topics["orders"].status)
+    assert "replication factor 4 needs as many nodes: 2 nodes there" in str(one.topics["orders"].status)
     assert one.node_ids() == [1, 2]
 
 

@@ -142,9 +142,11 @@ async def test_json_lines_hold_every_record_and_every_byte(tmp_path: Path) -> No
 
 async def test_an_export_that_is_run_again_has_the_same_files(tmp_path: Path) -> None:
     await build(tmp_path / "bucket", mixed)
-    for _ in range(2):
-        told = await put_out(tmp_path, shape=Shape.PARQUET, topics=("cold",), piece_bytes=1)
-    assert told.pieces == 4
+    first, second = [await put_out(tmp_path, shape=Shape.PARQUET, topics=("cold",), piece_bytes=1) for _ in range(2)]
+    assert (first.pieces, first.pieces_there) == (4, 0)
+    assert first.bytes_put == sum(file.stat().st_size for file in (tmp_path / "out").rglob("*.parquet"))
+    assert (second.pieces, second.pieces_there, second.bytes_put) == (4, 4, 0), "nothing was written again"
+    assert second.records == first.records
     tables = [pq.read_table(io.BytesIO(file.read_bytes())) for file in (tmp_path / "out").rglob("*.parquet")]
     assert sorted(n for table in tables for n in table.column("offset").to_pylist()) == list(range(60))
 

@@ -8,7 +8,6 @@ from typing import Final
 
 from stratalog.admin_api.models import NodeStatus, TopicInfo
 from stratalog.admin_api.wording import (
-    counted,
     following_lines,
     following_words,
     human_bytes,
@@ -16,6 +15,7 @@ from stratalog.admin_api.wording import (
     human_time,
     stopped_lines,
 )
+from stratalog.model.counting import counted
 from stratalog_node.admin.pages.plots import levels, plot, rates
 from stratalog_node.admin.pages.shell import Markup, document, link, table, text
 from stratalog_node.measures.history import Sample
@@ -57,7 +57,9 @@ def _plots(samples: Sequence[Sample]) -> str:
             plot("Written", rates(samples, lambda sums: sums.appended_bytes), per_second),
             plot("Read", rates(samples, lambda sums: sums.fetched_bytes), per_second),
             plot("Upload lag", levels(samples, lambda sums: sums.upload_lag_bytes), lambda v: human_bytes(round(v))),
-            plot("Consumer lag", levels(samples, lambda sums: sums.consumer_lag), lambda v: f"{round(v):,} records"),
+            plot(
+                "Consumer lag", levels(samples, lambda sums: sums.consumer_lag), lambda v: counted(round(v), "record")
+            ),
         )
     )
 

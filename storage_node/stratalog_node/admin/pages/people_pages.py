@@ -6,9 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from stratalog.admin_api.wording import counted, human_duration
+from stratalog.admin_api.wording import human_duration
 from stratalog.machines.consumer_group_events import ConsumerGroupStatus
 from stratalog.machines.group_events import GroupStatus
+from stratalog.model.counting import counted
 from stratalog_node.admin.pages.shell import Markup, document, joined, link, note, table, text
 from stratalog_node.measures.groups import ShardLag
 from stratalog_node.serve.server import ClientView
@@ -51,9 +52,11 @@ def _group(group: GroupStatus | ConsumerGroupStatus, lags: Sequence[ShardLag]) -
     return joined(
         Markup(f'<h2>{text(group.group_id)} <span class="badge {"ok" if group.members else "off"}">'),
         Markup(f"{text(group.state.value)}</span></h2>"),
-        note(f"{total:,} records behind; {counted(len(group.members), 'member')}{': ' + who if who else ''}"),
+        note(f"{counted(total, 'record')} behind; {counted(len(group.members), 'member')}{': ' + who if who else ''}"),
         table(("topic", "#shard", "#committed", "#lag", "records"), rows) if rows else note("Nothing committed."),
-        note(f"and {more:,} shards with less lag: stratalog groups describe {group.group_id}") if more else Markup(""),
+        note(f"and {counted(more, 'shard')} with less lag: stratalog groups describe {group.group_id}")
+        if more
+        else Markup(""),
     )
 
 

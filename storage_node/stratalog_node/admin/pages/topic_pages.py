@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from stratalog.admin_api.models import SegmentInfo, Tier, TopicDetail, TopicInfo
-from stratalog.admin_api.wording import counted, human_bytes, human_time
+from stratalog.admin_api.wording import human_bytes, human_time
 from stratalog.formats.records import Record
+from stratalog.model.counting import counted
 from stratalog_node.admin.pages.shell import Markup, document, joined, link, note, table, text
 
 SEGMENTS_SHOWN: Final = 200

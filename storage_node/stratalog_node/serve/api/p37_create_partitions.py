@@ -12,6 +12,7 @@ from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.internal_topics import refuse_internal
 from stratalog.model.commands import AddShards
+from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
@@ -60,7 +61,7 @@ def _check(services: NodeServices, asked: Any) -> Topic:
     if asked.count <= topic.shard_count:
         raise Refused(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic {topic.name!r} has {topic.shard_count} partitions and cannot change to {asked.count}: "
+            f"topic {topic.name!r} has {counted(topic.shard_count, 'partition')} and cannot change to {asked.count}: "
             "the number only grows",
         )
     return topic
