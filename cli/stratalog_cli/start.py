@@ -32,6 +32,7 @@ from stratalog_cli.server_process import (
 
 if TYPE_CHECKING:
     from stratalog.meta_api.client import MetaForNodes
+    from stratalog.meta_api.http_client import HttpMetaClient
     from stratalog.objects import ObjectStore
     from stratalog_meta.stores.spare_room import SpareRoom
     from stratalog_node.node import StorageNode
@@ -69,12 +70,22 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
                 running.push_async_callback(store.close)
             tokens = token_file(settings.auth_token_file)
             spare = SpareRoom(data / "meta")  # used by a meta service inside alone
+            life_line = None
             if meta_urls is None:
-                meta = await _meta_inside(settings, data, spare, store, running)
+                meta: MetaForNodes = await _meta_inside(settings, data, spare, store, running)
             else:
-                meta = await _meta_elsewhere(meta_urls, tokens, running)
+                meta = client = _meta_elsewhere(meta_urls, tokens, running)
+                life_line = client.another
                 await unless_stopped(until_answered(meta), stopping)
-            node = StorageNode(settings, data / "node", Listen(host, port), meta, store, why_short=spare.why_short)
+            node = StorageNode(
+                settings,
+                data / "node",
+                Listen(host, port),
+                meta,
+                store,
+                why_short=spare.why_short,
+                life_line=life_line,
+            )
             await unless_stopped(node.start(), stopping)
             running.push_async_callback(node.close)
             collect_less_often()
@@ -137,7 +148,7 @@ async def _meta_inside(
     return meta
 
 
-async def _meta_elsewhere(urls: str, tokens: TokenFile | None, running: AsyncExitStack) -> MetaForNodes:
+def _meta_elsewhere(urls: str, tokens: TokenFile | None, running: AsyncExitStack) -> HttpMetaClient:
     from stratalog.meta_api.http_client import HttpMetaClient
 
     client = HttpMetaClient(urls, token=None if tokens is None else tokens.first)

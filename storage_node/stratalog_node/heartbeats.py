@@ -4,14 +4,19 @@ Each heartbeat grants the node one lease from its arrival, so it is over only fo
 for so long. `heard_ms` says when it was heard last, by this process's clock: what rests on the service being there asks
 for that. A service that keeps no leases (the one inside this process) is asked once.
 
-Lives on the event loop, as one task.
+A node that leads thousands of shards may keep its event loop busy for longer than a lease, when all of them are written
+to for the first time or when another node has died. Were it taken for dead then, others would have its shards on top of
+their own work, and fall behind in turn. So heartbeats to a service elsewhere come from a thread with a loop of its own.
+What they say is noted on the node's loop; when that has not turned for `stalled_ms`, they stop, and others take over.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
+from typing import Final, Protocol
 
 from stratalog.meta_api.client import CommandTaker, LifeListener
 from stratalog.model.commands import RegisterNode
@@ -26,6 +31,9 @@ _FIRST_PAUSE_S: Final = 0.25
 """Before a lease is known."""
 _UNTOLD_LEASE_MS: Final = 500
 _GOODBYE_S: Final = 1.0
+_STALLED_LEASES: Final = 5
+_STALLED_LEAST_MS: Final = 10_000
+_JOIN_S: Final = 5.0
 
 log = logger(__name__)
 
@@ -46,7 +54,15 @@ async def register(meta: CommandTaker, command: RegisterNode) -> Registration:
         await asyncio.sleep(_FIRST_PAUSE_S)
 
 
+class LifeLine(LifeListener, Protocol):
+    """A client of the service for one event loop, which its taker closes."""
+
+    async def close(self) -> None: ...
+
+
 class Heartbeats:
+    """`start` and `close` on the node's event loop."""
+
     def __init__(
         self,
         meta: LifeListener,
@@ -55,10 +71,13 @@ class Heartbeats:
         on_fenced: Callable[[str], None],
         has_room: Callable[[], bool] = lambda: True,
         vitals: Callable[[], Vitals | None] = lambda: None,
+        life_line: Callable[[], LifeLine] | None = None,
     ) -> None:
         """`on_fenced` is told once, in words, that this life is over: the process must stop. `has_room`: whether the
-        disk has it for more segments."""
+        disk has it for more segments. `life_line` makes another client of the service, for a loop beside the node's;
+        without it heartbeats are sent from the node's own loop."""
         self._vitals = vitals
+        self._life_line = life_line
         self._meta = meta
         self._life = life
         self._monotonic_ms = monotonic_ms
@@ -67,6 +86,14 @@ class Heartbeats:
         self._lease_ms: int | None = None
         self._is_over = False
         self._task: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._is_closing = threading.Event()
+        self._beside: tuple[asyncio.AbstractEventLoop, asyncio.Task[object]] | None = None
+        """The loop of the thread and what runs on it, once it does."""
+        self._noted = Heartbeat(life)
+        self._turned_ms = monotonic_ms()
+        """When the node's loop was seen to turn last."""
+        self._is_stalled = False
         self.heard_ms = monotonic_ms()
         """Up to when it is sure that the service had heard of this life: it has just registered."""
 
@@ -77,14 +104,34 @@ class Heartbeats:
         a lease is, the service says with its first answer: until then it is taken for short."""
         return (_UNTOLD_LEASE_MS if self._lease_ms is None else self._lease_ms) // 2
 
+    @property
+    def stalled_ms(self) -> int:
+        """When the node's loop has not turned for so long, it counts as hanging and not as busy."""
+        return max(_STALLED_LEAST_MS, _STALLED_LEASES * (self._lease_ms or 0))
+
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="heartbeats")
+        loop = asyncio.get_running_loop()
+        if self._life_line is None:
+            self._task = loop.create_task(self._run(self._meta, self._said_now, self._on_fenced), name="heartbeats")
+            return
+        self._note()
+        self._task = loop.create_task(self._keep_noted(), name="heartbeats-noted")
+        self._thread = threading.Thread(
+            target=self._run_beside, args=(self._life_line, loop), name="heartbeats", daemon=True
+        )
+        self._thread.start()
 
     async def close(self) -> None:
         """Say that the node stops in order. A service that does not answer waits for the end of the lease."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._thread is not None:
+            self._is_closing.set()
+            if (beside := self._beside) is not None:
+                with suppress(RuntimeError):  # it has just ended by itself
+                    beside[0].call_soon_threadsafe(beside[1].cancel)
+            await asyncio.to_thread(self._thread.join, _JOIN_S)
         if self._lease_ms and not self._is_over:
             try:
                 async with asyncio.timeout(_GOODBYE_S):
@@ -92,18 +139,67 @@ class Heartbeats:
             except (StratalogError, TimeoutError) as error:
                 log.info("goodbye not heard", error=str(error))
 
-    async def _run(self) -> None:
+    # On the node's loop ----------------------------------------------------------------------------------------
+    def _said_now(self) -> Heartbeat:
+        return Heartbeat(self._life, has_room=self._has_room(), vitals=self._vitals())
+
+    def _note(self) -> None:
+        try:
+            self._noted = self._said_now()
+        except Exception:  # what a node tells of itself must not decide whether it lives (F48)
+            log.exception("a heartbeat says what the one before said")
+        self._turned_ms = self._monotonic_ms()
+
+    async def _keep_noted(self) -> None:
+        while self._lease_ms != 0 and not self._is_over:
+            self._note()
+            await asyncio.sleep(_FIRST_PAUSE_S if self._lease_ms is None else self._lease_ms / PER_LEASE / 1_000)
+
+    # In the thread ---------------------------------------------------------------------------------------------
+    def _run_beside(self, life_line: Callable[[], LifeLine], node_loop: asyncio.AbstractEventLoop) -> None:
+        def on_fenced(why: str) -> None:
+            with suppress(RuntimeError):  # the node's loop is closed: it stops already
+                node_loop.call_soon_threadsafe(self._on_fenced, why)
+
+        async def run() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._beside = (asyncio.get_running_loop(), task)
+            if self._is_closing.is_set():
+                return
+            meta = life_line()
+            try:
+                await self._run(meta, self._said_if_turning, on_fenced)
+            finally:
+                await meta.close()
+
+        with suppress(asyncio.CancelledError):
+            asyncio.run(run())
+
+    def _said_if_turning(self) -> Heartbeat | None:
+        stood_ms = self._monotonic_ms() - self._turned_ms
+        is_stalled = stood_ms > self.stalled_ms
+        if is_stalled and not self._is_stalled:
+            log.error("the event loop stands still: no heartbeats, so that others take over", stood_ms=stood_ms)
+        elif self._is_stalled and not is_stalled:
+            log.warning("the event loop turns again: heartbeats go on")
+        self._is_stalled = is_stalled
+        return None if is_stalled else self._noted
+
+    # On either -------------------------------------------------------------------------------------------------
+    async def _run(
+        self, meta: LifeListener, said: Callable[[], Heartbeat | None], on_fenced: Callable[[str], None]
+    ) -> None:
         is_heard = True
         while self._lease_ms != 0:
             asked_ms = self._monotonic_ms()
             try:
-                heard = await self._meta.heartbeat(
-                    Heartbeat(self._life, has_room=self._has_room(), vitals=self._vitals())
-                )
+                if (heartbeat := said()) is not None:
+                    heard = await meta.heartbeat(heartbeat)
             except Fenced as error:
                 self._is_over = True
                 log.error("this life of the node is over", error=str(error))
-                self._on_fenced(str(error))
+                on_fenced(str(error))
                 return
             except StratalogError as error:
                 if is_heard:
@@ -112,10 +208,11 @@ class Heartbeats:
             except Exception:  # a fault in one heartbeat must not end them all (F48)
                 log.exception("a heartbeat failed")
             else:
-                if not is_heard:
-                    log.info("the meta service hears this node again")
-                is_heard = True
-                self.heard_ms, self._lease_ms = asked_ms, heard.lease_ms
+                if heartbeat is not None:
+                    if not is_heard:
+                        log.info("the meta service hears this node again")
+                    is_heard = True
+                    self.heard_ms, self._lease_ms = asked_ms, heard.lease_ms
             await asyncio.sleep(self._pause_s(asked_ms))
 
     def _pause_s(self, asked_ms: int) -> float:

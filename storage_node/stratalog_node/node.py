@@ -39,7 +39,7 @@ from stratalog_node.disk.boot_id import read_boot_id
 from stratalog_node.disk.clean_stop import stopped_epoch
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.groups.coordinator import GroupCoordinator
-from stratalog_node.heartbeats import Heartbeats, register
+from stratalog_node.heartbeats import Heartbeats, LifeLine, register
 from stratalog_node.identity_file import load_or_create, lock_directory
 from stratalog_node.leaving.assembly import leaving_tasks, vitals_of
 from stratalog_node.leaving.handing_on import roll_elsewhere
@@ -105,9 +105,10 @@ class StorageNode:
         *,
         clock_ms: Callable[[], int] = wall_ms,
         why_short: Callable[[], str | None] = lambda: None,
+        life_line: Callable[[], LifeLine] | None = None,
     ) -> None:
         """`clock_ms` is the wall clock, for times that are kept or told; what waits goes by the monotonic one.
-        `why_short`: why metadata on the same disk need what is free of it, if so."""
+        `why_short`: why metadata on the same disk need what is free of it, if so. `life_line`: see `Heartbeats`."""
         self.settings = settings
         self.layout = NodeLayout(directory)
         self.meta = NodeMetaClient(meta)
@@ -125,6 +126,7 @@ class StorageNode:
         self._listen = listen
         self._clock_ms = clock_ms
         self._why_short = why_short
+        self._life_line = life_line
         self._taken = AsyncExitStack()
         """What must be given back, in the order in which it was taken."""
         self._tasks = TaskSet()
@@ -256,7 +258,9 @@ class StorageNode:
             ),
         )
         life = self.meta.life = Life(info.node_id, registration.node_epoch)
-        self._heartbeats = Heartbeats(self.meta, life, monotonic_ms, self._end_life, self._has_room, self._vitals)
+        self._heartbeats = Heartbeats(
+            self.meta, life, monotonic_ms, self._end_life, self._has_room, self._vitals, self._life_line
+        )
         self._taken.push_async_callback(self._heartbeats.close)
         self._heartbeats.start()
         return life

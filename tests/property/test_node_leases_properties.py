@@ -105,6 +105,14 @@ class LeaseMachine(RuleBasedStateMachine):
         self.heard_ms.update(dict.fromkeys(living, self.now_ms))
         self.look()
 
+    @rule(late_ms=st.integers(1, LEASE_MS // 2 - LEASE_MS // LOOKS_PER_LEASE))
+    def look_late(self, late_ms: int) -> None:
+        """What kept the caller from looking kept heartbeats from arriving: nobody is to blame for that time."""
+        living = [n for n, heard_ms in self.heard_ms.items() if self.now_ms - heard_ms < LEASE_MS]
+        self.now_ms += self.leases.look_every_ms + late_ms
+        self.heard_ms.update({n: self.heard_ms[n] + late_ms for n in living})
+        self.look()
+
     @rule(is_away=st.booleans())
     def move_the_store(self, is_away: bool) -> None:
         self.is_store_away = is_away

@@ -150,12 +150,21 @@ class NodeLeases:
             if lease.ends_ms > looked_ms:
                 lease.ends_ms = max(lease.ends_ms, now_ms + self.lease_ms)
 
+    def _excuse(self, looked_ms: int, late_ms: int) -> None:
+        """The caller looked so much later than it should: heartbeats waited so long at its door as well."""
+        if late_ms > 0:
+            for lease in self._leases.values():
+                if lease.ends_ms > looked_ms:
+                    lease.ends_ms += late_ms
+
     def due(self, now_ms: int, cut: Collection[int] = ()) -> NoteLives | None:
         """Look at the time: what the metadata should say otherwise than they do; None when they are right. `cut`: nodes
         whose last heartbeat came over a connection that is closed now."""
         looked_ms, self._looked_ms = self._looked_ms, now_ms
         if now_ms - looked_ms > self.lease_ms // 2:
             self._renew_all(looked_ms, now_ms)  # this process did not run, and heard nobody meanwhile
+        else:
+            self._excuse(looked_ms, now_ms - looked_ms - self.look_every_ms)
         for node_id in cut:
             known = self._leases.get(node_id)
             if known is not None and now_ms < known.ends_ms <= now_ms + self.lease_ms // 2:

@@ -48,10 +48,18 @@ class HttpMetaClient:
         """`urls` names one instance of the service or, with commas between, several; `token` is shown to them. Raises
         InvalidRequest."""
         endpoints = parse_endpoints(urls)
+        self._made_of = (urls, policy, token)
         self._transport = Transport(Endpoints(endpoints), policy or policy_for(len(endpoints)), token)
         self._gathered = {
             repeat: GatheredCommands(repeat, self._transport.ask_once) for repeat in (Repeat.IDEMPOTENT, Repeat.NEVER)
         }
+
+    def another(self) -> HttpMetaClient:
+        """A client of the same service and cluster, for another event loop; its taker closes it."""
+        urls, policy, token = self._made_of
+        made = HttpMetaClient(urls, policy, token=token)
+        made._transport.cluster_id = self._transport.cluster_id
+        return made
 
     async def close(self) -> None:
         for line in self._gathered.values():

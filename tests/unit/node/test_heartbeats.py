@@ -109,7 +109,8 @@ async def test_a_storage_node_keeps_its_lease_over_http_and_stops_being_ready_wh
     async with service(2_000) as meta:
         server = MetaServer(meta)
         client = HttpMetaClient(await server.start("127.0.0.1", 0))
-        node = StorageNode(ProcessSettings(), tmp_path / "node", Listen("127.0.0.1", 0), client, None)
+        listen = Listen("127.0.0.1", 0)
+        node = StorageNode(ProcessSettings(), tmp_path / "node", listen, client, None, life_line=client.another)
         await node.start()
         await eventually(lambda: meta.life_stats.heartbeats >= 2)
         assert node.readiness() == {}

@@ -1,0 +1,137 @@
+"""A node whose event loop is busy for longer than a lease goes on living; one whose loop hangs does not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from stratalog.model.errors import Fenced, Unavailable
+from stratalog.model.metadata import Heard, Heartbeat, Life
+from stratalog_node.heartbeats import Heartbeats
+from support.waiting import eventually, eventually_sync
+
+LIFE = Life(1, 1)
+LEASE_MS = 40
+
+
+class Service:
+    """What hears the heartbeats, and the clock by which they are sent."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Heartbeat, int]] = []
+        """With the thread from which each came."""
+        self.refusals: list[Exception] = []
+        self.now_ms = 1_000
+        self.lines: list[Line] = []
+
+    def line(self) -> Line:
+        self.lines.append(Line(self))
+        return self.lines[-1]
+
+    def take(self, heartbeat: Heartbeat) -> Heard:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.heard.append((heartbeat, threading.get_ident()))
+        return Heard(LEASE_MS, 1)
+
+    @property
+    def count(self) -> int:
+        return len(self.heard)
+
+
+class Line:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.is_closed = False
+
+    async def heartbeat(self, heartbeat: Heartbeat) -> Heard:
+        return self._service.take(heartbeat)
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+def beating(service: Service, on_fenced: Callable[[str], None] = lambda _: None) -> Heartbeats:
+    beats = Heartbeats(Line(service), LIFE, lambda: service.now_ms, on_fenced, life_line=service.line)
+    beats.start()
+    return beats
+
+
+def loop_stands_until(condition: Callable[[], object]) -> None:
+    """Blocks the event loop of the test, which is the node's."""
+    eventually_sync(condition)
+
+
+async def test_a_loop_that_does_not_turn_sends_heartbeats_all_the_same() -> None:
+    service = Service()
+    beats = beating(service)
+    loop_stands_until(lambda: service.count >= 5)
+    assert threading.get_ident() not in {thread for _, thread in service.heard}
+    assert beats.heard_ms == service.now_ms
+    await beats.close()
+
+
+async def test_a_loop_that_stands_for_too_long_sends_none_until_it_turns_again() -> None:
+    service = Service()
+    beats = beating(service)
+    loop_stands_until(lambda: service.count >= 2)
+    service.now_ms += beats.stalled_ms
+    before = service.count
+    loop_stands_until(lambda: service.count > before)
+    service.now_ms += 1
+    loop_stands_until(lambda: beats._is_stalled)
+    stood = service.count
+    heard_ms = beats.heard_ms
+    await eventually(lambda: service.count > stood)
+    assert heard_ms < service.now_ms == beats.heard_ms
+    await beats.close()
+
+
+async def test_one_that_is_over_tells_the_node_on_its_own_loop() -> None:
+    service = Service()
+    service.refusals.append(Fenced("life 1 of node 1 is not the present one"))
+    told: list[tuple[str, int]] = []
+    beats = beating(service, lambda why: told.append((why, threading.get_ident())))
+    await eventually(lambda: told)
+    assert told == [("life 1 of node 1 is not the present one", threading.get_ident())]
+    await beats.close()
+    assert service.count == 0, "the goodbye of the old life would be the new one's"
+
+
+async def test_faults_end_none_and_a_stop_closes_the_line_and_says_goodbye() -> None:
+    service = Service()
+    service.refusals += [Unavailable("away"), RuntimeError("a fault of ours")]
+    beats = beating(service)
+    loop_stands_until(lambda: service.count >= 1)
+    await beats.close()
+    assert [line.is_closed for line in service.lines] == [True]
+    assert [heartbeat.is_last for heartbeat, _ in service.heard].index(True) == service.count - 1
+    assert service.heard[-1][1] == threading.get_ident()
+
+
+async def test_a_stop_before_the_first_heartbeat_leaves_no_thread_behind() -> None:
+    service = Service()
+    beats = beating(service)
+    await beats.close()
+    assert "heartbeats" not in {thread.name for thread in threading.enumerate()}
+    assert all(line.is_closed for line in service.lines)
+
+
+async def test_what_a_node_says_of_itself_is_noted_on_its_own_loop() -> None:
+    service = Service()
+    asked: set[int] = set()
+
+    def has_room() -> bool:
+        asked.add(threading.get_ident())
+        return False
+
+    beats = Heartbeats(
+        Line(service), LIFE, lambda: service.now_ms, lambda _: None, has_room=has_room, life_line=service.line
+    )
+    beats.start()
+    await eventually(lambda: service.count >= 2)
+    await asyncio.sleep(0)
+    await beats.close()
+    assert asked == {threading.get_ident()}
+    assert not service.heard[0][0].has_room
