@@ -1,5 +1,6 @@
-"""`stratalog find`: the records of a key. In complete segments by their key index, straight from the bucket, with two
-range reads; what is not in the bucket yet is read from the nodes, through the Kafka protocol, and its keys compared."""
+"""`stratalog find`: the records of a key. The nodes that lead the shards search them (`find_nodes`); with --bucket or
+--cold-only the bucket is read from here: complete segments by their key index, with two range reads, and what is not in
+the bucket yet from the nodes, through the Kafka protocol, and its keys compared."""
 
 from __future__ import annotations
 
@@ -7,18 +8,18 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 from uuid import UUID
 
 import typer
 
-from stratalog.admin_api.wording import human_time
+from stratalog.admin_api.wording import human_bytes, human_time
 from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.telemetry.printable import printable
 from stratalog_cli.consume import Reading
 from stratalog_cli.find_cold import ColdFound, ColdShardFound, find_cold
+from stratalog_cli.find_nodes import Found, Range, find_on_nodes
 from stratalog_cli.group_reset import Bounds
 from stratalog_cli.groups import Shard, bounds_of
 from stratalog_cli.kafka_clients import BootstrapOption, KafkaPlace, clients, result_of
@@ -32,21 +33,9 @@ _AT_A_TIME: Final = 500
 _PATIENCE_S: Final = 30.0
 _SHOWN: Final = 60
 
-Range = tuple[int, int]
-
 
 def register(app: typer.Typer) -> None:
     app.command("find")(find)
-
-
-@dataclass(slots=True)
-class _Found:
-    """Records as plain values, by shard and offset."""
-
-    records: list[dict[str, Any]] = field(default_factory=list)
-    unindexed: dict[int, list[Range]] = field(default_factory=dict)
-    hot_offsets: int = 0
-    is_cut: bool = False
 
 
 def find(
@@ -62,14 +51,14 @@ def find(
     scan: Annotated[
         bool, typer.Option("--scan", help="Read segments without a key index, too, whole, from the nodes.")
     ] = False,
-    cold_only: Annotated[bool, typer.Option("--cold-only", help="Search the bucket alone; ask no node.")] = False,
+    cold_only: Annotated[bool, typer.Option("--cold-only", help="Search the bucket alone, from here.")] = False,
     bucket: Annotated[
         str | None,
         typer.Option(
             "--bucket",
             envvar="STRATALOG_BUCKET",
             metavar="URL",
-            help="The cluster's object store. Default: what the node says.",
+            help="Read the cluster's object store from here, and not through the nodes.",
         ),
     ] = None,
     cluster: Annotated[
@@ -83,12 +72,15 @@ def find(
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Find the records of a key, in what is hot and in what is cold. Topics that are searched often should have
-    `index.keys=true`.
+    """Find the records of a key, hot and cold. Topics that are searched often should have `index.keys=true`.
 
-    Exit code 1 when not everything was searched: segments without a key index, unless --scan is given."""
+    The nodes named by --admin search what they lead. Exit code 1 when not everything was searched: segments without a
+    key index, unless --scan is given, or shards of nodes that were not named."""
     wanted = _key(key, key_base64)
     shards = frozenset(only) if only else None
+    if bucket is None and not cold_only:
+        _show(*find_on_nodes(Nodes(admin), topic, wanted, shards or frozenset(), limit, is_scan=scan), topic, output)
+        return
     place = None if cold_only else KafkaPlace(bootstrap, is_write=False)
     url = bucket or _bucket_of_node(admin, cold_only)
     cold = ColdFound("")
@@ -97,7 +89,7 @@ def find(
         cold = asyncio.run(find_cold(url, topic, wanted, shards=shards, limit=limit, cluster_id=named, meta_url=meta))
         if place is not None and place.cluster_id != cold.cluster_id:
             raise Conflict(f"{url} is of cluster {cold.cluster_id}, {place.bootstrap} of {place.cluster_id}")
-    found = _Found(is_cut=cold.is_cut)
+    found = Found(is_cut=cold.is_cut)
     if place is None:
         for one in cold.shards:
             _take_cold(found, topic, one, one.log_start_offset, scan=False)
@@ -129,7 +121,7 @@ def _bucket_of_node(admin: str | None, cold_only: bool) -> str | None:
 
 # Hot ----------------------------------------------------------------------------------------------------------------
 def _search(
-    found: _Found,
+    found: Found,
     place: KafkaPlace,
     topic: str,
     only: frozenset[int] | None,
@@ -156,7 +148,7 @@ def _search(
     found.is_cut = found.is_cut or any(left.values())
 
 
-def _take_cold(found: _Found, topic: str, cold: ColdShardFound, log_start_offset: int, *, scan: bool) -> None:
+def _take_cold(found: Found, topic: str, cold: ColdShardFound, log_start_offset: int, *, scan: bool) -> None:
     found.records += [
         as_json(topic, cold.key.shard, one.offset, _time(one.timestamp_ms), one.key, one.value, one.headers)
         for one in cold.records
@@ -180,7 +172,7 @@ def without(bounds: Bounds, covered: Iterable[Range]) -> list[Range]:
     return [one for one in found if one[0] < one[1]]
 
 
-def _read(found: _Found, place: KafkaPlace, ranges: Mapping[Shard, Range], key: bytes, limit: int) -> None:
+def _read(found: Found, place: KafkaPlace, ranges: Mapping[Shard, Range], key: bytes, limit: int) -> None:
     starts = {shard: start for shard, (start, _) in ranges.items()}
     ends = {shard: Bounds(*one) for shard, one in ranges.items()}
     reading = Reading(place, starts, ends, _PATIENCE_S)
@@ -214,7 +206,7 @@ def _time(timestamp_ms: int) -> int | None:
 
 
 # Shown --------------------------------------------------------------------------------------------------------------
-def _show(found: _Found, cold: ColdFound, topic: str, output: OutputFormat) -> None:
+def _show(found: Found, cold: ColdFound, topic: str, output: OutputFormat) -> None:
     count = sum(map(len, found.unindexed.values()))
     if output is OutputFormat.JSON:
         print_json(
@@ -243,17 +235,22 @@ def _show(found: _Found, cold: ColdFound, topic: str, output: OutputFormat) -> N
         say(f"{counted(len(rows), 'record')}; {looked}, {counted(found.hot_offsets, 'offset')} from nodes")
     if found.is_cut:
         say("there may be more: --limit N", to_stderr=True)
+    for fault in found.faults:
+        say(printable(fault), to_stderr=True)
     if count:
         say(
             f"{counted(count, 'segment')} without a key index not searched: --scan reads them (index.keys=true on the "
             "topic indexes those that are completed from then on)",
             to_stderr=True,
         )
+    if count or found.faults:
         raise typer.Exit(_INCOMPLETE)
 
 
 def _row(record: Mapping[str, Any]) -> Sequence[str]:
     value = record.get("value", record.get("value_base64"))
+    if record.get("is_left_out"):
+        value = f"({human_bytes(record['size_bytes'])}: see it with `stratalog consume`)"
     text = "-" if value is None else printable(str(value))
     shown = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
     time_ms = record["timestamp_ms"]

@@ -1,4 +1,4 @@
-"""Looks a key up in what lies in the bucket, by the key indexes of complete segments. Nodes serve no byte of it.
+"""Looks a key up in what is in the bucket, by the key indexes of complete segments. Nodes serve no byte of it.
 
 Cost: what finding out about the segments costs (`stratalog_pipeline.cold.catalog`), then a range read for each segment,
 and one for each batch, or batches side by side, that has the key. Memory: the records of 32 segments, at most `limit`
@@ -14,9 +14,9 @@ from stratalog.formats.records import Record
 from stratalog.model.errors import NotFound
 from stratalog.model.ids import ShardKey
 from stratalog.objects import open_store
+from stratalog.stored.key_lookup import LookupCost, records_of
 from stratalog_pipeline.cold.catalog import Catalog, each
 from stratalog_pipeline.cold.committed import CommittedSegment
-from stratalog_pipeline.cold.key_lookup import LookupCost, records_of
 
 _AT_A_TIME: Final = 32
 

@@ -111,7 +111,9 @@ class ProcessServices:
             lags=lambda: measures.groups.shards,
             clients=node.server.clients,
         )
-        add_admin_routes(application, NodeAdmin(services, self._http.address), views)
+        admin = NodeAdmin(services, self._http.address)
+        node.metrics.add("stratalog_find", admin.finder.stats)
+        add_admin_routes(application, admin, views)
 
     async def start(self) -> str:
         """Returns the admin address, empty when it is off. Raises: Unavailable when an address is taken; then none of

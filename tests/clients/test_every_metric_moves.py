@@ -60,6 +60,7 @@ _BACKUPS = "tests/unit/meta/test_bucket_backups.py"
 _HTTP_DOOR = "tests/unit/telemetry/test_http_door.py"
 _REGISTRY = "tests/unit/telemetry/test_metrics_registry.py"
 _MEASURES = "tests/unit/node/test_measures.py"
+_FIND = ("tests/unit/cli/test_find_command.py", '"searches", "records", "range_reads", "offsets_read"')
 
 # What cannot be had on demand from outside: metric -> (the test that moves it, through which field of a stat object).
 ELSEWHERE: dict[str, tuple[str, str]] = {
@@ -149,6 +150,10 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_metric_read_failures_total": (_REGISTRY, "read_failures"),
     "stratalog_build_info": (_REGISTRY, "stratalog_build_info"),
     "process_max_fds": (_REGISTRY, "process_max_fds"),
+    "stratalog_find_searches_total": _FIND,
+    "stratalog_find_records_total": _FIND,
+    "stratalog_find_range_reads_total": _FIND,
+    "stratalog_find_offsets_read_total": _FIND,
     "stratalog_groups_unknown_ends": (_MEASURES, 'named("groups_unknown_ends")] == 1'),
     "stratalog_metric_left_out": (_MEASURES, 'named("metric_left_out", "topics")] == 2'),
     "stratalog_shard_in_sync_replicas": (_MEASURES, "shard_in_sync_replicas"),

@@ -56,7 +56,10 @@ def produce(bootstrap: str, numbers: range) -> None:
     failed: list[object] = []
     for number in numbers:
         producer.produce(
-            "flights", b"%d" % number, on_delivery=lambda error, _: failed.append(error) if error else None
+            "flights",
+            b"%d" % number,
+            b"tail-%d" % (number % 7),
+            on_delivery=lambda error, _: failed.append(error) if error else None,
         )
         producer.poll(0)
         if number % 5 == 4:
@@ -107,6 +110,14 @@ def test_all_are_asked_and_each_file_is_named_with_its_node(nodes: list[NodeProc
     assert [(node["node_id"], node["rack"], node["is_alive"]) for node in status[0]["nodes"]] == [
         (number, f"rack-{number}", True) for number in (1, 2, 3)
     ]
+
+
+def test_the_records_of_a_key_are_found_by_who_leads_and_who_else_leads_is_named(nodes: list[NodeProcess]) -> None:
+    told = ask_json(nodes, "find", "flights", "--key", "tail-3")
+    assert [int(one["value"]) for one in told["records"]] == list(range(3, RECORDS, 7))
+    leader = leader_of(nodes)
+    other = ask([nodes[leader % 3]], "find", "flights", "--key", "tail-3")
+    assert other.exit_code == 1 and f"1 shard has node {leader} as the leader" in other.stderr
 
 
 def test_who_does_not_lead_says_who_does(nodes: list[NodeProcess]) -> None:

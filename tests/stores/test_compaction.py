@@ -26,13 +26,13 @@ from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog.objects import ObjectStore, open_store
+from stratalog.stored.key_lookup import LookupCost, records_of
 from stratalog_cli.entry import build_app
 from stratalog_meta.bucket.rebuild import Rebuild
 from stratalog_meta.bucket.restore import restore_cut
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.tier.cold_limits import ColdReadLimits
 from stratalog_node.tier.cold_reader import ColdReader
-from stratalog_pipeline.cold.key_lookup import LookupCost, records_of
 from stratalog_pipeline.jobs.merge_segment import Merged, MergeWork
 from stratalog_pipeline.jobs.runners import one_by_one
 from support.cold_data import batch_at

@@ -12,10 +12,10 @@ from stratalog.formats.manifest import Manifest
 from stratalog.formats.records import Record, encode_batch
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.objects import ObjectStore
+from stratalog.stored.key_lookup import LookupCost, neighbours, records_of
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedSegment
 from stratalog_pipeline.cold.cutting import Asked
-from stratalog_pipeline.cold.key_lookup import LookupCost, neighbours, records_of
 from support.cold_data import CLUSTER_ID, FIRST_TIME_MS, ColdShard, batches_from
 
 _HEADER_BYTES = 512

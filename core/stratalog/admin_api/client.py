@@ -5,18 +5,20 @@ Raises what the node raised, or Unavailable when no node answers.
 
 from __future__ import annotations
 
+import base64
 import http.client
 import socket
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from stratalog.admin_api.cuts import Confirmed, CutRequest, Held, HoldRequest, Released
 from stratalog.admin_api.errors import error_from_body, told_error
+from stratalog.admin_api.find import FindAnswer
 from stratalog.admin_api.models import (
     AlterTopic,
     CreateTopic,
@@ -78,6 +80,23 @@ class AdminClient:
 
     def delete_topic(self, name: str) -> None:
         self._call("DELETE", _topic_path(name))
+
+    def find(
+        self,
+        topic: str,
+        key: bytes,
+        *,
+        shards: Iterable[int] = (),
+        limit: int = 100,
+        cursor: str | None = None,
+        is_scan: bool = False,
+    ) -> FindAnswer:
+        """The first records of a key, or those behind a cursor."""
+        query: list[tuple[str, object]] = [("key_base64", base64.b64encode(key).decode()), ("limit", limit)]
+        query += [("shard", shard) for shard in shards]
+        query += [("cursor", cursor)] if cursor is not None else []
+        query += [("scan", "true")] if is_scan else []
+        return self._read(FindAnswer, "GET", f"{_topic_path(topic)}/find?{urllib.parse.urlencode(query)}")
 
     def segments(self, topic: str | None = None, shard: int | None = None) -> list[SegmentInfo]:
         query = {name: value for name, value in (("topic", topic), ("shard", shard)) if value is not None}

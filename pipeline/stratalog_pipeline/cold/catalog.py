@@ -24,6 +24,7 @@ from stratalog.model.errors import Corrupt, InvalidRequest, NotFound
 from stratalog.model.segment import RemotePart, SealRecord, Segment
 from stratalog.model.topic import Topic
 from stratalog.objects import ObjectStore
+from stratalog.stored.key_lookup import LookupCost, entries_of
 from stratalog.stored.snapshots import list_snapshots, read_snapshot
 from stratalog_pipeline.cold.committed import (
     CommittedSegment,
@@ -39,7 +40,6 @@ from stratalog_pipeline.cold.committed import (
     without_expired,
 )
 from stratalog_pipeline.cold.cutting import Asked, OffsetRange, PartRange, range_of, ranges_within, segments_within
-from stratalog_pipeline.cold.key_lookup import LookupCost, entries_of
 
 if TYPE_CHECKING:
     from stratalog.meta_api.http_client import HttpMetaClient

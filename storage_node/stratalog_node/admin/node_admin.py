@@ -56,6 +56,7 @@ from stratalog_node.admin.describe import (
     topic_info,
     unsent_bytes,
 )
+from stratalog_node.admin.find import Finder
 from stratalog_node.admin.locate import locate
 from stratalog_node.admin.mounts import MountAdmin
 from stratalog_node.admin.services import AdminServices
@@ -80,6 +81,7 @@ class NodeAdmin:
         self.mounts = MountAdmin(services, self._turns)
         self.cuts = CutAdmin(services)
         self._checks = asyncio.Semaphore(_CHECKS_AT_ONCE)
+        self.finder = Finder(services, self._turns)
 
     async def status(self) -> NodeStatus:
         services = self._services

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -17,6 +18,7 @@ from stratalog.admin_api.rolls import RollElsewhereRequest
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.telemetry.door import body_of
 from stratalog.telemetry.logs import logger
+from stratalog_node.admin.find import Wish
 from stratalog_node.admin.node_admin import NodeAdmin
 from stratalog_node.admin.pages import add_page_routes
 from stratalog_node.admin.pages.node_views import NodeViews
@@ -45,6 +47,7 @@ def add_admin_routes(application: web.Application, admin: NodeAdmin, views: Node
     router.add_get("/v1/topics/{name}", _guarded(routes.topic))
     router.add_patch("/v1/topics/{name}", _guarded(routes.alter_topic))
     router.add_delete("/v1/topics/{name}", _guarded(routes.delete_topic))
+    router.add_get("/v1/topics/{name}/find", _guarded(routes.find))
     router.add_get("/v1/segments", _guarded(routes.segments))
     router.add_get("/v1/locate", _guarded(routes.locate))
     router.add_post("/v1/seal", _guarded(routes.seal))
@@ -104,6 +107,15 @@ class _Routes:
         await self._admin.delete_topic(request.match_info["name"])
         return web.Response(status=204)
 
+    async def find(self, request: web.Request) -> web.StreamResponse:
+        """Encoded on a thread: an answer may have a megabyte."""
+        from aiohttp import web
+
+        wish = _wish(request)
+        answer = await self._admin.finder.find(wish)
+        body = await asyncio.to_thread(_line, answer)
+        return web.Response(body=body, content_type="application/json")
+
     async def segments(self, request: web.Request) -> web.StreamResponse:
         shard = _integer(request, "shard") if "shard" in request.query else None
         return await _stream(request, self._admin.segments(request.query.get("topic"), shard))
@@ -157,6 +169,26 @@ class _Routes:
             await response.write(_line(line))
         await response.write_eof()
         return response
+
+
+def _wish(request: web.Request) -> Wish:
+    query = request.query
+    text, encoded = query.get("key"), query.get("key_base64")
+    if (text is None) == (encoded is None):
+        raise InvalidRequest("say which key, once: key=TEXT, or key_base64=TEXT")
+    try:
+        key = text.encode() if text is not None else base64.b64decode(encoded or "", validate=True)
+    except ValueError:
+        raise InvalidRequest("the key is no UTF-8, or key_base64 is no base64") from None
+    shards = frozenset(_number(one, "shard") for one in query.getall("shard", ()))
+    return Wish(
+        topic=request.match_info["name"],
+        key=key,
+        shards=shards or None,
+        limit=_number(query.get("limit", "100"), "limit"),
+        cursor=query.get("cursor"),
+        is_scan=query.get("scan", "false") == "true",
+    )
 
 
 def _line(model: BaseModel) -> bytes:
@@ -228,7 +260,10 @@ def _refuse_too_many(body: object) -> None:
 
 
 def _integer(request: web.Request, name: str) -> int:
-    text = request.query.get(name, "")
+    return _number(request.query.get(name, ""), name)
+
+
+def _number(text: str, name: str) -> int:
     try:
         return int(text)
     except ValueError:

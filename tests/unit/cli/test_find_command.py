@@ -7,6 +7,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
@@ -51,9 +54,19 @@ class Asker:
         return CliRunner().invoke(APP, list(words), env=self.environment)
 
     def find(self, topic: str, *words: str, code: int = 0) -> Any:
-        ran = self.run("find", topic, "--bucket", self.bucket, *words, "--output", "json")
-        assert ran.exit_code == code, ran.output
-        return json.loads(ran.stdout)
+        """From the bucket and from the node: both say the same."""
+        direct, by_node = (
+            self.run("find", topic, *where, *words, "--output", "json") for where in (("--bucket", self.bucket), ())
+        )
+        assert (direct.exit_code, by_node.exit_code) == (code, code), direct.output + by_node.output
+        told, other = json.loads(by_node.stdout), json.loads(direct.stdout)
+        # How many segments were looked at before there was enough is each one's own.
+        assert told == (other | {"segments": told["segments"]} if told["is_cut"] else other)
+        return told
+
+    def page(self, topic: str, **query: object) -> Any:
+        """One answer over HTTP, as curl has it."""
+        return json.loads(self.node.get(f"/v1/topics/{topic}/find?{urlencode(query, doseq=True)}"))
 
     def topic(self, name: str, *words: str) -> str:
         ran = self.run("topics", "create", name, "--shards", "2", *words)
@@ -105,6 +118,87 @@ def test_a_key_is_found_cold_and_hot_with_two_range_reads_per_segment(ask: Asker
     assert ask.find(topic, "--key", "nobody")["records"] == []
 
 
+def test_answers_are_bounded_and_a_cursor_leads_through_cold_and_hot(ask: Asker) -> None:
+    topic = ask.topic("pages", "--set", "index.keys=true")
+    ask.produce(topic, range(150))
+    ask.produce(topic, range(150), shard=1)
+    ask.seal(topic)
+    ask.produce(topic, range(150, 200), shard=1)
+    seen, cursor, pages = [], None, 0
+    while True:
+        told = ask.page(topic, key="flight-7", limit=2, **({} if cursor is None else {"cursor": cursor}))
+        assert len(told["records"]) <= 2
+        seen += places(told)
+        cursor, pages = told["cursor"], pages + 1
+        if cursor is None:
+            break
+    assert seen == [(0, 7), (0, 57), (0, 107), (1, 7), (1, 57), (1, 107), (1, 157)]
+    assert 4 <= pages <= 5
+    assert [one["value"] for one in told["records"]] == ["157"]
+
+
+def test_a_record_that_is_too_large_for_an_answer_is_told_without_its_value(ask: Asker) -> None:
+    topic = ask.topic("large")
+    producer = Producer({"bootstrap.servers": ask.node.bootstrap, "compression.type": "zstd"})
+    for size in (10, 300_000, 20):
+        producer.produce(topic, b"v" * size, b"k", partition=0, headers={"h": b"\xff"})
+    assert producer.flush(30) == 0
+    records = ask.page(topic, key="k")["records"]
+    assert [(one["offset"], one["is_left_out"], one["size_bytes"]) for one in records] == [
+        (0, False, 12),
+        (1, True, 300_002),
+        (2, False, 22),
+    ]
+    assert records[0]["headers"] == [{"name": "h", "value": None, "value_base64": "/w=="}]
+    assert records[1]["value"] is None
+    (large,) = (
+        one
+        for one in json.loads(ask.run("find", topic, "--key", "k", "--output", "json").stdout)["records"]
+        if "is_left_out" in one
+    )
+    assert (large["offset"], large["size_bytes"], large["value"]) == (1, 300_002, None)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {},
+        {"key": "a", "key_base64": "YQ=="},
+        {"key_base64": "?"},
+        {"key": "a", "limit": 0},
+        {"key": "a", "limit": 1_001},
+        {"key": "a", "cursor": "7"},
+        {"key": "a", "cursor": "0:99999999999999999999"},
+        {"key": "a", "shard": "x"},
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_over_http_is_refused_in_words(ask: Asker, query: dict[str, Any]) -> None:
+    topic = ask.topic(f"asked-{uuid4().hex}")
+    with pytest.raises(HTTPError) as refused:
+        ask.page(topic, **query)
+    with refused.value as answer:
+        assert answer.code == 400
+        assert json.loads(answer.read())["error"] == "InvalidRequest"
+
+
+def test_searches_are_counted(ask: Asker) -> None:
+    def counts() -> list[float]:
+        lines = dict(line.rsplit(" ", 1) for line in ask.node.get("/metrics").splitlines() if "stratalog_find" in line)
+        return [
+            float(lines[f"stratalog_find_{name}_total"])
+            for name in ("searches", "records", "range_reads", "offsets_read")
+        ]
+
+    topic = ask.topic("counted", "--set", "index.keys=true")
+    ask.produce(topic, range(60))
+    ask.seal(topic)
+    ask.produce(topic, range(60, 90))
+    before = counts()
+    assert len(ask.page(topic, key="flight-3")["records"]) == 2
+    assert [now - then for now, then in zip(counts(), before, strict=True)] == [1, 2, 2, 30]
+
+
 def test_what_no_node_is_asked_for_is_found_without_one(ask: Asker) -> None:
     topic = ask.topic("cold", "--set", "index.keys=true")
     ask.produce(topic, range(60))
@@ -128,9 +222,10 @@ def test_segments_without_a_key_index_are_named_and_scanned_when_that_is_asked_f
     told = ask.find(topic, "--key", "flight-3", code=1)
     assert places(told) == [(0, 103)]
     assert told["not_searched"] == [{"shard": 0, "from_offset": 0, "to_offset": 60}]
-    ran = ask.run("find", topic, "--bucket", ask.bucket, "--key", "flight-3")
-    assert ran.exit_code == 1
-    assert "--scan" in ran.output
+    for where in (("--bucket", ask.bucket), ()):
+        ran = ask.run("find", topic, *where, "--key", "flight-3")
+        assert ran.exit_code == 1
+        assert "--scan" in ran.output
     told = ask.find(topic, "--key", "flight-3", "--scan")
     assert places(told) == [(0, 3), (0, 53), (0, 103)]
 
@@ -201,6 +296,7 @@ def test_what_cannot_be_looked_for_is_refused(ask: Asker, words: list[str], reas
     ran = ask.run("find", "absent", "--bucket", ask.bucket, *words)
     assert ran.exit_code == 2
     assert reason in ran.output
+    assert ask.run("find", "absent", *words).exit_code == 2
 
 
 def test_what_is_covered_is_not_read_again() -> None:

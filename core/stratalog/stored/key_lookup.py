@@ -16,7 +16,7 @@ from typing import Final
 from stratalog.formats.key_index import KeyEntry, decode_key_overflow, decode_key_page, key_hash
 from stratalog.formats.manifest import Manifest
 from stratalog.formats.record_batch import walk
-from stratalog.formats.records import Record, decode_records
+from stratalog.formats.records import MAX_DECODED_BYTES, Record, decode_records
 from stratalog.model.errors import Corrupt
 from stratalog.objects import ObjectStore
 
@@ -66,8 +66,11 @@ def _check_fits(entry: KeyEntry, manifest: Manifest, source: str) -> None:
         )
 
 
-async def records_of(store: ObjectStore, manifest: Manifest, key: bytes, cost: LookupCost) -> AsyncIterator[Record]:
-    """The records of a key in a segment with a key index, offsets rising."""
+async def records_of(
+    store: ObjectStore, manifest: Manifest, key: bytes, cost: LookupCost, *, max_decoded_bytes: int = MAX_DECODED_BYTES
+) -> AsyncIterator[Record]:
+    """The records of a key in a segment with a key index, offsets rising. A batch that has more than so many bytes
+    decompressed is Corrupt."""
     entries = await entries_of(store, manifest, key, cost)
     for some in neighbours(entries):
         part = manifest.parts[some[0].part]
@@ -75,7 +78,7 @@ async def records_of(store: ObjectStore, manifest: Manifest, key: bytes, cost: L
         end = part.position + some[-1].position + some[-1].size_bytes
         data = await _read(store, part.object_key, start, end, cost)
         cost.reads += 1
-        for record in await asyncio.to_thread(_records_in, data, some, manifest, start, key):
+        for record in await asyncio.to_thread(_records_in, data, some, manifest, start, key, max_decoded_bytes):
             yield record
 
 
@@ -93,7 +96,9 @@ def neighbours(entries: Sequence[KeyEntry]) -> Iterator[Sequence[KeyEntry]]:
         first = at
 
 
-def _records_in(data: bytes, entries: Iterable[KeyEntry], manifest: Manifest, start: int, key: bytes) -> list[Record]:
+def _records_in(
+    data: bytes, entries: Iterable[KeyEntry], manifest: Manifest, start: int, key: bytes, max_bytes: int
+) -> list[Record]:
     """Of these batches, which are all of `data`."""
     found: list[Record] = []
     view, at = memoryview(data), 0
@@ -111,7 +116,8 @@ def _records_in(data: bytes, entries: Iterable[KeyEntry], manifest: Manifest, st
                     source=source,
                     position=position,
                 )
-        found += (one for one in decode_records(batch, source=source, position=position) if one.key == key)
+        records = decode_records(batch, max_bytes=max_bytes, source=source, position=position)
+        found += (one for one in records if one.key == key)
         at += entry.size_bytes
     return found
 

@@ -1,0 +1,87 @@
+"""Asks the nodes for the records of a key: each searches the shards that it leads, and answers page by page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from stratalog.admin_api.client import AdminClient
+from stratalog.admin_api.find import MOST_RECORDS, FindAnswer, FoundRecord, bytes_of
+from stratalog.model.counting import counted
+from stratalog_cli.find_cold import ColdFound
+from stratalog_cli.record_lines import as_json
+from stratalog_cli.several_nodes import Nodes
+
+Range = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Found:
+    """Records as plain values, by shard and offset."""
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    unindexed: dict[int, list[Range]] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    """What else was not searched, and why."""
+    hot_offsets: int = 0
+    is_cut: bool = False
+
+
+def find_on_nodes(
+    nodes: Nodes, topic: str, key: bytes, shards: Collection[int], limit: int, *, is_scan: bool
+) -> tuple[Found, ColdFound]:
+    """What all of them say together. Raises: NotFound for a topic, Unavailable when none answers."""
+    found, cold = Found(), ColdFound("")
+    asked: set[int] = set()
+    elsewhere: Counter[int | None] = Counter()
+
+    def ask(node: AdminClient) -> None:
+        cursor, left = None, limit
+        while left > 0:
+            answer = node.find(topic, key, shards=shards, limit=min(left, MOST_RECORDS), cursor=cursor, is_scan=is_scan)
+            if cursor is None:
+                asked.add(answer.node_id)
+                for one in answer.led_elsewhere:
+                    elsewhere[one.node_id] = max(elsewhere[one.node_id], one.shards)
+            _take(answer, key, found, cold)
+            left -= len(answer.records)
+            cursor = answer.cursor
+            if cursor is None:
+                return
+        found.is_cut = True
+
+    nodes.each(ask)
+    for node_id, count in elsewhere.items():
+        if node_id not in asked:
+            led = counted(count, "shard", verb=("has", "have"))
+            who = "no leader now" if node_id is None else f"node {node_id} as the leader: name it in --admin, too"
+            found.faults.append(f"not searched: {led} {who}")
+    if nodes.silent:
+        found.faults.append("not all nodes answered, so shards that they lead were not searched")
+    found.records.sort(key=lambda one: (one["shard"], one["offset"]))
+    found.is_cut = found.is_cut or len(found.records) > limit
+    del found.records[limit:]
+    return found, cold
+
+
+def _take(answer: FindAnswer, key: bytes, found: Found, cold: ColdFound) -> None:
+    found.records += [_plain(answer.topic, key, one) for one in answer.records]
+    found.hot_offsets += answer.offsets_read
+    for one in answer.not_searched:
+        if one.is_unindexed:
+            found.unindexed.setdefault(one.shard, []).append((one.from_offset, one.to_offset))
+        else:
+            where = f"shard {one.shard}, offsets {one.from_offset} to {one.to_offset}"
+            found.faults.append(f"not searched: {where}: {one.why}")
+    cold.segments += answer.segments
+    cold.cost.pages += answer.key_index_reads
+    cold.cost.reads += answer.batch_reads
+    cold.cost.bytes += answer.bytes_read
+
+
+def _plain(topic: str, key: bytes, one: FoundRecord) -> dict[str, Any]:
+    headers = [(header.name, bytes_of(header.value, header.value_base64)) for header in one.headers]
+    told = as_json(topic, one.shard, one.offset, one.timestamp_ms, key, bytes_of(one.value, one.value_base64), headers)
+    return told | {"is_left_out": True, "size_bytes": one.size_bytes} if one.is_left_out else told

@@ -1,0 +1,350 @@
+"""Finds the records of a key in the shards that this node leads: complete segments by their key index in the object
+store, everything else by reading it.
+
+Lives on the event loop. Batches are opened on threads, one piece at a time for each search; few searches run at a time
+and each has a bounded time, after which the answer says where to go on. Memory of a search: SEGMENTS_AT_ONCE times
+what one look-up reads (`stored.key_lookup`), and an answer. Nothing is remembered between two answers: the cursor is a
+place in the topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog.admin_api.find import MOST_RECORDS, FindAnswer, FoundRecord, LedElsewhere, NotSearched, found_record
+from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.record_batch import walk
+from stratalog.formats.records import Record, decode_records
+from stratalog.model.errors import Corrupt, InvalidRequest, StratalogError, Unavailable
+from stratalog.model.segment import RemoteState, Segment
+from stratalog.objects.store import ObjectStore
+from stratalog.stored.key_lookup import LookupCost, records_of
+from stratalog.telemetry.fair_turns import FairTurns
+from stratalog.telemetry.metrics import counter
+from stratalog_node.admin.services import AdminServices
+from stratalog_node.shards.shard_view import ShardView
+from stratalog_node.slices import Slices
+
+SEARCHES_AT_ONCE: Final = 2
+SEGMENTS_AT_ONCE: Final = 8
+_QUEUE_S: Final = 5.0
+"""So long a search waits for its turn."""
+_TIME_S: Final = 8.0
+"""After it an answer says where to go on; what hangs is given up after `_HANGS_S`."""
+_HANGS_S: Final = 20.0
+_ANSWER_BYTES: Final = 1 << 20
+_MOST_RANGES: Final = 200
+"""That were not searched, in one answer."""
+_READ_BYTES: Final = 256 << 10
+_DECODED_BYTES: Final = 32 << 20
+"""Of one batch: a larger one is told as not searched."""
+_MOST_OFFSET: Final = (1 << 63) - 1
+_CURSOR: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,19})", re.ASCII)
+
+
+@dataclass(slots=True)
+class FindStats:
+    """Register as `stratalog_find`."""
+
+    searches: int = counter("Searches for the records of a key that were answered.")
+    records: int = counter("Records that searches found.")
+    range_reads: int = counter("Range reads of key indexes and batches for searches.")
+    offsets_read: int = counter("Offsets that searches read whole, for want of a key index.")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    topic: str
+    key: bytes
+    shards: frozenset[int] | None = None
+    limit: int = 100
+    cursor: str | None = None
+    is_scan: bool = False
+    """Reads segments without a key index whole."""
+
+
+class Finder:
+    """All searches of a node."""
+
+    def __init__(self, services: AdminServices, turns: FairTurns) -> None:
+        self.stats = FindStats()
+        self._services = services
+        self._turns = turns
+        self._places = asyncio.Semaphore(SEARCHES_AT_ONCE)
+
+    async def find(self, wish: Wish) -> FindAnswer:
+        """Raises: NotFound for a topic, InvalidRequest, Unavailable where too many search or the store hangs."""
+        search = _Search(self._services, self._turns, wish, self.stats)
+        try:
+            async with asyncio.timeout(_QUEUE_S):
+                await self._places.acquire()
+        except TimeoutError:
+            raise Unavailable(f"{SEARCHES_AT_ONCE} searches run already: try again") from None
+        try:
+            answer = await search.run()
+        finally:
+            self._places.release()
+        self.stats.searches += 1
+        self.stats.records += len(answer.records)
+        return answer
+
+
+class _Search:
+    """One answer."""
+
+    def __init__(self, services: AdminServices, turns: FairTurns, wish: Wish, stats: FindStats) -> None:
+        if not 1 <= wish.limit <= MOST_RECORDS:
+            raise InvalidRequest(f"limit={wish.limit}: expected 1 to {MOST_RECORDS}")
+        self._services = services
+        self._stats = stats
+        self._wish = wish
+        self._topic = services.topic(wish.topic)
+        self._slices = Slices(turns)
+        self._started_at = _place(wish.cursor)
+        self._at = self._started_at
+        self._records: list[FoundRecord] = []
+        self._bytes = 0
+        self._ranges: list[NotSearched] = []
+        self._cost = LookupCost()
+        self._segments = self._offsets = 0
+        self._elsewhere: Counter[int | None] = Counter()
+        self._ends_at = 0.0
+
+    async def run(self) -> FindAnswer:
+        is_done = False
+        self._ends_at = asyncio.get_running_loop().time() + _TIME_S
+        try:
+            async with asyncio.timeout(_HANGS_S):
+                is_done = await self._topic_searched()
+        except TimeoutError:
+            if self._at == self._started_at:
+                raise Unavailable("the search did not get on: the object store or a disk does not answer") from None
+        self._stats.range_reads += self._cost.pages + self._cost.reads
+        self._stats.offsets_read += self._offsets
+        return FindAnswer(
+            topic=self._topic.name,
+            node_id=self._services.node_id,
+            records=self._records,
+            cursor=None if is_done else f"{self._at[0]}:{self._at[1]}",
+            not_searched=self._ranges,
+            led_elsewhere=[LedElsewhere(node_id=node, shards=count) for node, count in self._elsewhere.items()],
+            segments=self._segments,
+            key_index_reads=self._cost.pages,
+            batch_reads=self._cost.reads,
+            bytes_read=self._cost.bytes,
+            offsets_read=self._offsets,
+        )
+
+    async def _topic_searched(self) -> bool:
+        """Whether all of it was."""
+        views = self._services.views(self._topic)
+        wanted = [view for view in views if self._wish.shards is None or view.key.shard in self._wish.shards]
+        await self._note_elsewhere(wanted)
+        for view in wanted:
+            shard, offset = self._at
+            await self._slices.did()
+            if view.key.shard < shard or not self._is_led_here(view):
+                continue
+            start = offset if view.key.shard == shard else 0
+            self._at = (view.key.shard, max(start, view.log_start_offset))
+            end = view.high_watermark
+            while self._at[1] < end:
+                if self._is_full():
+                    return False
+                await self._step(view, end)
+            self._at = (view.key.shard + 1, 0)
+        return True
+
+    async def _note_elsewhere(self, views: Sequence[ShardView]) -> None:
+        if self._wish.cursor is not None:
+            return
+        for view in views:
+            await self._slices.did()
+            if not self._is_led_here(view):
+                led = self._services.catalog.leader_of(view.key)
+                self._elsewhere[None if led is None else led[0]] += 1
+
+    def _is_led_here(self, view: ShardView) -> bool:
+        led = self._services.catalog.leader_of(view.key)
+        return led is not None and led[0] == self._services.node_id
+
+    def _is_full(self) -> bool:
+        return (
+            len(self._records) >= self._wish.limit
+            or self._bytes >= _ANSWER_BYTES
+            or len(self._ranges) >= _MOST_RANGES
+            or asyncio.get_running_loop().time() >= self._ends_at
+        )
+
+    async def _step(self, view: ShardView, end: int) -> None:
+        """Moves on in a shard."""
+        segments = view.segments
+        first = max(bisect_right(segments, self._at[1], key=lambda one: one.base_offset) - 1, 0)
+        store = self._services.store
+        complete: list[Segment] = []
+        if store is not None:
+            for segment in segments[first : first + SEGMENTS_AT_ONCE]:
+                if segment.remote.state is not RemoteState.COMPLETE or segment.remote.manifest_key is None:
+                    break
+                complete.append(segment)
+        if complete:
+            assert store is not None
+            await self._look_up(store, view, complete)
+            return
+        after = (one.base_offset for one in segments[first + 1 :] if one.remote.state is RemoteState.COMPLETE)
+        await self._read(view, min(next(after, end), end) if store is not None else end)
+
+    # By key index ---------------------------------------------------------------------------------------------------
+    async def _look_up(self, store: ObjectStore, view: ShardView, segments: Sequence[Segment]) -> None:
+        """In several at a time; as many of them count as the answer has room for, in order."""
+        shard, offset = self._at
+        found = await asyncio.gather(*(self._of_segment(store, one, offset) for one in segments))
+        for segment, records in zip(segments, found, strict=True):
+            assert segment.end_offset is not None, "what is complete has ended"
+            base = max(segment.base_offset, offset)
+            if isinstance(records, str):
+                self._skip(shard, base, segment.end_offset, records)
+            elif records is not None:
+                self._segments += 1
+                if not self._take(shard, records.records) or records.is_cut:
+                    return
+            elif self._wish.is_scan:
+                self._at = (shard, base)
+                await self._read(view, segment.end_offset)
+                if self._at[1] < segment.end_offset:
+                    return
+            else:
+                self._skip(shard, base, segment.end_offset, "no key index", is_unindexed=True)
+            self._at = (shard, segment.end_offset)
+            if self._is_full():
+                return
+
+    async def _of_segment(self, store: ObjectStore, segment: Segment, offset: int) -> _InSegment | str | None:
+        """Its records, None where it has no key index, or why it cannot be searched."""
+        try:
+            manifest = await _manifest(store, segment)
+            if not manifest.key_runs:
+                return None if manifest.parts else _InSegment([])
+            records: list[Record] = []
+            size = 0
+            found = records_of(store, manifest, self._wish.key, self._cost, max_decoded_bytes=_DECODED_BYTES)
+            async for record in found:
+                if record.offset >= offset:
+                    records.append(record)
+                    size += len(record.value or b"")
+                    if len(records) >= self._wish.limit or size >= _ANSWER_BYTES:
+                        return _InSegment(records, is_cut=True)
+            return _InSegment(records)
+        except StratalogError as error:
+            return str(error)
+
+    # By reading -----------------------------------------------------------------------------------------------------
+    async def _read(self, view: ShardView, end: int) -> None:
+        """What no index tells of, up to `end` or until the answer is full."""
+        shard = view.key.shard
+        while self._at[1] < end and not self._is_full():
+            at = self._at[1]
+            try:
+                pieces = await view.read(at, _READ_BYTES)
+                if not pieces:
+                    raise Unavailable("it cannot be read now: try again")
+                data = b"".join(pieces)
+                records, to = await asyncio.to_thread(_matches, data, at, end, self._wish.key)
+            except _Unopened as unopened:
+                self._skip(shard, at, unopened.end_offset, str(unopened))
+                self._at = (shard, unopened.end_offset)
+                continue
+            except StratalogError as error:
+                self._skip(shard, at, end, str(error))
+                self._at = (shard, end)
+                return
+            self._offsets += to - at
+            if self._take(shard, records):
+                self._at = (shard, to)
+
+    def _take(self, shard: int, records: Sequence[Record]) -> bool:
+        """Whether there was room for all; else it goes on behind the last that was taken."""
+        for record in records:
+            if len(self._records) >= self._wish.limit or self._bytes >= _ANSWER_BYTES:
+                return False
+            told = found_record(shard, record.offset, record.timestamp_ms, record.value, record.headers)
+            self._records.append(told)
+            self._bytes += 0 if told.is_left_out else told.size_bytes
+            self._at = (shard, record.offset + 1)
+        return True
+
+    def _skip(self, shard: int, from_offset: int, to_offset: int, why: str, *, is_unindexed: bool = False) -> None:
+        last = self._ranges[-1] if self._ranges else None
+        # One without an index is told by itself: people count segments.
+        if (
+            last is not None
+            and not is_unindexed
+            and (last.shard, last.to_offset, last.why) == (shard, from_offset, why)
+        ):
+            last.to_offset = to_offset
+        else:
+            told = {"shard": shard, "from_offset": from_offset, "to_offset": to_offset, "is_unindexed": is_unindexed}
+            self._ranges.append(NotSearched.model_validate(told | {"why": why}))
+
+
+@dataclass(frozen=True, slots=True)
+class _InSegment:
+    records: Sequence[Record]
+    is_cut: bool = False
+    """There may be more behind the last one."""
+
+
+class _Unopened(Exception):
+    """A batch that cannot be opened, or is too large when it is decompressed."""
+
+    def __init__(self, end_offset: int, why: str) -> None:
+        super().__init__(why)
+        self.end_offset = end_offset
+
+
+def _matches(data: bytes, offset: int, end: int, key: bytes) -> tuple[list[Record], int]:
+    """Records of the key in `[offset, end)`, and how far was looked. On a thread. Raises: Corrupt, _Unopened."""
+    found: list[Record] = []
+    to = offset
+    for position, header in walk(data, source="what was read for a search"):
+        stop = position + header.size_bytes
+        # An uncompressed batch that does not have these bytes anywhere has no such key.
+        lacks = header.is_control or (header.compression == 0 and data.find(key, position, stop) < 0)
+        if header.record_count and not lacks and header.end_offset > offset:
+            try:
+                records = decode_records(data[position:stop], max_bytes=_DECODED_BYTES)
+            except Corrupt as error:
+                if to > offset:
+                    break  # told by the next read, which begins with it
+                raise _Unopened(min(header.end_offset, end), str(error)) from None
+            found += (one for one in records if one.key == key and offset <= one.offset < end)
+        to = max(to, min(header.end_offset, end))
+        if to >= end:
+            break
+    if to == offset:
+        raise Corrupt("the batch that was read does not hold the offset", source="a search", position=0)
+    return found, to
+
+
+async def _manifest(store: ObjectStore, segment: Segment) -> Manifest:
+    source = segment.remote.manifest_key
+    assert source is not None
+    body = await store.get(source)
+    if segment.remote.manifest_digest is not None and manifest_digest(body) != segment.remote.manifest_digest:
+        raise Corrupt("it is not the manifest that the metadata name", source=source, position=0)
+    return await asyncio.to_thread(decode_manifest, body, source=source)
+
+
+def _place(cursor: str | None) -> tuple[int, int]:
+    if cursor is None:
+        return 0, 0
+    found = _CURSOR.fullmatch(cursor)
+    if found is None or int(found[2]) > _MOST_OFFSET:
+        raise InvalidRequest(f"cursor={cursor!r:.60}: expected what the answer before said")
+    return int(found[1]), int(found[2])
