@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratalog.meta_api.client import MetaForNodes
+from stratalog.model.addresses import is_anywhere, written
 from stratalog.objects.stats import StoreStats
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.door_key import door_key
@@ -147,7 +148,17 @@ class ProcessServices:
             await self._meta_server.start(*split_address(self._settings.meta_listen))
         if not self._settings.metrics_listen:
             return ""
-        return await self._http.start(self._settings.metrics_listen)
+        address = await self._http.start(self._settings.metrics_listen)
+        self._node.page_url = self._page_url(address)
+        return address
+
+    def _page_url(self, address: str) -> str:
+        """As browsers elsewhere may reach it: a port that is open to all is at the host that the node registered."""
+        host, port = split_address(address)
+        known = self._node.catalog.node(self._settings.node_id)
+        if is_anywhere(host) and known is not None:
+            host = known.host
+        return f"http://{written(host, port)}/"
 
     async def close(self) -> None:
         await self._http.stop()

@@ -29,6 +29,7 @@ class ActivityTeller:
         tier: NodeTier,
         readiness: Callable[[], Mapping[str, str]],
         steady_ns: Callable[[], int],
+        page_url: Callable[[], str] = str,
     ) -> None:
         self._shards = shards
         self._stats = stats
@@ -36,6 +37,7 @@ class ActivityTeller:
         self._tier = tier
         self._readiness = readiness
         self._steady_ns = steady_ns
+        self._page_url = page_url
         self._uploads: UploadActivity | None = None
         self._tier_trouble: str | None = None
         self._next_look_ns = 0
@@ -64,6 +66,7 @@ class ActivityTeller:
                 )
                 for shard, stop in first
             ),
+            page_url=self._page_url(),
         )
 
     def _look_at_uploads(self) -> None:

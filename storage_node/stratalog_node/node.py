@@ -123,6 +123,8 @@ class StorageNode:
         """Another life of this node has begun, so this process must stop; `why_over` says so in words."""
         self.why_over = ""
         self.cluster_id = ""
+        self.page_url = ""
+        """Where people find this node's page; who serves it says so."""
         self._listen = listen
         self._clock_ms = clock_ms
         self._why_short = why_short
@@ -237,7 +239,13 @@ class StorageNode:
         self._hold_mounts()
         self._help_leave()
         self._teller = ActivityTeller(
-            self.shards, self.local.context.stats, self.remote_reads, self.tier, self.readiness, time.monotonic_ns
+            self.shards,
+            self.local.context.stats,
+            self.remote_reads,
+            self.tier,
+            self.readiness,
+            time.monotonic_ns,
+            lambda: self.page_url,
         )
         self._is_running = True
         self._tasks.start(follow(self.meta, self.catalog, self._end_life))

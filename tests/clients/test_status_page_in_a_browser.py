@@ -67,6 +67,16 @@ async def test_the_page_shows_the_cluster_and_goes_on_by_itself(cluster: ToldClu
     assert page.complaints == []
 
 
+async def test_a_node_that_has_a_page_of_its_own_is_a_link_to_it(cluster: ToldCluster, page: Page) -> None:
+    urls = {1: "http://127.0.0.1:9644/", 2: "http://[fd00::2]:9644/", 3: "javascript:alert(1)"}
+    for node_id, url in urls.items():
+        await cluster.tell(node_id, Activity(0, 0, page_url=url))
+    links = "[...document.querySelectorAll('main table a')].map((one) => [one.textContent, one.href])"
+    await eventually(lambda: _has_changed(page, links, []), timeout=60)
+    assert await page.ask(links) == [["1", urls[1]], ["2", urls[2]]], "what is no address of a page is no link"
+    assert page.complaints == []
+
+
 async def _has_changed(page: Page, script: str, before: object) -> bool:
     return bool(await page.ask(script) != before)
 

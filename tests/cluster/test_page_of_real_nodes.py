@@ -65,6 +65,10 @@ def test_the_page_tells_what_real_nodes_do_and_who_of_them_is_gone(
 
     eventually_sync(is_told, timeout=60)
     shown = told(meta)
+    pages = [one["page_url"] for one in sorted(shown["nodes"], key=lambda one: one["node_id"])]
+    assert pages == [f"http://{node.admin}/" for node in nodes.values()]
+    with urllib.request.urlopen(pages[0], timeout=30) as answer:
+        assert b"<html" in answer.read()
     assert (shown["shards"]["under_replicated"], shown["faults"], shown["troubles"]) == (0, [], [])
 
     nodes[2].kill()

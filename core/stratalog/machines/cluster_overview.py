@@ -224,6 +224,7 @@ def _node(node: Node, known: Known, looked: _ShardLook) -> NodeRow:
         uploads=None if activity is None else activity.uploads,
         troubles=() if activity is None else tuple(map(_text, activity.troubles[:MAX_NAMED])),
         stopped_shards=0 if activity is None else activity.stopped_shards,
+        page_url="" if activity is None else _text(activity.page_url),
     )
 
 

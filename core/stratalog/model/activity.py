@@ -51,3 +51,5 @@ class Activity:
     stopped_shards: Count = 0
     stopped: tuple[StoppedHere, ...] = ()
     """The first of them (`MAX_STOPPED_TOLD`)."""
+    page_url: str = ""
+    """Where its own page is; empty where it serves none."""

@@ -32,6 +32,8 @@ class NodeRow:
     """None: without an object store, or not known."""
     troubles: tuple[str, ...]
     stopped_shards: Count
+    page_url: str
+    """Of its own page; empty: it has none, or has told nothing."""
 
 
 @dataclass(frozen=True, slots=True)

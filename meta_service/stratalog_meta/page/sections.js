@@ -1,6 +1,6 @@
 // What is shown of an answer of /v1/overview: a function for each part of the page, from the answer to elements.
 
-import { badge, card, element, section, table } from "./elements.js";
+import { badge, card, element, link, section, table } from "./elements.js";
 import { bytes, count, duration, nodes, rate } from "./words.js";
 
 const STEPS = ["preflight", "cordon", "seal", "offload", "verify", "snapshot", "release", "mount", "done"];
@@ -60,8 +60,8 @@ export const SECTIONS = {
     if (!all.length) return [section("Nodes", 0, nothing("None has registered yet."))];
     const columns = [["node"], ["state"], ["address"], ["rack"], ["leads", "n"], ["replicas", "n"], ["disk free", "n"],
       ["upload lag", "n"], ["heard", "n"]];
-    const rows = all.map((one) => [String(one.node_id), state(one.state), one.address, one.rack ?? "-",
-      one.leads.toLocaleString("en"), one.replicas.toLocaleString("en"),
+    const rows = all.map((one) => [one.page_url ? link(one.page_url, String(one.node_id)) : String(one.node_id),
+      state(one.state), one.address, one.rack ?? "-", one.leads.toLocaleString("en"), one.replicas.toLocaleString("en"),
       one.disk_free_bytes < 0 ? "not known" : `${bytes(one.disk_free_bytes)} of ${bytes(one.disk_total_bytes)}`,
       one.uploads === null ? "-" : bytes(one.uploads.unsent_bytes),
       one.told_ms_ago < 0 ? "nothing yet" : `${duration(one.told_ms_ago)} ago`]);

@@ -26,7 +26,7 @@ def _overview(*away_ms: int | None, state: str = "alive") -> Overview:
     rows = tuple(
         NodeRow(
             number, state, "host:1", None, 0, 0, 0, 25, 100, True,
-            None if ms is None else UploadActivity(store_away_ms=ms), (), 0,
+            None if ms is None else UploadActivity(store_away_ms=ms), (), 0, "",
         )
         for number, ms in enumerate(away_ms)
     )  # fmt: skip
