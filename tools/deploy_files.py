@@ -1,4 +1,5 @@
-"""Writes what charts/ and deploy/ take from elsewhere: definitions from crds/, rights from the operator's list.
+"""Writes what charts/ and deploy/ take from elsewhere: definitions from crds/, rights from the
+operator's list, alerts from deploy/monitoring/.
 
 python tools/deploy_files.py            writes them
 python tools/deploy_files.py --check    names those that differ; exit 1 when there are any
@@ -17,6 +18,7 @@ from stratalog_operator.kube.rights import FOR_OWNERS, RIGHTS, Scope, rules
 
 TOP = Path(__file__).resolve().parent.parent
 CHART = TOP / "charts" / "stratalog"
+ALERTS = TOP / "deploy" / "monitoring" / "alerts.yaml"
 KEEP = {"helm.sh/resource-policy": "keep"}
 HEAD = "# Made by `make crds`. Do not edit.\n"
 NAME, NAMESPACE = "stratalog-operator", "stratalog-system"
@@ -77,6 +79,7 @@ def wanted() -> Mapping[Path, str]:
     return {
         **definitions(),
         CHART / "files" / "rights.yaml": dumped(rights()),
+        CHART / "files" / "alerts.yaml": HEAD + ALERTS.read_text(encoding="utf-8"),
         TOP / "deploy" / "operator" / "rights.yaml": dumped(*roles()),
     }
 

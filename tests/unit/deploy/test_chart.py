@@ -157,6 +157,66 @@ def test_the_pods_satisfy_the_restricted_standard() -> None:
             assert container["image"] == "stratalog:0.1.0"
 
 
+def test_the_alerts_of_the_chart_are_those_that_are_shipped() -> None:
+    ours = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text(encoding="utf-8"))
+    assert ours == yaml.safe_load((REPOSITORY / "deploy" / "monitoring" / "alerts.yaml").read_text(encoding="utf-8"))
+
+
+def test_what_the_chart_scrapes_are_pods_that_the_operator_makes() -> None:
+    """The labels and the port that its PodMonitor asks for; the alerts ask for the job that comes of them."""
+    golden = REPOSITORY / "tests" / "unit" / "operator" / "golden"
+    made = [
+        one
+        for name in ("smallest_cluster.yaml", "node_of_the_smallest_cluster.yaml")
+        for one in yaml.safe_load_all((golden / name).read_text(encoding="utf-8"))
+        if one["kind"] == "StatefulSet"
+    ]
+    scraped = {
+        one["spec"]["template"]["metadata"]["labels"]["stratalog.dev/part"]
+        for one in made
+        if one["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"] == "stratalog"
+        for container in one["spec"]["template"]["spec"]["containers"]
+        for port in container["ports"]
+        if port["name"] == "admin"
+    }
+    assert scraped == {"node", "meta"}
+    assert 'job="stratalog"' in (CHART / "files" / "alerts.yaml").read_text(encoding="utf-8")
+
+
+@needs_helm
+def test_nothing_of_the_prometheus_operator_is_made_unless_somebody_asks_for_it() -> None:
+    assert not [one for one in rendered() if one["apiVersion"].startswith("monitoring.coreos.com")]
+
+
+@needs_helm
+def test_the_rules_are_the_alerts_and_have_the_labels_that_a_prometheus_looks_for() -> None:
+    (rule,) = of_kind(
+        rendered("monitoring.prometheusRule.enabled=true", 'monitoring.prometheusRule.labels={"release":"mine"}'),
+        "PrometheusRule",
+    )
+    assert rule["metadata"]["labels"]["release"] == "mine"
+    shipped = (REPOSITORY / "deploy" / "monitoring" / "alerts.yaml").read_text(encoding="utf-8")
+    assert rule["spec"] == yaml.safe_load(shipped)
+
+
+@needs_helm
+def test_clusters_and_the_operator_are_scraped_where_the_operator_looks_after_them() -> None:
+    def monitors(*values: str) -> dict[str, dict[str, Any]]:
+        made = of_kind(rendered("monitoring.podMonitor.enabled=true", *values), "PodMonitor")
+        return {one["metadata"]["name"]: one["spec"] for one in made}
+
+    made = monitors()
+    everywhere, operator = made["stratalog-clusters"], made["stratalog"]
+    assert everywhere["namespaceSelector"] == {"any": True}
+    assert everywhere["selector"] == {"matchLabels": {"app.kubernetes.io/name": "stratalog"}}
+    assert everywhere["podMetricsEndpoints"] == [{"port": "admin", "interval": "15s"}]
+    assert operator["selector"]["matchLabels"]["app.kubernetes.io/name"] == "stratalog-operator"
+    token = '{"credentials":{"name":"main-token","key":"token"}}'
+    named = monitors(f"monitoring.podMonitor.authorization={token}", 'watchNamespaces=["one"]')["stratalog-clusters"]
+    assert named["namespaceSelector"] == {"matchNames": ["one"]}
+    assert named["podMetricsEndpoints"][0]["authorization"] == json.loads(token)
+
+
 @needs_helm
 def test_kustomize_makes_the_operator_that_the_chart_makes() -> None:
     """But for names and labels that helm gives: nobody gets another operator for doing without helm."""
