@@ -50,11 +50,11 @@ def _waste(settings: BucketSettings) -> Iterator[Finding]:
         return
     whole = [rule for rule in _rules_for(settings) if settings.prefix.startswith(rule.prefix)]
     if not any(rule.aborts_multipart for rule in whole):
-        what = "no lifecycle rule ends incomplete multipart uploads: what other tools began stays, unseen, and costs"
+        what = "no lifecycle rule ends incomplete multipart uploads: they stay there unseen, and cost money"
         step = "add a rule with AbortIncompleteMultipartUpload, such as after 7 days"
         yield Finding(severity="hint", place=settings.url, what=what, next_step=step)
     if settings.versioning is Versioning.ON and not any(rule.expires_old_versions for rule in whole):
-        what = "versioning is on: what Stratalog deletes stays as an old version, and costs"
+        what = "versioning is on: what Stratalog deletes stays as an old version, and costs money"
         step = "turn versioning off, or add a rule with NoncurrentVersionExpiration, such as after 7 days"
         yield Finding(severity="hint", place=settings.url, what=what, next_step=step)
 

@@ -78,7 +78,7 @@ def _leads(part: Part, address: str, token: Token | None) -> bool | None:
 
 
 def troubles(metas: list[Part], token: Token | None) -> list[dict[str, Any]] | None:
-    """What of the shards needs an eye, by whoever leads; None when nobody can tell."""
+    """Shards that need attention, by whoever leads; None when nobody can tell."""
     return items_of(metas, "/v1/troubles", token)
 
 

@@ -146,7 +146,7 @@ class Plan:
         """Raises LimitExceeded."""
         numbers = [part.number for part in self.of(Role.NODE)]
         if len(numbers) >= MAX_NODES:
-            raise LimitExceeded(f"{MAX_NODES} nodes are the most on one machine: it has them")
+            raise LimitExceeded(f"{MAX_NODES} nodes are the most on one machine, and it has so many already")
         part = _part(Role.NODE, max(numbers, default=0) + 1, self.choices.ports)
         return replace(self, parts=(*self.parts, part)), part
 
@@ -177,7 +177,7 @@ def next_plan(known: Plan, asked: Asked) -> Plan:
     if asked.nodes is not None and asked.nodes != nodes:
         step = "start it without --nodes, then add with `stratalog cluster add`"
         if asked.nodes < nodes:
-            step = "start it without --nodes; one that shall not run is ended by `stratalog cluster stop --part NAME`"
+            step = "start it without --nodes; to end one node use `stratalog cluster stop --part NAME`"
         raise Conflict(f"the cluster has {counted(nodes, 'node')}, not {asked.nodes}: {step}")
     if asked.port_base is not None and Ports.from_base(asked.port_base) != known.choices.ports:
         raise Conflict(

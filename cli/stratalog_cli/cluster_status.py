@@ -59,7 +59,7 @@ class ClusterStatus(BaseModel):
     stopped_shards: list[str]
     """Shards that take no writes, as their nodes say it."""
     troubles: list[dict[str, Any]] | None
-    """What of the shards needs an eye, as `GET /v1/troubles` of the meta service tells it; null when nobody answers."""
+    """Shards that need attention, as `GET /v1/troubles` of the meta service tells it; null when nobody answers."""
 
 
 def read_status(directory: ClusterDirectory) -> ClusterStatus:

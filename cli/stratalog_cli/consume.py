@@ -58,7 +58,7 @@ def consume(
         int | None, typer.Option("--last", min=0, metavar="N", help="The last N offsets of each shard.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="No more records than these.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many records.")] = None,
     timeout: Annotated[
         str | None,
         typer.Option(
@@ -75,7 +75,7 @@ def consume(
         RecordFormat, typer.Option("--output", "-o", help="Values alone, or all of a record as a JSON object.")
     ] = RecordFormat.TEXT,
 ) -> None:
-    """Read records as lines, from the start of the log to its present end where nothing else is said."""
+    """Read records as lines. By default from the start of the log to its present end."""
     given = [one is not None for one in (from_offset, from_time, since, last)]
     if sum(given) > 1:
         raise InvalidRequest("say where to begin once: --from-offset, --from-time, --since or --last")

@@ -74,7 +74,7 @@ def add(
         str | None,
         typer.Option("--cluster", metavar="ID", help="Its id. Default: what a node at --admin says, if one answers."),
     ] = None,
-    is_replacing: Annotated[bool, typer.Option("--replace", help="In the place of the one of that name.")] = False,
+    is_replacing: Annotated[bool, typer.Option("--replace", help="Replace the context of that name.")] = False,
 ) -> None:
     """Name a cluster. The first one that is added is used from then on.
 
@@ -122,7 +122,7 @@ def _cluster_of(admin: str, context: Context) -> str | None:
 
 
 def use(name: NameArgument) -> None:
-    """Let commands go to that cluster from now on."""
+    """Send commands to that cluster from now on."""
     file = contexts_file(os.environ)
     write_contexts(file, read_contexts(file).used(name))
     say(f"commands use context {printable(name)} now")
@@ -179,7 +179,7 @@ def remove(name: NameArgument) -> None:
     """Forget a context. The cluster is not touched."""
     file = contexts_file(os.environ)
     write_contexts(file, read_contexts(file).without(name))
-    say(f"context {printable(name)} is gone; its cluster is as it was")
+    say(f"context {printable(name)} is removed; its cluster was not touched")
 
 
 def _read() -> Contexts:

@@ -67,9 +67,7 @@ class Contexts:
             raise InvalidRequest(f"context name {context.name!r:.80}: expected up to 63 letters, digits, or . _ -")
         known = self.by_name.get(context.name)
         if known is not None and not is_replacing and replace(known, cluster=None) != replace(context, cluster=None):
-            raise AlreadyExists(
-                f"context {context.name} is there, and is another one: --replace puts this in its place"
-            )
+            raise AlreadyExists(f"context {context.name} exists already with other addresses: --replace overwrites it")
         return Contexts({**self.by_name, context.name: context}, self.current or context.name)
 
     def used(self, name: str) -> Contexts:
@@ -111,7 +109,7 @@ def _parsed(told: Any) -> Contexts:
     by_name = {name: Context(name=name, **fields) for name, fields in told["contexts"].items()}
     for context in by_name.values():
         if not all(isinstance(value, str) for value in context.as_json().values()):
-            raise ValueError(f"context {context.name} holds what is no text")
+            raise ValueError(f"context {context.name} holds something that is not text")
     current = told.get("current")
     return Contexts(by_name, current if current in by_name else None)
 

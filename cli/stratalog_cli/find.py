@@ -42,12 +42,12 @@ def find(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="The key, as text.")] = None,
     key_base64: Annotated[
-        str | None, typer.Option("--key-base64", metavar="TEXT", help="The key, where it is no text.")
+        str | None, typer.Option("--key-base64", metavar="TEXT", help="The key in base64, if it is not text.")
     ] = None,
     only: Annotated[
         list[int] | None, typer.Option("--shard", min=0, metavar="N", help="Only this one; may be repeated.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="No more records than these.")] = 1_000,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many records.")] = 1_000,
     scan: Annotated[
         bool, typer.Option("--scan", help="Read segments without a key index, too, whole, from the nodes.")
     ] = False,
@@ -62,7 +62,7 @@ def find(
         ),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="ID", help="Whose, where the bucket holds several clusters.")
+        str | None, typer.Option("--cluster", metavar="ID", help="Which cluster, if the bucket holds several.")
     ] = None,
     meta: Annotated[
         str | None,
@@ -109,7 +109,7 @@ def _key(text: str | None, encoded: str | None) -> bytes:
     try:
         return base64.b64decode(encoded or "", validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidRequest("--key-base64 is no base64") from None
+        raise InvalidRequest("--key-base64 is not base64") from None
 
 
 def _bucket_of_node(admin: str | None, cold_only: bool) -> str | None:

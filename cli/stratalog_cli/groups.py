@@ -118,9 +118,9 @@ def reset(
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Let a group go on from elsewhere. Refused while it has members: stop them first.
+    """Move a group to other offsets. Refused while it has members: stop them first.
 
-    An offset outside the log is drawn to its nearest end. Where no record is of that time or later, it is the end."""
+    An offset outside the log becomes the log's nearest end. Where no record is of that time or later, it is the end."""
     goal = goal_of(to_offset, to_earliest, to_latest, to_time, back, now_ms())
     if bool(topics) == all_topics:
         raise InvalidRequest("say which: --topic TOPIC, or --all-topics for all that the group has committed")

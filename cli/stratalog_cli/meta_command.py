@@ -32,7 +32,10 @@ EtcdCaOption = Annotated[
 EtcdCertOption = Annotated[
     Path | None,
     typer.Option(
-        "--etcd-cert", envvar="STRATALOG_ETCD_CERT", metavar="FILE", help="PEM: who connects, where etcd asks."
+        "--etcd-cert",
+        envvar="STRATALOG_ETCD_CERT",
+        metavar="FILE",
+        help="PEM: this client's certificate, if etcd asks for one.",
     ),
 ]
 EtcdKeyOption = Annotated[
@@ -87,7 +90,7 @@ def _meta() -> None:
 def start(
     listen: Annotated[
         str,
-        typer.Option("--listen", envvar="STRATALOG_LISTEN", metavar="HOST:PORT", help="Where nodes and tools ask it."),
+        typer.Option("--listen", envvar="STRATALOG_LISTEN", metavar="HOST:PORT", help="Where nodes and tools connect."),
     ] = "127.0.0.1:9100",
     data: DataOption = None,
     store: StoreOption = None,
@@ -168,7 +171,7 @@ def rebuild(
     cluster: Annotated[
         str | None, typer.Option(metavar="ID", help="Which cluster, where the bucket holds several; saves a listing.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would come of it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be rebuilt.")] = False,
     etcd_ca: EtcdCaOption = None,
     etcd_cert: EtcdCertOption = None,
     etcd_key: EtcdKeyOption = None,
@@ -176,9 +179,9 @@ def rebuild(
     etcd_password_file: EtcdPasswordFileOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Make the metadata of a lost cluster again, from its bucket alone, into an empty store.
+    """Rebuild the metadata of a lost cluster from its bucket alone, into an empty store.
 
-    What is only on disks of before is not in it; docs/backup.md says what comes back."""
+    What was only on the old disks is not in it; docs/backup.md says what comes back."""
     if (data is None) == (store is None):
         raise InvalidRequest("name one place for the metadata: --data DIR, or --store etcd://H:P,H:P,H:P[/PREFIX]")
     from stratalog.objects.urls import parse_url

@@ -47,7 +47,7 @@ def list_mounts(admin: AdminOption = None, output: OutputOption = OutputFormat.T
     elif mounts:
         _print(mounts)
     else:
-        say("no mounts: no node has been retired yet, or all that they left has ended")
+        say("no mounts: no node has been retired yet, or all their mounts have ended")
 
 
 def create(
@@ -64,7 +64,7 @@ def create(
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Let sealed segments of topics be read under another name, by whole segments that have something of that time."""
+    """Mount sealed segments of topics under another name: all whole segments with data of that time."""
     request = CreateMountRequest(
         name=name,
         topics=topics,
@@ -85,12 +85,12 @@ def create(
 def move(
     name: NameArgument,
     node_id: Annotated[
-        int | None, typer.Option("--to", metavar="N", help="The node that shall hold it. Default: the least loaded.")
+        int | None, typer.Option("--to", metavar="N", help="The node to hold it. Default: the least loaded.")
     ] = None,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Let another node hold a mount. Reads go on."""
+    """Move a mount to another node. Reads go on."""
     request = MoveMountRequest(name=name, node_id=node_id)
     mount = Nodes(admin, is_write=True).first(lambda node: node.move_mount(request))
     if output is OutputFormat.JSON:
@@ -100,7 +100,7 @@ def move(
 
 
 def end(name: NameArgument, admin: AdminOption = None) -> None:
-    """End a mount: nobody looks after it any more. Refused while a segment is nowhere else."""
+    """End a mount. Refused while one of its segments is nowhere else."""
     Nodes(admin, is_write=True).first(lambda node: node.end_mount(EndMountRequest(name=name)))
     say(f"mount {printable(name)} has ended")
 

@@ -42,10 +42,13 @@ def start(
     ] = Path("stratalog-data"),
     listen: Annotated[
         str,
-        typer.Option("--listen", envvar="STRATALOG_LISTEN", metavar="HOST:PORT", help="Where clients and nodes ask."),
+        typer.Option(
+            "--listen", envvar="STRATALOG_LISTEN", metavar="HOST:PORT", help="Where clients and other nodes connect."
+        ),
     ] = "127.0.0.1:9092",
     rack: Annotated[
-        str | None, typer.Option("--rack", metavar="R", help="Where it stands; the same as --set broker.rack=R.")
+        str | None,
+        typer.Option("--rack", metavar="R", help="The rack or zone it is in; the same as --set broker.rack=R."),
     ] = None,
     bucket: Annotated[
         str | None,

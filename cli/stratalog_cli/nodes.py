@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_nodes(meta: MetaOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
-    """List the nodes that were ever registered: where they are, whether they live, and who leaves."""
+    """List all nodes that ever registered: address, state, and which of them leave."""
     nodes = sorted(ask_meta(meta, lambda client: client.nodes()), key=lambda one: one.node_id)
     if output is OutputFormat.JSON:
         print_json([_json(node) for node in nodes])
@@ -85,21 +85,21 @@ def retire(
             "directory, where it is."
         ),
     ] = RetireMode.OFFLOAD,
-    wait: Annotated[bool, typer.Option("--wait", help="Show how it goes, until it is done.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is done, and show the progress.")] = False,
     timeout_s: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="Of --wait: then end with code 3.")
+        float | None, typer.Option("--timeout", metavar="SECONDS", help="With --wait: end with code 3 after this time.")
     ] = None,
     force: Annotated[
         str | None,
         typer.Option(
             "--force",
             metavar="STORAGE-ID",
-            help="Of a node that is dead for good: give up what nobody else has. Its storage id, spelled out.",
+            help="For a node that is dead for good: give up what nobody else has. Spell out its storage id.",
         ),
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Let a node leave. Nothing is released before all that it held is safe without it; asked again it is the same."""
+    """Retire a node. It is released only when all that it held is safe without it. Asking twice changes nothing."""
     ask_meta(meta, lambda client: client.perform(RetireNode(node_id, mode, force)), is_write=True)
     found = _watch(meta, node_id, timeout_s, is_shown=output is OutputFormat.TABLE) if wait else _read(meta, node_id)
     _show([found], output)
@@ -115,7 +115,7 @@ def status(
     node_id: Annotated[int | None, typer.Argument(metavar="[ID]", help="Of one node. Default: all.")] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show how far nodes are that leave, or have left: step, what remains, and why one waits."""
+    """Show the progress of nodes that leave or have left: step, what remains, and why one waits."""
     if node_id is not None:
         _show([_read(meta, node_id)], output)
         return
@@ -127,7 +127,7 @@ def status(
 
 
 def cancel(node_id: NodeArgument, meta: MetaOption = None) -> None:
-    """Let a node stay. Refused once it is released, with the reason."""
+    """Cancel a retirement: the node stays. Refused, with the reason, once the node is released."""
     ask_meta(meta, lambda client: client.perform(CancelRetirement(node_id)), is_write=True)
     say(f"node {node_id} stays: it gets new segments again; what was sealed or uploaded meanwhile stays so")
 
@@ -160,7 +160,7 @@ def ask_meta(meta: str | None, ask: Callable[[HttpMetaClient], Awaitable[T]], *,
 def _read(meta: str | None, node_id: int) -> RetirementStatus:
     found = next((one for one in ask_meta(meta, lambda client: client.retirements()) if one.node_id == node_id), None)
     if found is None:
-        raise NotFound(f"node {node_id} does not leave, and has not left: `stratalog nodes list` shows who is there")
+        raise NotFound(f"node {node_id} is not leaving, and has not left: `stratalog nodes list` shows who is there")
     return found
 
 

@@ -21,7 +21,7 @@ def check_operator(namespaces: tuple[str, ...], lease_namespace: str | None, lea
         say_error(problem)
     if found:
         raise typer.Exit(FINDINGS)
-    say("installed as it must be: the kinds are served, every right is there, one operator leads")
+    say("installed correctly: the kinds are served, every right is there, one operator leads")
 
 
 async def _found(namespaces: tuple[str, ...], lease_namespace: str, lease_name: str) -> list[str]:

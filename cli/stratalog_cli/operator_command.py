@@ -12,16 +12,21 @@ from stratalog.telemetry.http import split_address
 
 NamespaceOption = Annotated[
     list[str] | None,
-    typer.Option("--namespace", envvar="STRATALOG_WATCH_NAMESPACES", metavar="NS", help="Watched; may be repeated."),
+    typer.Option(
+        "--namespace", envvar="STRATALOG_WATCH_NAMESPACES", metavar="NS", help="A namespace to watch; may be repeated."
+    ),
 ]
 AllNamespacesOption = Annotated[
-    bool, typer.Option("--all-namespaces", envvar="STRATALOG_WATCH_ALL_NAMESPACES", help="All of them are watched.")
+    bool, typer.Option("--all-namespaces", envvar="STRATALOG_WATCH_ALL_NAMESPACES", help="Watch all of them.")
 ]
 LeaseNamespaceOption = Annotated[
-    str | None, typer.Option(metavar="NS", envvar="STRATALOG_LEASE_NAMESPACE", help="Of the Lease; else the pod's own.")
+    str | None,
+    typer.Option(
+        metavar="NS", envvar="STRATALOG_LEASE_NAMESPACE", help="The Lease's namespace. Default: the pod's own."
+    ),
 ]
 LeaseNameOption = Annotated[
-    str, typer.Option(metavar="NAME", envvar="STRATALOG_LEASE_NAME", help="Who holds this Lease works.")
+    str, typer.Option(metavar="NAME", envvar="STRATALOG_LEASE_NAME", help="The Lease's name; whoever holds it works.")
 ]
 LEASE = "stratalog-operator"
 
@@ -67,7 +72,7 @@ def start(
 ) -> None:
     """Run the operator until it is told to stop (SIGTERM, Ctrl-C). Several may run: one of them works.
 
-    In a pod it is its service account; elsewhere it is whom the kubeconfig names (KUBECONFIG).
+    In a pod it uses the service account; elsewhere the user of the kubeconfig (KUBECONFIG).
     """
     namespaces = _watched(namespace, all_namespaces)
     if listen:
@@ -85,7 +90,7 @@ def check(
 ) -> None:
     """Whether an operator is installed as it must be: its kinds are served, its account has every right, one leads.
 
-    To be asked with the operator's own account and environment. Exit code 1 on findings; nothing is changed.
+    Run it with the operator's own account and environment. Exit code 1 on findings; nothing is changed.
     """
     namespaces = _watched(namespace, all_namespaces)
     from stratalog_cli.operator_check import check_operator
@@ -97,5 +102,5 @@ def _watched(namespace: list[str] | None, all_namespaces: bool) -> tuple[str, ..
     """None: all of them."""
     namespaces = tuple(dict.fromkeys(namespace or ()))
     if bool(namespaces) == all_namespaces:
-        raise InvalidRequest("say what is watched: --namespace NS, as often as need be, or --all-namespaces")
+        raise InvalidRequest("say what to watch: --namespace NS, which may be repeated, or --all-namespaces")
     return namespaces

@@ -24,14 +24,14 @@ BucketOption = Annotated[
     str, typer.Option("--bucket", envvar="STRATALOG_BUCKET", metavar="URL", help="The cluster's object store.")
 ]
 ClusterOption = Annotated[
-    str | None, typer.Option("--cluster", metavar="ID", help="Whose, where the bucket holds several clusters.")
+    str | None, typer.Option("--cluster", metavar="ID", help="Which cluster, if the bucket holds several.")
 ]
 MetaOption = Annotated[
     str | None,
     typer.Option("--meta", envvar="STRATALOG_META", metavar="URL", help="Ask this meta service what is committed."),
 ]
 ThreadsOption = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Of Spark on this machine; 0: no Spark, one after another.")
+    int, typer.Option(metavar="N", min=0, help="Threads of Spark on this machine; 0: without Spark, one after another.")
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Tell what would be done, and change nothing.")]
 OnProgress = Callable[[str, int, int], None]
@@ -74,14 +74,16 @@ def archive(
         typer.Option(metavar="FILE", help="JSON: an object of field and type; Avro: a schema; Protobuf: descriptors."),
     ] = None,
     message: Annotated[str, typer.Option(metavar="NAME", help="Protobuf: the full name of the message.")] = "",
-    confluent: Annotated[bool, typer.Option("--confluent", help="Avro: five bytes go before each record.")] = False,
+    confluent: Annotated[
+        bool, typer.Option("--confluent", help="Avro: each record begins with Confluent's five bytes.")
+    ] = False,
     cluster: ClusterOption = None,
     meta: MetaOption = None,
     threads: ThreadsOption = 2,
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Sealed segments of a topic become a Parquet table, each record once, however often this is run.
+    """Write the sealed segments of a topic to a Parquet table, each record once, however often this runs.
 
     Records that cannot be read become dead letters, with their offsets and why."""
     _need_extra()
@@ -94,9 +96,7 @@ def archive(
         return
     print_fields(_fields(told, is_dry_run=dry_run), title=f"{'would be archived' if dry_run else 'archived'}: {topic}")
     if told["dead"]:
-        say(
-            f"could not be read as {kind}: {counted(told['dead'], 'record')}. See below {topic}/dead/, with the reasons"
-        )
+        say(f"{counted(told['dead'], 'record')} could not be read as {kind}: see {topic}/dead/, with the reasons")
 
 
 def compact(
@@ -112,7 +112,7 @@ def compact(
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Many small objects of complete segments become few large ones, of the same bytes; readers go on.
+    """Merge the many small objects of complete segments into few large ones. Bytes stay the same, readers go on.
 
     Exit code 1 when a segment stays as it was though it could be merged."""
     _need_extra()
@@ -197,7 +197,7 @@ def export(
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Committed records as JSON lines or Parquet files, or into the topics of another Kafka."""
+    """Export committed records as JSON lines or Parquet files, or into the topics of another Kafka."""
     _need_extra()
     from stratalog_cli.pipeline_jobs import export as run
 
@@ -219,7 +219,7 @@ def cost(
     meta: MetaOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Bytes, objects, requests and price of what lies in the bucket, by topic."""
+    """Show bytes, objects, requests and price of what is in the bucket, by topic."""
     _need_extra()
     from stratalog_cli.pipeline_jobs import cost as run
 

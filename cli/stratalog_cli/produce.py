@@ -63,8 +63,8 @@ def produce(
         list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="Of every record; may be repeated.")
     ] = None,
     shard: Annotated[int | None, typer.Option(min=0, help="Default: chosen by the key, as Java clients do.")] = None,
-    compression: Annotated[Compression, typer.Option(help="Of what is sent.")] = Compression.NONE,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="No more records than these.")] = None,
+    compression: Annotated[Compression, typer.Option(help="Compression of what is sent.")] = Compression.NONE,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many records.")] = None,
     most_line: Annotated[
         str, typer.Option("--max-line", metavar="SIZE", help="A longer line ends the command; at most 64MiB.")
     ] = "1MiB",

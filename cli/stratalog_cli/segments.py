@@ -75,7 +75,7 @@ def locate(
 ) -> None:
     """Tell where one offset is: tier, file or object, position, and why. Exit code 1 when it cannot be read.
 
-    Of several nodes it is told what the shard's leader says, and where the others have it."""
+    Of several nodes, shows what the shard's leader says, and where the others have it."""
     nodes = Nodes(admin)
     answers = nodes.each(lambda node: node.locate(topic, shard, offset))
     found, *others = sorted(answers, key=lambda one: (one.node_id != one.leader, not one.is_readable))

@@ -29,13 +29,13 @@ BucketOption = Annotated[
     str, typer.Option("--bucket", envvar="STRATALOG_BUCKET", metavar="URL", help="The cluster's object store.")
 ]
 ClusterOption = Annotated[
-    str | None, typer.Option("--cluster", metavar="ID", help="Whose, where the bucket holds several clusters.")
+    str | None, typer.Option("--cluster", metavar="ID", help="Which cluster, if the bucket holds several.")
 ]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Consistent cuts through all shards, and clusters made of them.")
+    group = typer.Typer(no_args_is_help=True, help="Consistent snapshots of all shards, and clusters made from them.")
     for name, command in (("create", create), ("list", list_all), ("show", show), ("delete", delete)):
         group.command(name)(command)
     group.command("restore")(restore)
@@ -46,13 +46,13 @@ def create(
     name: NameArgument,
     bucket: BucketOption,
     topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these; all when left out.")] = "",
-    wait: Annotated[float, typer.Option(metavar="SECONDS", help="For uploads.")] = 300.0,
+    wait: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for uploads.")] = 300.0,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Cut through all shards at one moment: a record, and all that was acknowledged before it was written.
+    """Take a consistent snapshot of all shards: with each record, all that was acknowledged before it.
 
-    All nodes must be named by --admin: they are held for the moment that their answers take."""
+    Name all nodes with --admin: they are held for the moment that their answers take."""
     from stratalog.objects.urls import parse_url
     from stratalog_cli import snapshots
 
@@ -92,7 +92,7 @@ def show(
 def delete(
     name: NameArgument, bucket: BucketOption, cluster: ClusterOption = None, output: OutputOption = OutputFormat.TABLE
 ) -> None:
-    """Forget a snapshot: what only it needed is taken away by the nodes, as retention says."""
+    """Delete a snapshot. What only it needed is then deleted by the nodes, by retention."""
     from stratalog_cli import snapshots
 
     cut = snapshots.with_bucket(bucket, lambda store: snapshots.delete_one(store, cluster, name))
@@ -116,9 +116,9 @@ def restore(
     cluster: ClusterOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Make a new cluster of a snapshot, from the bucket alone: its data are copied under the new cluster's id.
+    """Make a new cluster from a snapshot and the bucket alone: its data is copied under the new cluster's id.
 
-    Goes into an empty store. What etcd asks for comes from STRATALOG_ETCD_*."""
+    The new store must be empty. How etcd is reached comes from STRATALOG_ETCD_*."""
     from stratalog_cli import snapshots
     from stratalog_cli.meta_command import node_ids, place_of
     from stratalog_cli.snapshot_restore import restore as run

@@ -115,7 +115,7 @@ def _hold(nodes: Nodes, topics: Sequence[Topic]) -> tuple[str, UUID, dict[ShardK
         elif held:
             why = "a node was not held for as long as all others took: the network between here and there is slow"
         time.sleep(_PAUSE_S)
-    raise Unavailable(f"no consistent cut came about in {_ATTEMPTS} tries: {why}; try again")
+    raise Unavailable(f"no consistent snapshot could be made in {_ATTEMPTS} tries: {why}; try again")
 
 
 def _leads_any(held: Held, ends: Mapping[ShardKey, ToldEnd]) -> bool:
@@ -185,7 +185,7 @@ def _until_in_bucket(
             where = f"shard {waiting[0].shard} of topic {names[waiting[0].topic_id]}"
             raise Unavailable(
                 f"{len(waiting)} of {counted(len(ends), 'shard')} not whole in the bucket, such as {where}: is "
-                "remote.storage.enable set, does `status` tell of a trouble?"
+                "remote.storage.enable set, does `status` show a problem?"
             )
         say(f"uploading: {len(waiting)} of {counted(len(ends), 'shard')} left")
         time.sleep(_PAUSE_S)

@@ -89,7 +89,7 @@ def create(
 
 def describe(
     name: NameArgument,
-    all_settings: Annotated[bool, typer.Option("--all", help="Also the settings that are as by default.")] = False,
+    all_settings: Annotated[bool, typer.Option("--all", help="Also settings that have their defaults.")] = False,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:

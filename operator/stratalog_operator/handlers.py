@@ -105,7 +105,7 @@ async def definitions_served(kubernetes: Kubernetes) -> None:
             words = f"not defined: {', '.join(sorted(missing))}"
         except StratalogError as error:
             words = str(error)
-        log.warning("waits for the definitions of its kinds: install crds/", error=words)
+        log.warning("waiting for the definitions of its kinds: install crds/", error=words)
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 

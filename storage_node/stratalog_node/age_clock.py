@@ -87,5 +87,5 @@ def _read(path: Path) -> AgeState | None:
         fields = json.loads(data)
         return AgeState(int(fields["now_ms"]), int(fields["credit_ms"]))
     except (ValueError, KeyError, TypeError) as error:
-        log.warning("clock.json says nothing useful: the wall clock is believed", file=str(path), error=str(error))
+        log.warning("clock.json cannot be used: going by the wall clock", file=str(path), error=str(error))
         return None

@@ -61,7 +61,7 @@ async def test_the_page_shows_the_cluster_and_goes_on_by_itself(cluster: ToldClu
     await cluster.topic("orders", 4, 3)
     await cluster.lose(2)
     await cluster.tell_for(1, 1, 3)
-    await page.until_text("node 2 is not alive", "needs an eye", "no_leader", "orders")
+    await page.until_text("node 2 is not alive", "needs attention", "no_leader", "orders")
     await page.until_text("of 10", selector="#cards")
     await eventually(lambda: _has_changed(page, lines, before), timeout=60)
     assert page.complaints == []
@@ -163,7 +163,7 @@ async def test_the_page_of_a_cluster_on_one_machine_says_who_ended_and_how(brows
                 assert node is not None and meta is not None
                 os.kill(node, signal.SIGKILL)
                 await page.until_text("node-2 ended: killed by SIGKILL", selector="#down")
-                await page.until_text("needs an eye", selector="#state")
+                await page.until_text("needs attention", selector="#state")
                 os.kill(meta, signal.SIGKILL)
                 await page.until_text("no instance of the meta service leads", "meta-1 ended: killed by SIGKILL")
         finally:

@@ -105,7 +105,7 @@ class Chaos:
         return {*self._struck, *self._starting}
 
     def calm(self) -> None:
-        """Everything is there again, and nothing needs an eye."""
+        """Everything is there again, and nothing needs attention."""
         self.bring_all_back()
         self._cluster.until_calm()
 

@@ -216,7 +216,7 @@ class RealCluster:
 
     # Calm -------------------------------------------------------------------------------------------------------
     def heal(self) -> None:
-        """Everything runs, and nothing needs an eye but what was given up."""
+        """Everything runs, and nothing needs attention but what was given up."""
         self.wires.mend()
         for part in self.plan.parts:
             self.signal(part.name, signal.SIGCONT)

@@ -150,7 +150,7 @@ def _sealing(seen: Observed, record: Retirement) -> Planned:
         return Planned(RetireStep.SEAL)
     words = (
         f"{survey.stuck_count:,} of {counted(survey.open_count, 'open segment')} without a living leader, such as "
-        f"{_named(survey.stuck)}: GET /v1/troubles names whom each waits for"
+        f"{_named(survey.stuck)}: GET /v1/troubles says which nodes each waits for"
     )
     actions: tuple[Action, ...] = ()
     if survey.abandoned and _gives_up(seen, record):

@@ -138,7 +138,7 @@ def _of_seals(topic: Topic, shard: Shard, nodes: dict[int, Node], since_ms: int)
         told = {report.node_id for report in segment.handed.reports}
         owing = tuple(node_id for node_id in segment.replicas if node_id not in told and _is_alive(node_id, nodes))
         words = (
-            "nodes that live have not told of their copies: see in their logs why (a fault, a disk, a slow copy); they "
+            "living nodes have not reported their copies: see in their logs why (a fault, a disk, a slow copy); they "
             "try again by themselves"
             if owing
             else "the copies differ and nobody can tell which is true, or too few are alive: `stratalog verify`"

@@ -126,7 +126,7 @@ class HttpMetaClient:
         return (await self._read("/v1/retirements", wire.RETIREMENTS)).items
 
     async def troubles(self, limit: int | None = None) -> tuple[Trouble, ...]:
-        """What of the shards needs an eye; at most so many."""
+        """Shards that need attention; at most so many."""
         query = "" if limit is None else f"?limit={limit}"
         return (await self._read(f"/v1/troubles{query}", wire.TROUBLES)).items
 

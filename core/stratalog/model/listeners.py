@@ -90,7 +90,7 @@ def check_told(further: Sequence[Listener], advertised: Sequence[Listener]) -> N
     for one in advertised:
         if one.name not in open_names:
             raise ValueError(
-                f"advertised.listeners tells of a listener {one.name!r} that is not there: add {one.name}://HOST:PORT "
+                f"advertised.listeners names a listener {one.name!r} that is not there: add {one.name}://HOST:PORT "
                 "to listeners, or leave it out here"
             )
     for one in further:

@@ -53,7 +53,7 @@ class DoorSettings(BaseModel):
         ge=10,
         le=100_000,
         description="Most topics, shards and groups that have series of their own on the metrics page, of each kind; "
-        "those that need an eye come first, and stratalog_metric_left_out counts the others.",
+        "those that need attention come first, and stratalog_metric_left_out counts the others.",
     )
     meta_listen: Address = Field(
         default="",

@@ -1,6 +1,6 @@
 """The file of bearer tokens that a process takes and shows, read again when it changes.
 
-A file that cannot be read again, or holds no token any more, changes nothing: the tokens of before go on, and a log
+A file that cannot be read again, or holds no token any more, changes nothing: those read before stay valid, and a log
 line says why. So a Secret that is being replaced locks nobody out.
 Cost: a `stat` a second at most. Any thread; blocking for as long as the file's disk is.
 """
@@ -54,7 +54,9 @@ class TokenFile:
         except (OSError, InvalidRequest) as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
-                log.warning("the token file cannot be used; the tokens of before go on", reason=str(error))
+                log.warning(
+                    "the token file cannot be used; the tokens that were read before stay valid", reason=str(error)
+                )
             return
         self._trouble = ""
         if tokens != self._tokens:

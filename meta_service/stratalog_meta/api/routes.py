@@ -242,7 +242,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", _SHARD + "/segments/{epoch}/{base_offset}", "One segment", _segment, Segment),
     Route("GET", "/v1/deleted-segments", "Segments that wait for their purge", _deleted, SegmentList),
     Route("GET", "/v1/purged-topics", "Topics of which nothing is left", _purged_topics, TopicIds),
-    Route("GET", "/v1/troubles", "What of the shards needs an eye; query: limit", _troubles, TroubleList),
+    Route("GET", "/v1/troubles", "Shards that need attention; query: limit", _troubles, TroubleList),
     Route(
         "GET", "/v1/retirements", "Nodes that leave, or have left, and how far they are", _retirements, RetirementList
     ),

@@ -33,7 +33,7 @@ function mark(words, isWell) {
 function head(told, parts) {
   const well = told.why_no_changes === null && !told.faults.length && !told.shards.troubled && !told.stopped.length
     && parts.every((one) => one.state !== "ended");
-  mark(well ? "well" : "needs an eye", well);
+  mark(well ? "well" : "needs attention", well);
   put("head", plain(`cluster ${told.cluster_id} · metadata version ${told.version.toLocaleString("en")}`));
 }
 

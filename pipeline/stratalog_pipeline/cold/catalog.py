@@ -246,11 +246,11 @@ class Catalog:
             return known
         body = await self.store.get(key)
         if segment.manifest_digest is not None and manifest_digest(body) != segment.manifest_digest:
-            raise Corrupt("it is not the manifest that the metadata name", source=key, position=0)
+            raise Corrupt("it is not the manifest that the metadata names", source=key, position=0)
         manifest = decode_manifest(body, source=key)
         is_its = (manifest.identity.cluster_id, manifest.identity.key) == (self.names.cluster_id, segment.key)
         if not is_its or manifest.seal.end_offset != segment.end_offset:
-            raise Corrupt("it tells of another segment than its name does", source=key, position=0)
+            raise Corrupt("it describes another segment than its name says", source=key, position=0)
         if segment.seal is not None and manifest.seal.digest != segment.seal.digest:
             raise Corrupt("its seal is not the one that the metadata know", source=key, position=0)
         self.manifests[key] = manifest

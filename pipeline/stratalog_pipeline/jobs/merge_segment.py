@@ -146,11 +146,11 @@ class _Merging:
         work = self._work
         body = await self._store.get(work.manifest_key)
         if manifest_digest(body) != work.manifest_digest:
-            raise Corrupt("it is not the manifest that the metadata name", source=work.manifest_key, position=0)
+            raise Corrupt("it is not the manifest that the metadata names", source=work.manifest_key, position=0)
         manifest = decode_manifest(body, source=work.manifest_key)
         told = (manifest.identity.cluster_id, manifest.identity.key, manifest.seal.end_offset, manifest.seal.digest)
         if told != (work.cluster_id, work.key, work.seal.end_offset, work.seal.digest):
-            raise Corrupt("it tells of another segment or another seal", source=work.manifest_key, position=0)
+            raise Corrupt("it describes another segment or another seal", source=work.manifest_key, position=0)
         return manifest
 
     # Parts ----------------------------------------------------------------------------------------------------------

@@ -163,11 +163,11 @@ class SegmentRepair:
     def _check_manifest(self, body: bytes) -> None:
         segment, key = self._segment, self._segment.manifest_key or ""
         if segment.manifest_digest is not None and manifest_digest(body) != segment.manifest_digest:
-            raise Corrupt("it is not the manifest that the metadata name", source=key, position=0)
+            raise Corrupt("it is not the manifest that the metadata names", source=key, position=0)
         manifest = decode_manifest(body, source=key)
         told = (manifest.identity.cluster_id, manifest.identity.key, manifest.seal.end_offset)
         if told != (self._names.cluster_id, segment.key, segment.end_offset):
-            raise Corrupt("it tells of another segment than its name does", source=key, position=0)
+            raise Corrupt("it describes another segment than its name says", source=key, position=0)
         if segment.seal is not None and segment.seal.digest != manifest.seal.digest:
             raise Corrupt("its seal is not the one that the metadata know", source=key, position=0)
 

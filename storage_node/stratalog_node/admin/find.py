@@ -124,7 +124,7 @@ class _Search:
                 is_done = await self._topic_searched()
         except TimeoutError:
             if self._at == self._started_at:
-                raise Unavailable("the search did not get on: the object store or a disk does not answer") from None
+                raise Unavailable("the search made no progress: the object store or a disk does not answer") from None
         self._stats.range_reads += self._cost.pages + self._cost.reads
         self._stats.offsets_read += self._offsets
         return FindAnswer(
@@ -337,7 +337,7 @@ async def _manifest(store: ObjectStore, segment: Segment) -> Manifest:
     assert source is not None
     body = await store.get(source)
     if segment.remote.manifest_digest is not None and manifest_digest(body) != segment.remote.manifest_digest:
-        raise Corrupt("it is not the manifest that the metadata name", source=source, position=0)
+        raise Corrupt("it is not the manifest that the metadata names", source=source, position=0)
     return await asyncio.to_thread(decode_manifest, body, source=source)
 
 
@@ -346,5 +346,5 @@ def _place(cursor: str | None) -> tuple[int, int]:
         return 0, 0
     found = _CURSOR.fullmatch(cursor)
     if found is None or int(found[2]) > _MOST_OFFSET:
-        raise InvalidRequest(f"cursor={cursor!r:.60}: expected what the answer before said")
+        raise InvalidRequest(f"cursor={cursor!r:.60}: expected the cursor of the answer before")
     return int(found[1]), int(found[2])

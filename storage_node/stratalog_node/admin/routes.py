@@ -179,7 +179,7 @@ def _wish(request: web.Request) -> Wish:
     try:
         key = text.encode() if text is not None else base64.b64decode(encoded or "", validate=True)
     except ValueError:
-        raise InvalidRequest("the key is no UTF-8, or key_base64 is no base64") from None
+        raise InvalidRequest("the key is not UTF-8, or key_base64 is not base64") from None
     shards = frozenset(_number(one, "shard") for one in query.getall("shard", ()))
     return Wish(
         topic=request.match_info["name"],

@@ -126,7 +126,7 @@ async def _read_manifest(store: ObjectStore, segment: Segment, report: RemoteRep
     try:
         body = await store.get(key)
         if manifest_digest(body) != segment.remote.manifest_digest:
-            report.error(key, "the manifest is not the one metadata was told of: its digest differs")
+            report.error(key, "the manifest is not the one that the metadata names: its digest differs")
         manifest = decode_manifest(body, source=key)
     except StratalogError as error:
         report.failed(key, error)

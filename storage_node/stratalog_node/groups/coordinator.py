@@ -437,7 +437,7 @@ class GroupCoordinator:
             try:
                 await self.sweep()
             except Exception:
-                _log.exception("looking for expired offsets failed; it is tried again")
+                _log.exception("looking for expired offsets failed; trying again")
 
 
 def _has_long_text(request: JoinRequest) -> bool:

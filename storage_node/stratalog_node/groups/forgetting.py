@@ -125,7 +125,9 @@ class Forgetting:
                     gone.update((key, committed) for key, committed in some if key.topic_id in topic_ids)
                 await self._write_off(hosted, gone)
             except Exception:
-                _log.exception("offsets of deleted topics were not forgotten; the sweep does", group=hosted.group_id)
+                _log.exception(
+                    "offsets of deleted topics were not forgotten; the next sweep will do it", group=hosted.group_id
+                )
             await asyncio.sleep(0)
 
     async def _write_off(self, hosted: HostedGroup, gone: dict[ShardKey, CommittedOffset]) -> None:
@@ -151,7 +153,7 @@ class Forgetting:
             try:
                 await self._sweep_group(hosted, now_ms, doubtful)
             except Exception:
-                _log.exception("looking for expired offsets failed; it is tried again", group=hosted.group_id)
+                _log.exception("looking for expired offsets failed; trying again", group=hosted.group_id)
             await asyncio.sleep(0)
         self._doubtful = doubtful
 

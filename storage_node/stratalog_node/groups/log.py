@@ -280,8 +280,8 @@ class GroupLog:
         try:
             await self._trim(self.index, offset)
         except StratalogError as failure:
-            _log.warning("group log not trimmed; the next snapshot does", shard=self.index, reason=str(failure))
+            _log.warning("group log not trimmed; the next snapshot will do it", shard=self.index, reason=str(failure))
         except Exception:
-            _log.exception("group log not trimmed; the next snapshot does", shard=self.index)
+            _log.exception("group log not trimmed; the next snapshot will do it", shard=self.index)
         finally:
             self._trimmer = None

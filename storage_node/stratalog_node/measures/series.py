@@ -1,7 +1,7 @@
 """How many topics, shards and groups have series of their own, and how often they are looked at.
 
 A scrape must stay small and cheap whatever a node holds: of each kind at most `metrics.max.series` are shown, those
-first that need an eye, and how many were left out is a metric itself. A look takes at most a hundredth of the time.
+first that need attention, and how many were left out is a metric itself. A look takes at most a hundredth of the time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Bounded:
         )
 
     async def cut(self, kind: str, rows: Iterable[_T], order: Callable[[_T], Any]) -> list[_T]:
-        """The first ones by `order`, which puts first what needs an eye. Of many they are found on a thread: a hundred
+        """The first ones by `order`: what needs attention comes first. Of many they are found on a thread: a hundred
         thousand would hold the loop for a tenth of a second. Requires: nobody changes the rows meanwhile."""
         found = list(rows)
         self._left_out[kind,] = max(0, len(found) - self._most)

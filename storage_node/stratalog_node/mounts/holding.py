@@ -116,7 +116,7 @@ class MountHolding:
             async with asyncio.timeout(self._call_timeout_s):
                 await self._meta.perform(command)
         except (StratalogError, TimeoutError) as refusal:
-            log.info("the meta service did not take a word about a mount", mount=command.name, error=str(refusal))
+            log.info("the meta service did not accept a report about a mount", mount=command.name, error=str(refusal))
             return False
         return True
 
@@ -150,7 +150,7 @@ class MountHolding:
             log.warning("what is mounted cannot be read yet", mount=mount.name, token=mount.token, error=words)
         if count < self._tries or mount.mode is MountMode.VOLUME:
             return
-        log.warning("mount is given up, another node shall try", mount=mount.name, token=mount.token, error=words)
+        log.warning("mount is given up; another node will try", mount=mount.name, token=mount.token, error=words)
         if await self._say(ReleaseMount(mount.name, mount.token)):
             self.stats.given_up += 1
             self._failures.pop(at, None)

@@ -57,7 +57,7 @@ class LostCopies:
             keys = tuple(segment.key for segment in lost[start : start + _MOST_AT_ONCE])
             await self._meta.perform(ReportLostCopies(keys))
             self._stats.lost_copies += len(keys)
-            log.warning("the meta service was told of copies that are gone or damaged", segments=len(keys))
+            log.warning("copies that are gone or damaged were reported to the meta service", segments=len(keys))
 
     def _told_of(self, keys: Iterable[SegmentKey]) -> Iterator[Segment]:
         found = (self._catalog.segment(key) for key in keys)

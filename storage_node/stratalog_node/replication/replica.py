@@ -414,7 +414,7 @@ class Replica:
         tally = await self._around.producers_at_end(self.copy.key, found)
         if tally is None:
             # The seal carries what producers wrote up to its end, not in this segment alone.
-            log.info("a copy is told of once the segments before it are settled", segment=str(self.name))
+            log.info("a copy is reported once the segments before it are settled", segment=str(self.name))
             self.hear(ServiceNotTold())
             return
         proof = replace(self._proof, producers=tally)
@@ -429,10 +429,10 @@ class Replica:
                 # The seal record is the truth: this copy is to be made again, whoever was right before.
                 self.hear(CopyDamaged(str(error)))
                 return
-            log.warning("the meta service refused a word", segment=str(self.name), error=str(error))
+            log.warning("the meta service refused a report", segment=str(self.name), error=str(error))
             self.hear(ServiceNotTold())
         except StratalogError as error:
-            log.warning("the meta service did not take a word", segment=str(self.name), error=str(error))
+            log.warning("the meta service did not accept a report", segment=str(self.name), error=str(error))
             self.hear(ServiceNotTold())
         else:
             self.hear(ServiceTold())

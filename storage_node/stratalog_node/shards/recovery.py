@@ -196,7 +196,7 @@ class Recovery:
     async def _free_deleted(self, key: ShardKey) -> None:
         catalog = self._context.catalog
         for gone in deleted_files(self._files.get(key, ()), catalog.segments(key), catalog.log_start_offset(key)):
-            log.info("a file of a segment that was deleted meanwhile goes", segment=str(gone))
+            log.info("a file of a segment that was deleted meanwhile is removed", segment=str(gone))
             await self._copies.free_local(None, gone)
 
     async def _pass(

@@ -21,7 +21,7 @@ def _led(shard: ShardLog) -> list[ActiveSegment]:
 
 def resign(shard: ShardLog) -> None:
     """Files of segments that the meta service does not know go; all others stay, as copies of a replica."""
-    log.info("a shard is led no more", topic=shard.topic.name, shard=shard.key.shard)
+    log.info("this node no longer leads a shard", topic=shard.topic.name, shard=shard.key.shard)
     leave(shard, _led(shard))
     shard.active, shard.ended, shard.inherited = None, [], None
     shard.chain = ShardChain(

@@ -208,7 +208,7 @@ class Sealing:
                 opened = await self._meta.perform(RollSegment(old.key, end_offset))
                 break
             except Rejected as error:
-                log.warning("roll refused: this node leads the shard no more", segment=str(old.key), error=str(error))
+                log.warning("roll refused: this node no longer leads the shard", segment=str(old.key), error=str(error))
                 if old in self._unsealed:  # else others seal it by now, and the shard may lead again
                     shard.tell(ShardStopped(Stop(f"roll refused: {error}", StopCause.DEPOSED)))
                 return
@@ -248,7 +248,7 @@ class Sealing:
         try:
             await self._meta.perform(AdvanceLogStart(shard.key, log_start_offset))
         except StratalogError as error:
-            log.warning("segment without records stays", segment=str(old.key), error=str(error))
+            log.warning("segment without records is kept for now", segment=str(old.key), error=str(error))
             shard.tell(EmptySegmentKept(old.key.epoch))
         else:
             self._let_go(shard, old)

@@ -221,7 +221,7 @@ class OrphanSweep:
         try:
             referenced = await self._referenced(segment) if segment is not None else frozenset[str]()
         except (Corrupt, NotFound) as error:
-            log.error("folder is not swept, its manifest does not read", segment=str(key), error=str(error))
+            log.error("folder is not swept, its manifest cannot be read", segment=str(key), error=str(error))
             return None
         return SegmentFacts(
             segment=segment,

@@ -68,4 +68,4 @@ class Rounds:
         kind = type(error).__name__
         if self._complained != kind:
             self._complained = kind
-            log.warning("background round not finished, it is tried again", task=self._name, error=str(error))
+            log.warning("background round not finished, trying again", task=self._name, error=str(error))

@@ -490,7 +490,7 @@ class NodeUploader:
             event = self._failed(task, TaskFailure.LOCK_LOST, str(error))
         except Exception as error:
             self.stats.tasks_crashed += 1
-            log.exception("upload ended by an unexpected error, it is tried again")
+            log.exception("upload ended by an unexpected error, trying again")
             event = self._failed(task, TaskFailure.REFUSED, repr(error))
         finally:
             del self._uploads[task]

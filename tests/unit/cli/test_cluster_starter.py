@@ -111,10 +111,10 @@ async def test_nodes_that_have_left_are_passed_over_with_a_line_that_says_who_ha
     )
     stage.starter = stage.new_starter(stage.plan)
     async with stage.running() as starter:
-        assert [line for line in stage.said if "passed over" in line] == [
-            "node-1  is retired (offload mode), its data are mounted by node 4: it is passed over",
-            "node-2  is retired (volume mode), its data are mounted by node 3, which `stratalog node start "
-            "--read-only` lets read its directory: it is passed over",
+        assert [line for line in stage.said if "skipped" in line] == [
+            "node-1  is retired (offload mode), its data is mounted by node 4: skipped",
+            "node-2  is retired (volume mode), its data is mounted by node 3, which `stratalog node start "
+            "--read-only` lets read its directory: skipped",
         ]
         assert {name for name, pid in stage.pids().items() if pid is not None} == {"meta-1", "node-3", "node-4"}
         assert starter.bootstrap == ",".join(stage.plan.part(f"node-{n}").main_address for n in (3, 4))
@@ -128,10 +128,10 @@ async def test_a_node_that_ends_because_it_has_left_is_not_told_as_one_to_start_
         os.kill(stage.pids()["node-1"] or 0, signal.SIGKILL)
         await eventually(lambda: any("node-1" in line for line in stage.warned))
         (line,) = [line for line in stage.warned if "node-1" in line]
-        assert line.endswith("it is retired (offload mode), its data are mounted no more")
+        assert line.endswith("it is retired (offload mode), its data is no longer mounted")
         state = await asyncio.to_thread(read_status, stage.directory)
         (found,) = [part for part in state.parts if part.name == "node-1"]
-        assert (found.state, found.words) == ("retired", "is retired (offload mode), its data are mounted no more")
+        assert (found.state, found.words) == ("retired", "is retired (offload mode), its data is no longer mounted")
 
 
 async def test_a_stop_from_elsewhere_returns_when_all_have_ended(stage: Stage) -> None:

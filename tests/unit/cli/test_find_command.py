@@ -288,7 +288,7 @@ def test_the_node_tells_the_bucket_and_doctor_verify_and_dump_know_key_indexes(t
     [
         ([], "which key"),
         (["--key", "a", "--key-base64", "YQ=="], "which key"),
-        (["--key-base64", "?"], "no base64"),
+        (["--key-base64", "?"], "not base64"),
         (["--key", "a"], "no topic"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a person is told of shards that need an eye."""
+"""What a person is told of shards that need attention."""
 
 from __future__ import annotations
 
