@@ -48,10 +48,10 @@ def test_a_rule_that_moves_our_objects_is_an_error_and_says_where() -> None:
 @pytest.mark.parametrize(
     "rule",
     [
-        LifecycleRule("elsewhere", prefix="photos/", expires="after 1 days"),
-        LifecycleRule("neighbour", prefix="logs-of-others/", expires="after 1 days"),
-        LifecycleRule("off", is_enabled=False, expires="after 1 days"),
-        LifecycleRule("tagged", needs_tags=True, expires="after 1 days"),
+        LifecycleRule("elsewhere", prefix="photos/", expires="after 1 day"),
+        LifecycleRule("neighbour", prefix="logs-of-others/", expires="after 1 day"),
+        LifecycleRule("off", is_enabled=False, expires="after 1 day"),
+        LifecycleRule("tagged", needs_tags=True, expires="after 1 day"),
         LifecycleRule("old versions", expires_old_versions=True),
     ],
     ids=lambda rule: rule.name,
@@ -61,7 +61,7 @@ def test_a_rule_that_leaves_our_objects_alone_is_no_finding(rule: LifecycleRule)
 
 
 def test_a_bucket_without_a_prefix_is_wholly_ours() -> None:
-    assert judged(settings(LifecycleRule("any", prefix="photos/", expires="after 1 days"), prefix="")) == ["error"]
+    assert judged(settings(LifecycleRule("any", prefix="photos/", expires="after 1 day"), prefix="")) == ["error"]
 
 
 @pytest.mark.parametrize(
