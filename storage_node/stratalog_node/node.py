@@ -17,7 +17,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from stratalog.kafka.subscription import subscribed_topics
 from stratalog.machines.disk_room import scarcity_of
 from stratalog.meta_api.client import MetaForNodes
 from stratalog.meta_api.node_client import NodeMetaClient
@@ -54,6 +53,7 @@ from stratalog_node.replication.lost_copies import LostCopies
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.peer_reads import NodePeerReads
 from stratalog_node.serve.api import control_apis
+from stratalog_node.serve.consumer_words import CONSUMER_WORDS
 from stratalog_node.serve.context import NodeServices
 from stratalog_node.serve.control_state import ControlState
 from stratalog_node.serve.listeners import bind_listeners
@@ -341,7 +341,7 @@ class StorageNode:
             heard_ms=lambda: self._heartbeats.heard_ms,
             lease_ms=lambda: self._heartbeats.untaken_ms,
             new_member_id=lambda client: f"{client}-{secrets.token_hex(16)}",
-            subscribed_topics=subscribed_topics,
+            words=CONSUMER_WORDS,
         )
         self.catalog.on_change(self.groups.on_change)
 

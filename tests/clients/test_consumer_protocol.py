@@ -215,7 +215,10 @@ def test_tools_list_and_describe_it_with_its_kind(quick: NodeProcess, topic: str
     assert result(admin.delete_consumer_groups([topic])) is None
 
 
-def test_a_group_turns_to_the_other_protocol_while_it_has_no_members(quick: NodeProcess, topic: str) -> None:
+def test_a_group_turns_to_the_other_protocol_while_it_has_no_members(
+    start_node: Callable[..., NodeProcess], topic: str
+) -> None:
+    quick = start_node(settings=QUICK | {"group.consumer.migration.policy": "disabled"})
     make_topic(quick, topic, 1, 10)
     classic = Member(quick, topic, [topic], **{"group.protocol": "classic"})
     until(lambda: len(classic.read) == 10, classic)

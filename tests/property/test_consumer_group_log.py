@@ -9,14 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.formats.group_log import ConsumersChangedEntry, ConsumersEntry, decode_entry, encode_entry
-from stratalog.model.consumer_group import ConsumerGroupChange, ConsumerGroupRecord, ConsumerMember, MemberState
+from stratalog.model.consumer_group import (
+    ClassicSide,
+    ConsumerGroupChange,
+    ConsumerGroupRecord,
+    ConsumerMember,
+    MemberState,
+)
 from stratalog.model.errors import Corrupt
+from stratalog.model.group import MemberProtocol
 from stratalog.model.ids import ShardKey
 
 texts = st.text(max_size=20)
 topic_ids = st.uuids(version=4)
 shards = st.frozensets(st.builds(ShardKey, topic_ids, st.integers(0, 2**31 - 1)), max_size=8)
 epochs = st.integers(0, 2**31 - 1)
+protocols = st.lists(st.builds(MemberProtocol, texts, st.binary(max_size=20)), max_size=3).map(tuple)
 members = st.builds(
     ConsumerMember,
     member_id=texts,
@@ -34,6 +42,7 @@ members = st.builds(
     assigned=shards,
     revoking=shards,
     target=shards,
+    classic=st.none() | st.builds(ClassicSide, epochs, protocols),
 )
 counts = st.dictionaries(topic_ids, st.integers(0, 2**32 - 1), max_size=4)
 records = st.builds(

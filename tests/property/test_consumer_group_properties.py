@@ -6,10 +6,6 @@ while later. Answers are lost, writes fail, coordinators die, members vanish, to
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from uuid import UUID
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -22,44 +18,16 @@ from stratalog.machines.consumer_group_events import (
     ConsumerHeartbeat,
     ConsumerLimits,
     PersistConsumers,
-    SeenTopic,
 )
 from stratalog.machines.group_events import GroupPersisted, PersistFailed, TimePassed
 from stratalog.model.consumer_group import ConsumerGroupRecord
 from stratalog.model.group import GroupError, GroupState
 from stratalog.model.ids import ShardKey
+from support.consumer_clients import Client
+from support.seen_topics import Topics
 
 LIMITS = ConsumerLimits(session_timeout_ms=45_000)
 NAMES = ("a", "b", "c")
-
-
-class Topics:
-    def __init__(self) -> None:
-        self.version = 0
-        self.counts: dict[str, int] = {"a": 3, "b": 1}
-
-    def topic(self, name: str) -> SeenTopic | None:
-        return SeenTopic(UUID(int=ord(name)), self.counts[name]) if name in self.counts else None
-
-    def matching(self, regex: str) -> Collection[str]:
-        return [name for name in self.counts if regex == "all" or name == regex]
-
-
-@dataclass
-class Client:
-    """A member's process."""
-
-    member_id: str
-    instance_id: str | None
-    names: tuple[str, ...]
-    regex: str
-    assignor: str | None
-    epoch: int = 0
-    owned: frozenset[ShardKey] = frozenset()
-    to_give_up: frozenset[ShardKey] = frozenset()
-    says_all: bool = True
-    asks: dict[int, bool] = field(default_factory=dict)
-    """Waiter -> whether the client will hear the answer."""
 
 
 class Groups(RuleBasedStateMachine):
@@ -87,7 +55,7 @@ class Groups(RuleBasedStateMachine):
 
     def hear(self, client: Client, answer: ConsumerAnswer) -> None:
         if answer.error in (GroupError.FENCED_MEMBER_EPOCH, GroupError.UNKNOWN_MEMBER_ID):
-            client.epoch, client.owned, client.to_give_up, client.says_all = 0, frozenset(), frozenset(), True
+            client.begins_anew()
         elif answer.error is GroupError.UNRELEASED_INSTANCE_ID or answer.error is GroupError.FENCED_INSTANCE_ID:
             del self.clients[client.member_id]
         elif answer.error is not GroupError.NONE:
@@ -111,19 +79,7 @@ class Groups(RuleBasedStateMachine):
             return  # one at a time, as clients do
         self.waiter += 1
         client.asks[self.waiter] = is_heard
-        is_all = client.says_all or client.epoch == 0
-        event = ConsumerHeartbeat(
-            self.waiter,
-            client.member_id,
-            client.epoch,
-            self.topics,
-            instance_id=client.instance_id,
-            rebalance_timeout_ms=60_000 if is_all else None,
-            topic_names=client.names if is_all else None,
-            topic_regex=client.regex if is_all else None,
-            assignor=client.assignor if is_all else None,
-            owned=frozenset() if client.epoch == 0 else client.owned,
-        )
+        event = client.heartbeat(self.waiter, self.topics)
         client.says_all = not is_heard
         self.do(self.group.step(event, self.now_ms))
         if not is_heard:
@@ -171,7 +127,7 @@ class Groups(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     def give_up(self, data: st.DataObject) -> None:
         client = data.draw(st.sampled_from(list(self.clients.values())))
-        client.owned, client.to_give_up = client.owned - client.to_give_up, frozenset()
+        client.gives_up()
 
     @rule(data=st.data(), names=st.sets(st.sampled_from(NAMES)).map(lambda found: tuple(sorted(found))))
     @precondition(lambda self: self.clients)
@@ -228,7 +184,7 @@ class Groups(RuleBasedStateMachine):
         """A client that was silent for a session uses nothing any more: it has a clock of its own."""
         for client in self.clients.values():
             if client.member_id not in self.group.members_by_id and client.epoch > 0:
-                client.epoch, client.owned, client.to_give_up, client.says_all = 0, frozenset(), frozenset(), True
+                client.begins_anew()
 
     @rule(are_written=st.booleans())
     def coordinator_dies(self, are_written: bool) -> None:
@@ -264,7 +220,7 @@ class Groups(RuleBasedStateMachine):
             self.do(self.group.step(TimePassed(), self.now_ms))
             for client in list(self.clients.values()):
                 client.asks.clear()
-                client.owned, client.to_give_up = client.owned - client.to_give_up, frozenset()
+                client.gives_up()
                 self.beat(client, is_heard=True)
         members = self.group.members_by_id
         assert set(members) == set(self.clients), "who is silent is gone, who is not is there"

@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 from uuid import UUID, uuid5
 
-from stratalog.kafka.subscription import subscribed_topics
 from stratalog.machines.age_clock import AgeClock
 from stratalog.machines.internal_topics import is_reserved, settings_to_create
 from stratalog.model.commands import AdvanceLogStart, Command, CreateTopic
@@ -21,6 +20,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog_node.groups.coordinator import CoordinatorLimits, GroupCoordinator
 from stratalog_node.groups.placement import OFFSETS_TOPIC
 from stratalog_node.groups.requests import CommitRequest, ConsumerRequest, JoinRequest, OffsetToCommit, SyncRequest
+from stratalog_node.serve.consumer_words import CONSUMER_WORDS
 from support.memory_shard import MemoryShard
 
 R = TypeVar("R")
@@ -106,7 +106,7 @@ class GroupNode:
             lease_ms=lambda: self.lease_ms,
             loop_s=lambda: self.loop_s,
             new_member_id=self._new_member_id,
-            subscribed_topics=subscribed_topics,
+            words=CONSUMER_WORDS,
             limits=self.limits,
         )
 
@@ -237,7 +237,7 @@ def committing(group_id: str, *places: tuple[str, int, int], **changes: Any) -> 
 def subscription(*topics: str) -> bytes:
     """What a consumer sends as its protocol metadata."""
     names = b"".join(len(name).to_bytes(2, "big") + name.encode() for name in topics)
-    return b"\x00\x03" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+    return b"\x00\x00" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
 
 
 def task(work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:

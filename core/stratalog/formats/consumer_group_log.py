@@ -11,12 +11,21 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from stratalog.formats.fields import FieldReader, FieldWriter
-from stratalog.model.consumer_group import ConsumerGroupChange, ConsumerGroupRecord, ConsumerMember, MemberState
+from stratalog.model.consumer_group import (
+    ClassicSide,
+    ConsumerGroupChange,
+    ConsumerGroupRecord,
+    ConsumerMember,
+    MemberState,
+)
+from stratalog.model.group import MemberProtocol
 from stratalog.model.ids import ShardKey
 
 _TEXT_LIMIT = 65_534
 _ABSENT, _PRESENT = 0, 1
 _LEAST_MEMBER_BYTES = 37
+_CLASSIC = 16
+"""Added to the state of a member that speaks the classic protocol: what only such a member has follows."""
 
 
 def put_record(out: FieldWriter, record: ConsumerGroupRecord) -> None:
@@ -85,9 +94,11 @@ def _put_members(out: FieldWriter, members: tuple[ConsumerMember, ...]) -> None:
         out.text(member.assignor, _TEXT_LIMIT, "assignor")
         out.i32(member.epoch, "member epoch")
         out.i32(member.previous_epoch, "previous epoch")
-        out.u8(member.state, "state")
+        out.u8(member.state + (0 if member.classic is None else _CLASSIC), "state")
         for shards in (member.assigned, member.revoking, member.target):
             _put_shards(out, shards)
+        if member.classic is not None:
+            _put_classic(out, member.classic)
 
 
 def _take_members(body: FieldReader) -> tuple[ConsumerMember, ...]:
@@ -102,9 +113,11 @@ def _take_member(body: FieldReader) -> ConsumerMember:
     names = tuple([body.text(_TEXT_LIMIT, "topic name") for _ in range(body.count("topic names", 2))])
     regex, assignor = body.text(_TEXT_LIMIT, "regular expression"), body.text(_TEXT_LIMIT, "assignor")
     epoch, previous_epoch, state = body.i32("member epoch"), body.i32("previous epoch"), body.u8("state")
-    if state not in MemberState.__members__.values():
+    is_classic = state >= _CLASSIC
+    if state % _CLASSIC not in MemberState.__members__.values() or state >= 2 * _CLASSIC:
         body.refuse(f"a member in the unknown state {state}: a newer release wrote it", back=1)
     assigned, revoking, target = (_take_shards(body) for _ in range(3))
+    classic = _take_classic(body) if is_classic else None
     return ConsumerMember(
         member_id,
         instance_id,
@@ -117,11 +130,31 @@ def _take_member(body: FieldReader) -> ConsumerMember:
         assignor,
         epoch,
         previous_epoch,
-        MemberState(state),
+        MemberState(state % _CLASSIC),
         assigned,
         revoking,
         target,
+        classic,
     )
+
+
+def _put_classic(out: FieldWriter, classic: ClassicSide) -> None:
+    out.i32(classic.session_timeout_ms, "session timeout")
+    out.natural(len(classic.protocols), "protocols")
+    for name, metadata in classic.protocols:
+        out.text(name, _TEXT_LIMIT, "protocol")
+        out.u32(len(metadata), "size of metadata")
+        out.raw(metadata)
+
+
+def _take_classic(body: FieldReader) -> ClassicSide:
+    session_timeout_ms = body.i32("session timeout")
+    protocols: list[MemberProtocol] = []
+    for _ in range(body.count("protocols", 6)):
+        name = body.text(_TEXT_LIMIT, "protocol")
+        metadata = bytes(body.take(body.u32("size of metadata"), "metadata"))
+        protocols.append(MemberProtocol(name, metadata))
+    return ClassicSide(session_timeout_ms, tuple(protocols))
 
 
 def _put_shards(out: FieldWriter, shards: frozenset[ShardKey]) -> None:

@@ -11,14 +11,19 @@ from typing import NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from stratalog.machines.group_events import (
+    AnswerHeartbeat,
+    AnswerJoin,
     AnswerLeave,
     GroupClosed,
     GroupPersisted,
+    HeartbeatReceived,
+    MemberJoined,
     MembersLeft,
+    MemberSynced,
     PersistFailed,
     TimePassed,
 )
-from stratalog.model.consumer_group import ConsumerGroupChange, ConsumerGroupRecord, ConsumerMember
+from stratalog.model.consumer_group import ConsumerGroupChange, ConsumerGroupRecord, ConsumerMember, Subscription
 from stratalog.model.group import GroupError, GroupState
 from stratalog.model.ids import ShardKey
 
@@ -52,6 +57,11 @@ class ConsumerLimits:
     max_members: int = 10_000
     max_bytes: int = 12 << 20
     """Of all members together, about: what fits becomes one record of the log."""
+    min_session_timeout_ms: int = 6_000
+    """Of classic members, which choose theirs."""
+    max_session_timeout_ms: int = 1_800_000
+    may_downgrade: bool = True
+    """It becomes a classic group when it has classic members only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +97,34 @@ class ConsumerHeartbeat:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ClassicJoined:
+    """A JoinGroup to a consumer group. Subscription None: its metadata cannot be read."""
+
+    join: MemberJoined
+    subscription: Subscription | None
+    topics: SeenTopics
+    room_bytes: int = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicBeat:
+    """A Heartbeat to a consumer group."""
+
+    beat: HeartbeatReceived
+    topics: SeenTopics
+
+
 ConsumerGroupEvent: TypeAlias = (
-    ConsumerHeartbeat | MembersLeft | GroupPersisted | PersistFailed | TimePassed | GroupClosed
+    ConsumerHeartbeat
+    | ClassicJoined
+    | ClassicBeat
+    | MemberSynced
+    | MembersLeft
+    | GroupPersisted
+    | PersistFailed
+    | TimePassed
+    | GroupClosed
 )
 
 
@@ -110,6 +146,25 @@ class AnswerConsumer:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareAnswer:
+    """To a SyncGroup: what the member may use, by whatever name it calls the way to share."""
+
+    error: GroupError
+    protocol_name: str | None = None
+    shards: frozenset[ShardKey] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerShare:
+    waiter: int
+    answer: ShareAnswer
+
+
+DurableAnswer: TypeAlias = AnswerConsumer | AnswerJoin | AnswerShare | AnswerLeave
+"""Such as wait until all before them is durable."""
+
+
+@dataclass(frozen=True, slots=True)
 class PersistConsumers:
     """Make this durable, then say `GroupPersisted` (or `PersistFailed`) with the ticket, in the order asked. A change
     rests on all before it; a whole record stands in the place of them."""
@@ -118,7 +173,7 @@ class PersistConsumers:
     entry: ConsumerGroupRecord | ConsumerGroupChange
 
 
-ConsumerGroupEffect: TypeAlias = AnswerConsumer | AnswerLeave | PersistConsumers
+ConsumerGroupEffect: TypeAlias = DurableAnswer | AnswerHeartbeat | PersistConsumers
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Until when the members of a consumer group must be heard, and until when they must have given up what they are to.
+"""Until when the members of a consumer group must be heard, and until when they must have done what they are to: given
+shards up, or, of the classic protocol, joined again or asked for their share.
 
 Plain data. Cost: O(1) for a heartbeat, O(members) when a deadline is reached.
 """
@@ -9,11 +10,11 @@ _FOREVER = 1 << 62
 
 
 class ConsumerSessions:
-    __slots__ = ("_revocations", "_sessions", "_wake_ms")
+    __slots__ = ("_deeds", "_sessions", "_wake_ms")
 
     def __init__(self) -> None:
         self._sessions: dict[str, int] = {}
-        self._revocations: dict[str, int] = {}
+        self._deeds: dict[str, int] = {}
         self._wake_ms = _FOREVER
         """Lower bound of all deadlines: heartbeats move theirs without touching it."""
 
@@ -21,24 +22,27 @@ class ConsumerSessions:
         self._sessions[member_id] = deadline_ms
         self._wake_ms = min(self._wake_ms, deadline_ms)
 
-    def await_revocation(self, member_id: str, deadline_ms: int | None) -> None:
-        """None: nothing is to be given up any more."""
+    def await_deed(self, member_id: str, deadline_ms: int | None) -> None:
+        """None: nothing is to be done any more."""
         if deadline_ms is None:
-            self._revocations.pop(member_id, None)
+            self._deeds.pop(member_id, None)
         else:
-            self._revocations[member_id] = deadline_ms
+            self._deeds[member_id] = deadline_ms
             self._wake_ms = min(self._wake_ms, deadline_ms)
+
+    def awaits_deed(self, member_id: str) -> bool:
+        return member_id in self._deeds
 
     def forget(self, member_id: str) -> None:
         self._sessions.pop(member_id, None)
-        self._revocations.pop(member_id, None)
+        self._deeds.pop(member_id, None)
 
     def due(self, now_ms: int) -> list[str]:
-        """Members that were not heard in time, or have not given up in time what they are to."""
+        """Members that were not heard in time, or have not done in time what they are to."""
         if now_ms < self._wake_ms:
             return []
-        late = [*self._late(self._sessions, now_ms), *self._late(self._revocations, now_ms)]
-        left = [*self._sessions.values(), *self._revocations.values()]
+        late = [*self._late(self._sessions, now_ms), *self._late(self._deeds, now_ms)]
+        left = [*self._sessions.values(), *self._deeds.values()]
         self._wake_ms = min((deadline for deadline in left if deadline > now_ms), default=_FOREVER)
         return list(dict.fromkeys(late))
 

@@ -53,8 +53,16 @@ class Group:
 
     __slots__ = ("_book", "_initial_remaining_ms", "_new_member_added", "_persisting", "_tickets")
 
-    def __init__(self, group_id: str, limits: GroupLimits, record: GroupRecord | None = None, now_ms: int = 0) -> None:
-        """With a record: the group as it was made durable; its members get a fresh session each."""
+    def __init__(
+        self,
+        group_id: str,
+        limits: GroupLimits,
+        record: GroupRecord | None = None,
+        now_ms: int = 0,
+        *,
+        must_join_again: bool = False,
+    ) -> None:
+        """With a record: as it was durable, all sessions beginning anew, or (`must_join_again`) with a rebalance."""
         self._book = GroupBook(group_id, limits)
         self._persisting: dict[int, Awaiting] = {}
         self._tickets = 0
@@ -62,7 +70,7 @@ class Group:
         """Not None while an empty group waits for its first members: how much longer it may be prolonged."""
         self._new_member_added = False
         if record is not None:
-            self._book.restore(record, now_ms)
+            self._book.restore(record, now_ms, must_join_again=must_join_again)
 
     # Questions --------------------------------------------------------------------------------------------------
     @property
@@ -84,6 +92,11 @@ class Group:
     @property
     def members(self) -> Iterable[Member]:
         return self._book.roster
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Nobody waits for it, and nothing of it is on its way to the log."""
+        return self.state is GroupState.STABLE and not self._persisting
 
     @property
     def has_pending_members(self) -> bool:
@@ -193,7 +206,7 @@ class Group:
             # It missed the answer, or asks again: this generation still holds for it.
             self._replace_join_waiter(member, None, effects)
             self._book.touch(member, now_ms)
-            effects.append(AnswerJoin(event.waiter, self._join_answer(member)))
+            effects.append(AnswerJoin(event.waiter, self._book.join_answer(member)))
             return
         self._update(member, event, effects)
         self._rebalance(now_ms, effects)
@@ -217,10 +230,10 @@ class Group:
             return
         member.has_synced = True
         if event.can_skip_assignment:
-            answer = self._join_answer(member, skip_assignment=roster.leader == member.member_id)
+            answer = self._book.join_answer(member, skip_assignment=roster.leader == member.member_id)
         else:
             # Before version 9 a returning leader must not assign: it is told that its former self leads.
-            answer = self._join_answer(member, leader=former_leader)
+            answer = self._book.join_answer(member, leader=former_leader)
         ticket = self._await_durable(Returning(book.generation, member.member_id, event.waiter, answer))
         effects.append(PersistMember(ticket, book.generation, member.record()))
 
@@ -234,19 +247,6 @@ class Group:
             answer = JoinAnswer(GroupError.REBALANCE_IN_PROGRESS, member.member_id)
             effects.append(AnswerJoin(member.join_waiter, answer))
         self._book.roster.park_join(member, waiter)
-
-    def _join_answer(self, member: Member, *, leader: str | None = None, skip_assignment: bool = False) -> JoinAnswer:
-        leads = member.member_id == (self._book.roster.leader if leader is None else leader)
-        return JoinAnswer(
-            GroupError.NONE,
-            member.member_id,
-            self._book.generation,
-            self._book.protocol_type,
-            self._book.protocol_name,
-            (self._book.roster.leader or "") if leader is None else leader,
-            skip_assignment,
-            self._book.roster.joined_members(self._book.protocol_name) if leads else (),
-        )
 
     # Rebalancing ------------------------------------------------------------------------------------------------
     def _rebalance(self, now_ms: int, effects: list[GroupEffect]) -> None:
@@ -318,7 +318,7 @@ class Group:
             member.is_new = False
             self._book.roster.assign(member, b"")
             if member.join_waiter is not None:
-                effects.append(AnswerJoin(member.join_waiter, self._join_answer(member)))
+                effects.append(AnswerJoin(member.join_waiter, self._book.join_answer(member)))
                 self._book.roster.park_join(member, None)
                 self._book.touch(member, now_ms)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from stratalog.machines.group_events import GroupLimits, GroupStatus, MemberJoined, MemberSynced
+from stratalog.machines.group_events import GroupLimits, GroupStatus, JoinAnswer, MemberJoined, MemberSynced
 from stratalog.machines.group_members import Member, Roster, member_of
 from stratalog.model.group import GroupError, GroupRecord, GroupState
 
@@ -48,7 +48,7 @@ class GroupBook:
         self._wake_ms = FOREVER
         """Lower bound of all deadlines: heartbeats move theirs without touching it."""
 
-    def restore(self, record: GroupRecord, now_ms: int) -> None:
+    def restore(self, record: GroupRecord, now_ms: int, *, must_join_again: bool) -> None:
         self.generation = record.generation
         self.protocol_type = record.protocol_type
         self.protocol_name = record.protocol_name
@@ -60,6 +60,9 @@ class GroupBook:
             self.roster.leader = record.leader
         if len(self.roster):
             self.state = GroupState.STABLE
+        if len(self.roster) and must_join_again:
+            self.state = GroupState.PREPARING_REBALANCE
+            self.phase_until(now_ms + self.roster.rebalance_timeout_ms())
 
     # Who may -----------------------------------------------------------------------------------------------------
     def join_refusal(self, event: MemberJoined) -> GroupError:
@@ -189,6 +192,19 @@ class GroupBook:
             if member.is_new or (member.join_waiter is None and member.sync_waiter is None):
                 earliest = min(earliest, member.session_deadline_ms)
         self._wake_ms = min(earliest, self.phase_deadline_ms)
+
+    def join_answer(self, member: Member, *, leader: str | None = None, skip_assignment: bool = False) -> JoinAnswer:
+        leads = member.member_id == (self.roster.leader if leader is None else leader)
+        return JoinAnswer(
+            GroupError.NONE,
+            member.member_id,
+            self.generation,
+            self.protocol_type,
+            self.protocol_name,
+            (self.roster.leader or "") if leader is None else leader,
+            skip_assignment,
+            self.roster.joined_members(self.protocol_name) if leads else (),
+        )
 
     # Descriptions -----------------------------------------------------------------------------------------------
     def status(self) -> GroupStatus:

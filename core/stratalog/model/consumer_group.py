@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 from uuid import UUID
 
+from stratalog.model.group import MemberProtocol
 from stratalog.model.ids import ShardKey
 
 LEFT_FOR_A_WHILE = -2
 """Epoch of a static member that said it will be back."""
 
-_MEMBER_BYTES, _SHARD_BYTES = 700, 60
+_MEMBER_BYTES, _SHARD_BYTES, _PROTOCOL_BYTES = 700, 60, 180
 
 
 class MemberState(IntEnum):
@@ -27,6 +29,32 @@ class MemberState(IntEnum):
     """It is to give shards up, and has not said yet that it did."""
     UNRELEASED = 2
     """It waits for shards that others have not given up yet."""
+
+
+class PlacesByName(NamedTuple):
+    """Shards of one topic, as classic clients name them."""
+
+    topic: str
+    shards: tuple[int, ...]
+
+
+class Subscription(NamedTuple):
+    """What a classic consumer says in its metadata."""
+
+    topics: tuple[str, ...]
+    owned: tuple[PlacesByName, ...] = ()
+    rack_id: str | None = None
+
+
+class ClassicSide(NamedTuple):
+    """What a member that speaks the classic protocol said of itself, beyond what all members say."""
+
+    session_timeout_ms: int
+    protocols: tuple[MemberProtocol, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(_PROTOCOL_BYTES + 4 * len(name) + len(metadata) for name, metadata in self.protocols)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +85,8 @@ class ConsumerMember:
     """It had these, and is to give them up: nobody else gets them before it says that it did."""
     target: frozenset[ShardKey] = frozenset()
     """What it is to have at the group's target epoch."""
+    classic: ClassicSide | None = None
+    """Not None: it speaks the classic protocol (docs/group-migration.md)."""
 
     @property
     def held(self) -> frozenset[ShardKey]:
@@ -69,7 +99,8 @@ class ConsumerMember:
         names = (self.member_id, self.instance_id or "", self.client_id, self.client_host, self.topic_regex)
         texts = sum(map(len, (*names, self.rack_id or "", self.assignor, *self.topic_names)))
         shards = len(self.assigned) + len(self.revoking) + len(self.target)
-        return _MEMBER_BYTES + 4 * texts + _SHARD_BYTES * (shards + len(self.topic_names))
+        classic = 0 if self.classic is None else self.classic.size_bytes
+        return _MEMBER_BYTES + 4 * texts + _SHARD_BYTES * (shards + len(self.topic_names)) + classic
 
 
 @dataclass(frozen=True, slots=True)

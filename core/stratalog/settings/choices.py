@@ -58,3 +58,20 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+class GroupMigrationPolicy(StrEnum):
+    """Whether a consumer group changes its protocol while it has members."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def may_upgrade(self) -> bool:
+        return self in (GroupMigrationPolicy.UPGRADE, GroupMigrationPolicy.BIDIRECTIONAL)
+
+    @property
+    def may_downgrade(self) -> bool:
+        return self in (GroupMigrationPolicy.DOWNGRADE, GroupMigrationPolicy.BIDIRECTIONAL)

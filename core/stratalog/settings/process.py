@@ -13,7 +13,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from stratalog.machines.table_topics import MAX_SHARDS_PER_TOPIC
-from stratalog.settings.choices import FlushPolicy, ReadPolicy, TimestampType
+from stratalog.settings.choices import FlushPolicy, GroupMigrationPolicy, ReadPolicy, TimestampType
 from stratalog.settings.doors import DoorSettings
 from stratalog.settings.relations import PROCESS_RELATIONS, assert_relations
 from stratalog.settings.units import DAY_MS, GIB, HOUR_MS, INT32_MAX, INT64_MAX, KIB, MIB, MINUTE_MS, SECOND_MS
@@ -219,6 +219,11 @@ class ProcessSettings(DoorSettings):
         ge=100,
         le=INT32_MAX,
         description="How often members of groups of the consumer protocol are told to send a heartbeat.",
+    )
+    group_consumer_migration_policy: GroupMigrationPolicy = Field(
+        default=GroupMigrationPolicy.BIDIRECTIONAL,
+        description="Whether a group with members may change from the classic protocol to the consumer protocol "
+        "(`upgrade`), back (`downgrade`), both or neither. One without members always may.",
     )
     group_max_size: int = Field(default=10_000, ge=1, le=INT32_MAX, description="Most members of one consumer group.")
     offsets_retention_minutes: int = Field(

@@ -1,7 +1,7 @@
 """Groups of the consumer protocol (KIP-848) on this node: heartbeats of their members, descriptions.
 
 A group speaks the protocol of whoever came first. One without members turns to the other protocol when somebody asks in
-it, and keeps its offsets; one with members refuses who speaks the other, and says so.
+it, and keeps its offsets; one with classic members does when it can (docs/group-migration.md), or says why it does not.
 Thread: the event loop.
 """
 
@@ -15,6 +15,7 @@ import re2
 
 from stratalog.machines.consumer_group import ConsumerGroup
 from stratalog.machines.consumer_group_events import ConsumerAnswer, ConsumerHeartbeat, SeenTopic
+from stratalog.machines.group import Group
 from stratalog.model.group import GroupError, GroupState
 from stratalog.model.metadata import Change, TopicChanged, TopicDeleted
 from stratalog.model.topic import Topic
@@ -30,9 +31,6 @@ _LONGEST_NAME = 32_767
 _MOST_TOPICS = 10_000
 """That one member subscribes to by name."""
 _LONGEST_REGEX = 4_096
-_CLASSIC_MEMBERS = (
-    "the group has members of the classic protocol: end them first, or set group.protocol=classic in this client"
-)
 
 
 class AllTopics(Protocol):
@@ -107,11 +105,13 @@ class ConsumerGroups:
             hosted = self._hosting.create(request.group_id, is_consumers=True)
         if isinstance(hosted, GroupError):
             return ConsumerAnswer(hosted)
-        error = self._hosting.convert(hosted, to_consumers=True)
-        if error is GroupError.INCONSISTENT_GROUP_PROTOCOL:
-            return ConsumerAnswer(error, _CLASSIC_MEMBERS)
+        error = self._hosting.convert_without_members(hosted, to_consumers=True)
         if error is not GroupError.NONE:
             return ConsumerAnswer(error)
+        if isinstance(hosted.machine, Group) and request.member_epoch != _JOINS:
+            return ConsumerAnswer(GroupError.UNKNOWN_MEMBER_ID, "the group has members of the classic protocol only")
+        if (refused := self._membership.upgrade(hosted, self._event(0, request))) is not None:
+            return refused
         if request.member_epoch == _JOINS:
             self._stats.joins += 1
         return await self._membership.ask(hosted, lambda waiter: self._event(waiter, request), ConsumerAnswer)

@@ -19,14 +19,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 from uuid import UUID
 
+from stratalog.machines.consumer_group_events import ConsumerLimits
 from stratalog.machines.group import Group
 from stratalog.machines.group_events import (
+    GroupLimits,
     HeartbeatReceived,
     JoinAnswer,
     LeavingMember,
     MemberJoined,
     MembersLeft,
-    MemberSynced,
     SyncAnswer,
 )
 from stratalog.model.group import GroupError
@@ -35,11 +36,14 @@ from stratalog.model.metadata import Change, NodeChanged, SegmentChanged, ShardC
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.groups.attention import Attention
+from stratalog_node.groups.client_words import ClientWords
 from stratalog_node.groups.consumers import AllTopics, ConsumerGroups, member_error
 from stratalog_node.groups.forgetting import Forgetting
 from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.hosting import CoordinatorLimits, GroupHosting, GroupMeta
 from stratalog_node.groups.membership import Membership
+from stratalog_node.groups.migration import Migration
+from stratalog_node.groups.mixed import MixedGroups, synced
 from stratalog_node.groups.offsets import OffsetKeeper, OffsetLimits, Topics
 from stratalog_node.groups.placement import OFFSETS_TOPIC
 from stratalog_node.groups.requests import (
@@ -81,7 +85,7 @@ class GroupTopics(Topics, AllTopics, Protocol):
 class GroupCoordinator:
     """See the module. `led_shard` gives the view of a shard that this node leads now, None for every other; `heard_ms`
     and `lease_ms` say how long nobody replaces this node (`standing`); `age_ms` is the time that data ages by;
-    `subscribed_topics` reads the names in a consumer's metadata, None when it cannot."""
+    `words` are those of classic consumers."""
 
     def __init__(
         self,
@@ -98,7 +102,7 @@ class GroupCoordinator:
         lease_ms: Callable[[], int] = lambda: 0,
         loop_s: Callable[[], float] = time.monotonic,
         new_member_id: Callable[[str], str],
-        subscribed_topics: Callable[[bytes], frozenset[str] | None],
+        words: ClientWords,
         limits: CoordinatorLimits | None = None,
     ) -> None:
         self.stats = GroupStats()
@@ -118,8 +122,14 @@ class GroupCoordinator:
         self._lag = CatalogLag(topics, meta)
         room = GroupRoom(limits.room, self.stats)
         self._room = room
+        migration = _migration(words, settings, limits)
         self.membership = Membership(
-            attention=self.attention, room=room, monotonic_ms=monotonic_ms, wall_ms=stamp_ms, stats=self.stats
+            attention=self.attention,
+            room=room,
+            monotonic_ms=monotonic_ms,
+            wall_ms=stamp_ms,
+            migration=migration,
+            stats=self.stats,
         )
         offset_limits = OffsetLimits(
             retention_ms=settings.offsets_retention_minutes * 60_000,
@@ -132,7 +142,7 @@ class GroupCoordinator:
             topics,
             self.membership,
             self._offsets,
-            subscribed_topics=subscribed_topics,
+            subscribed_topics=words.subscribed_topics,
             room=room,
             wall_ms=stamp_ms,
             age_ms=age_ms,
@@ -146,6 +156,7 @@ class GroupCoordinator:
             meta=meta,
             led_shard=led_shard,
             membership=self.membership,
+            migration=migration,
             room=room,
             standing=Standing(heard_ms=heard_ms, lease_ms=lease_ms, monotonic_ms=monotonic_ms, stats=self.stats),
             wall_ms=stamp_ms,
@@ -154,6 +165,7 @@ class GroupCoordinator:
         )
 
         self.consumers = ConsumerGroups(self._hosting, self.membership, room, topics, self.stats)
+        self._mixed = MixedGroups(words, self.membership, room, topics, self.consumers.topics)
 
     # Life -------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -239,7 +251,9 @@ class GroupCoordinator:
             hosted = GroupError.INVALID_REQUEST
         if hosted is None:
             hosted = self._hosting.create(request.group_id)
-        if isinstance(hosted, HostedGroup) and (error := self._hosting.convert(hosted, to_consumers=False)):
+        if isinstance(hosted, HostedGroup) and (
+            error := self._hosting.convert_without_members(hosted, to_consumers=False)
+        ):
             hosted = error
         if isinstance(hosted, GroupError):
             return JoinAnswer(hosted, request.member_id)
@@ -263,7 +277,9 @@ class GroupCoordinator:
                 can_skip_assignment=request.can_skip_assignment,
             )
 
-        grown = hosted.machine.growth_bytes(event(0)) if isinstance(hosted.machine, Group) else 0
+        if not isinstance(hosted.machine, Group):
+            return await self._mixed.join(hosted, event(0))
+        grown = hosted.machine.growth_bytes(event(0))
         if grown > 0 and not self._room.has(grown):
             self.membership.forget_if_blank(hosted)
             return JoinAnswer(GroupError.GROUP_MAX_SIZE_REACHED, request.member_id)
@@ -278,25 +294,14 @@ class GroupCoordinator:
         if isinstance(hosted, GroupError):
             return SyncAnswer(hosted)
         if not isinstance(hosted.machine, Group):
-            return SyncAnswer(GroupError.UNKNOWN_MEMBER_ID)
+            return await self._mixed.sync(hosted, request)
         brought = sum(_ASSIGNMENT_BYTES + len(assignment) for _, assignment in request.assignments)
         if not self._room.has(brought):
             return SyncAnswer(GroupError.COORDINATOR_NOT_AVAILABLE)
 
-        def event(waiter: int) -> MemberSynced:
-            return MemberSynced(
-                waiter=waiter,
-                member_id=request.member_id,
-                instance_id=request.instance_id,
-                generation=request.generation,
-                protocol_type=request.protocol_type,
-                protocol_name=request.protocol_name,
-                assignments=request.assignments,
-            )
-
         self._room.change(brought)  # held while it is parked, whether or not it comes from the leader
         try:
-            return await self.membership.ask(hosted, event, SyncAnswer)
+            return await self.membership.ask(hosted, lambda waiter: synced(request, waiter), SyncAnswer)
         finally:
             self._room.change(-brought)
 
@@ -307,7 +312,7 @@ class GroupCoordinator:
         if isinstance(hosted, GroupError):
             return hosted
         if not isinstance(hosted.machine, Group):
-            return GroupError.UNKNOWN_MEMBER_ID
+            return await self._mixed.heartbeat(hosted, member_id, instance_id, generation)
         return await self.membership.ask(
             hosted, lambda waiter: HeartbeatReceived(waiter, member_id, instance_id, generation), GroupError
         )
@@ -438,6 +443,26 @@ class GroupCoordinator:
                 await self.sweep()
             except Exception:
                 _log.exception("looking for expired offsets failed; trying again")
+
+
+def _migration(words: ClientWords, settings: ProcessSettings, limits: CoordinatorLimits) -> Migration:
+    group_limits = GroupLimits(
+        min_session_timeout_ms=settings.group_min_session_timeout_ms,
+        max_session_timeout_ms=settings.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+        max_members=settings.group_max_size,
+        new_member_join_timeout_ms=limits.new_member_join_timeout_ms,
+    )
+    policy = settings.group_consumer_migration_policy
+    consumer_limits = ConsumerLimits(
+        session_timeout_ms=settings.group_consumer_session_timeout_ms,
+        heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+        max_members=settings.group_max_size,
+        min_session_timeout_ms=settings.group_min_session_timeout_ms,
+        max_session_timeout_ms=settings.group_max_session_timeout_ms,
+        may_downgrade=policy.may_downgrade,
+    )
+    return Migration(words, group_limits, consumer_limits, may_upgrade=policy.may_upgrade)
 
 
 def _has_long_text(request: JoinRequest) -> bool:

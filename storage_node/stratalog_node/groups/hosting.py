@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from stratalog.machines.consumer_group import ConsumerGroup
-from stratalog.machines.consumer_group_events import ConsumerLimits
 from stratalog.machines.group import Group
-from stratalog.machines.group_events import GroupLimits
 from stratalog.meta_api.client import CommandTaker
 from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.consumer_group import ConsumerGroupRecord
@@ -30,6 +28,7 @@ from stratalog_node.groups.hosted import GroupShard, HostedGroup, ShardState
 from stratalog_node.groups.log import Backlog, GroupLog, LogLimits
 from stratalog_node.groups.log_topic import LogTopic
 from stratalog_node.groups.membership import Membership
+from stratalog_node.groups.migration import Migration
 from stratalog_node.groups.offsets import Topics
 from stratalog_node.groups.placement import shard_of
 from stratalog_node.groups.replay import Replay
@@ -78,6 +77,7 @@ class GroupHosting:
         meta: GroupMeta,
         led_shard: Callable[[ShardKey], ShardView | None],
         membership: Membership,
+        migration: Migration,
         room: GroupRoom,
         standing: Standing,
         wall_ms: Callable[[], int],
@@ -93,18 +93,7 @@ class GroupHosting:
         self._backlog = Backlog()
         self._limits = limits
         self._stats = stats
-        self._group_limits = GroupLimits(
-            min_session_timeout_ms=settings.group_min_session_timeout_ms,
-            max_session_timeout_ms=settings.group_max_session_timeout_ms,
-            initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
-            max_members=settings.group_max_size,
-            new_member_join_timeout_ms=limits.new_member_join_timeout_ms,
-        )
-        self._consumer_limits = ConsumerLimits(
-            session_timeout_ms=settings.group_consumer_session_timeout_ms,
-            heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
-            max_members=settings.group_max_size,
-        )
+        self._migration = migration
         self._shards: dict[int, GroupShard] = {}
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._is_stopped = False
@@ -211,26 +200,26 @@ class GroupHosting:
 
     def _new_machine(self, group_id: str, *, is_consumers: bool) -> Group | ConsumerGroup:
         if is_consumers:
-            return ConsumerGroup(group_id, self._consumer_limits)
-        return Group(group_id, self._group_limits)
+            return ConsumerGroup(group_id, self._migration.consumer_limits)
+        return Group(group_id, self._migration.group_limits)
 
-    def convert(self, hosted: HostedGroup, *, to_consumers: bool) -> GroupError:
-        """Have a group that has no members speak the other protocol. Its offsets stay, and so does what says how long
-        they do: that it had members, and its generation. NONE where it does now."""
+    def convert_without_members(self, hosted: HostedGroup, *, to_consumers: bool) -> GroupError:
+        """Have a group speak the other protocol if it has no members. Its offsets stay, and so does what says how long
+        they do: that it had members, and its generation."""
         machine = hosted.machine
         if isinstance(machine, ConsumerGroup) is to_consumers:
             return GroupError.NONE
         if machine.state is not GroupState.EMPTY or machine.has_pending_members:
-            return GroupError.INCONSISTENT_GROUP_PROTOCOL
+            return GroupError.NONE
         if hosted.writes:
             return GroupError.COORDINATOR_LOAD_IN_PROGRESS  # what is on its way to the log is the former machine's
         generation = machine.generation
         if to_consumers:
-            limits = self._consumer_limits
+            limits = self._migration.consumer_limits
             hosted.machine = ConsumerGroup(hosted.group_id, limits, former_generation=generation)
         else:
             former = GroupRecord(generation, machine.protocol_type, None, None, ())
-            hosted.machine = Group(hosted.group_id, self._group_limits, former)
+            hosted.machine = Group(hosted.group_id, self._migration.group_limits, former)
         self._membership.count(hosted)
         return GroupError.NONE
 
@@ -395,6 +384,7 @@ class GroupHosting:
             for hosted in hosts:
                 # Only from here on its members' heartbeats count.
                 hosted.machine.begin_sessions(self._membership.now_ms())
+                self._membership.downgrade_if_due(hosted)  # whoever coordinated it before may not have come to that
                 self._membership.wake_in_time(hosted)
         if shard.log is not None:
             shard.log.loaded()
@@ -402,8 +392,8 @@ class GroupHosting:
     def _machine_of(self, group_id: str, record: GroupRecord | ConsumerGroupRecord | None) -> Group | ConsumerGroup:
         now_ms = self._membership.now_ms()
         if isinstance(record, ConsumerGroupRecord):
-            return ConsumerGroup(group_id, self._consumer_limits, record, now_ms)
-        return Group(group_id, self._group_limits, record, now_ms)
+            return ConsumerGroup(group_id, self._migration.consumer_limits, record, now_ms)
+        return Group(group_id, self._migration.group_limits, record, now_ms)
 
     async def _take_offsets(self, hosted: HostedGroup, offsets: dict[ShardKey, CommittedOffset]) -> None:
         size_bytes = 0

@@ -17,10 +17,13 @@ from stratalog.formats.group_log import ConsumersChangedEntry, ConsumersEntry, G
 from stratalog.machines.consumer_group import ConsumerGroup
 from stratalog.machines.consumer_group_events import (
     AnswerConsumer,
+    AnswerShare,
     ConsumerAnswer,
     ConsumerGroupEffect,
     ConsumerGroupEvent,
+    ConsumerHeartbeat,
     PersistConsumers,
+    ShareAnswer,
 )
 from stratalog.machines.group import Group
 from stratalog.machines.group_events import (
@@ -45,14 +48,15 @@ from stratalog.model.group import GroupError, GroupRecord, MemberRecord
 from stratalog_node.groups.attention import Attention
 from stratalog_node.groups.deadlines import DeadlineHeap
 from stratalog_node.groups.hosted import HostedGroup, entry_of
+from stratalog_node.groups.migration import Migration
 from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.stats import GroupStats
 
-Answer: TypeAlias = JoinAnswer | SyncAnswer | ConsumerAnswer | GroupError | tuple[GroupError, ...]
+Answer: TypeAlias = JoinAnswer | SyncAnswer | ConsumerAnswer | ShareAnswer | GroupError | tuple[GroupError, ...]
 Event: TypeAlias = GroupEvent | ConsumerGroupEvent
 Effect: TypeAlias = GroupEffect | ConsumerGroupEffect
 Record: TypeAlias = GroupRecord | ConsumerGroupRecord
-_A = TypeVar("_A", JoinAnswer, SyncAnswer, ConsumerAnswer, GroupError, tuple[GroupError, ...])
+_A = TypeVar("_A", JoinAnswer, SyncAnswer, ConsumerAnswer, ShareAnswer, GroupError, tuple[GroupError, ...])
 _WRITES = (PersistGroup, PersistMember, PersistConsumers)
 
 _WAKES_PER_TURN = 200
@@ -68,9 +72,11 @@ class Membership:
         room: GroupRoom,
         monotonic_ms: Callable[[], int],
         wall_ms: Callable[[], int],
+        migration: Migration,
         stats: GroupStats,
     ) -> None:
         self._attention = attention
+        self._migration = migration
         self._room = room
         self._monotonic_ms = monotonic_ms
         self._wall_ms = wall_ms
@@ -111,9 +117,28 @@ class Membership:
                 self._later.append(effect)
             else:
                 self._perform(hosted, effect)
+        self.downgrade_if_due(hosted)
         self.count(hosted)
         self.wake_in_time(hosted)
         self.forget_if_blank(hosted)
+
+    def downgrade_if_due(self, hosted: HostedGroup) -> None:
+        """A consumer group with classic members only is a classic group from here on. Nobody waits for it then."""
+        machine = hosted.machine
+        if isinstance(machine, ConsumerGroup) and machine.is_to_be_classic:
+            hosted.machine = self._migration.downgraded(machine, self.now_ms())
+
+    def upgrade(self, hosted: HostedGroup, joining: ConsumerHeartbeat) -> ConsumerAnswer | None:
+        """Make a consumer group of a classic one with members; or say why not. Requires: the heartbeat is asked next,
+        with nothing between."""
+        machine = hosted.machine
+        if not isinstance(machine, Group):
+            return None
+        made = self._migration.upgraded(machine, joining, self.now_ms())
+        if isinstance(made, ConsumerAnswer):
+            return made
+        hosted.machine = made
+        return None
 
     def _answer_some(self, hosted: HostedGroup) -> None:
         """Thousands of members hear of their rebalance a slice at a time: each answer is work for its connection."""
@@ -181,6 +206,8 @@ class Membership:
                 self._answer(waiter, assignment)
             case AnswerConsumer(waiter, told):
                 self._answer(waiter, told)
+            case AnswerShare(waiter, share):
+                self._answer(waiter, share)
             case AnswerHeartbeat(waiter, error):
                 self._answer(waiter, error)
             case AnswerLeave(waiter, errors):

@@ -21,8 +21,8 @@ from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
 
 _NOT_ASKED = -(1 << 31)
-_CONSUMER = 1
-"""The kind of a member that speaks the consumer protocol."""
+_CLASSIC, _CONSUMER = 0, 1
+"""The kind of a member: which protocol it speaks."""
 _MAX_BYTES = 16 << 20
 """No further group is told of in an answer of this size."""
 
@@ -62,7 +62,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             "subscribed_topic_regex": member.topic_regex or None,
             "assignment": named(member.assigned),
             "target_assignment": named(member.target),
-            "member_type": _CONSUMER,
+            "member_type": _CONSUMER if member.classic is None else _CLASSIC,
         }
 
     def told() -> dict[str, Any]:

@@ -1,0 +1,91 @@
+"""Classic members of consumer groups: their JoinGroup, SyncGroup and Heartbeat (docs/group-migration.md section 3).
+
+Thread: the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from stratalog.machines.consumer_group_events import ClassicBeat, ClassicJoined, SeenTopics, ShareAnswer
+from stratalog.machines.group_events import HeartbeatReceived, JoinAnswer, MemberJoined, MemberSynced, SyncAnswer
+from stratalog.model.consumer_group import PlacesByName, Subscription
+from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, GroupError, MemberProtocol
+from stratalog.model.ids import ShardKey
+from stratalog_node.groups.client_words import ClientWords
+from stratalog_node.groups.hosted import HostedGroup
+from stratalog_node.groups.membership import Membership
+from stratalog_node.groups.offsets import Topics
+from stratalog_node.groups.requests import SyncRequest
+from stratalog_node.groups.room import GroupRoom
+
+_MAX_METADATA_BYTES: Final = 1 << 20
+"""Of one member: each JoinGroup is read."""
+
+
+class MixedGroups:
+    """Requires: groups of the consumer protocol."""
+
+    def __init__(
+        self, words: ClientWords, membership: Membership, room: GroupRoom, catalog: Topics, topics: SeenTopics
+    ) -> None:
+        self._words = words
+        self._membership = membership
+        self._room = room
+        self._catalog = catalog
+        self._topics = topics
+
+    async def join(self, hosted: HostedGroup, join: MemberJoined) -> JoinAnswer:
+        subscription = self._subscription_of(join.protocols)
+
+        def event(waiter: int) -> ClassicJoined:
+            return ClassicJoined(replace(join, waiter=waiter), subscription, self._topics, self._room.left_bytes)
+
+        return await self._membership.ask(hosted, event, JoinAnswer)
+
+    async def sync(self, hosted: HostedGroup, request: SyncRequest) -> SyncAnswer:
+        def event(waiter: int) -> MemberSynced:
+            return synced(request, waiter)
+
+        share = await self._membership.ask(hosted, event, ShareAnswer)
+        if share.error is not GroupError.NONE:
+            return SyncAnswer(share.error)
+        assignment = self._words.write_assignment(self._by_name(share.shards))
+        return SyncAnswer(GroupError.NONE, CONSUMER_PROTOCOL_TYPE, share.protocol_name, assignment)
+
+    def _subscription_of(self, protocols: Sequence[MemberProtocol]) -> Subscription | None:
+        """What a JoinGroup says by its first protocol."""
+        if not protocols or len(protocols[0].metadata) > _MAX_METADATA_BYTES:
+            return None
+        return self._words.read_subscription(protocols[0].metadata)
+
+    def _by_name(self, shards: Iterable[ShardKey]) -> list[PlacesByName]:
+        """As classic clients name them. Topics that are gone meanwhile are left out."""
+        found: dict[str, list[int]] = {}
+        for topic_id, shard in sorted(shards):
+            topic = self._catalog.topic_by_id(topic_id)
+            if topic is not None:
+                found.setdefault(topic.name, []).append(shard)
+        return [PlacesByName(name, tuple(indexes)) for name, indexes in found.items()]
+
+    async def heartbeat(
+        self, hosted: HostedGroup, member_id: str, instance_id: str | None, generation: int
+    ) -> GroupError:
+        def event(waiter: int) -> ClassicBeat:
+            return ClassicBeat(HeartbeatReceived(waiter, member_id, instance_id, generation), self._topics)
+
+        return await self._membership.ask(hosted, event, GroupError)
+
+
+def synced(request: SyncRequest, waiter: int) -> MemberSynced:
+    return MemberSynced(
+        waiter=waiter,
+        member_id=request.member_id,
+        instance_id=request.instance_id,
+        generation=request.generation,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignments=request.assignments,
+    )

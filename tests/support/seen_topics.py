@@ -1,0 +1,25 @@
+"""Topics as consumer groups see them: each is named by one letter."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from uuid import UUID
+
+from stratalog.machines.consumer_group_events import SeenTopic
+
+
+class Topics:
+    """Changed by `counts`, with a new `version` each time."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.counts: dict[str, int] = {"a": 3, "b": 1}
+
+    def name_of(self, topic_id: UUID) -> str:
+        return chr(topic_id.int)
+
+    def topic(self, name: str) -> SeenTopic | None:
+        return SeenTopic(UUID(int=ord(name)), self.counts[name]) if name in self.counts else None
+
+    def matching(self, regex: str) -> Collection[str]:
+        return [name for name in self.counts if regex == "all" or name == regex]
