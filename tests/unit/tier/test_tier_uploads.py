@@ -227,7 +227,7 @@ async def test_flush_now_says_what_is_left_when_it_takes_too_long() -> None:
         await rig.start_uploader()
         rig.store.is_away = True
         rig.append(rig.shard(topic))
-        with pytest.raises(Unavailable, match="1 segments are not in the object store"):
+        with pytest.raises(Unavailable, match="not in the object store after 100 ms: segments 1,"):
             await rig.uploader.flush_now(100)
 
 
