@@ -152,7 +152,7 @@ def _read_object(
                 decode_piece(body, snapshot_id, piece, source=key)
             elif (head := decode_head(body, source=key)).id != snapshot_id:
                 raise Corrupt(f"the snapshot says it is {head.id}: it belongs elsewhere", source=key, position=0)
-        case SegmentObjectName(kind=SegmentObject.CHUNK):
+        case SegmentObjectName(kind=SegmentObject.CHUNK | SegmentObject.PACKED):
             part = check_part(body, source=key).header
             _check_owner(part.identity.cluster_id, part.identity.key, name, cluster_id, key)
             if (part.base_offset, part.end_offset) != (name.from_offset, name.to_offset):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratalog.formats.object_names import is_packed
+from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header
 from stratalog.model.errors import InvalidRequest
 from stratalog_cli.output import OutputFormat, OutputOption, print_fields, print_json_line, print_table
 
@@ -97,7 +99,11 @@ class _Object:
         self.size_bytes = runner.run(self._ask_size())
 
     async def _ask_size(self) -> int:
-        return (await self._store.head(self.name)).size_bytes
+        found = await self._store.head(self.name)
+        if not is_packed(self.name):
+            return found.size_bytes
+        head = await self._store.get_range(self.name, 0, PART_HEADER_BYTES)
+        return decode_part_header(head, source=self.name).size_bytes
 
     def read(self, position: int, size_bytes: int) -> bytes:
         size_bytes = min(size_bytes, self.size_bytes - position)
@@ -139,6 +145,10 @@ def _open(file: str, bucket: str | None) -> Iterator[Readable]:
     from stratalog_node.disk.inspection import inspect_file
 
     path = Path(file)
+    if is_packed(path.name) and path.is_file():
+        with _object(str(path.absolute().parent), path.name) as found:
+            yield found
+        return
     if path.is_dir():
         raise InvalidRequest(
             f"{file} is a directory: name a file in it, or check it as a whole with `stratalog doctor`"

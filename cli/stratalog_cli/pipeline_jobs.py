@@ -90,10 +90,11 @@ def compact(
     topics: tuple[str, ...],
     target_bytes: int,
     is_dry_run: bool,
+    is_packing: bool,
     run: Runner,
     step: OnProgress,
 ) -> dict[str, Any]:
-    options = CompactOptions(bucket, meta, topics, target_bytes, is_dry_run, shown_token())
+    options = CompactOptions(bucket, meta, topics, target_bytes, is_dry_run, is_packing, shown_token())
     return asdict(compact_segments(options, run, step))
 
 

@@ -1,5 +1,5 @@
-"""Chunks of a running node are merged while a Kafka client reads them from the bucket; what is damaged after that is
-made again of the node's files."""
+"""Chunks of a running node are merged, and packed, while a Kafka client reads them from the bucket; what is damaged
+after that is made again of the node's files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,14 @@ def values(node: NodeProcess, count: int = RECORDS) -> list[bytes]:
     return found
 
 
-def test_clients_read_on_and_files_of_the_node_still_mend_it(node: NodeProcess, meta: str, tmp_path: Path) -> None:
+def parts_beside(one: Path) -> list[Path]:
+    return [*one.parent.glob("*.chunk"), *one.parent.glob("*.packed")]
+
+
+@pytest.mark.parametrize("kind", ["chunk", "packed"])
+def test_clients_read_on_and_files_of_the_node_still_mend_it(
+    node: NodeProcess, meta: str, tmp_path: Path, kind: str
+) -> None:
     bucket = tmp_path / "bucket"
     create_topic(node.bootstrap, "flights", 1, {"index.keys": "true", "segment.bytes": 60_000})
     producer = Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 1, "enable.idempotence": True})
@@ -78,12 +85,13 @@ def test_clients_read_on_and_files_of_the_node_still_mend_it(node: NodeProcess, 
     eventually_sync(lambda: len(set(bucket.rglob("*.manifest"))) >= 2, 60)
     assert values(node) == sent
     places = ("--bucket", str(bucket), "--meta", f"http://{meta}")
-    told = pipeline("compact", *places, "--topics", "flights")
+    told = pipeline("compact", *places, "--topics", "flights", *(["--pack"] if kind == "packed" else []))
     assert told["merged"] >= 2 and told["objects_after"] == told["merged"] and told["not_merged"] == []
+    assert told["packed"] == (told["merged"] if kind == "packed" else 0)
     assert values(node) == sent
-    merged = [path for path in bucket.rglob("*.chunk") if ".2147483648." in path.name]
+    merged = [path for path in bucket.rglob(f"*.{kind}") if ".2147483648." in path.name]
     assert len(merged) == told["merged"]
-    eventually_sync(lambda: all(len(list(one.parent.glob("*.chunk"))) == 1 for one in merged), 60)
+    eventually_sync(lambda: all(parts_beside(one) == [one] for one in merged), 60)
     assert values(node) == sent, "the old objects are gone"
     before = merged[0].read_bytes()
     merged[0].write_bytes(before[:-100])

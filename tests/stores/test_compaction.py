@@ -18,7 +18,6 @@ from support.pipeline_extra import NO_PIPELINE
 
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
-from stratalog.formats.record_batch import walk
 from stratalog.machines.chunk_merging import COMPACTION_LOCK, COMPACTION_WRITER
 from stratalog.model.commands import AcquireLock, AdvanceLogStart, DeleteTopic
 from stratalog.model.cut import Cut, CutShard
@@ -31,17 +30,13 @@ from stratalog_cli.entry import build_app
 from stratalog_meta.bucket.rebuild import Rebuild
 from stratalog_meta.bucket.restore import restore_cut
 from stratalog_meta.stores.memory import MemoryStore
-from stratalog_node.tier.cold_limits import ColdReadLimits
 from stratalog_node.tier.cold_reader import ColdReader
 from stratalog_pipeline.jobs.merge_segment import Merged, MergeWork
 from stratalog_pipeline.jobs.runners import one_by_one
 from support.cold_data import batch_at
 from support.cold_reading import offsets, planned, put_metadata
 from support.compacting import CompactWorld, compact_world
-
-SMALL = ColdReadLimits(
-    cache_bytes=4 << 20, window_min_bytes=64 << 10, window_max_bytes=1 << 20, block_bytes=64 << 10, bytes_per_s=None
-)
+from support.small_cold_reads import SMALL, read_all
 
 
 @pytest.fixture(params=["directory", pytest.param("versitygw", marks=pytest.mark.real_s3)])
@@ -67,16 +62,6 @@ def small_parts(base: int, count: int, epoch: int) -> list[list[bytes]]:
 async def fill(place: CompactWorld, segments: int = 2, parts: int = 120) -> None:
     for number in range(segments):
         await place.add(small_parts(3 * parts * number, parts, number))
-
-
-async def read_all(reader: ColdReader, segments: list[Segment], from_offset: int, end: int) -> list[bytes]:
-    found: list[bytes] = []
-    while from_offset < end:
-        for piece in await reader.read(segments, from_offset, 20_000):
-            for at, header in walk(piece, source="answer"):
-                found.append(bytes(piece[at : at + header.size_bytes]))
-                from_offset = header.end_offset
-    return found
 
 
 # What comes of it ---------------------------------------------------------------------------------------------------
@@ -204,7 +189,10 @@ async def test_metadata_of_before_in_the_bucket_lead_to_the_new_manifest(place: 
 
 
 # What goes wrong ----------------------------------------------------------------------------------------------------
-async def test_a_job_that_dies_between_two_segments_is_gone_on_with_by_the_next(place: CompactWorld) -> None:
+@pytest.mark.parametrize("is_packing", [False, True])
+async def test_a_job_that_dies_between_two_segments_is_gone_on_with_by_the_next(
+    place: CompactWorld, is_packing: bool
+) -> None:
     class Died(BaseException):
         pass
 
@@ -218,10 +206,10 @@ async def test_a_job_that_dies_between_two_segments_is_gone_on_with_by_the_next(
 
     await fill(place, segments=3)
     with pytest.raises(Died):
-        await place.compact(run=dies)
+        await place.compact(run=dies, is_packing=is_packing)
     assert [len(one.parts) <= 3 for one in await place.manifests()] == [True, False, False]
     assert (await place.verify()).findings == []
-    told = await place.compact()
+    told = await place.compact(is_packing=is_packing)
     assert (told.segments, told.merged) == (3, 2)
     attempts = await place.delete_what_metadata_do_not_name()
     assert any(f".{COMPACTION_WRITER}." in key and key.endswith(".manifest") for key in attempts)

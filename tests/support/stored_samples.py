@@ -50,6 +50,7 @@ from stratalog.model.ids import ShardKey
 from stratalog.model.producers import BatchMemo, ProducerRule, ProducerSnapshot
 from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity
 from stratalog.model.topic import Topic
+from support.packed_chunks import packed_sample, unpack_all
 
 TOPIC_ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
 BASE_OFFSET = 1_000
@@ -150,6 +151,9 @@ MANIFEST_VALUE = Manifest(
 )
 MANIFEST = encode_manifest(MANIFEST_VALUE)
 
+PACKED_PART, PACKED_CHUNK = packed_sample(1)
+"""Of one frame of batches, one of the index."""
+
 KEY = b"k1"
 KEY_ENTRIES = struct.pack(">IIIqIIIq", key_hash(KEY) & 0xFFFFFFFF, 0, 100, 512, key_hash(b"x") & 0xFFFFFFFF, 1, 90, 700)
 KEY_OVERFLOW = encode_key_overflow(SEAL.digest, 0, KEY_ENTRIES)
@@ -165,6 +169,12 @@ KEY_RUN_VALUE = KeyRun(
 )
 KEYED_MANIFEST_VALUE = replace(MANIFEST_VALUE, key_runs=(KEY_RUN_VALUE,))
 KEYED_MANIFEST = encode_manifest(KEYED_MANIFEST_VALUE)
+PACKED_MANIFEST_VALUE = replace(
+    KEYED_MANIFEST_VALUE,
+    parts=(replace(MANIFEST_VALUE.parts[0], object_key="p/c/data/a.packed"), MANIFEST_VALUE.parts[1]),
+    packed_sizes=(1_500, 0),
+)
+PACKED_MANIFEST = encode_manifest(PACKED_MANIFEST_VALUE)
 
 CLAIM_VALUE = Claim(IDENTITY.cluster_id, 3, "6f1c9a0e-storage", 11, UUID(int=0x0123456789ABCDEF << 64))
 CLAIM = encode_claim(CLAIM_VALUE)
@@ -214,6 +224,8 @@ SAMPLES = (
     Sample("bundle", BUNDLE, lambda data, source: check_bundle(data, source=source)),
     Sample("manifest", MANIFEST, lambda data, source: _manifest(data, source)),
     Sample("keyed-manifest", KEYED_MANIFEST, lambda data, source: _manifest(data, source)),
+    Sample("packed-manifest", PACKED_MANIFEST, lambda data, source: _manifest(data, source)),
+    Sample("packed-chunk", PACKED_CHUNK, lambda data, source: unpack_all(data, source)),
     Sample("key-page", KEY_PAGE, lambda data, source: decode_key_page(data, _run(source), key_hash(KEY), SEAL.digest)),
     Sample(
         "key-overflow",

@@ -26,6 +26,7 @@ from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment
 from stratalog.model.topic import Topic
 from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
+from stratalog.objects.unpacking import UnpackingStore
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog_meta.service import MetaService
@@ -218,7 +219,7 @@ class TierRig:
         self.settings = ProcessSettings()
         self.meta_store = meta_store or MemoryStore()
         self.meta = MetaService(self.meta_store, self.clock)
-        memory = open_memory(StoreSettings(backoff_ms=1, backoff_cap_ms=2))
+        memory = UnpackingStore(open_memory(StoreSettings(backoff_ms=1, backoff_cap_ms=2)))
         self.store = bucket_of.store if bucket_of is not None else FaultyStore(memory, self.clock)
         self._owns_store = bucket_of is None
         self.catalog = Catalog(lambda overrides: TopicSettings.resolve(self.settings, overrides))
@@ -351,13 +352,15 @@ class TierRig:
         records: int = 1,
         timestamp_ms: int | None = None,
         commit: bool = True,
+        is_text: bool = False,
     ) -> int:
-        """One batch of about `size` bytes; returns its base offset."""
+        """One batch of about `size` bytes, which a codec makes less of if they are text; returns its base offset."""
         active = shard.segments[-1]
         copy = shard.copies.setdefault(active.key, RigCopy(active.key))
         base = copy.end_offset
         at = self.clock.now_ms if timestamp_ms is None else timestamp_ms
-        value = self.rng.randbytes(max(1, (size - 80) // records))
+        value_bytes = max(1, (size - 80) // records)
+        value = (b"%08d" % base * value_bytes)[:value_bytes] if is_text else self.rng.randbytes(value_bytes)
         batch = encode_batch(
             [Record(base + i, at, None, value) for i in range(records)], base_offset=base, epoch=active.epoch
         )

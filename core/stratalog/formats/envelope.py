@@ -36,6 +36,8 @@ class Structure(Enum):
     BUNDLE_TRAILER = b"SLOGBEND"
     MANIFEST = b"SLOGMNFT"
     KEYED_MANIFEST = b"SLOGMKEY"
+    PACKED_CHUNK = b"SLOGPACK"
+    PACK_TABLE = b"SLOGPTAB"
     KEY_PAGE = b"SLOGKEYP"
     KEY_OVERFLOW = b"SLOGKEYO"
     CLAIM = b"SLOGCLAM"
@@ -68,15 +70,21 @@ def identify(head: Buffer) -> Structure | None:
         return None
 
 
-def seal_fixed(structure: Structure, body: bytes) -> bytes:
+def version_in(data: Buffer) -> int | None:
+    """The version that a structure claims, unchecked; None where there is none."""
+    view = memoryview(data)
+    return None if len(view) < PREAMBLE_BYTES else int(_PREAMBLE.unpack_from(view)[1])
+
+
+def seal_fixed(structure: Structure, body: bytes, *, version: int | None = None) -> bytes:
     """A structure of fixed size: preamble and body, which the caller padded."""
-    head = _HEAD.pack(structure.value, structure.version, 0)
+    head = _HEAD.pack(structure.value, structure.version if version is None else version, 0)
     return head + _CRC.pack(crc32c(body, crc32c(head))) + body
 
 
-def seal_envelope(structure: Structure, body: bytes) -> bytes:
-    """A structure of any size: preamble, body size, body."""
-    return seal_fixed(structure, _SIZE.pack(len(body)) + body)
+def seal_envelope(structure: Structure, body: bytes, *, version: int | None = None) -> bytes:
+    """A structure of any size: preamble, body size, body. `version`: of a layout beside the usual one."""
+    return seal_fixed(structure, _SIZE.pack(len(body)) + body, version=version)
 
 
 def open_fixed(data: Buffer, structure: Structure, size: int, *, source: str, position: int) -> FieldReader:
@@ -88,10 +96,13 @@ def open_fixed(data: Buffer, structure: Structure, size: int, *, source: str, po
     return FieldReader(view[PREAMBLE_BYTES:], source=source, position=position + PREAMBLE_BYTES)
 
 
-def open_envelope(data: Buffer, structure: Structure, *, source: str, position: int) -> FieldReader:
-    """Check an envelope that is all of `data`; returns a reader of its body."""
+def open_envelope(
+    data: Buffer, structure: Structure, *, source: str, position: int, version: int | None = None
+) -> FieldReader:
+    """Check an envelope that is all of `data`; returns a reader of its body. `version`: of a layout beside the usual
+    one."""
     view = memoryview(data)
-    _check_head(view, structure, ENVELOPE_BYTES, source, position)
+    _check_head(view, structure, ENVELOPE_BYTES, source, position, version)
     size: int = _SIZE.unpack_from(view, PREAMBLE_BYTES)[0]
     held = len(view) - ENVELOPE_BYTES
     if size != held:
@@ -104,8 +115,10 @@ def open_envelope(data: Buffer, structure: Structure, *, source: str, position: 
     return FieldReader(view[ENVELOPE_BYTES:], source=source, position=position + ENVELOPE_BYTES)
 
 
-def _check_head(view: memoryview, structure: Structure, size: int, source: str, position: int) -> None:
-    words = structure.words
+def _check_head(
+    view: memoryview, structure: Structure, size: int, source: str, position: int, expected: int | None = None
+) -> None:
+    words, expected = structure.words, structure.version if expected is None else expected
     if len(view) < size:
         raise Corrupt(
             f"{words} is cut short: {len(view)} of at least {size} bytes", source=source, position=position + len(view)
@@ -115,11 +128,10 @@ def _check_head(view: memoryview, structure: Structure, size: int, source: str, 
         found = identify(magic)
         what = found.words if found else ("zeros" if not any(magic) else f"magic {magic.hex()}")
         raise Corrupt(f"no {words} here: found {what}", source=source, position=position)
-    if version != structure.version:
-        other = "a newer" if version > structure.version else "an older"
+    if version != expected:
+        other = "a newer" if version > expected else "an older"
         raise Corrupt(
-            f"{words} has version {version}, this reader knows {structure.version}: it is damaged, or {other} release "
-            "wrote it",
+            f"{words} has version {version}, this reader knows {expected}: it is damaged, or {other} release wrote it",
             source=source,
             position=position + 8,
         )

@@ -11,16 +11,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratalog.formats.digest import object_digest
-from stratalog.formats.envelope import Structure, identify, open_envelope, seal_envelope
+from stratalog.formats.envelope import Structure, identify, open_envelope, seal_envelope, version_in
 from stratalog.formats.fields import Buffer, FieldReader, FieldWriter
 from stratalog.formats.identity import read_identity, write_identity
 from stratalog.formats.key_index import KeyRun
+from stratalog.formats.object_names import is_packed
 from stratalog.formats.part import PART_HEADER_BYTES
 from stratalog.formats.seal import read_seal, seal_fault, write_seal
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity
 
 MAX_OBJECT_KEY_BYTES = 1024
+
+PACKED_VERSIONS = {Structure.MANIFEST: 3, Structure.KEYED_MANIFEST: 2}
+"""Of manifests with packed parts; so a reader that knows none refuses them by their version."""
 
 _MIN_PART_ENTRY_BYTES = 34
 _MIN_KEY_RUN_BYTES = 58
@@ -38,16 +42,21 @@ class Manifest:
     index_digest: bytes
     key_runs: tuple[KeyRun, ...] = ()
     """Of the key index; none where the segment has no such index."""
+    packed_sizes: tuple[int, ...] = ()
+    """Where parts are packed, of each part: bytes of its object, 0 for one that is not packed."""
 
     @property
     def total_bytes(self) -> int:
-        """Of the parts."""
+        """Of the parts, unpacked."""
         return sum(part.size_bytes for part in self.parts)
 
     @property
     def copy_bytes(self) -> int:
-        """Of all that the manifest names; its own come on top."""
-        return self.total_bytes + self.index_size_bytes + sum(run.size_bytes for run in self.key_runs)
+        """Of all that the manifest names, as it is stored; its own come on top."""
+        stored = self.total_bytes
+        for part, packed_size in zip(self.parts, self.packed_sizes, strict=False):
+            stored -= part.size_bytes - packed_size if packed_size else 0
+        return stored + self.index_size_bytes + sum(run.size_bytes for run in self.key_runs)
 
     @property
     def object_sizes(self) -> dict[str, int]:
@@ -56,6 +65,7 @@ class Manifest:
         sizes |= {run.object_key: run.size_bytes for run in self.key_runs}
         for part in self.parts:
             sizes[part.object_key] = max(sizes.get(part.object_key, 0), part.position + part.size_bytes)
+        sizes |= {part.object_key: size for part, size in zip(self.parts, self.packed_sizes, strict=False) if size}
         return sizes
 
 
@@ -78,8 +88,12 @@ def encode_manifest(manifest: Manifest) -> bytes:
         out.natural(part.size_bytes, "part's size")
         out.natural(part.base_offset, "part's first offset")
         out.natural(part.end_offset, "part's end offset")
+    for packed_size in manifest.packed_sizes:
+        out.natural(packed_size, "packed size")
+    structure = Structure.KEYED_MANIFEST if manifest.key_runs else Structure.MANIFEST
+    version = PACKED_VERSIONS[structure] if manifest.packed_sizes else None
     if not manifest.key_runs:
-        return seal_envelope(Structure.MANIFEST, out.getvalue())
+        return seal_envelope(structure, out.getvalue(), version=version)
     out.natural(len(manifest.key_runs), "count of key runs")
     for run in manifest.key_runs:
         out.text(run.object_key, MAX_OBJECT_KEY_BYTES, "key run's object key")
@@ -89,14 +103,16 @@ def encode_manifest(manifest: Manifest) -> bytes:
         out.natural(run.entries, "key run's entries")
         out.natural(run.from_offset, "key run's first offset")
         out.natural(run.to_offset, "key run's end offset")
-    return seal_envelope(Structure.KEYED_MANIFEST, out.getvalue())
+    return seal_envelope(structure, out.getvalue(), version=version)
 
 
 def decode_manifest(data: Buffer, *, source: str) -> Manifest:
     """`data` is the whole object. Raises: Corrupt."""
     has_keys = identify(memoryview(data)[:8]) is Structure.KEYED_MANIFEST
     structure = Structure.KEYED_MANIFEST if has_keys else Structure.MANIFEST
-    fields = open_envelope(data, structure, source=source, position=0)
+    has_packed = version_in(data) == PACKED_VERSIONS[structure]
+    version = PACKED_VERSIONS[structure] if has_packed else None
+    fields = open_envelope(data, structure, source=source, position=0, version=version)
     identity = read_identity(fields)
     seal = read_seal(fields, epoch=identity.epoch, base_offset=identity.base_offset)
     index_key = fields.text(MAX_OBJECT_KEY_BYTES, "index key")
@@ -104,13 +120,18 @@ def decode_manifest(data: Buffer, *, source: str) -> Manifest:
     index_digest = fields.digest("index digest")
     total_bytes = fields.natural("total size")
     parts = tuple(_read_part(fields) for _ in range(fields.count("part count", _MIN_PART_ENTRY_BYTES)))
+    packed_sizes: tuple[int, ...] = ()
+    if has_packed:
+        packed_sizes = tuple(fields.natural("packed size") for _ in parts)
+        if not any(packed_sizes):
+            fields.refuse("manifest with packed parts has none")
     runs: tuple[KeyRun, ...] = ()
     if has_keys:
         runs = tuple(_read_key_run(fields) for _ in range(fields.count("count of key runs", _MIN_KEY_RUN_BYTES)))
         if not runs:
             fields.refuse("manifest with a key index has no run of it")
     fields.finish()
-    manifest = Manifest(identity, seal, parts, index_key, index_size_bytes, index_digest, runs)
+    manifest = Manifest(identity, seal, parts, index_key, index_size_bytes, index_digest, runs, packed_sizes)
     if manifest.total_bytes != total_bytes:
         fields.refuse(f"parts have {manifest.total_bytes} bytes, the manifest claims {total_bytes}")
     fault = _fault(manifest)
@@ -164,7 +185,20 @@ def _fault(manifest: Manifest) -> str | None:
     needed = seal.size_bytes + PART_HEADER_BYTES * len(manifest.parts)
     if manifest.total_bytes < needed:
         return f"the parts have {manifest.total_bytes} bytes, seal and part headers need {needed}"
-    return _runs_fault(manifest)
+    return _packed_fault(manifest) or _runs_fault(manifest)
+
+
+def _packed_fault(manifest: Manifest) -> str | None:
+    sizes = manifest.packed_sizes
+    if sizes and (len(sizes) != len(manifest.parts) or not any(sizes)):
+        return f"{len(sizes)} packed sizes for {len(manifest.parts)} parts"
+    for number, part in enumerate(manifest.parts):
+        size = sizes[number] if sizes else 0
+        if is_packed(part.object_key) != (size > 0):
+            return f"part {number} has a packed size of {size} and is in {part.object_key}"
+        if size and part.position:
+            return f"part {number} begins at byte {part.position} of a packed chunk"
+    return None
 
 
 def _runs_fault(manifest: Manifest) -> str | None:

@@ -20,7 +20,7 @@ _OFFSET = r"([0-9]{20})"
 _UUID = r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
 _SEGMENT_OBJECT = re.compile(
     rf"data/{_UUID}/{_NUMBER}/{_OFFSET}-{_NUMBER}/"
-    rf"{_OFFSET}-{_OFFSET}\.{_NUMBER}\.{_NUMBER}\.{_NUMBER}\.(chunk|index|keys|manifest)"
+    rf"{_OFFSET}-{_OFFSET}\.{_NUMBER}\.{_NUMBER}\.{_NUMBER}\.(chunk|packed|index|keys|manifest)"
 )
 _BUNDLE_OBJECT = re.compile(rf"bundles/{_NUMBER}/{_NUMBER}/([0-9]{{12}})\.{_NUMBER}\.bundle")
 _META_OBJECT = re.compile(rf"meta/([0-9]{{12}})-{_OFFSET}\.{_UUID}\.(?:([0-9]{{6}})\.piece|snapshot)")
@@ -33,6 +33,8 @@ _OFFSET_LIMIT = 1 << 63
 
 class SegmentObject(StrEnum):
     CHUNK = "chunk"
+    PACKED = "packed"
+    """A chunk whose batches are stored in zstd frames (docs/formats.md section 17)."""
     INDEX = "index"
     KEYS = "keys"
     MANIFEST = "manifest"
@@ -49,6 +51,11 @@ class SegmentObjectName:
     node_id: int
     lock_epoch: int
     attempt: int
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it holds batches, packed or not."""
+        return self.kind in (SegmentObject.CHUNK, SegmentObject.PACKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,13 @@ class ObjectNames:
             SegmentObjectName(SegmentObject.CHUNK, segment, from_offset, to_offset, node_id, lock_epoch, attempt)
         )
 
+    def packed(
+        self, segment: SegmentKey, from_offset: int, to_offset: int, *, node_id: int, lock_epoch: int, attempt: int
+    ) -> str:
+        return self.build(
+            SegmentObjectName(SegmentObject.PACKED, segment, from_offset, to_offset, node_id, lock_epoch, attempt)
+        )
+
     def index(
         self, segment: SegmentKey, from_offset: int, to_offset: int, *, node_id: int, lock_epoch: int, attempt: int
     ) -> str:
@@ -235,6 +249,11 @@ class ObjectNames:
         if found := _INVENTORY_OBJECT.fullmatch(below):
             return InventoryName(*(int(group) for group in found.groups()))
         return None
+
+
+def is_packed(object_key: str) -> bool:
+    """Whether an object of this key is a packed chunk: positions that metadata name count in what it unpacks to."""
+    return object_key.endswith(f".{SegmentObject.PACKED}")
 
 
 def segment_file_name(base_offset: int, epoch: int) -> str:

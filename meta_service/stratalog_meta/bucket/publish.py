@@ -7,7 +7,7 @@ Every byte that goes into the copy is read and checked. One part is in memory at
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -16,7 +16,7 @@ from stratalog.formats.fields import Buffer
 from stratalog.formats.index_block import encode_index_block
 from stratalog.formats.index_points import IndexBuilder
 from stratalog.formats.manifest import Manifest, encode_manifest, manifest_digest
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.object_names import ObjectNames, is_packed
 from stratalog.formats.part import PART_HEADER_BYTES, check_part, decode_part_header, encode_part
 from stratalog.formats.producers import encode_table, tally_of
 from stratalog.formats.record_batch import first_timestamp_ms, walk
@@ -170,12 +170,26 @@ class SegmentPublisher:
         block = encode_index_block(copy.identity, seal, copy.builder.freeze(), table)
         index_key = self._name_of(self._names.index, key, seal.end_offset)
         await self._put(index_key, block)
-        manifest = Manifest(copy.identity, seal, tuple(copy.parts), index_key, len(block), object_digest(block))
+        manifest = Manifest(
+            copy.identity,
+            seal,
+            tuple(copy.parts),
+            index_key,
+            len(block),
+            object_digest(block),
+            packed_sizes=await self._packed_sizes(copy.parts),
+        )
         body = encode_manifest(manifest)
         manifest_key = self._name_of(self._names.manifest, key, seal.end_offset)
         await self._put(manifest_key, body)
         size_bytes = manifest.copy_bytes + len(body)
         return Published(seal, manifest_key, manifest_digest(body), size_bytes), producers
+
+    async def _packed_sizes(self, parts: Sequence[RemotePart]) -> tuple[int, ...]:
+        if not any(is_packed(part.object_key) for part in parts):
+            return ()
+        keys = [part.object_key for part in parts]
+        return tuple([(await self._store.head(key)).size_bytes if is_packed(key) else 0 for key in keys])
 
     def _seal(self, copy: _Copy, planned: PlannedSegment) -> SealRecord:
         """The one that the snapshot has, where that is the truth about these bytes."""

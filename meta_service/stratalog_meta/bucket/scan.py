@@ -28,6 +28,7 @@ from stratalog.formats.object_names import (
     ObjectNames,
     SegmentObject,
     SegmentObjectName,
+    is_packed,
 )
 from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, decode_part_header
 from stratalog.machines.meta_backups import FoundSnapshot
@@ -117,7 +118,7 @@ async def _list(store: ObjectStore, names: ObjectNames, scan: BucketScan, step: 
             case SegmentObjectName():
                 scan.note_writer(name.node_id, name.lock_epoch)
                 folder = scan.folders.setdefault(name.segment, _Folder())
-                if name.kind is SegmentObject.CHUNK:
+                if name.is_part:
                     folder.chunks.append(_Chunk(info.key, info.size_bytes, name))
                 elif name.kind is SegmentObject.MANIFEST:
                     folder.manifests.append(FoundManifest(info.key, name.to_offset, name.lock_epoch, name.attempt))
@@ -163,8 +164,11 @@ async def _read_folder(
     for chunk in folder.chunks:
         header = await _read_header(store, scan, chunk.key, 0)
         span = (chunk.name.from_offset, chunk.name.to_offset)
-        if header is not None and _is_part(header, names, key, span, chunk.size_bytes):
-            part = RemotePart(chunk.key, 0, chunk.size_bytes, *span)
+        size_bytes = chunk.size_bytes
+        if header is not None and is_packed(chunk.key):
+            size_bytes = header.size_bytes  # of what it unpacks to, of which the listing says nothing
+        if header is not None and _is_part(header, names, key, span, size_bytes):
+            part = RemotePart(chunk.key, 0, size_bytes, *span)
             folder.parts.append(_found(part, header, chunk.name.lock_epoch, chunk.name.attempt))
             scan.note_identity(header.identity)
         elif header is not None:

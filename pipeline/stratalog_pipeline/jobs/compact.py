@@ -1,4 +1,5 @@
-"""Merges the chunks of complete segments into few large objects, and has the meta service name them instead.
+"""Merges the chunks of complete segments into few large objects, packed if that is asked for, and has the meta service
+name them instead.
 
 A piece of the work is a segment (`merge_segment`); what it put counts once the metadata name its manifest, which is one
 compare-and-set on the manifest that was read. So a job that is killed anywhere, run twice or beside a deletion, or that
@@ -46,6 +47,7 @@ class CompactOptions:
     """All but the internal ones when it is empty."""
     target_bytes: int = TARGET_BYTES
     is_dry_run: bool = False
+    is_packing: bool = False
     token: Token | None = field(default=None, repr=False)
     lease_ms: int = LEASE_MS
 
@@ -67,6 +69,10 @@ class Compacted:
     objects_before: int = 0
     objects_after: int = 0
     bytes_put: int = 0
+    packed: int = 0
+    """Objects that were packed, of `unpacked_bytes` into `packed_bytes`."""
+    unpacked_bytes: int = 0
+    packed_bytes: int = 0
     not_merged: list[NotCompacted] = field(default_factory=list)
     """Those that stay as they were though they could be merged."""
 
@@ -111,6 +117,7 @@ def _works(options: CompactOptions, cluster_id: str, held: HeldLock) -> Iterator
                 epoch,
                 options.target_bytes,
                 options.is_dry_run,
+                options.is_packing,
                 open_bucket,
             )
 
@@ -179,11 +186,14 @@ def _take(held: HeldLock, merged: Merged, told: Compacted) -> None:
     if fault:
         where = f"{work.key.base_offset}-{work.key.epoch} of shard {work.key.shard} of topic {work.topic}"
         told.not_merged.append(NotCompacted(f"segment {where}", fault))
-    elif merged.parts_after < merged.parts_before:
+    elif merged.parts_after < merged.parts_before or merged.packed:
         told.merged += 1
         told.objects_before += merged.parts_before
         told.objects_after += merged.parts_after
         told.bytes_put += merged.bytes_put
+        told.packed += merged.packed
+        told.unpacked_bytes += merged.unpacked_bytes
+        told.packed_bytes += merged.packed_bytes
 
 
 def _swap(held: HeldLock, merged: Merged) -> str:

@@ -5,8 +5,10 @@ does the index. A key index is built again, for it names parts by number. Then t
 that the new manifest names, and the manifest is put and read back.
 Nothing that is there is touched. Who asks metadata reads what was put once they name the manifest; who lists the bucket
 alone may read it at once, for it tells of the same records.
+Where packing is asked for, what is put is a packed chunk, if that is worth it; a part that stays alone is packed, too,
+where a look at its beginning promises that. What was packed once is put packed again, asked for or not.
 Everything that is read is checked: CRCs, offsets, and the digest from part to part up to the seal's.
-For a task. Memory: the parts of one merged object twice, and with a key index one run of it.
+For a task. Memory: the parts of one merged object twice, packed once more, and with a key index one run of it.
 Raises: Corrupt, NotFound, Unavailable; with any of them the segment is as it was.
 """
 
@@ -21,7 +23,8 @@ from typing import Final
 from stratalog.formats.digest import EMPTY_DIGEST, object_digest
 from stratalog.formats.key_index import KeyRun
 from stratalog.formats.manifest import Manifest, decode_manifest, encode_manifest, manifest_digest
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.object_names import ObjectNames, is_packed
+from stratalog.formats.packed_chunk import is_worth_packing, pack_part
 from stratalog.formats.part import (
     LEAST_OVERHEAD_BYTES,
     PART_HEADER_BYTES,
@@ -45,6 +48,8 @@ _READ_BYTES: Final = 16 << 20
 _ATTEMPT_SPAN: Final = 1 << 48
 _LARGEST_PART_BYTES: Final = 1 << 30
 """A part that claims more is not believed."""
+_LOOKED_AT_BYTES: Final = 1 << 20
+"""Of a part, to see whether it is worth packing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class MergeWork:
     lock_epoch: int
     target_bytes: int
     is_dry_run: bool
+    is_packing: bool
     open_bucket: Callable[[], ObjectStore] = field(repr=False)
 
 
@@ -71,7 +77,12 @@ class Merged:
     parts_before: int = 0
     parts_after: int = 0
     bytes_put: int = 0
-    """Of chunks and key index; in a dry run, what it would be without the key index, about."""
+    """Of chunks and key index; in a dry run, what it would be without the key index and unpacked, about."""
+    packed: int = 0
+    """Objects that were packed, or in a dry run would be."""
+    unpacked_bytes: int = 0
+    """Of the parts in them."""
+    packed_bytes: int = 0
     manifest_key: str | None = None
     manifest_digest: bytes = b""
     size_bytes: int = 0
@@ -106,6 +117,8 @@ class _Merging:
         self._digest = EMPTY_DIGEST
         self._keys: KeyIndexRebuild | None = None
         self._runs: list[tuple[KeyRun, bytes]] = []
+        self._packed_sizes: dict[str, int] = {}
+        self._packed = self._unpacked_bytes = self._packed_bytes = 0
         self._bytes_put = 0
 
     async def merge(self) -> Merged:
@@ -113,16 +126,21 @@ class _Merging:
         manifest = await self._manifest()
         groups = merge_groups(manifest.parts, work.target_bytes, LEAST_OVERHEAD_BYTES)
         before, after = len(manifest.parts), len(groups)
-        if after == before or work.is_dry_run:
-            moved = sum(part.size_bytes for group in groups if len(group) > 1 for part in group)
-            return Merged(work, before, after, moved)
+        self._packed_sizes = dict(
+            zip((part.object_key for part in manifest.parts), manifest.packed_sizes, strict=False)
+        )
+        packs = [await self._is_to_pack(group) for group in groups]
+        moved = [group for group, is_packing in zip(groups, packs, strict=True) if len(group) > 1 or is_packing]
+        if not moved or work.is_dry_run:
+            size_bytes = sum(part.size_bytes for group in moved for part in group)
+            return Merged(work, before, after, size_bytes, sum(packs))
         if manifest.key_runs:
             self._keys = KeyIndexRebuild(manifest.seal.digest, manifest.key_runs, self._take_run)
         attempt = self._next_attempt()
         parts: list[RemotePart] = []
         runs: list[KeyRun] = []
         for number, group in enumerate(groups):
-            parts.append(await self._take_group(number, group, manifest))
+            parts.append(await self._take_group(number, group, packs[number], manifest))
             runs += await self._put_runs(attempt)
         if self._digest != work.seal.digest:
             raise Corrupt(
@@ -133,10 +151,15 @@ class _Merging:
         if self._keys is not None:
             await asyncio.to_thread(self._keys.finish)
             runs += await self._put_runs(attempt)
-        merged = replace(manifest, parts=tuple(parts), key_runs=tuple(runs))
+        if tuple(parts) == manifest.parts:
+            return Merged(work, before, after, self._bytes_put)
+        sizes = tuple(self._packed_sizes.get(part.object_key, 0) for part in parts)
+        packed_sizes = sizes if any(sizes) else ()
+        merged = replace(manifest, parts=tuple(parts), key_runs=tuple(runs), packed_sizes=packed_sizes)
         await self._look_for(merged)
         key, digest, size_bytes = await self._put_manifest(merged, attempt)
-        return Merged(work, before, after, self._bytes_put, key, digest, size_bytes)
+        packed = (self._packed, self._unpacked_bytes, self._packed_bytes)
+        return Merged(work, before, after, self._bytes_put, *packed, key, digest, size_bytes)
 
     def _next_attempt(self) -> int:
         self._attempt += 1
@@ -154,8 +177,22 @@ class _Merging:
         return manifest
 
     # Parts ----------------------------------------------------------------------------------------------------------
-    async def _take_group(self, number: int, group: Sequence[RemotePart], manifest: Manifest) -> RemotePart:
-        if len(group) == 1 and self._keys is None:
+    async def _is_to_pack(self, group: Sequence[RemotePart]) -> bool:
+        if len(group) > 1:
+            return self._work.is_packing or any(is_packed(part.object_key) for part in group)
+        part = group[0]
+        if not self._work.is_packing or is_packed(part.object_key):
+            return False
+        start = part.position + PART_HEADER_BYTES
+        end = part.position + min(part.size_bytes, PART_HEADER_BYTES + _LOOKED_AT_BYTES)
+        if end <= start:
+            return False  # nothing like a part: who reads it all says what it is
+        return await asyncio.to_thread(is_worth_packing, await self._store.get_range(part.object_key, start, end))
+
+    async def _take_group(
+        self, number: int, group: Sequence[RemotePart], is_packing: bool, manifest: Manifest
+    ) -> RemotePart:
+        if len(group) == 1 and self._keys is None and not is_packing:
             part = group[0]
             head = await self._store.get_range(part.object_key, part.position, part.position + PART_HEADER_BYTES)
             self._goes_on(decode_part_header(head, source=part.object_key, position=part.position), part)
@@ -171,7 +208,9 @@ class _Merging:
         pieces.clear()
         if self._keys is not None:
             await asyncio.to_thread(self._take_keys, self._keys, number, data, group[0].object_key)
-        return group[0] if len(group) == 1 else await self._put_chunk(group, data, digest_before, manifest)
+        if len(group) == 1 and not is_packing:
+            return group[0]
+        return await self._put_chunk(group, data, is_packing, digest_before, manifest)
 
     async def _read(self, part: RemotePart) -> bytes:
         if not PART_HEADER_BYTES < part.size_bytes <= _LARGEST_PART_BYTES:
@@ -199,20 +238,13 @@ class _Merging:
         self._digest = header.digest_after
 
     async def _put_chunk(
-        self, group: Sequence[RemotePart], data: bytes, digest_before: bytes, manifest: Manifest
+        self, group: Sequence[RemotePart], data: bytes, is_packing: bool, digest_before: bytes, manifest: Manifest
     ) -> RemotePart:
         base_offset, end_offset, attempt = group[0].base_offset, group[-1].end_offset, self._next_attempt()
-        key = self._names.chunk(
-            self._work.key,
-            base_offset,
-            end_offset,
-            node_id=COMPACTION_WRITER,
-            lock_epoch=self._work.lock_epoch,
-            attempt=attempt,
-        )
+        source = group[0].object_key
 
         def encode() -> bytes:
-            headers = (header for _, header in walk(data, source=key, verify=False))
+            headers = (header for _, header in walk(data, source=source, verify=False))
             pieces, digest_after = encode_part(
                 manifest.identity, base_offset, end_offset, data, headers, digest_before, attempt
             )
@@ -220,7 +252,24 @@ class _Merging:
             return b"".join(pieces)
 
         body = await asyncio.to_thread(encode)
-        await self._put(key, body)
+        packed = await asyncio.to_thread(pack_part, body, source=source) if is_packing else None
+        if packed is None and len(group) == 1:
+            return group[0]
+        name = self._names.chunk if packed is None else self._names.packed
+        key = name(
+            self._work.key,
+            base_offset,
+            end_offset,
+            node_id=COMPACTION_WRITER,
+            lock_epoch=self._work.lock_epoch,
+            attempt=attempt,
+        )
+        await self._put(key, body if packed is None else packed)
+        if packed is not None:
+            self._packed_sizes[key] = len(packed)
+            self._packed += 1
+            self._unpacked_bytes += len(body)
+            self._packed_bytes += len(packed)
         return RemotePart(key, 0, len(body), base_offset, end_offset)
 
     # Key index, manifest --------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ next run puts it. Readers of that object fail meanwhile as they did before.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,8 @@ from typing import TypeAlias
 
 from stratalog.formats.digest import EMPTY_DIGEST, object_digest
 from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.object_names import ObjectNames, is_packed
+from stratalog.formats.packed_chunk import pack_to_size
 from stratalog.formats.part import PartHeader, check_part
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.segment import RemotePart
@@ -108,6 +110,17 @@ class SegmentRepair:
             self._told.reasons.append(f"{key}: {source.place}: {error}")
             return None
 
+    async def _as_stored(self, key: str, part: bytes) -> bytes | None:
+        """What is under a part's key: where it is packed, a packed chunk of the size that the manifest names."""
+        if self._manifest is None or not is_packed(key):
+            return part
+        try:
+            size_bytes = self._manifest.object_sizes[key]
+            return await asyncio.to_thread(pack_to_size, part, size_bytes, source=key)
+        except Corrupt as error:
+            self._told.reasons.append(f"{key}: {error}")
+            return None
+
     async def _put_back(self, key: str, body: bytes) -> None:
         if not self._is_dry_run:
             if key not in self._missing:
@@ -140,6 +153,7 @@ class SegmentRepair:
             for key, those in list(damaged.items()):
                 if key in chosen and all(one.base_offset in proven for one in those):
                     body = await self._from(chosen[key], key, partial(self._check_parts, those, {}))
+                    body = body if body is None else await self._as_stored(key, body)
                     if body is not None:
                         await self._put_back(key, body)
                         whole |= {one.base_offset: told[one.base_offset] for one in those}

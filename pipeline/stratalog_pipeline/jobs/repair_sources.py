@@ -39,8 +39,9 @@ class RepairSource(Protocol):
     place: str
 
     async def object_of(self, key: str, manifest: Manifest | None) -> bytes:
-        """The object under a key of the bucket, unproven. `manifest`: of the segment it belongs to, where that can be
-        read. Raises: NotFound, Corrupt for what this source cannot give, Unavailable."""
+        """The object under a key of the bucket, unproven; of a packed chunk, the part in it. `manifest`: of the segment
+        it belongs to, where that can be read. Raises: NotFound, Corrupt for what this source cannot give,
+        Unavailable."""
         ...
 
     async def close(self) -> None: ...
@@ -86,7 +87,7 @@ class NodeFiles:
     def _make(self, key: str, name: SegmentObjectName, manifest: Manifest) -> bytes:
         with self._batches(manifest) as batches:
             match name.kind:
-                case SegmentObject.CHUNK:
+                case SegmentObject.CHUNK | SegmentObject.PACKED:
                     return _chunk(batches, name, manifest, self.place)
                 case SegmentObject.INDEX:
                     return self._index(batches, manifest)

@@ -153,7 +153,7 @@ class OrphanSweep:
                 name.node_id,
                 name.lock_epoch,
                 info.modified_ms,
-                name.kind is SegmentObject.CHUNK,
+                name.is_part,
                 name.to_offset,
                 name.kind is SegmentObject.MANIFEST,
             )

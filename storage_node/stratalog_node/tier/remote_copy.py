@@ -26,7 +26,7 @@ def is_exactly(segment: Segment, objects: Sequence[SegmentObjectName], keys: Seq
     kinds = [name.kind for name in objects]
     if kinds.count(SegmentObject.MANIFEST) != 1 or kinds.count(SegmentObject.INDEX) != 1:
         return False
-    chunks = [name for name in objects if name.kind is SegmentObject.CHUNK]
+    chunks = [name for name in objects if name.is_part]
     runs = [name for name in objects if name.kind is SegmentObject.KEYS]
     if runs:
         # Whoever put the manifest named the runs of its own attempt, and no other.

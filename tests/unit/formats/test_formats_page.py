@@ -16,6 +16,7 @@ from stratalog.formats import (
     journal,
     key_index,
     manifest,
+    packed_chunk,
     part,
     producers,
     segment_file,
@@ -50,6 +51,7 @@ from support.stored_samples import (
     META_HEAD,
     META_ITEMS,
     META_PIECE,
+    PACKED_CHUNK,
     PART,
     PART_WITH_POINTS,
     SEAL,
@@ -58,6 +60,7 @@ from support.stored_samples import (
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "formats.md").read_text(encoding="utf-8")
 PAGE = GrammarPage(TEXT)
+PACK_HEADER_VALUE = packed_chunk.decode_pack_header(PACKED_CHUNK[: packed_chunk.PACK_HEADER_BYTES], source="p")
 CONSTANTS = {
     "PREAMBLE_BYTES": envelope.PREAMBLE_BYTES,
     "ENVELOPE_BYTES": envelope.ENVELOPE_BYTES,
@@ -78,6 +81,13 @@ CONSTANTS = {
     "KEY_ENTRY_BYTES": key_index.KEY_ENTRY_BYTES,
     "KEY_PAGE_ENTRIES": key_index.KEY_PAGE_ENTRIES,
     "MAX_KEY_RUN_ENTRIES": key_index.MAX_KEY_RUN_ENTRIES,
+    "PACK_HEADER_BYTES": packed_chunk.PACK_HEADER_BYTES,
+    "PACK_ENTRY_BYTES": packed_chunk.PACK_ENTRY_BYTES,
+    "PACK_FRAME_BYTES": packed_chunk.PACK_FRAME_BYTES,
+    "MAX_PACK_FRAME_BYTES": packed_chunk.MAX_PACK_FRAME_BYTES,
+    "MAX_PACK_TABLE_BYTES": packed_chunk.MAX_PACK_TABLE_BYTES,
+    "MAX_PACK_DICTIONARY_BYTES": packed_chunk.MAX_PACK_DICTIONARY_BYTES,
+    "MAX_PACKED_PART_BYTES": packed_chunk.MAX_PACKED_PART_BYTES,
 }
 
 
@@ -102,6 +112,7 @@ def test_the_pages_magics_are_the_codes() -> None:
         ("bundle_trailer", bundle.BUNDLE_TRAILER_BYTES),
         ("entry_header", journal.JOURNAL_ENTRY_HEADER_BYTES),
         ("key_entry", key_index.KEY_ENTRY_BYTES),
+        ("pack_frame", packed_chunk.PACK_ENTRY_BYTES),
     ],
 )
 def test_the_fields_of_a_fixed_structure_add_up_to_its_size(rule: str, size: int) -> None:
@@ -132,6 +143,8 @@ def test_a_batch_header_is_read_by_the_page() -> None:
         ("bundle_trailer", BUNDLE[-bundle.BUNDLE_TRAILER_BYTES :]),
         ("manifest", MANIFEST),
         ("keyed_manifest", KEYED_MANIFEST),
+        ("pack_header", PACKED_CHUNK[: packed_chunk.PACK_HEADER_BYTES]),
+        ("pack_table", PACKED_CHUNK[packed_chunk.PACK_HEADER_BYTES : PACK_HEADER_VALUE.frames_position]),
         ("key_page", KEY_PAGE),
         ("key_overflow", KEY_OVERFLOW),
         ("claim", CLAIM),

@@ -24,13 +24,23 @@ from support.tier_rig import TierRig
 GRACE_MS = 600_001
 
 
+@pytest.fixture(params=[False, True], ids=["merged", "packed"], autouse=True)
+def packing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it holds for packed chunks as well."""
+    monkeypatch.setattr(Packing, "is_asked_for", bool(request.param))
+
+
+class Packing:
+    is_asked_for = False
+
+
 async def complete_segment(rig: TierRig) -> Segment:
     """Of several chunks, the oldest of which are older than any grace."""
     shard = rig.shard(await rig.create_topic())
     await rig.start_uploader()
     for _ in range(3):
         for _ in range(70):
-            rig.append(shard, 1_000)
+            rig.append(shard, 1_000, is_text=Packing.is_asked_for)
         await rig.settle()
     sealed = await rig.seal(shard)
     await rig.until(lambda: rig.is_complete(sealed))
@@ -51,6 +61,7 @@ def work_of(rig: TierRig, segment: Segment, lock: Lock, store: Kept) -> MergeWor
         lock.epoch,
         1 << 20,
         False,
+        Packing.is_asked_for,
         lambda: store,  # type: ignore[arg-type, return-value]  # the rig's own, which stays open
     )
 
@@ -58,6 +69,7 @@ def work_of(rig: TierRig, segment: Segment, lock: Lock, store: Kept) -> MergeWor
 async def merged(rig: TierRig, segment: Segment, lock: Lock) -> Merged:
     done = await asyncio.to_thread(merge_segment, work_of(rig, segment, lock, Kept(rig.store)))
     assert done.manifest_key is not None, done.fault
+    assert done.packed == (done.parts_after if Packing.is_asked_for else 0)
     return done
 
 
@@ -139,7 +151,7 @@ async def test_what_a_store_took_and_does_not_have_whole_is_never_named(kept_byt
 
     class Careless(Kept):
         async def put(self, key: str, body: Sequence[bytes]) -> None:
-            if not key.endswith(".chunk"):
+            if not key.endswith((".chunk", ".packed")):
                 await rig.store.put(key, body)
             elif kept_bytes is not None:
                 await rig.store.put(key, [b"".join(body)[:kept_bytes]])
@@ -148,7 +160,7 @@ async def test_what_a_store_took_and_does_not_have_whole_is_never_named(kept_byt
         segment = await complete_segment(rig)
         lock = await rig.meta.perform(AcquireLock(COMPACTION_LOCK, "job-1", 60_000))
         done = await asyncio.to_thread(merge_segment, work_of(rig, segment, lock, Careless(rig.store)))
-        assert done.manifest_key is None and ".chunk" in done.fault
+        assert done.manifest_key is None and (".packed" if Packing.is_asked_for else ".chunk") in done.fault
         await rig.check()
 
 
