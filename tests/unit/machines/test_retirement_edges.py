@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog.machines.retirement import SIGHTING_LASTS_MS, Served
-from stratalog.model.commands import MoveReplicas, ReplicaMove
+from stratalog.model.commands import MoveReplicas, NoteLives, ReplicaMove
 from stratalog.model.errors import Conflict
 from stratalog.model.mount_commands import BeginMount, EndMount
 from stratalog.model.mounts import MountMode
@@ -246,3 +246,18 @@ def test_what_was_seen_before_a_long_wait_is_looked_at_again(waits_ms: int) -> N
         story.write_inventory(node_id, other)
         story.look(node_id)
         assert story.record(node_id).step is RetireStep.RELEASE
+
+
+# Room -----------------------------------------------------------------------------------------------------------
+def test_full_disks_of_all_that_stay_are_said_with_their_number_until_one_has_room() -> None:
+    story = RetirementStory(nodes=4)
+    story.topic("orders", replicas=2, settings=TIERED)
+    others = tuple(story.life(other) for other in (2, 3, 4))
+    story.do(NoteLives(full=others))
+    story.do(RetireNode(1))
+    story.look(1)
+    wait = story.record(1).wait
+    assert wait is not None and wait.reason is WaitReason.INSUFFICIENT_CAPACITY and "on the 3 nodes" in wait.words
+    story.do(NoteLives(roomy=others[:1]))
+    story.look(1)
+    assert story.record(1).step is RetireStep.CORDON
