@@ -11,7 +11,7 @@ from __future__ import annotations
 import resource
 from dataclasses import dataclass
 
-_MOST_SEGMENT_FILES = 8192
+_MOST_SEGMENT_FILES = 65_536
 _NO_LIMIT = 1 << 20
 _LEAST_CONNECTIONS = 8
 

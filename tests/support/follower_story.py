@@ -14,7 +14,7 @@ what must follow. The follower is node 2; its segment has epoch 3 and begins at 
     > flushed N / > flush lost
     > promise 4 written / > promise failed
     > proven 500 bytes / > damaged
-    > told / > not told
+    > told / > told it is sealed / > not told
     > wait MS
 """
 
@@ -147,6 +147,8 @@ class FollowerStory:
                 return CopyDamaged("a batch has another CRC")
             case ["told"]:
                 return ServiceTold()
+            case ["told", "it", "is", "sealed"]:
+                return ServiceTold(is_settled=True)
             case ["not", "told"]:
                 return ServiceNotTold()
             case ["wait", span_ms]:

@@ -162,6 +162,9 @@ class CopyDamaged:
 class ServiceTold:
     """Answers `TellPromise` and `TellReplica`: the meta service has it."""
 
+    is_settled: bool = False
+    """The segment is sealed, and this copy is one of those that prove it: the record says so soon."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceNotTold:

@@ -57,6 +57,7 @@ from stratalog.model.ids import SegmentKey
 
 _FIRST_PAUSE_MS = 20
 _LONGEST_PAUSE_MS = 1_000
+_LONGEST_RETELL_MS = 8_000
 _INNOCENT_STRAYS = 2  # in a row: so many rounds may be under way when this copy grows
 _TAKES_DATA = (FollowerLife.FOLLOWING, FollowerLife.COPYING)
 _OVER = (FollowerLife.SEALED, FollowerLife.LEFT)
@@ -86,6 +87,7 @@ class SegmentFollower:
         "_paused_until_ms",
         "_peer",
         "_proof",
+        "_retell_ms",
         "_strays",
         "_told_fence",
         "_was_out_of_isr",
@@ -145,6 +147,7 @@ class SegmentFollower:
         self._pause_ms = 0
         self._paused_until_ms: int | None = None
         self._strays = 0
+        self._retell_ms = 0
         self._proof: CopyProven | None = None
 
     # What happens -------------------------------------------------------------------------------------------------
@@ -190,11 +193,13 @@ class SegmentFollower:
                 return self._pause(now_ms)
             case CopyProven():
                 return self._copy_proven(event)
-            case ServiceTold():
-                # Of a digest it hears until it seals: others may have to be waited for, or to be given up first.
-                self._owes_word = self.life is FollowerLife.PROVEN
+            case ServiceTold(is_settled):
+                # Of a digest it hears until it seals: others may have to be waited for, or to be given up first. Ever
+                # more seldom, for a node that died ends thousands of segments at once.
+                self._owes_word = self.life is FollowerLife.PROVEN and not is_settled
                 if self._owes_word:
-                    self._paused_until_ms = now_ms + _LONGEST_PAUSE_MS
+                    self._retell_ms = min(max(2 * self._retell_ms, _LONGEST_PAUSE_MS), _LONGEST_RETELL_MS)
+                    self._paused_until_ms = now_ms + self._retell_ms
                 return []
             case ServiceNotTold():
                 self._owes_word = True
@@ -216,7 +221,7 @@ class SegmentFollower:
         elif self._was_out_of_isr and self.life is not FollowerLife.FAULTY:
             self._is_tail_whole = True  # let in again by what this life fetched
         if before is None or whence(before) != whence(record):
-            self._peer = self._pause_ms = self._strays = 0
+            self._peer = self._pause_ms = self._strays = self._retell_ms = 0
             if not self._owes_word:
                 self._paused_until_ms = None
         ended = [] if record.end_offset is None else self._end_known(record, record.end_offset)

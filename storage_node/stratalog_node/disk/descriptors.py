@@ -20,13 +20,16 @@ Lives on the event loop; `flush_lost` may be called on any disk thread.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from stratalog.model.errors import Unavailable
 
 _LEAST_SPARE = 64
+_VAIN_SWEEP_SHARE: Final = 20
+_VAIN_SWEEP_PAUSE_NS: Final = 10_000_000
 
 
 class OpenFile(Protocol):
@@ -62,6 +65,7 @@ class Descriptors:
         *,
         flush_lost: Callable[[Path], None] = _nobody_asks,
         on_crowded: Callable[[], None] = lambda: None,
+        steady_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.limit = limit
         self.flush_lost = flush_lost
@@ -72,6 +76,9 @@ class Descriptors:
         """Files of which a flush failed in this process, and why: whoever opens them again must know."""
         self._sweep_above = limit
         self._open: dict[OpenFile, None] = {}
+        self._steady_ns = steady_ns
+        self._vain_until_ns = 0
+        """Until then a look for files that may close is not repeated: the last one found none."""
 
     def note_lost(self, path: Path, reason: str) -> None:
         """On any thread."""
@@ -85,13 +92,24 @@ class Descriptors:
     def check_room(self) -> None:
         """Before one more is opened. Raises: Unavailable."""
         if len(self._open) >= self.most:
-            self._sweep()
-            self._sweep()  # now also those that were in use when the first one came by
-            if len(self._open) >= self.most:
-                raise Unavailable(
-                    f"{len(self._open)} segment files are open and wait for their flush: try again, or let the process "
-                    "open more files"
-                )
+            self._make_room()
+        if len(self._open) >= self.most:
+            raise Unavailable(
+                f"{len(self._open)} segment files are open and wait for their flush: try again, or let the process "
+                "open more files"
+            )
+
+    def _make_room(self) -> None:
+        """Thousands of shards may ask in one turn of the loop, again and again while their files wait for a flush:
+        vain looks at all of them take at most a twentieth of the time."""
+        began_ns = self._steady_ns()
+        if began_ns < self._vain_until_ns:
+            return
+        self._sweep()
+        self._sweep()  # now also those that were in use when the first one came by
+        if len(self._open) >= self.most:
+            now_ns = self._steady_ns()
+            self._vain_until_ns = now_ns + max(_VAIN_SWEEP_SHARE * (now_ns - began_ns), _VAIN_SWEEP_PAUSE_NS)
 
     def opened(self, file: OpenFile) -> None:
         self._open[file] = None

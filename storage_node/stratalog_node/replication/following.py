@@ -448,10 +448,11 @@ class Following:
             await filling.fill(copy.end_offset, end_offset, is_due)
             self.stats.filled_copies += 1
 
-    async def tell(self, command: NodeCommand[Segment]) -> None:
-        await self._context.meta.perform(command)
+    async def tell(self, command: NodeCommand[Segment]) -> Segment:
+        segment = await self._context.meta.perform(command)
         if isinstance(command, ReportReplica):
             self.stats.proven_copies += 1
+        return segment
 
     def append_failed(self, replica: Replica, error: StratalogError) -> None:
         """Told as any write that fails: once in a while, for the whole node."""

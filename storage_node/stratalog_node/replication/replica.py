@@ -97,7 +97,7 @@ class Surroundings(Protocol):
 
     async def write_promise(self, key: Any, fence: int) -> None: ...
 
-    async def tell(self, command: NodeCommand[Segment]) -> None: ...
+    async def tell(self, command: NodeCommand[Segment]) -> Segment: ...
 
     async def fill(self, copy: ReplicaCopy, end_offset: int, is_due: Callable[[], bool]) -> None:
         """What nobody has: see `replication/filling.py`."""
@@ -422,7 +422,7 @@ class Replica:
 
     async def _tell(self, command: NodeCommand[Segment]) -> None:
         try:
-            await self._around.tell(command)
+            segment = await self._around.tell(command)
         except Conflict as error:
             record = self.follower.record
             if isinstance(command, ReportReplica) and record is not None and record.is_sealed:
@@ -435,7 +435,8 @@ class Replica:
             log.warning("the meta service did not accept a report", segment=str(self.name), error=str(error))
             self.hear(ServiceNotTold())
         else:
-            self.hear(ServiceTold())
+            seal = segment.seal
+            self.hear(ServiceTold(seal is not None and self.follower.node_id in seal.replicas))
 
     # What this node's shards see of it ------------------------------------------------------------------------------
     @property
