@@ -123,7 +123,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _say_whether_it_took_part(terminalreporter: pytest.TerminalReporter, mark: str, name: str) -> None:
     stats = terminalreporter.stats
-    skipped = [report for report in stats.get("skipped", []) if mark in report.keywords]
+    # A module that is skipped whole is told by its collection, which has no marks.
+    skipped = [report for report in stats.get("skipped", []) if mark in getattr(report, "keywords", ())]
     ran = [
         report
         for outcome in ("passed", "failed")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
@@ -19,7 +20,7 @@ from stratalog_cli.entry import build_app
 from stratalog_cli.find import without
 from stratalog_cli.group_reset import Bounds
 from support.node_process import NodeProcess
-from support.s3_servers import NO_VERSITYGW, versitygw_binary, versitygw_server
+from support.s3_servers import ACCESS_KEY, NO_VERSITYGW, REGION, SECRET_KEY, versitygw_binary, versitygw_server
 from support.waiting import eventually_sync
 
 APP = build_app()
@@ -41,14 +42,25 @@ def ask(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     if versitygw_binary() is None:
         pytest.skip(NO_VERSITYGW)
     with versitygw_server(root / "buckets") as server, NodeProcess(root / "data", server.url("x"), SETTINGS) as node:
-        yield Asker(node, server.url("x"))
+        # A node's word for its bucket has no more than its name: who reads the bucket itself brings the rest.
+        yield Asker(
+            node,
+            server.url("x"),
+            {
+                "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+                "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+                "AWS_ENDPOINT_URL": server.endpoint,
+                "AWS_REGION": REGION,
+                "AWS_ALLOW_HTTP": "true",
+            },
+        )
 
 
 class Asker:
-    def __init__(self, node: NodeProcess, bucket: str) -> None:
+    def __init__(self, node: NodeProcess, bucket: str, environment: Mapping[str, str] = MappingProxyType({})) -> None:
         self.node = node
         self.bucket = bucket
-        self.environment = {"STRATALOG_ADMIN": node.admin, "STRATALOG_BOOTSTRAP": node.bootstrap}
+        self.environment = {"STRATALOG_ADMIN": node.admin, "STRATALOG_BOOTSTRAP": node.bootstrap} | dict(environment)
 
     def run(self, *words: str) -> Result:
         return CliRunner().invoke(APP, list(words), env=self.environment)

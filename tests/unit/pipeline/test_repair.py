@@ -26,6 +26,7 @@ from stratalog_pipeline.jobs.runners import one_by_one
 from stratalog_pipeline.jobs.verify import Verified, verify
 from support.cold_data import ColdShard, batches_from
 from support.cold_reading import tell
+from support.files import copy_below, files_below
 from support.node_process import NodeProcess
 from support.topics import create_topic
 from support.waiting import eventually_sync
@@ -211,14 +212,14 @@ def test_an_object_is_made_again_of_a_running_nodes_files(node: NodeProcess, end
     topic, bucket = f"made-of-{ending}", node.data_dir.parent / "bucket"
     create_topic(node.bootstrap, topic, 1, {"index.keys": "true", "segment.bytes": 60_000})
     producer = Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 1, "enable.idempotence": True})
-    known = set(bucket.rglob("*.manifest"))
+    known = set(files_below(bucket, ".manifest"))
     for number in range(2_000):
         producer.produce(topic, b"%060d" % number, b"flight-%d" % (number % 300))
         if number % 50 == 0:
             producer.flush(30)
     assert producer.flush(30) == 0
-    eventually_sync(lambda: len(set(bucket.rglob("*.manifest")) - known) >= 2, 60)
-    folder = min(set(bucket.rglob("*.manifest")) - known).parent
+    eventually_sync(lambda: len(set(files_below(bucket, ".manifest")) - known) >= 2, 60)
+    folder = min(set(files_below(bucket, ".manifest")) - known).parent
     before = objects_in(folder)
     for broken in folder.glob(f"*.{ending}"):
         flip(broken)
@@ -230,8 +231,8 @@ def test_an_object_is_made_again_of_a_running_nodes_files(node: NodeProcess, end
 
 def test_a_segment_file_that_is_damaged_gives_nothing(node: NodeProcess, tmp_path: Path) -> None:
     bucket, copy = tmp_path / "bucket", tmp_path / "data"
-    shutil.copytree(node.data_dir.parent / "bucket", bucket)
-    shutil.copytree(node.data_dir / "node" / "segments", copy / "node" / "segments")
+    copy_below(node.data_dir.parent / "bucket", bucket)
+    copy_below(node.data_dir / "node" / "segments", copy / "node" / "segments")
     broken = min(path for path in bucket.rglob("*.chunk") if "bundles" not in str(path))
     flip(broken)
     before = broken.read_bytes()
