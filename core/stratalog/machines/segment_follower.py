@@ -57,7 +57,6 @@ from stratalog.model.ids import SegmentKey
 
 _FIRST_PAUSE_MS = 20
 _LONGEST_PAUSE_MS = 1_000
-_LONGEST_RETELL_MS = 8_000
 _INNOCENT_STRAYS = 2  # in a row: so many rounds may be under way when this copy grows
 _TAKES_DATA = (FollowerLife.FOLLOWING, FollowerLife.COPYING)
 _OVER = (FollowerLife.SEALED, FollowerLife.LEFT)
@@ -67,11 +66,9 @@ class SegmentFollower:
     """Follows one segment as one of its replicas.
 
     Requires: an effect that wants its answer at once gets it before any other event.
-    Invariant: base_offset <= durable_offset <= end_offset, high_watermark <= end_offset, and the high watermark never
-    falls.
+    Invariant: base_offset <= durable_offset <= end_offset; high_watermark <= end_offset, and never falls.
     Invariant: end_offset falls only where a recovery named an end below it; never below the high watermark.
-    Invariant: after a fence was seen nothing is taken of the leader that it fenced; no promise is told before it is on
-    the disk, and none without one.
+    Invariant: after a fence was seen nothing is taken of the leader that it fenced; a promise is told once on the disk.
     Source: docs/replication.md section 4.
     """
 
@@ -146,8 +143,7 @@ class SegmentFollower:
         """What was told the service last did not come through."""
         self._pause_ms = 0
         self._paused_until_ms: int | None = None
-        self._strays = 0
-        self._retell_ms = 0
+        self._strays = self._retell_ms = 0
         self._proof: CopyProven | None = None
 
     # What happens -------------------------------------------------------------------------------------------------
@@ -194,11 +190,10 @@ class SegmentFollower:
             case CopyProven():
                 return self._copy_proven(event)
             case ServiceTold(is_settled):
-                # Of a digest it hears until it seals: others may have to be waited for, or to be given up first. Ever
-                # more seldom, for a node that died ends thousands of segments at once.
+                # It hears of a digest until it seals, ever more seldom: others may have to be waited for, or given up.
                 self._owes_word = self.life is FollowerLife.PROVEN and not is_settled
                 if self._owes_word:
-                    self._retell_ms = min(max(2 * self._retell_ms, _LONGEST_PAUSE_MS), _LONGEST_RETELL_MS)
+                    self._retell_ms = min(max(2 * self._retell_ms, _LONGEST_PAUSE_MS), 8 * _LONGEST_PAUSE_MS)
                     self._paused_until_ms = now_ms + self._retell_ms
                 return []
             case ServiceNotTold():
