@@ -144,7 +144,7 @@ def ten_thousand_shards(bench: Bench) -> list[Row]:
     """Of three replicas each, on three nodes; one of these is killed."""
     shards = max(100, int(MANY * bench.scale))
     # Thousands of requests stand in line for seconds: a client that asks again after one only makes the line longer.
-    patient = {"patience": "60s", "limit": "570s"}
+    patient: dict[str, Any] = {"patience": "60s", "limit": "570s", "patience_s": 600}
 
     def ours() -> Measurement:
         cluster = start_stratalog(bench)

@@ -35,9 +35,9 @@ class LoadTool:
         flags = [f"-{key.replace('_', '-')}={_text(value)}" for key, value in options.items() if value is not None]
         return [str(self.binary), name, *flags]
 
-    def run(self, name: str, *, polite: bool = False, **options: Any) -> dict[str, Any]:
-        """One run to its end. Raises: LoadFailed."""
-        return self.finish(self.begin(name, polite=polite, **options))
+    def run(self, name: str, *, polite: bool = False, patience_s: float = 240, **options: Any) -> dict[str, Any]:
+        """One run to its end, which comes within `patience_s`. Raises: LoadFailed."""
+        return self.finish(self.begin(name, polite=polite, **options), patience_s)
 
     def begin(self, name: str, *, polite: bool = False, **options: Any) -> subprocess.Popen[bytes]:
         """Starts a run. A polite one leaves the CPU to others, so that only what it asks of the server is felt."""
