@@ -39,7 +39,7 @@ async def test_foreign_keys_in_a_deleted_segments_folder_stay_and_hold_up_nothin
         first, second = await _sealed(rig, shard, 2)
         folder = rig.names.segment_prefix(first.key)
         foreign = [f"{folder}my notes (1).txt", f"{folder}readme"]
-        raw: Any = rig.store.inner
+        raw: Any = rig.store.inner._store  # type: ignore[attr-defined]
         for key in foreign:
             await obstore.put_async(raw._client, key, b"mine")
         await _deleted(rig, shard, second.end_offset or 0)
