@@ -207,7 +207,7 @@ class ReplicaShell:
 
     def _tell(self, command: commands.Command[Segment]) -> Task:
         try:
-            yield self.node.ask_meta(command)
+            segment = yield self.node.ask_meta(command)
         except StratalogError as error:
             self.node.tell("was not heard:", command, error)
             record = self.machine.record
@@ -217,7 +217,7 @@ class ReplicaShell:
             else:
                 self.step(ServiceNotTold())
         else:
-            self.step(ServiceTold())
+            self.step(ServiceTold.answered(segment, self.node.node_id))
 
     def _prove(self, end_offset: int) -> None:
         disk = self.node.disk

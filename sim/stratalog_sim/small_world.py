@@ -467,11 +467,11 @@ class SmallWorld:
             )
             command = commands.ReportReplica(record.key, proof, caller=caller)
         try:
-            self._apply(command)
+            segment = self._apply(command)
         except StratalogError:
             self._follow(node_id, epoch, told.ServiceNotTold())
         else:
-            self._follow(node_id, epoch, told.ServiceTold())
+            self._follow(node_id, epoch, told.ServiceTold.answered(segment, node_id))
         self.given.setdefault(self.segments[-1].epoch, ())
 
     def _crash(self, node_id: int, *, is_lost: bool) -> None:

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import Segment
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -164,6 +165,11 @@ class ServiceTold:
 
     is_settled: bool = False
     """The segment is sealed, and this copy is one of those that prove it: the record says so soon."""
+
+    @classmethod
+    def answered(cls, segment: Segment, node_id: int) -> ServiceTold:
+        """What the service's answer to this node, the segment as it is now, says."""
+        return cls(segment.seal is not None and node_id in segment.seal.replicas)
 
 
 @dataclass(frozen=True, slots=True)

@@ -435,8 +435,7 @@ class Replica:
             log.warning("the meta service did not accept a report", segment=str(self.name), error=str(error))
             self.hear(ServiceNotTold())
         else:
-            seal = segment.seal
-            self.hear(ServiceTold(seal is not None and self.follower.node_id in seal.replicas))
+            self.hear(ServiceTold.answered(segment, self.follower.node_id))
 
     # What this node's shards see of it ------------------------------------------------------------------------------
     @property
