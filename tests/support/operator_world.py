@@ -189,7 +189,7 @@ class World:
             elif pod.pod_hash in self.mute_makes:
                 self.pods[name] = replace(pod, is_ready=False, machine="machine-1", not_ready_seconds=3600)
             elif not pod.is_failing:
-                self.pods[name] = replace(pod, is_ready=True, machine="machine-1")
+                self.pods[name] = replace(pod, is_ready=True, machine="machine-1", machine_address="10.0.0.1")
         for name, owner in wanted.items():
             if name not in self.pods:
                 make = self.makes[owner]

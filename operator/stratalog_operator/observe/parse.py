@@ -92,6 +92,7 @@ def pod(found: Json, now: str) -> SeenPod:
         is_failing=not is_ready and (status.get("phase") == "Failed" or _is_hopeless(status, conditions, now)),
         is_leaving=is_leaving,
         machine=found.get("spec", {}).get("nodeName", ""),
+        machine_address=status.get("hostIP", ""),
         not_ready_seconds=0 if is_ready else max(0, _seconds(since, now)),
     )
 

@@ -268,7 +268,6 @@ def _whose(seen: Observed, pool: SeenPool) -> str:
 # The cluster ----------------------------------------------------------------------------------------------------------
 def cluster_status(seen: Observed, told: Told) -> StorageClusterStatus:
     one, meta = seen.cluster, seen.meta
-    cluster = cluster_of(seen)
     serving = [node for node in seen.nodes if (pod := _pod(seen, node)) is not None and pod.is_ready]
     desired = sum(pool.spec.replicas for pool in seen.pools if not pool.is_deleting)
     away = _away_seconds(seen)
@@ -281,15 +280,27 @@ def cluster_status(seen: Observed, told: Told) -> StorageClusterStatus:
         image="" if told.roll.outdated else one.spec.image.reference,
         nodes=NodeCounts(desired=desired, ready=len(serving), retiring=len(told.retiring)),
         next_node_id=max(one.status.next_node_id, told.next_id),
-        listeners=tuple(
-            ListenerStatus(name=door.name, bootstrap=f"{cluster.host(cluster.bootstrap_name)}:{door.port}")
-            for door in one.spec.listeners
-            if door.type == "internal"
-        ),
+        listeners=_listeners(seen),
         cold_tier=None if away is None or not has_cold else ColdTierStatus(reachable=not away, away_seconds=away),
         retired_nodes=_tombstones(seen, told),
         operator_version=one.status.operator_version,
     )
+
+
+def _listeners(seen: Observed) -> tuple[ListenerStatus, ...]:
+    """One for clients outside is left out as long as no address of a machine is known."""
+    cluster, told = cluster_of(seen), []
+    pods = (pod for node in seen.nodes if (pod := _pod(seen, node)) is not None)
+    machine = next((pod.machine_address for pod in pods if pod.is_ready and pod.machine_address), "")
+    for door in seen.cluster.spec.listeners:
+        host, port = cluster.host(cluster.bootstrap_name), door.port
+        if door.type == "nodeport":
+            assert door.first_node_port is not None, "the definition asks for it"
+            host, port = door.advertised_host or machine, door.first_node_port
+        if host:
+            bootstrap = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            told.append(ListenerStatus(name=door.name, bootstrap=bootstrap))
+    return tuple(told)
 
 
 def _away_seconds(seen: Observed) -> int | None:

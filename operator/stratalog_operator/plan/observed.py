@@ -62,6 +62,8 @@ class SeenPod:
     is_leaving: bool = False
     """It is being stopped already."""
     machine: str = ""
+    machine_address: str = ""
+    """Of the machine, for clients outside of Kubernetes."""
     not_ready_seconds: int = 0
 
 

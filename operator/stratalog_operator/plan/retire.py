@@ -28,7 +28,7 @@ from stratalog_operator.plan.actions import (
     UnguardClaim,
 )
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode
-from stratalog_operator.plan.scope import apply_missing, cluster_of, staying
+from stratalog_operator.plan.scope import SILENT_SECONDS, apply_missing, cluster_of, seconds_since, staying
 from stratalog_operator.resources.names import ANNOTATION_FORCE_RETIRE, API_VERSION
 from stratalog_operator.specs.node import claim_name, node_name
 from stratalog_operator.specs.objects import Manifest, wanted
@@ -80,8 +80,7 @@ def retire(seen: Observed, node: SeenNode) -> Retiring | None:
             return None
         return Retiring("Wished", Offer([CancelRetire(node.spec.node_id)]), "", "the wish was taken back")
     if seen.meta is None:
-        words = "the meta service does not answer: nothing is known of what this node holds"
-        return Retiring(_last_step(node), Offer(), WaitReason.META_UNREACHABLE, words)
+        return _unanswered(seen, node)
     if record is not None:
         return _following(seen, node, record)
     member = seen.meta.node(node.spec.node_id)
@@ -95,8 +94,16 @@ def _is_ours(node: SeenNode, record: RetirementStatus) -> bool:
     return not known or known == record.retirement.storage_id
 
 
-def _last_step(node: SeenNode) -> Step:
-    return "Wished" if node.status.retirement is None else node.status.retirement.step
+def _unanswered(seen: Observed, node: SeenNode) -> Retiring:
+    """What was told last counts for a moment: an election of the meta service is no reason to alarm anybody."""
+    told = node.status.retirement
+    step: Step = "Wished" if told is None else told.step
+    silent = [one for one in node.status.conditions if one.reason == WaitReason.META_UNREACHABLE]
+    seconds = max((seconds_since(one.last_transition_time, seen.now) for one in silent), default=0)
+    if seconds < SILENT_SECONDS:
+        return Retiring(step, Offer(), *(("", "") if told is None else (told.blocked_reason, told.message)))
+    words = "the meta service does not answer: nothing is known of what this node holds"
+    return Retiring(step, Offer(), WaitReason.META_UNREACHABLE, words)
 
 
 def _wish(seen: Observed, node: SeenNode, storage_id: str) -> Retiring:

@@ -29,6 +29,8 @@ Word: TypeAlias = tuple[ConditionStatus, str, str]
 """Of a condition: status, reason, message."""
 DELETION_SECONDS: Final = 300
 """For so long a deletion waits for a meta service that does not answer."""
+SILENT_SECONDS: Final = 30
+"""For so long a meta service that does not answer blocks no retirement: it elects its leader anew, say."""
 ANNOTATION_CHOSEN: Final = f"{GROUP}/chosen-by-pool"
 """On a StorageNode that a pool chose to leave: it may be taken back by scaling up. A person's wish may not."""
 

@@ -10,6 +10,7 @@ import pytest
 from stratalog.model.retirement import RetireMode, WaitReason
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.observed import NodeSums
+from stratalog_operator.plan.scope import SILENT_SECONDS
 from stratalog_operator.plan.whole import plan
 from support.operator_world import World, add_pool, kinds_of, world
 
@@ -99,6 +100,34 @@ def test_each_node_has_a_port_for_clients_outside_beside_the_one_that_all_have()
     }
 
 
+def test_the_status_says_where_clients_begin_inside_and_outside() -> None:
+    one = world(3, spec=_outside(far=30_092, near=30_192))
+    one.reconcile()
+    before = one.cluster.status.listeners
+    one.settle()
+
+    assert [door.name for door in before] == ["internal"], "no machine has an address yet"
+    assert {door.name: door.bootstrap for door in one.cluster.status.listeners} == {
+        "internal": before[0].bootstrap,
+        "far": "10.0.0.1:30092",
+        "near": "10.0.0.1:30192",
+    }
+
+
+def test_hosts_that_clients_outside_are_told_stand_in_the_status() -> None:
+    doors = [
+        {"name": "far", "port": 9094, "type": "nodeport", "firstNodePort": 30_092, "advertisedHost": "log.example.org"},
+        {"name": "six", "port": 9095, "type": "nodeport", "firstNodePort": 30_192, "advertisedHost": "2001:db8::1"},
+    ]
+    one = world(3, spec={**_outside(), "listeners": [*_outside()["listeners"], *doors]})
+    one.settle()
+
+    assert [door.bootstrap for door in one.cluster.status.listeners][1:] == [
+        "log.example.org:30092",
+        "[2001:db8::1]:30192",
+    ]
+
+
 @pytest.mark.parametrize(
     ("ports", "words"),
     [
@@ -130,6 +159,27 @@ def test_while_the_meta_service_does_not_answer_nobody_is_stopped_and_nobody_kno
     assert not [action for action in one.done if not isinstance(action, act.Apply)]
     assert one.condition("StorageCluster", "main", "Ready").status == "Unknown"
     assert len(one.pods) == 11
+
+
+def test_a_meta_service_that_is_silent_for_a_moment_alarms_nobody_and_one_that_stays_so_blocks() -> None:
+    one = _settled(3)
+    one.blocked = WaitReason.REPLICATION_FACTOR
+    one.scale(2)
+    one.settle()
+    one.is_meta_away = True
+    one.reconcile()
+    one.seconds += SILENT_SECONDS - 1
+    one.reconcile()
+
+    told = one.condition("StorageNode", "main-hot-3", "RetireBlocked")
+    assert (told.status, told.reason) == ("True", "ReplicationFactor"), "what was told last counts"
+    assert one.condition("StorageNode", "main-hot-3", "Registered").reason == "MetaUnreachable"
+    one.seconds += 1
+    one.reconcile()
+    assert one.condition("StorageNode", "main-hot-3", "RetireBlocked").reason == "MetaUnreachable"
+    one.is_meta_away = False
+    one.reconcile()
+    assert one.condition("StorageNode", "main-hot-3", "RetireBlocked").reason == "ReplicationFactor"
 
 
 # Scaling out ----------------------------------------------------------------------------------------------------------
