@@ -8,6 +8,7 @@ import pickle
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from stratalog_meta.bucket.rebuild import Rebuild
 from stratalog_meta.bucket.restore import restore_cut
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.tier.cold_reader import ColdReader
+from stratalog_pipeline.jobs.key_index_rebuild import runs_to_merge
 from stratalog_pipeline.jobs.merge_segment import Merged, MergeWork
 from stratalog_pipeline.jobs.runners import one_by_one
 from support.cold_data import batch_at
@@ -125,6 +127,63 @@ async def test_a_key_is_found_as_before(place: CompactWorld) -> None:
             got += [record async for record in records_of(place.store, manifest, b"%d" % offset, cost)]
         assert [record.offset for record in got] == [offset]
         assert (cost.pages, cost.reads) == (2, 1)
+
+
+async def test_runs_of_a_key_index_become_one(place: CompactWorld) -> None:
+    place.cold.key_run_parts = 30
+    await fill(place)
+    before = await place.manifests()
+    dry = await place.compact(is_dry_run=True)
+    told = await place.compact()
+    after = await place.manifests()
+
+    assert [len(manifest.key_runs) for manifest in (*before, *after)] == [4, 4, 1, 1]
+    assert (dry.key_runs_before, dry.key_runs_after) == (told.key_runs_before, told.key_runs_after) == (8, 2)
+    assert [manifest.key_runs[0].entries for manifest in after] == [360, 360]
+    await place.delete_what_metadata_do_not_name()
+    assert (await place.verify()).findings == []
+    for offset in (0, 91, 359, 360, 719):
+        cost, got = LookupCost(), []
+        for manifest in after:
+            got += [record async for record in records_of(place.store, manifest, b"%d" % offset, cost)]
+        assert [record.offset for record in got] == [offset]
+        assert (cost.pages, cost.reads) == (2, 1), "two range reads in its segment, one in the other"
+
+
+async def test_runs_become_one_where_no_chunk_is_to_be_merged(place: CompactWorld) -> None:
+    await fill(place, 1)
+    await place.compact()
+    (whole,) = await place.manifests()
+    place.cold.key_run_parts = 1
+    large = [
+        [batch_at(360 + 300 * part + 3 * number, 3, epoch=1, value_bytes=600) for number in range(100)]
+        for part in range(4)
+    ]
+    await place.add(large)
+    told = await place.compact()
+    again = await place.compact()
+    after = await place.manifests()
+
+    assert (told.merged, told.objects_before, told.objects_after) == (1, 4, 4)
+    assert (told.key_runs_before, told.key_runs_after) == (4, 1)
+    assert after[0] == whole and len(after[1].key_runs) == 1
+    assert (again.merged, again.not_merged) == (0, [])
+    await place.delete_what_metadata_do_not_name()
+    assert (await place.verify()).findings == []
+
+
+async def test_runs_that_are_too_large_together_stay_apart(
+    place: CompactWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.cold.key_run_parts = 20
+    await fill(place, 1)
+    monkeypatch.setattr("stratalog_pipeline.jobs.merge_segment.runs_to_merge", partial(runs_to_merge, most_entries=150))
+    told = await place.compact()
+    (after,) = await place.manifests()
+
+    assert (told.key_runs_before, told.key_runs_after) == (6, 3)
+    assert [run.entries for run in after.key_runs] == [120, 120, 120]
+    assert (await place.verify()).findings == []
 
 
 async def test_only_the_topics_that_are_asked_for_are_merged(place: CompactWorld) -> None:

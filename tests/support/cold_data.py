@@ -80,6 +80,8 @@ class ColdShard:
     attempts: int = 0
     has_key_index: bool = False
     """Of the segments that are added from now on."""
+    key_run_parts: int = 1 << 20
+    """A key index has a run for so many parts."""
     indexed_keys: Sequence[bytes] | None = None
     """A key index has these alone, as a wrong writer would make it."""
 
@@ -196,7 +198,7 @@ class ColdShard:
         from stratalog.formats.batch_headers import BatchHeaders  # needs numpy
         from stratalog.formats.key_runs import KeyEntries, KeysFound, find_keys
 
-        entries = KeyEntries()
+        entries, runs, from_offset = KeyEntries(), list[KeyRun](), seal.base_offset
         for number, part in enumerate(parts):
             body = await self.store.get_range(part.object_key, part.position, part.position + part.size_bytes)
             header = decode_part_header(body, source="part just put")
@@ -207,12 +209,16 @@ class ColdShard:
                     kept = [int(one) in set(map(key_hash, self.indexed_keys)) for one in keys.hashes]
                     keys = KeysFound(keys.hashes[kept], keys.batch[kept])
                 entries.add(keys, number, group.positions + PART_HEADER_BYTES, group.ends - group.positions)
-        count = entries.count
-        pages, buckets = entries.take_run(seal.digest)
-        body = b"".join(pages)
-        name = self.names.keys(key, seal.base_offset, seal.end_offset, **where)
-        await self.store.put(name, [body])
-        return (KeyRun(name, len(body), object_digest(body), buckets, count, seal.base_offset, seal.end_offset),)
+            if (number + 1) % self.key_run_parts and number + 1 < len(parts):
+                continue
+            count = entries.count
+            pages, buckets = entries.take_run(seal.digest)
+            body = b"".join(pages)
+            name = self.names.keys(key, from_offset, part.end_offset, **where)
+            await self.store.put(name, [body])
+            runs.append(KeyRun(name, len(body), object_digest(body), buckets, count, from_offset, part.end_offset))
+            from_offset = part.end_offset
+        return tuple(runs)
 
     async def move(self, segment: Segment, parts: Sequence[Sequence[bytes]], *, is_bundled: bool = False) -> Segment:
         """What compaction does to a PARTIAL segment: its batches in new objects, the old ones deleted."""

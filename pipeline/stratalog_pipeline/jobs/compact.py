@@ -73,6 +73,9 @@ class Compacted:
     """Objects that were packed, of `unpacked_bytes` into `packed_bytes`."""
     unpacked_bytes: int = 0
     packed_bytes: int = 0
+    key_runs_before: int = 0
+    key_runs_after: int = 0
+    """Objects of key indexes. A key costs a range read for each of its segment's."""
     not_merged: list[NotCompacted] = field(default_factory=list)
     """Those that stay as they were though they could be merged."""
 
@@ -186,7 +189,7 @@ def _take(held: HeldLock, merged: Merged, told: Compacted) -> None:
     if fault:
         where = f"{work.key.base_offset}-{work.key.epoch} of shard {work.key.shard} of topic {work.topic}"
         told.not_merged.append(NotCompacted(f"segment {where}", fault))
-    elif merged.parts_after < merged.parts_before or merged.packed:
+    elif merged.parts_after < merged.parts_before or merged.packed or merged.runs_after < merged.runs_before:
         told.merged += 1
         told.objects_before += merged.parts_before
         told.objects_after += merged.parts_after
@@ -194,6 +197,8 @@ def _take(held: HeldLock, merged: Merged, told: Compacted) -> None:
         told.packed += merged.packed
         told.unpacked_bytes += merged.unpacked_bytes
         told.packed_bytes += merged.packed_bytes
+        told.key_runs_before += merged.runs_before
+        told.key_runs_after += merged.runs_after
 
 
 def _swap(held: HeldLock, merged: Merged) -> str:

@@ -1,4 +1,5 @@
-"""Builds a segment's key index again of its batches: to check it, to the last byte, or to put it under other parts.
+"""Builds a segment's key index again of its batches: to check it, to the last byte, or to put it under other parts,
+where several runs become one.
 
 For a thread. Memory: a run, and some 100 bytes per record of 8 MiB of them. Raises: Corrupt.
 """
@@ -7,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -18,16 +21,31 @@ from stratalog.formats.manifest import Manifest
 from stratalog.formats.part import PART_HEADER_BYTES
 from stratalog.model.errors import Corrupt
 
+MERGED_RUN_ENTRIES: Final = 1 << 22
+"""Runs become one up to so many entries: 120 MiB. While it is made, some 90 bytes of memory for each of them."""
+
+
+def runs_to_merge(runs: Iterable[KeyRun], most_entries: int = MERGED_RUN_ENTRIES) -> list[list[KeyRun]]:
+    """All of them in order, those together that become one run of at most so many entries."""
+    groups: list[list[KeyRun]] = []
+    for run in runs:
+        if groups and sum(one.entries for one in groups[-1]) + run.entries <= most_entries:
+            groups[-1].append(run)
+        else:
+            groups.append([run])
+    return groups
+
 
 class KeyIndexRebuild:
-    """Parts are taken in order; then `finish`. Runs cover the offsets that they cover now."""
+    """Parts are taken in order; then `finish`. A run covers the offsets of those that it takes the place of."""
 
     def __init__(
-        self, seal_digest: bytes, runs: Iterable[KeyRun], on_run: Callable[[KeyRun, bytes, int], None]
+        self, seal_digest: bytes, groups: Iterable[Sequence[KeyRun]], on_run: Callable[[KeyRun, bytes, int], None]
     ) -> None:
-        """`on_run`: with the run as it was, its bytes as they are now, and how many entries it has."""
+        """`groups`: of runs that become one; a run by itself keeps its buckets. `on_run`: with the run, its bytes as
+        they are now, and how many entries it has. What it says of name, size and digest is the first of the group's."""
         self._digest = seal_digest
-        self._left = deque(runs)
+        self._left = deque(_one_of(runs) for runs in groups)
         self._entries = KeyEntries()
         self._on_run = on_run
 
@@ -51,13 +69,21 @@ class KeyIndexRebuild:
 
     def _finish_run(self) -> None:
         run, count = self._left.popleft(), self._entries.count
-        pages, _ = self._entries.take_run(self._digest, run.buckets)
-        self._on_run(run, b"".join(pages), count)
+        pages, buckets = self._entries.take_run(self._digest, run.buckets)
+        self._on_run(replace(run, buckets=buckets), b"".join(pages), count)
+
+
+def _one_of(runs: Sequence[KeyRun]) -> KeyRun:
+    """No buckets: as many as its entries need."""
+    if len(runs) == 1:
+        return runs[0]
+    entries = sum(run.entries for run in runs)
+    return replace(runs[0], buckets=0, entries=entries, to_offset=runs[-1].to_offset)
 
 
 def key_index_check(manifest: Manifest) -> KeyIndexRebuild:
     """Raises Corrupt where a run is not the one that the manifest names."""
-    return KeyIndexRebuild(manifest.seal.digest, manifest.key_runs, _check_run)
+    return KeyIndexRebuild(manifest.seal.digest, [[run] for run in manifest.key_runs], _check_run)
 
 
 def _check_run(run: KeyRun, body: bytes, _: int) -> None:

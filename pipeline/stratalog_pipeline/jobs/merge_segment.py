@@ -39,7 +39,7 @@ from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, SealRecord
 from stratalog.objects import ObjectStore
-from stratalog_pipeline.jobs.key_index_rebuild import KeyIndexRebuild
+from stratalog_pipeline.jobs.key_index_rebuild import KeyIndexRebuild, runs_to_merge
 from stratalog_pipeline.jobs.put_once import put_once
 
 _READS_AT_A_TIME: Final = 16
@@ -83,6 +83,9 @@ class Merged:
     unpacked_bytes: int = 0
     """Of the parts in them."""
     packed_bytes: int = 0
+    runs_before: int = 0
+    runs_after: int = 0
+    """Of its key index."""
     manifest_key: str | None = None
     manifest_digest: bytes = b""
     size_bytes: int = 0
@@ -131,11 +134,14 @@ class _Merging:
         )
         packs = [await self._is_to_pack(group) for group in groups]
         moved = [group for group, is_packing in zip(groups, packs, strict=True) if len(group) > 1 or is_packing]
-        if not moved or work.is_dry_run:
+        run_groups = runs_to_merge(manifest.key_runs)
+        told = Merged(work, before, after, runs_before=len(manifest.key_runs), runs_after=len(run_groups))
+        is_merging_runs = told.runs_after < told.runs_before
+        if work.is_dry_run or not (moved or is_merging_runs):
             size_bytes = sum(part.size_bytes for group in moved for part in group)
-            return Merged(work, before, after, size_bytes, sum(packs))
+            return replace(told, bytes_put=size_bytes, packed=sum(packs))
         if manifest.key_runs:
-            self._keys = KeyIndexRebuild(manifest.seal.digest, manifest.key_runs, self._take_run)
+            self._keys = KeyIndexRebuild(manifest.seal.digest, run_groups, self._take_run)
         attempt = self._next_attempt()
         parts: list[RemotePart] = []
         runs: list[KeyRun] = []
@@ -151,15 +157,23 @@ class _Merging:
         if self._keys is not None:
             await asyncio.to_thread(self._keys.finish)
             runs += await self._put_runs(attempt)
-        if tuple(parts) == manifest.parts:
-            return Merged(work, before, after, self._bytes_put)
+        if tuple(parts) == manifest.parts and not is_merging_runs:
+            return replace(told, bytes_put=self._bytes_put)
         sizes = tuple(self._packed_sizes.get(part.object_key, 0) for part in parts)
         packed_sizes = sizes if any(sizes) else ()
         merged = replace(manifest, parts=tuple(parts), key_runs=tuple(runs), packed_sizes=packed_sizes)
         await self._look_for(merged)
         key, digest, size_bytes = await self._put_manifest(merged, attempt)
-        packed = (self._packed, self._unpacked_bytes, self._packed_bytes)
-        return Merged(work, before, after, self._bytes_put, *packed, key, digest, size_bytes)
+        return replace(
+            told,
+            bytes_put=self._bytes_put,
+            packed=self._packed,
+            unpacked_bytes=self._unpacked_bytes,
+            packed_bytes=self._packed_bytes,
+            manifest_key=key,
+            manifest_digest=digest,
+            size_bytes=size_bytes,
+        )
 
     def _next_attempt(self) -> int:
         self._attempt += 1
