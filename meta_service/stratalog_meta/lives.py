@@ -12,8 +12,8 @@ from typing import Any
 
 from stratalog.machines.node_leases import NodeLeases
 from stratalog.machines.shard_table import ShardTable
-from stratalog.model.errors import StratalogError
-from stratalog.model.metadata import ChangeSet, Heartbeat, Node, NodeChanged, NodeInfo, Vitals
+from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.model.metadata import ChangeSet, Heartbeat, Life, Node, NodeChanged, NodeInfo, Vitals
 from stratalog.telemetry.logs import logger
 from stratalog_meta.stats import LifeStats
 from stratalog_meta.writer import TableWriter
@@ -41,6 +41,8 @@ class LifeKeeper:
         self._is_asked = is_asked
         self._registering = asyncio.Lock()
         self._must_read = False
+        self._losing: tuple[Life, ...] = ()
+        """Their loss is being written, or may have been."""
         self.vitals: dict[int, Vitals] = {}
         """As each node told them last."""
         self._is_connected: dict[int, Callable[[], bool]] = {}
@@ -56,7 +58,8 @@ class LifeKeeper:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def heard(self, heartbeat: Heartbeat, is_connected: Callable[[], bool] | None) -> None:
-        """Raises Fenced for a life that is not the present one."""
+        """Raises Fenced for a life that is not the present one, Unavailable for one that is just being noted as lost:
+        it counts, but the answer would be older than what was taken from it."""
         now_ms = self._monotonic_ms()
         said = heartbeat
         self._leases.heard(said.life, now_ms, is_last=said.is_last, has_room=said.has_room, vitals=said.vitals)
@@ -65,6 +68,8 @@ class LifeKeeper:
         if heartbeat.vitals is not None:
             self.vitals[heartbeat.life.node_id] = heartbeat.vitals
         self._stats.heartbeats += 1
+        if said.life in self._losing:
+            raise Unavailable(f"node {said.life.node_id} is just being noted as lost: send the next heartbeat")
 
     @contextlib.asynccontextmanager
     async def registering(self, info: NodeInfo) -> AsyncIterator[None]:
@@ -104,9 +109,11 @@ class LifeKeeper:
             return
         cut = [node_id for node_id, is_connected in self._is_connected.items() if not is_connected()]
         due = self._leases.due(self._monotonic_ms(), cut)
+        self._losing = () if due is None else due.lost
         if due is None:
             return
         await self._writer.submit(due)
+        self._losing = ()
         self._stats.lost += len(due.lost)
         for life in due.lost:
             _log.warning("node_lost", node_id=life.node_id, life=life.epoch, lease_ms=self.lease_ms)

@@ -2,7 +2,9 @@
 
 Each heartbeat grants the node one lease from its arrival, so it is over only for a node that the service did not hear
 for so long. `heard_ms` says when it was heard last, by this process's clock: what rests on the service being there asks
-for that. A service that keeps no leases (the one inside this process) is asked once.
+for that. What rests on nobody having replaced this node asks for `sure_ms`: a life that counted as lost is heard again
+as soon as it runs, and only the metadata tell what was taken from it meanwhile. A service that keeps no leases (the one
+inside this process) is asked once.
 
 A node that leads thousands of shards may keep its event loop busy for longer than a lease, when all of them are written
 to for the first time or when another node has died. Were it taken for dead then, others would have its shards on top of
@@ -60,6 +62,15 @@ class LifeLine(LifeListener, Protocol):
     async def close(self) -> None: ...
 
 
+class ShownMetadata(Protocol):
+    """The node's catalog, as far as heartbeats need it."""
+
+    @property
+    def version(self) -> int: ...
+
+    def is_alive(self, node_id: int) -> bool: ...
+
+
 class Heartbeats:
     """`start` and `close` on the node's event loop."""
 
@@ -72,10 +83,12 @@ class Heartbeats:
         has_room: Callable[[], bool] = lambda: True,
         vitals: Callable[[], Vitals | None] = lambda: None,
         life_line: Callable[[], LifeLine] | None = None,
+        shown: ShownMetadata | None = None,
     ) -> None:
         """`on_fenced` is told once, in words, that this life is over: the process must stop. `has_room`: whether the
         disk has it for more segments. `life_line` makes another client of the service, for a loop beside the node's;
-        without it heartbeats are sent from the node's own loop."""
+        without it heartbeats are sent from the node's own loop. `shown`: the metadata as the node
+        knows them; None where they are never behind."""
         self._vitals = vitals
         self._life_line = life_line
         self._meta = meta
@@ -83,6 +96,7 @@ class Heartbeats:
         self._monotonic_ms = monotonic_ms
         self._on_fenced = on_fenced
         self._has_room = has_room
+        self._shown = shown
         self._lease_ms: int | None = None
         self._is_over = False
         self._task: asyncio.Task[None] | None = None
@@ -96,12 +110,27 @@ class Heartbeats:
         self._is_stalled = False
         self.heard_ms = monotonic_ms()
         """Up to when it is sure that the service had heard of this life: it has just registered."""
+        self._sure_ms = self.heard_ms
+        self._answered = self._awaited = (self.heard_ms, 0)
+        """The newest heartbeat, and the one whose metadata are waited for: when each was sent, and the newest version
+        when it was answered."""
+
+    @property
+    def sure_ms(self) -> int:
+        """Up to when it is sure that nobody had taken what this node leads by its metadata. On the node's loop."""
+        for _ in range(2):  # what was waited for, then the newest
+            if self._is_shown(self._awaited[1]):
+                self._sure_ms, self._awaited = self._awaited[0], self._answered
+        return self._sure_ms
+
+    def _is_shown(self, version: int) -> bool:
+        return self._shown is None or (self._shown.version >= version and self._shown.is_alive(self._life.node_id))
 
     @property
     def untaken_ms(self) -> int:
-        """From when the service has heard this node, nobody takes for so long what it leads; 0: ever. Half a lease:
-        no more is left to one whose connection was cut, and who was cut off does not know whether it closed there. What
-        a lease is, the service says with its first answer: until then it is taken for short."""
+        """From `sure_ms` on, nobody takes for so long what this node leads; 0: ever. Half a lease: no more is left to
+        one whose connection was cut, and who was cut off does not know whether it closed there. What a lease is, the
+        service says with its first answer: until then it is taken for short."""
         return (_UNTOLD_LEASE_MS if self._lease_ms is None else self._lease_ms) // 2
 
     @property
@@ -141,6 +170,7 @@ class Heartbeats:
 
     # On the node's loop ----------------------------------------------------------------------------------------
     def _said_now(self) -> Heartbeat:
+        _ = self.sure_ms  # also while nobody asks: what is waited for is to be passed in time
         return Heartbeat(self._life, has_room=self._has_room(), vitals=self._vitals())
 
     def _note(self) -> None:
@@ -173,8 +203,13 @@ class Heartbeats:
             finally:
                 await meta.close()
 
-        with suppress(asyncio.CancelledError):
+        try:
             asyncio.run(run())
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:
+            log.exception("the thread of the heartbeats ended")
+            on_fenced(f"no heartbeats are sent any more: {error}")
 
     def _said_if_turning(self) -> Heartbeat | None:
         stood_ms = self._monotonic_ms() - self._turned_ms
@@ -213,6 +248,7 @@ class Heartbeats:
                         log.info("the meta service hears this node again")
                     is_heard = True
                     self.heard_ms, self._lease_ms = asked_ms, heard.lease_ms
+                    self._answered = (asked_ms, heard.version)
             await asyncio.sleep(self._pause_s(asked_ms))
 
     def _pause_s(self, asked_ms: int) -> float:

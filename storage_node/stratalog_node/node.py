@@ -267,7 +267,7 @@ class StorageNode:
         )
         life = self.meta.life = Life(info.node_id, registration.node_epoch)
         self._heartbeats = Heartbeats(
-            self.meta, life, monotonic_ms, self._end_life, self._has_room, self._vitals, self._life_line
+            self.meta, life, monotonic_ms, self._end_life, self._has_room, self._vitals, self._life_line, self.catalog
         )
         self._taken.push_async_callback(self._heartbeats.close)
         self._heartbeats.start()
@@ -338,7 +338,7 @@ class StorageNode:
             wall_ms=self._clock_ms,
             age_ms=age_clock,
             monotonic_ms=monotonic_ms,
-            heard_ms=lambda: self._heartbeats.heard_ms,
+            heard_ms=lambda: self._heartbeats.sure_ms,
             lease_ms=lambda: self._heartbeats.untaken_ms,
             new_member_id=lambda client: f"{client}-{secrets.token_hex(16)}",
             words=CONSUMER_WORDS,

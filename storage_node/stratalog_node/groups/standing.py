@@ -38,8 +38,8 @@ class Standing:
         monotonic_ms: Callable[[], int],
         stats: GroupStats,
     ) -> None:
-        """`heard_ms`: up to when the meta service is known to have heard this node; `lease_ms`: for how long after that
-        nobody replaces it, 0 forever."""
+        """`heard_ms`: up to when the meta service is known to have heard this node, and nobody to have replaced it;
+        `lease_ms`: for how long after that nobody does, 0 forever."""
         self._heard_ms = heard_ms
         self._lease_ms = lease_ms
         self._monotonic_ms = monotonic_ms

@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands import AllocateProducerIds, RegisterNode
-from stratalog.model.errors import Conflict, Fenced, NotLeader, OutcomeUnknown
+from stratalog.model.errors import Conflict, Fenced, NotLeader, OutcomeUnknown, Unavailable
 from stratalog.model.metadata import Heard, Heartbeat, Life, NodeInfo
 from stratalog_meta import MetaService
 from stratalog_meta.api.server import MetaServer
@@ -134,6 +134,30 @@ async def test_what_could_not_be_noted_while_the_store_was_full_is_noted_then() 
     store.is_full = False
     await eventually(lambda: lives.service.life_stats.lost == 1)
     assert await lives.alive() == {1: False}
+    await lives.service.close()
+
+
+async def test_a_heartbeat_is_not_answered_while_the_loss_of_its_node_is_being_written() -> None:
+    """The answer would name a version older than what is taken from the node, which would go on as its leader."""
+    clock, store = Monotonic(), FailingStore(MemoryStore())
+    lives = Lives(MetaService(store, HandClock(), lease_ms=LEASE_MS, monotonic_ms=clock), clock)
+    await lives.service.start()
+    life = await lives.register()
+    store.hold()
+    before = store.writes
+
+    async def is_loss_being_written_a_moment_later() -> bool:
+        clock.now_ms += 1
+        return store.writes > before
+
+    await eventually(is_loss_being_written_a_moment_later)
+    with pytest.raises(Unavailable, match="just being noted as lost"):
+        await lives.service.heartbeat(Heartbeat(life))
+    store.let_go()
+    await eventually(lambda: lives.service.life_stats.lost == 1)
+    assert (await lives.service.heartbeat(Heartbeat(life))).version >= 2
+    await eventually(lambda: lives.service.stats.changes == 3)
+    assert await lives.alive() == {1: True}, "the heartbeat that was not answered counts"
     await lives.service.close()
 
 

@@ -113,6 +113,8 @@ async def test_a_storage_node_keeps_its_lease_over_http_and_stops_being_ready_wh
         node = StorageNode(ProcessSettings(), tmp_path / "node", listen, client, None, life_line=client.another)
         await node.start()
         await eventually(lambda: meta.life_stats.heartbeats >= 2)
+        begun_ms = monotonic_ms()
+        await eventually(lambda: node._heartbeats.sure_ms >= begun_ms)
         assert node.readiness() == {}
         (known,) = (await meta.snapshot()).nodes
         info = NodeInfo(known.node_id, known.storage_id, known.host, known.port)

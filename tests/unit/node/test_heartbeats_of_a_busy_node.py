@@ -23,6 +23,7 @@ class Service:
         """With the thread from which each came."""
         self.refusals: list[Exception] = []
         self.now_ms = 1_000
+        self.version = 1
         self.lines: list[Line] = []
 
     def line(self) -> Line:
@@ -33,7 +34,7 @@ class Service:
         if self.refusals:
             raise self.refusals.pop(0)
         self.heard.append((heartbeat, threading.get_ident()))
-        return Heard(LEASE_MS, 1)
+        return Heard(LEASE_MS, self.version)
 
     @property
     def count(self) -> int:
@@ -135,3 +136,67 @@ async def test_what_a_node_says_of_itself_is_noted_on_its_own_loop() -> None:
     await beats.close()
     assert asked == {threading.get_ident()}
     assert not service.heard[0][0].has_room
+
+
+class Shown:
+    """What the node's catalog shows."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.alive = True
+
+    def is_alive(self, node_id: int) -> bool:
+        assert node_id == LIFE.node_id
+        return self.alive
+
+
+async def test_a_node_that_was_lost_and_is_heard_again_is_not_sure_before_it_has_seen_what_was_taken_from_it() -> None:
+    """Its process stood still for longer than a lease. The thread runs first, and its watch may be far behind."""
+    service, shown = Service(), Shown()
+    beats = Heartbeats(Line(service), LIFE, lambda: service.now_ms, lambda _: None, life_line=service.line, shown=shown)
+    beats.start()
+    await eventually(lambda: service.count >= 3)
+    sure_ms = beats.sure_ms
+    assert sure_ms == service.now_ms, "nothing is behind"
+
+    service.now_ms += 5_000
+    service.version = 5  # lost with 4, and another leads what it led
+    await eventually(lambda: beats.heard_ms == service.now_ms)
+    assert beats.sure_ms == sure_ms
+    shown.version, shown.alive = 4, False
+    assert beats.sure_ms == sure_ms
+    shown.version = 6
+    assert beats.sure_ms == sure_ms, "as long as it counts as lost more may be taken from it at any time"
+    shown.alive = True
+    assert beats.sure_ms == service.now_ms
+    await beats.close()
+
+
+async def test_a_node_whose_metadata_are_always_a_little_behind_is_sure_of_what_they_show() -> None:
+    service, shown = Service(), Shown()
+    beats = Heartbeats(Line(service), LIFE, lambda: service.now_ms, lambda _: None, life_line=service.line, shown=shown)
+    beats.start()
+    for _ in range(5):
+        service.version += 1
+        service.now_ms += 10
+        before = service.count
+        await eventually(lambda before=before: service.count >= before + 2)
+        await eventually(lambda: beats._awaited[1] >= service.version - 1)
+        assert beats.sure_ms < service.now_ms
+        shown.version += 1
+    assert beats.sure_ms >= service.now_ms - 10
+    await beats.close()
+
+
+async def test_a_thread_that_ends_by_a_fault_ends_the_life_and_says_so() -> None:
+    """Nobody would send heartbeats any more, and the process would go on without a lease."""
+
+    def no_line() -> Line:
+        raise OSError(24, "Too many open files")
+
+    told: list[str] = []
+    beats = Heartbeats(Line(Service()), LIFE, lambda: 0, told.append, life_line=no_line)
+    beats.start()
+    await eventually(lambda: told)
+    assert "heartbeats" in told[0] and "Too many open files" in told[0]
+    await beats.close()
