@@ -14,7 +14,7 @@ from stratalog.model.commands import AdvanceLogStart, Command, CreateTopic
 from stratalog.model.errors import AlreadyExists, StratalogError
 from stratalog.model.group import MemberProtocol
 from stratalog.model.ids import ShardKey
-from stratalog.model.metadata import Node, TopicDeleted
+from stratalog.model.metadata import Node, TopicChanged, TopicDeleted
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.groups.coordinator import CoordinatorLimits, GroupCoordinator
@@ -174,6 +174,11 @@ class GroupNode:
     def recreate_topic(self, name: str) -> None:
         self.delete_topic(name)
         self.topics.add(name)
+
+    def grow_topic(self, name: str, shard_count: int) -> None:
+        topic = self.topics.by_name[name] = replace(self.topics.by_name[name], shard_count=shard_count)
+        self.topics.version += 1
+        self.groups.on_change(TopicChanged(topic))
 
     async def wait(self, span_ms: int) -> None:
         """Let time pass on both clocks."""

@@ -119,3 +119,9 @@ def placed(places: tuple[PlacesByName, ...], topics: SeenTopics) -> frozenset[Sh
         if seen is not None:
             found += [ShardKey(seen.topic_id, shard) for shard in shards if 0 <= shard < seen.shards]
     return frozenset(found)
+
+
+def unplaced(places: tuple[PlacesByName, ...], topics: SeenTopics) -> set[tuple[str, int]]:
+    """Those that are not there: gone, or not known here yet."""
+    counts = {name: 0 if (seen := topics.topic(name)) is None else seen.shards for name, _ in places}
+    return {(name, shard) for name, shards in places for shard in shards if not 0 <= shard < counts[name]}

@@ -4,10 +4,15 @@ they know no wire format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from stratalog.model.consumer_group import PlacesByName, Subscription
+from stratalog.model.group import MemberProtocol
+
+_MAX_METADATA_BYTES: Final = 1 << 20
+"""Of one member of a consumer group: each JoinGroup is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +23,9 @@ class ClientWords:
     read_subscription: Callable[[bytes], Subscription | None]
     read_assignment: Callable[[bytes], tuple[PlacesByName, ...] | None]
     write_assignment: Callable[[Iterable[PlacesByName]], bytes]
+
+    def wishes(self, protocols: Sequence[MemberProtocol]) -> Subscription | None:
+        """What a member of a consumer group says with its JoinGroup: by its first protocol."""
+        if not protocols or len(protocols[0].metadata) > _MAX_METADATA_BYTES:
+            return None
+        return self.read_subscription(protocols[0].metadata)

@@ -7,7 +7,7 @@ Thread: the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import lru_cache
 from typing import Protocol
 
@@ -85,12 +85,20 @@ _OPTIONS = _options()
 
 class ConsumerGroups:
     def __init__(
-        self, hosting: GroupHosting, membership: Membership, room: GroupRoom, catalog: AllTopics, stats: GroupStats
+        self,
+        hosting: GroupHosting,
+        membership: Membership,
+        room: GroupRoom,
+        catalog: AllTopics,
+        stats: GroupStats,
+        catch_up: Callable[[], Awaitable[bool]],
     ) -> None:
+        """`catch_up` brings the catalog up to date; False when that cannot be said now."""
         self._hosting = hosting
         self._membership = membership
         self._room = room
         self._stats = stats
+        self._catch_up = catch_up
         self.topics = TopicsSeen(catalog)
 
     async def heartbeat(self, request: ConsumerRequest) -> ConsumerAnswer:
@@ -110,11 +118,24 @@ class ConsumerGroups:
             return ConsumerAnswer(error)
         if isinstance(hosted.machine, Group) and request.member_epoch != _JOINS:
             return ConsumerAnswer(GroupError.UNKNOWN_MEMBER_ID, "the group has members of the classic protocol only")
-        if (refused := self._membership.upgrade(hosted, self._event(0, request))) is not None:
+        if (refused := await self._upgrade(hosted, request)) is not None:
             return refused
         if request.member_epoch == _JOINS:
             self._stats.joins += 1
         return await self._membership.ask(hosted, lambda waiter: self._event(waiter, request), ConsumerAnswer)
+
+    async def _upgrade(self, hosted: HostedGroup, request: ConsumerRequest) -> ConsumerAnswer | None:
+        """Nothing is between its end and what comes next, where the group may be asked."""
+        joining = self._event(0, request)
+        refused = self._membership.upgrade(hosted, joining)
+        if isinstance(refused, frozenset) and await self._catch_up():
+            if hosted.absence is not None:
+                return ConsumerAnswer(hosted.absence)
+            refused = self._membership.upgrade(hosted, joining, gone=refused)
+        if isinstance(refused, frozenset):
+            why = "this node does not know yet all that the group's classic members have"
+            return ConsumerAnswer(GroupError.COORDINATOR_LOAD_IN_PROGRESS, why)
+        return refused
 
     def _event(self, waiter: int, request: ConsumerRequest) -> ConsumerHeartbeat:
         return ConsumerHeartbeat(

@@ -164,7 +164,7 @@ class GroupCoordinator:
             stats=self.stats,
         )
 
-        self.consumers = ConsumerGroups(self._hosting, self.membership, room, topics, self.stats)
+        self.consumers = ConsumerGroups(self._hosting, self.membership, room, topics, self.stats, self._lag.catch_up)
         self._mixed = MixedGroups(words, self.membership, room, topics, self.consumers.topics)
 
     # Life -------------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ from stratalog.model.group import GroupError, GroupRecord, MemberRecord
 from stratalog_node.groups.attention import Attention
 from stratalog_node.groups.deadlines import DeadlineHeap
 from stratalog_node.groups.hosted import HostedGroup, entry_of
-from stratalog_node.groups.migration import Migration
+from stratalog_node.groups.migration import NOWHERE, Migration, Unplaced
 from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.stats import GroupStats
 
@@ -128,14 +128,16 @@ class Membership:
         if isinstance(machine, ConsumerGroup) and machine.is_to_be_classic:
             hosted.machine = self._migration.downgraded(machine, self.now_ms())
 
-    def upgrade(self, hosted: HostedGroup, joining: ConsumerHeartbeat) -> ConsumerAnswer | None:
-        """Make a consumer group of a classic one with members; or say why not. Requires: the heartbeat is asked next,
-        with nothing between."""
+    def upgrade(
+        self, hosted: HostedGroup, joining: ConsumerHeartbeat, gone: Unplaced = NOWHERE
+    ) -> ConsumerAnswer | Unplaced | None:
+        """Make a consumer group of a classic one with members; or say why not, or what the catalog would have to show
+        (`Migration.upgraded`). Requires: the heartbeat is asked next, with nothing between."""
         machine = hosted.machine
         if not isinstance(machine, Group):
             return None
-        made = self._migration.upgraded(machine, joining, self.now_ms())
-        if isinstance(made, ConsumerAnswer):
+        made = self._migration.upgraded(machine, joining, self.now_ms(), gone)
+        if not isinstance(made, ConsumerGroup):
             return made
         hosted.machine = made
         return None

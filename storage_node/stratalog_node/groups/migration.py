@@ -6,14 +6,22 @@ Thread: the event loop. Cost: about 0.5 us a partition of the group, of at most 
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, TypeAlias
 
+from stratalog.machines.classic_members import unplaced
 from stratalog.machines.consumer_group import ConsumerGroup
-from stratalog.machines.consumer_group_events import AnswerConsumer, ConsumerAnswer, ConsumerHeartbeat, ConsumerLimits
+from stratalog.machines.consumer_group_events import (
+    AnswerConsumer,
+    ConsumerAnswer,
+    ConsumerHeartbeat,
+    ConsumerLimits,
+    SeenTopics,
+)
 from stratalog.machines.group import Group
 from stratalog.machines.group_conversion import Said, downgraded, upgraded
 from stratalog.machines.group_events import GroupLimits
-from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, GroupError, GroupRecord, GroupState
+from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, GroupError, GroupRecord, GroupState, MemberRecord
 from stratalog_node.groups.client_words import ClientWords
 
 _MAX_BYTES: Final = 4 << 20
@@ -21,6 +29,11 @@ _MAX_BYTES: Final = 4 << 20
 _CLASSIC_MEMBERS: Final = (
     "the group has members of the classic protocol: end them first, or set group.protocol=classic in this client"
 )
+
+
+Unplaced: TypeAlias = frozenset[tuple[str, int]]
+"""Names of topics and indexes of shards."""
+NOWHERE: Final[Unplaced] = frozenset()
 
 
 class Migration:
@@ -32,8 +45,11 @@ class Migration:
         self.consumer_limits = consumer_limits
         self._may_upgrade = may_upgrade
 
-    def upgraded(self, classic: Group, joining: ConsumerHeartbeat, now_ms: int) -> ConsumerGroup | ConsumerAnswer:
-        """A consumer group of a classic one that has members, ready for this heartbeat; or why it is refused."""
+    def upgraded(
+        self, classic: Group, joining: ConsumerHeartbeat, now_ms: int, gone: Unplaced = NOWHERE
+    ) -> ConsumerGroup | ConsumerAnswer | Unplaced:
+        """A consumer group of a classic one that has members, ready for this heartbeat; or why it is refused; or shards
+        that members have and the catalog does not show: it may be behind, unless they are known to be `gone`."""
         is_consumers = classic.protocol_type == CONSUMER_PROTOCOL_TYPE
         if classic.state is not GroupState.EMPTY and not (self._may_upgrade and is_consumers):
             return ConsumerAnswer(GroupError.INCONSISTENT_GROUP_PROTOCOL, _CLASSIC_MEMBERS)
@@ -45,7 +61,13 @@ class Migration:
         if said is None:
             why = f"what the group's classic members say cannot be read, or is more than {_MAX_BYTES >> 20} MiB"
             return ConsumerAnswer(GroupError.INCONSISTENT_GROUP_PROTOCOL, f"{why}: {_CLASSIC_MEMBERS}")
+        missing = self._unplaced(said.values(), joining.topics)
+        if not missing <= gone:
+            return missing
         whole = upgraded(record, said, joining.topics)
+        if sum(member.size_bytes for member in whole.members.values()) > self.consumer_limits.max_bytes:
+            why = f"the group's classic members would take more than {self.consumer_limits.max_bytes} bytes"
+            return ConsumerAnswer(GroupError.INCONSISTENT_GROUP_PROTOCOL, f"{why}: {_CLASSIC_MEMBERS}")
         groups = [
             ConsumerGroup(classic.group_id, self.consumer_limits, whole, now_ms, is_in_log=False) for _ in range(2)
         ]
@@ -59,17 +81,29 @@ class Migration:
         """Requires: `is_to_be_classic`."""
         return Group(group.group_id, self.group_limits, downgraded(group.record()), now_ms, must_join_again=True)
 
+    @staticmethod
+    def _unplaced(said: Iterable[Said], topics: SeenTopics) -> Unplaced:
+        found: set[tuple[str, int]] = set()
+        for one in said:
+            found |= unplaced(one.assigned, topics) | unplaced(one.subscription.owned, topics)
+        return frozenset(found)
+
     def _said(self, record: GroupRecord) -> dict[str, Said] | None:
+        elected = {member.member_id: _metadata(member, record.protocol_name) for member in record.members}
+        if sum(len(elected[member.member_id]) + len(member.assignment) for member in record.members) > _MAX_BYTES:
+            return None
         said: dict[str, Said] = {}
-        size_bytes = 0
         for member in record.members:
-            metadata = dict(member.protocols).get(record.protocol_name or "", b"")
-            size_bytes += len(metadata) + len(member.assignment)
-            if size_bytes > _MAX_BYTES:
-                return None
-            subscription = self._words.read_subscription(metadata)
+            # Of a member that joins again the first protocol is read: it must not be lost to the group then.
+            wishes = subscription = self._words.wishes(member.protocols)
+            if wishes is not None and elected[member.member_id] is not member.protocols[0].metadata:
+                subscription = self._words.read_subscription(elected[member.member_id])
             assigned = self._words.read_assignment(member.assignment)
             if subscription is None or assigned is None:
                 return None
             said[member.member_id] = Said(subscription, assigned)
         return said
+
+
+def _metadata(member: MemberRecord, protocol_name: str | None) -> bytes:
+    return next((metadata for name, metadata in member.protocols if name == protocol_name), b"")

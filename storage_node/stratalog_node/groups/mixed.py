@@ -5,14 +5,13 @@ Thread: the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
 
 from stratalog.machines.consumer_group_events import ClassicBeat, ClassicJoined, SeenTopics, ShareAnswer
 from stratalog.machines.group_events import HeartbeatReceived, JoinAnswer, MemberJoined, MemberSynced, SyncAnswer
-from stratalog.model.consumer_group import PlacesByName, Subscription
-from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, GroupError, MemberProtocol
+from stratalog.model.consumer_group import PlacesByName
+from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, GroupError
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.client_words import ClientWords
 from stratalog_node.groups.hosted import HostedGroup
@@ -20,9 +19,6 @@ from stratalog_node.groups.membership import Membership
 from stratalog_node.groups.offsets import Topics
 from stratalog_node.groups.requests import SyncRequest
 from stratalog_node.groups.room import GroupRoom
-
-_MAX_METADATA_BYTES: Final = 1 << 20
-"""Of one member: each JoinGroup is read."""
 
 
 class MixedGroups:
@@ -38,7 +34,7 @@ class MixedGroups:
         self._topics = topics
 
     async def join(self, hosted: HostedGroup, join: MemberJoined) -> JoinAnswer:
-        subscription = self._subscription_of(join.protocols)
+        subscription = self._words.wishes(join.protocols)
 
         def event(waiter: int) -> ClassicJoined:
             return ClassicJoined(replace(join, waiter=waiter), subscription, self._topics, self._room.left_bytes)
@@ -54,12 +50,6 @@ class MixedGroups:
             return SyncAnswer(share.error)
         assignment = self._words.write_assignment(self._by_name(share.shards))
         return SyncAnswer(GroupError.NONE, CONSUMER_PROTOCOL_TYPE, share.protocol_name, assignment)
-
-    def _subscription_of(self, protocols: Sequence[MemberProtocol]) -> Subscription | None:
-        """What a JoinGroup says by its first protocol."""
-        if not protocols or len(protocols[0].metadata) > _MAX_METADATA_BYTES:
-            return None
-        return self._words.read_subscription(protocols[0].metadata)
 
     def _by_name(self, shards: Iterable[ShardKey]) -> list[PlacesByName]:
         """As classic clients name them. Topics that are gone meanwhile are left out."""

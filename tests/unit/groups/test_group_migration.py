@@ -12,7 +12,7 @@ from stratalog.model.consumer_group import PlacesByName
 from stratalog.model.errors import Unavailable
 from stratalog.model.group import GroupError, MemberProtocol
 from stratalog_node.groups.requests import SyncRequest
-from support.group_node import GroupNode, beating, committing, joining, syncing, task
+from support.group_node import GroupNode, beating, committing, joining, subscription, syncing, task
 
 OK = GroupError.NONE
 ALL = (0, 1, 2, 3)
@@ -22,11 +22,11 @@ def shares(*shards: int) -> bytes:
     return write_assignment([PlacesByName("orders", shards)])
 
 
-async def classic(node: GroupNode) -> JoinAnswer:
-    """A classic group of one member that has all shards."""
+async def classic(node: GroupNode, *owned: int) -> JoinAnswer:
+    """A classic group of one member that has all shards, or these."""
     joined = await node.groups.join(joining("g", "old"))
     synced = await node.groups.sync(
-        syncing("g", joined.member_id, joined.generation, **{joined.member_id: shares(*ALL)})
+        syncing("g", joined.member_id, joined.generation, **{joined.member_id: shares(*(owned or ALL))})
     )
     assert (joined.error, synced.error) == (OK, OK)
     return joined
@@ -137,9 +137,11 @@ async def test_who_comes_while_a_classic_group_rebalances_is_told_to_try_again()
     [
         {"protocol_type": "connect"},
         {"protocols": (MemberProtocol("range", b"something else"),)},
+        {"protocols": (MemberProtocol("range", subscription(*(f"{n:06}" for n in range(140_000)))),)},
+        {"protocols": (MemberProtocol("range", subscription(*(f"{n:05x}" for n in range(149_000)))),)},
     ],
 )
-async def test_members_that_are_no_consumers_are_left_alone(changes: dict[str, object]) -> None:
+async def test_members_that_are_no_consumers_or_say_too_much_are_left_alone(changes: dict[str, object]) -> None:
     node = await GroupNode().start()
     joined = await node.groups.join(replace(joining("g", "old"), **changes))  # type: ignore[arg-type]
     request = SyncRequest("g", joined.member_id, None, joined.generation, None, None, ((joined.member_id, b""),))
@@ -177,3 +179,31 @@ async def test_a_conversion_that_is_not_in_the_log_has_not_happened_for_the_next
     await node.kill()
     assert await kind(node) == "classic"
     assert await node.groups.heartbeat("g", old.member_id, None, old.generation) is OK
+
+
+async def test_what_classic_members_have_of_a_topic_that_grew_a_moment_ago_is_nobody_elses() -> None:
+    """Their leader saw it at another node, and this coordinator's catalog is behind."""
+    node = await GroupNode().start()
+    old = await classic(node, *ALL, 4, 5)
+    node.meta_version = node.topics.version + 1
+    joins = task(node.groups.consumers.heartbeat(beating("g", "new")))
+    await node.settle()
+    assert not joins.done()
+    node.grow_topic("orders", 6)
+    new = await joins
+    assert (new.error, new.assignment) == (OK, frozenset())
+    again = await node.groups.consumers.heartbeat(beating("g", "new", new.member_epoch))
+    assert not again.assignment, "the classic member has all six"
+    assert await node.groups.heartbeat("g", old.member_id, None, old.generation) is GroupError.REBALANCE_IN_PROGRESS
+
+
+async def test_a_group_is_not_moved_while_nobody_knows_what_its_members_have() -> None:
+    node = await GroupNode().start()
+    old = await classic(node, *ALL, 4)
+    node.meta_version = Unavailable("away")
+    answer = await node.groups.consumers.heartbeat(beating("g", "new"))
+    assert answer.error is GroupError.COORDINATOR_LOAD_IN_PROGRESS
+    assert await kind(node) == "classic"
+    assert await node.groups.heartbeat("g", old.member_id, None, old.generation) is OK
+    node.meta_version = None
+    assert (await node.groups.consumers.heartbeat(beating("g", "new"))).error is OK, "there is no such shard"
