@@ -164,12 +164,13 @@ class ServiceTold:
     """Answers `TellPromise` and `TellReplica`: the meta service has it."""
 
     is_settled: bool = False
-    """The segment is sealed, and this copy is one of those that prove it: the record says so soon."""
+    """The segment is sealed, and this copy is listed: the record says so soon."""
 
     @classmethod
     def answered(cls, segment: Segment, node_id: int) -> ServiceTold:
-        """What the service's answer to this node, the segment as it is now, says."""
-        return cls(segment.seal is not None and node_id in segment.seal.replicas)
+        """What the service's answer to this node, the segment as it is now, says. The seal names who proved it once,
+        and who has lost that copy since, too: those listed count."""
+        return cls(segment.seal is not None and node_id in segment.local_nodes)
 
 
 @dataclass(frozen=True, slots=True)

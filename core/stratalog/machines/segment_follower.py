@@ -56,7 +56,7 @@ from stratalog.machines.follower_events import (
 from stratalog.model.ids import SegmentKey
 
 _FIRST_PAUSE_MS = 20
-_LONGEST_PAUSE_MS = 1_000
+_LONGEST_PAUSE_MS, _RECORD_MS = 1_000, 60_000  # so long after a settled word the record that says it has surely come
 _INNOCENT_STRAYS = 2  # in a row: so many rounds may be under way when this copy grows
 _TAKES_DATA = (FollowerLife.FOLLOWING, FollowerLife.COPYING)
 _OVER = (FollowerLife.SEALED, FollowerLife.LEFT)
@@ -191,10 +191,10 @@ class SegmentFollower:
                 return self._copy_proven(event)
             case ServiceTold(is_settled):
                 # It hears of a digest until it seals, ever more seldom: others may have to be waited for, or given up.
-                self._owes_word = self.life is FollowerLife.PROVEN and not is_settled
+                self._owes_word = self.life is FollowerLife.PROVEN
                 if self._owes_word:
                     self._retell_ms = min(max(2 * self._retell_ms, _LONGEST_PAUSE_MS), 8 * _LONGEST_PAUSE_MS)
-                    self._paused_until_ms = now_ms + self._retell_ms
+                    self._paused_until_ms = now_ms + (_RECORD_MS if is_settled else self._retell_ms)
                 return []
             case ServiceNotTold():
                 self._owes_word = True

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from stratalog.machines.follower_events import ServiceTold
 from stratalog.machines.upload_duty import uploader_of
 from stratalog.model.commands import (
     AdvanceLogStart,
@@ -216,6 +217,23 @@ def test_a_holder_that_lost_its_copy_gives_way_to_another_and_may_come_back() ->
     assert segment.local_nodes == (2, 3) and uploader_of(segment, story.table.state.is_alive) == 2
     assert segment.seal is not None and segment.seal.replicas == (1, 2, 3), "the record is written once"
     assert story.report(key, 1).local_nodes == (1, 2, 3)
+
+
+def test_a_copy_made_anew_is_told_of_until_it_is_listed_though_the_seal_names_its_node() -> None:
+    """Its first report was older than what another node lost, so it was passed over."""
+    story, _, key = ended_on()
+    for node in (1, 2, 3):
+        story.report(key, node)
+    story.start(1, is_wiped=True)
+    story.do(ReportLostCopies((key,), caller=story.life(1)))
+    anew = ReportReplica(key, record_of(key, 10), story.segment(key).isr_version, caller=story.life(1))
+    story.start(2, is_wiped=True)
+    story.do(ReportLostCopies((key,), caller=story.life(2)))
+    passed_over = story.do(anew).result
+    assert passed_over.local_nodes == (3,) and 1 in passed_over.seal.replicas
+    assert not ServiceTold.answered(passed_over, 1).is_settled, "else nobody ever tells of it again"
+    listed = story.do(replace(anew, isr_version=story.segment(key).isr_version)).result
+    assert listed.local_nodes == (1, 3) and ServiceTold.answered(listed, 1).is_settled
 
 
 def test_a_copy_that_is_told_of_late_is_not_listed_once_the_object_store_has_all() -> None:
