@@ -96,7 +96,7 @@ bench-operator: $(READY)  ## Memory, idle writes and times of the operator (need
 
 .PHONY: bench-pipeline
 bench-pipeline: $(READY) spark  ## The Spark source beside Parquet, JSON lines and Spark's Kafka source; writes bench/results/pipeline.md
-	@PYTHONPATH=bench:tests $(PY) -m stratalog_bench.pipeline $(ARGS)
+	@PYTHONPATH=bench:tests:tools $(PY) -m stratalog_bench.pipeline $(ARGS)
 
 .PHONY: sim
 sim: $(READY)  ## SEEDS=1000: clusters in a made-up world; prints the history of the first that breaks a promise

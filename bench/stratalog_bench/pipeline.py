@@ -4,7 +4,8 @@
 
 Every cell counts the records and sums a checksum of each value, so all bytes of all values are touched. Two Spark
 threads. CPU is that of the whole tree of processes that reads (driver, JVM, Python workers), so that a figure per core
-can be told on a machine that others use. Writes `bench/results/pipeline.json` and `pipeline.md`.
+can be told on a machine that others use. Then the cold tier as it was uploaded, compacted, and packed
+(`pipeline_cold`). Writes `bench/results/pipeline.json` and `pipeline.md`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import pyarrow.parquet as pq
 
 from stratalog.formats.records import Record, encode_batch
 from stratalog.objects import open_store
-from stratalog_bench import kafka_peer
+from stratalog_bench import kafka_peer, pipeline_cold
 from support.cold_data import ColdShard
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -202,13 +203,14 @@ def kafka_jars() -> list[str]:
     return sorted(map(str, folder.glob("*.jar")))
 
 
-def run(arguments: argparse.Namespace, folder: Path) -> list[Cell]:
+def run(arguments: argparse.Namespace, folder: Path) -> tuple[list[Cell], list[pipeline_cold.ColdRow]]:
     from pyspark.sql import SparkSession
 
     from stratalog_pipeline.jobs.session import local_session
 
     count = arguments.mib * (1 << 20) // VALUE_BYTES
-    wanted = [name for name in ("stratalog", "stratalog lz4", "parquet", "json", "kafka") if arguments.only in name]
+    names = ("stratalog", "stratalog lz4", "parquet", "json", "kafka", "cold tier")
+    wanted = [name for name in names if arguments.only in name]
     jars = kafka_jars() if "kafka" in wanted else []
     if jars:
         SparkSession.builder.config("spark.jars", ",".join(jars))
@@ -234,8 +236,22 @@ def run(arguments: argparse.Namespace, folder: Path) -> list[Cell]:
         cell("spark, JSON lines", lambda: touched(lines.json(str(folder / "json"))))
     if jars:
         _kafka_cells(spark, folder, count, cell)
+    cold = _cold_rows(spark, folder, arguments.runs) if "cold tier" in wanted else []
     spark.stop()
-    return found
+    return found, cold
+
+
+def _cold_rows(spark: Any, folder: Path, runs: int) -> list[pipeline_cold.ColdRow]:
+    from pyspark.sql import functions as f
+
+    source = spark.read.format("stratalog").schema("key binary, value binary")
+
+    def find(bucket: str, key: bytes) -> int:
+        return int(source.load(bucket).where(f.col("key") == f.lit(key)).count())
+
+    cells = pipeline_cold.ColdCells(folder, lambda bucket: touched(source.load(bucket)), find, cpu_seconds)
+    cells.run(runs)
+    return cells.rows
 
 
 def _kafka_cells(spark: Any, folder: Path, count: int, cell: Callable[[str, Callable[[], int]], None]) -> None:
@@ -253,7 +269,7 @@ def _kafka_cells(spark: Any, folder: Path, count: int, cell: Callable[[str, Call
         broker.kill()
 
 
-def report(cells: list[Cell], arguments: argparse.Namespace) -> str:
+def report(cells: list[Cell], arguments: argparse.Namespace) -> list[str]:
     ours = next((cell for cell in cells if cell.name.startswith("stratalog,")), cells[0])
     lines = [
         "# The pipeline's benchmark",
@@ -271,7 +287,7 @@ def report(cells: list[Cell], arguments: argparse.Namespace) -> str:
         lines.append(
             f"| {cell.name} | {cell.mib_per_core_s:.0f} | {cell.records_per_core_s:,.0f} | {wall:.0f} | {ratio:.2f} |"
         )
-    return "\n".join([*lines, ""])
+    return lines
 
 
 def main() -> int:
@@ -281,13 +297,14 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="NAME", help="cells whose name has this; results are only shown")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-pipeline-") as folder:
-        cells = run(arguments, Path(folder))
-    text = report(cells, arguments)
+        cells, cold = run(arguments, Path(folder))
+    lines = [*(report(cells, arguments) if cells else ()), *(pipeline_cold.report(cold) if cold else ()), ""]
+    text = "\n".join(lines)
     print(text)
     if not arguments.only:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "pipeline.md").write_text(text, encoding="utf-8")
-        told = [asdict(cell) for cell in cells]
+        told = {"reads": [asdict(cell) for cell in cells], "cold tier": [asdict(row) for row in cold]}
         (RESULTS / "pipeline.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     return 0
 
