@@ -24,7 +24,8 @@ def rows(frame: Any) -> list[tuple[int, bytes]]:
     return sorted((row.offset, bytes(row.value)) for row in frame.select("offset", "value").collect())
 
 
-async def test_rows_are_the_same_before_while_and_after(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_packing", [False, True])
+async def test_rows_are_the_same_before_while_and_after(spark: Any, tmp_path: Path, is_packing: bool) -> None:
     bucket = str(tmp_path / "bucket")
     store = open_store(bucket)
     try:
@@ -43,11 +44,12 @@ async def test_rows_are_the_same_before_while_and_after(spark: Any, tmp_path: Pa
             planned_before = await asyncio.to_thread(frame)
             before = await asyncio.to_thread(rows, planned_before)
             assert [offset for offset, _ in before] == list(range(480))
-            merging = asyncio.create_task(place.compact(run=on_spark(spark)))
+            merging = asyncio.create_task(place.compact(run=on_spark(spark), is_packing=is_packing))
             while not merging.done():
                 assert await asyncio.to_thread(lambda: rows(frame())) == before
             told = await merging
             assert (told.merged, told.objects_before, told.not_merged) == (4, 160, [])
+            assert bool(told.packed) is is_packing
             assert await place.delete_what_metadata_do_not_name()
             assert await asyncio.to_thread(lambda: rows(frame())) == before
             assert (await place.verify()).findings == []

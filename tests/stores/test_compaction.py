@@ -19,6 +19,7 @@ from support.pipeline_extra import NO_PIPELINE
 
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
+from stratalog.formats.object_names import is_packed
 from stratalog.machines.chunk_merging import COMPACTION_LOCK, COMPACTION_WRITER
 from stratalog.model.commands import AcquireLock, AdvanceLogStart, DeleteTopic
 from stratalog.model.cut import Cut, CutShard
@@ -381,10 +382,13 @@ async def test_the_command_answers_programs(place: CompactWorld) -> None:
     assert code == 2 and "such as 64MiB" in refusal
 
 
-async def test_a_process_that_is_killed_midway_leaves_each_segment_as_it_was_or_merged(place: CompactWorld) -> None:
+@pytest.mark.parametrize("is_packing", [False, True])
+async def test_a_process_that_is_killed_midway_leaves_each_segment_as_it_was_or_merged(
+    place: CompactWorld, is_packing: bool
+) -> None:
     await fill(place, segments=12)
     command = [sys.executable, "-m", "stratalog_cli.entry", "pipeline", "compact", "--bucket", place.bucket]
-    command += ["--meta", place.meta_url, "--threads", "0", "--output", "json"]
+    command += ["--meta", place.meta_url, "--threads", "0", "--output", "json", *(["--pack"] if is_packing else [])]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
     try:
         async with asyncio.timeout(120):
@@ -393,13 +397,15 @@ async def test_a_process_that_is_killed_midway_leaves_each_segment_as_it_was_or_
     finally:
         process.kill()
         await process.wait()
-    counts = [len(manifest.parts) for manifest in await place.manifests()]
+    manifests = await place.manifests()
+    counts = [len(manifest.parts) for manifest in manifests]
     assert counts[0] == 1 and set(counts) <= {1, 120}
+    assert is_packed(manifests[0].parts[0].object_key) is is_packing
     assert (await place.verify()).findings == []
     place.world.clock.now_ms += 30_001  # the lease of the killed one
-    told = await place.compact(target_bytes=64 << 20)
+    told = await place.compact(target_bytes=64 << 20, is_packing=is_packing)
     assert (told.segments, told.merged, told.not_merged) == (12, counts.count(120), [])
-    assert (await place.compact(target_bytes=64 << 20)).merged == 0
+    assert (await place.compact(target_bytes=64 << 20, is_packing=is_packing)).merged == 0
     await place.delete_what_metadata_do_not_name()
     checked = await place.verify()
     assert (checked.findings, checked.batches, checked.parts) == ([], 1_440, 12)
