@@ -1,17 +1,19 @@
 """Hears the heartbeats of nodes, and has noted in the metadata who lives: the shell around `NodeLeases`.
 
-Lives on the service's event loop, as one task. A store that cannot be written changes nothing: what is due stays due.
+Lives on the service's event loop, as one task, and one for the write under way. A store that cannot be written changes
+nothing: what is due stays due.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any
 
 from stratalog.machines.node_leases import NodeLeases
 from stratalog.machines.shard_table import ShardTable
+from stratalog.model.commands import NoteLives
 from stratalog.model.errors import StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet, Heartbeat, Life, Node, NodeChanged, NodeInfo, Vitals
 from stratalog.telemetry.logs import logger
@@ -48,14 +50,18 @@ class LifeKeeper:
         self._is_connected: dict[int, Callable[[], bool]] = {}
         """Of each node: whether the connection of its last heartbeat is open."""
         self._task: asyncio.Task[Any] | None = None
+        self._noting: asyncio.Task[None] | None = None
+        """The last write. The service looks at the time meanwhile: it hears who lives, and a slow store is no excuse
+        for who does not."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="meta-lives")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in (self._task, self._noting):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     def heard(self, heartbeat: Heartbeat, is_connected: Callable[[], bool] | None) -> None:
         """Raises Fenced for a life that is not the present one, Unavailable for one that is just being noted as lost:
@@ -91,13 +97,23 @@ class LifeKeeper:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._leases.next_look_ms(self._monotonic_ms()) / 1_000)
-            try:
-                await self._look()
-            except StratalogError as error:
-                _log.debug("lives_not_noted", error=str(error))
-            except Exception:  # a fault in one look must not leave the dead alive for good (F48)
-                _log.exception("lives_look_failed")
+            leases = self._leases
+            span_ms = leases.look_every_ms if self._is_noting else leases.next_look_ms(self._monotonic_ms())
+            await asyncio.sleep(span_ms / 1_000)
+            await self._guarded(self._look())
+
+    @property
+    def _is_noting(self) -> bool:
+        return self._noting is not None and not self._noting.done()
+
+    @staticmethod
+    async def _guarded(work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except StratalogError as error:
+            _log.debug("lives_not_noted", error=str(error))
+        except Exception:  # a fault in one look must not leave the dead alive for good (F48)
+            _log.exception("lives_look_failed")
 
     async def _look(self) -> None:
         if self._must_read:
@@ -109,9 +125,15 @@ class LifeKeeper:
             return
         cut = [node_id for node_id, is_connected in self._is_connected.items() if not is_connected()]
         due = self._leases.due(self._monotonic_ms(), cut)
+        if self._is_noting:
+            return  # what is due besides stays due
         self._losing = () if due is None else due.lost
-        if due is None:
-            return
+        if due is not None:
+            self._noting = asyncio.get_running_loop().create_task(
+                self._guarded(self._note(due)), name="meta-lives-note"
+            )
+
+    async def _note(self, due: NoteLives) -> None:
         await self._writer.submit(due)
         self._losing = ()
         self._stats.lost += len(due.lost)

@@ -161,6 +161,30 @@ async def test_a_heartbeat_is_not_answered_while_the_loss_of_its_node_is_being_w
     await lives.service.close()
 
 
+async def test_a_store_that_is_slow_to_note_one_node_keeps_no_dead_one_alive() -> None:
+    """The service hears heartbeats meanwhile: who sends none has no excuse, however often something is noted."""
+    clock, store = Monotonic(), FailingStore(MemoryStore())
+    lives = Lives(MetaService(store, HandClock(), lease_ms=LEASE_MS, monotonic_ms=clock), clock)
+    await lives.service.start()
+    full = await lives.register(NodeInfo(2, "disk-b", "host", 9093))
+    await lives.register()
+    store.hold()
+    before, began_ms = store.writes, clock.now_ms
+    await lives.service.heartbeat(Heartbeat(full, has_room=False))
+    await eventually(lambda: store.writes > before)
+    keeper = lives.service._lives
+    assert keeper is not None
+
+    while clock.now_ms < began_ms + LEASE_MS - 5:
+        clock.now_ms += 5
+        await lives.service.heartbeat(Heartbeat(full, has_room=False))
+        await eventually(lambda: keeper._leases._looked_ms == clock.now_ms)
+    store.let_go()
+    assert clock.now_ms - began_ms + await lives.until_lost(1) <= LEASE_MS + 10
+    assert (await lives.alive())[2]
+    await lives.service.close()
+
+
 async def test_without_leases_every_heartbeat_is_welcome_and_nobody_is_lost() -> None:
     """One process: the service lives and dies with its node, and a new disk need not wait for anybody."""
     service = MetaService(MemoryStore(), HandClock())
