@@ -99,13 +99,8 @@ async def _look(
         if not manifest.key_runs and manifest.parts:
             shard.unindexed.append((segment.base_offset, segment.end_offset))
             return None
-        records = []
-        async for record in records_of(catalog.store, manifest, key, found.cost):
-            if record.offset >= shard.log_start_offset:
-                records.append(record)
-                if len(records) == limit:
-                    break
-        return records
+        of_key = records_of(catalog.store, manifest, key, found.cost, from_offset=shard.log_start_offset, limit=limit)
+        return [record async for record in of_key]
 
     count = 0
     for segment, records in zip(segments, await each(segments, one), strict=True):

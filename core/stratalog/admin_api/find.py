@@ -33,6 +33,11 @@ class FoundRecord(BaseModel):
     headers: list[FoundHeader] = []
     is_left_out: bool = Field(default=False, description="Value and headers are too large for an answer: consume it.")
 
+    @property
+    def told_bytes(self) -> int:
+        """What the answer has of it."""
+        return 0 if self.is_left_out else self.size_bytes
+
 
 class NotSearched(BaseModel):
     shard: int

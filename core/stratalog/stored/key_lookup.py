@@ -3,25 +3,50 @@ batch that it names (docs/formats.md section 16).
 
 Batches that lie next to each other are read at once, up to READ_BYTES. Everything is checked: page, batch, that offsets
 and epoch are the segment's; and the key's bytes are compared, for a hash is a hint. Storage nodes are not asked.
-Memory: a read and its records. Raises: Corrupt, and whatever the store raises.
+A few bytes of a batch may be megabytes of records. Memory: a read; on the thread, a batch decompressed; of the key's
+records those of OPENED_BYTES and a batch more. Raises: Corrupt, and whatever the store raises.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from stratalog.formats.key_index import KeyEntry, decode_key_overflow, decode_key_page, key_hash
 from stratalog.formats.manifest import Manifest
 from stratalog.formats.record_batch import walk
-from stratalog.formats.records import MAX_DECODED_BYTES, Record, decode_records
+from stratalog.formats.records import MAX_DECODED_BYTES, FramePace, KeyMatches, Record, records_of_key
 from stratalog.model.errors import Corrupt
 from stratalog.objects import ObjectStore
 
 READ_BYTES: Final = 4 << 20
 """Of neighbouring batches in one read; a batch may be larger."""
+OPENED_BYTES: Final = 16 << 20
+"""Of records, decompressed: where a piece of work on a thread ends, behind the batch that reaches it."""
+
+T = TypeVar("T")
+
+
+class OffLoop(Protocol):
+    """Does work on a thread."""
+
+    async def __call__(self, work: Callable[[], T], /) -> T: ...
+
+
+async def _on_any_thread(work: Callable[[], T], /) -> T:
+    return await asyncio.to_thread(work)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How batches are opened: what one may have decompressed (more is Corrupt), where, and at whose pace."""
+
+    max_bytes: int = MAX_DECODED_BYTES
+    off_loop: OffLoop = _on_any_thread
+    pace: FramePace = iter
 
 
 @dataclass(slots=True)
@@ -67,19 +92,33 @@ def _check_fits(entry: KeyEntry, manifest: Manifest, source: str) -> None:
 
 
 async def records_of(
-    store: ObjectStore, manifest: Manifest, key: bytes, cost: LookupCost, *, max_decoded_bytes: int = MAX_DECODED_BYTES
+    store: ObjectStore,
+    manifest: Manifest,
+    key: bytes,
+    cost: LookupCost,
+    *,
+    from_offset: int = 0,
+    limit: int | None = None,
+    opening: Opening = Opening(),
 ) -> AsyncIterator[Record]:
-    """The records of a key in a segment with a key index, offsets rising. A batch that has more than so many bytes
-    decompressed is Corrupt."""
-    entries = await entries_of(store, manifest, key, cost)
-    for some in neighbours(entries):
+    """The records of a key in a segment with a key index, offsets rising: at most `limit`, from an offset on."""
+    left = limit
+    for some in neighbours(await entries_of(store, manifest, key, cost)):
         part = manifest.parts[some[0].part]
         start = part.position + some[0].position
         end = part.position + some[-1].position + some[-1].size_bytes
         data = await _read(store, part.object_key, start, end, cost)
         cost.reads += 1
-        for record in await asyncio.to_thread(_records_in, data, some, manifest, start, key, max_decoded_bytes):
-            yield record
+        opener = _Opener(data, some, manifest, key, from_offset, opening)
+        first = 0
+        while first < len(some):
+            piece = await opening.off_loop(partial(opener.records_from, first, left))
+            for record in piece.records:
+                yield record
+            first = piece.behind
+            left = None if left is None else left - len(piece.records)
+            if left == 0:
+                return
 
 
 def neighbours(entries: Sequence[KeyEntry]) -> Iterator[Sequence[KeyEntry]]:
@@ -96,17 +135,43 @@ def neighbours(entries: Sequence[KeyEntry]) -> Iterator[Sequence[KeyEntry]]:
         first = at
 
 
-def _records_in(
-    data: bytes, entries: Iterable[KeyEntry], manifest: Manifest, start: int, key: bytes, max_bytes: int
-) -> list[Record]:
-    """Of these batches, which are all of `data`."""
-    found: list[Record] = []
-    view, at = memoryview(data), 0
-    for entry in entries:
-        part = manifest.parts[entry.part]
-        source, position = part.object_key, start + at
-        batch = view[at : at + entry.size_bytes]
-        for _, header in walk(batch, source=source, position=position, epoch=manifest.identity.epoch):
+class _Opened(NamedTuple):
+    records: list[Record]
+    behind: int
+    """The number of the entry to go on with."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """Batches that were read: these entries, which are all of `data`."""
+
+    data: bytes
+    entries: Sequence[KeyEntry]
+    manifest: Manifest
+    key: bytes
+    from_offset: int
+    opening: Opening
+
+    def records_from(self, first: int, limit: int | None) -> _Opened:
+        """Of batches from one entry on, until OPENED_BYTES or the limit are reached."""
+        found: list[Record] = []
+        opened_bytes = 0
+        for number in range(first, len(self.entries)):
+            left = None if limit is None else limit - len(found)
+            if opened_bytes >= OPENED_BYTES or left == 0:
+                return _Opened(found, number)
+            records, size_bytes = self._open(self.entries[number], left)
+            found += records
+            opened_bytes += size_bytes
+        return _Opened(found, len(self.entries))
+
+    def _open(self, entry: KeyEntry, limit: int | None) -> KeyMatches:
+        part = self.manifest.parts[entry.part]
+        source, position = part.object_key, part.position + entry.position
+        at = entry.position - self.entries[0].position
+        batch = memoryview(self.data)[at : at + entry.size_bytes]
+        is_wanted = False
+        for _, header in walk(batch, source=source, position=position, epoch=self.manifest.identity.epoch):
             if header.size_bytes != entry.size_bytes:
                 raise Corrupt("the key index names another batch than the one here", source=source, position=position)
             if not part.base_offset <= header.base_offset < header.end_offset <= part.end_offset:
@@ -116,10 +181,19 @@ def _records_in(
                     source=source,
                     position=position,
                 )
-        records = decode_records(batch, max_bytes=max_bytes, source=source, position=position)
-        found += (one for one in records if one.key == key)
-        at += entry.size_bytes
-    return found
+            is_wanted = header.end_offset > self.from_offset
+        if not is_wanted:
+            return KeyMatches([], 0)
+        return records_of_key(
+            batch,
+            self.key,
+            from_offset=self.from_offset,
+            limit=limit,
+            pace=self.opening.pace,
+            max_bytes=self.opening.max_bytes,
+            source=source,
+            position=position,
+        )
 
 
 async def _read(store: ObjectStore, object_key: str, start: int, end: int, cost: LookupCost) -> bytes:

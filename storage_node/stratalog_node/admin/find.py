@@ -1,10 +1,11 @@
 """Finds the records of a key in the shards that this node leads: complete segments by their key index in the object
 store, everything else by reading it.
 
-Lives on the event loop. Batches are opened on threads, one piece at a time for each search; few searches run at a time
-and each has a bounded time, after which the answer says where to go on. Memory of a search: SEGMENTS_AT_ONCE times
-what one look-up reads (`stored.key_lookup`), and an answer. Nothing is remembered between two answers: the cursor is a
-place in the topic.
+Lives on the event loop. Batches are opened on threads, THREADS at a time for all searches, so that others find a
+thread, too; in pieces of a bounded size when they are decompressed, for a few bytes of a client's batch may be
+megabytes. Few searches run at a time and each has a bounded time, after which the answer says where to go on. Memory of
+a search: SEGMENTS_AT_ONCE times what one look-up reads (`stored.key_lookup`), and an answer. Nothing is remembered
+between two answers: the cursor is a place in the topic.
 """
 
 from __future__ import annotations
@@ -13,26 +14,30 @@ import asyncio
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from stratalog.admin_api.find import MOST_RECORDS, FindAnswer, FoundRecord, LedElsewhere, NotSearched, found_record
 from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
 from stratalog.formats.record_batch import walk
-from stratalog.formats.records import Record, decode_records
+from stratalog.formats.records import records_of_key
 from stratalog.model.errors import Corrupt, InvalidRequest, StratalogError, Unavailable
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects.store import ObjectStore
-from stratalog.stored.key_lookup import LookupCost, records_of
+from stratalog.stored.key_lookup import OPENED_BYTES, LookupCost, OffLoop, Opening, records_of
 from stratalog.telemetry.fair_turns import FairTurns
 from stratalog.telemetry.metrics import counter
 from stratalog_node.admin.services import AdminServices
+from stratalog_node.disk.yielding_gil import yielding_gil
 from stratalog_node.shards.shard_view import ShardView
 from stratalog_node.slices import Slices
 
 SEARCHES_AT_ONCE: Final = 2
 SEGMENTS_AT_ONCE: Final = 8
+THREADS: Final = 2
+"""Of those that decode large requests, too."""
 _QUEUE_S: Final = 5.0
 """So long a search waits for its turn."""
 _TIME_S: Final = 8.0
@@ -45,6 +50,7 @@ _READ_BYTES: Final = 256 << 10
 _DECODED_BYTES: Final = 32 << 20
 """Of one batch: a larger one is told as not searched."""
 _MOST_OFFSET: Final = (1 << 63) - 1
+T = TypeVar("T")
 _CURSOR: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,19})", re.ASCII)
 
 
@@ -77,10 +83,11 @@ class Finder:
         self._services = services
         self._turns = turns
         self._places = asyncio.Semaphore(SEARCHES_AT_ONCE)
+        self._threads = asyncio.Semaphore(THREADS)
 
     async def find(self, wish: Wish) -> FindAnswer:
         """Raises: NotFound for a topic, InvalidRequest, Unavailable where too many search or the store hangs."""
-        search = _Search(self._services, self._turns, wish, self.stats)
+        search = _Search(self._services, self._turns, wish, self.stats, self._off_loop)
         try:
             async with asyncio.timeout(_QUEUE_S):
                 await self._places.acquire()
@@ -94,16 +101,32 @@ class Finder:
         self.stats.records += len(answer.records)
         return answer
 
+    async def _off_loop(self, work: Callable[[], T], /) -> T:
+        """On a thread, which cannot be stopped: who gives up waiting leaves it its place until the work has ended."""
+        await self._threads.acquire()
+        working = asyncio.get_running_loop().run_in_executor(None, work)
+        working.add_done_callback(self._thread_ended)
+        return await asyncio.shield(working)
+
+    def _thread_ended(self, working: asyncio.Future[T]) -> None:
+        self._threads.release()
+        if not working.cancelled():
+            working.exception()  # asked for, so that nobody logs that it was not: who waits has it
+
 
 class _Search:
     """One answer."""
 
-    def __init__(self, services: AdminServices, turns: FairTurns, wish: Wish, stats: FindStats) -> None:
+    def __init__(
+        self, services: AdminServices, turns: FairTurns, wish: Wish, stats: FindStats, off_loop: OffLoop
+    ) -> None:
         if not 1 <= wish.limit <= MOST_RECORDS:
             raise InvalidRequest(f"limit={wish.limit}: expected 1 to {MOST_RECORDS}")
         self._services = services
         self._stats = stats
         self._wish = wish
+        self._off_loop = off_loop
+        self._opening = Opening(_DECODED_BYTES, off_loop, yielding_gil)
         self._topic = services.topic(wish.topic)
         self._slices = Slices(turns)
         self._started_at = _place(wish.cursor)
@@ -179,8 +202,11 @@ class _Search:
             len(self._records) >= self._wish.limit
             or self._bytes >= _ANSWER_BYTES
             or len(self._ranges) >= _MOST_RANGES
-            or asyncio.get_running_loop().time() >= self._ends_at
+            or self._is_late()
         )
+
+    def _is_late(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._ends_at
 
     async def _step(self, view: ShardView, end: int) -> None:
         """Moves on in a shard."""
@@ -204,7 +230,7 @@ class _Search:
     async def _look_up(self, store: ObjectStore, view: ShardView, segments: Sequence[Segment]) -> None:
         """In several at a time; as many of them count as the answer has room for, in order."""
         shard, offset = self._at
-        found = await asyncio.gather(*(self._of_segment(store, one, offset) for one in segments))
+        found = await asyncio.gather(*(self._of_segment(store, shard, one, offset) for one in segments))
         for segment, records in zip(segments, found, strict=True):
             assert segment.end_offset is not None, "what is complete has ended"
             base = max(segment.base_offset, offset)
@@ -225,22 +251,31 @@ class _Search:
             if self._is_full():
                 return
 
-    async def _of_segment(self, store: ObjectStore, segment: Segment, offset: int) -> _InSegment | str | None:
+    async def _of_segment(
+        self, store: ObjectStore, shard: int, segment: Segment, offset: int
+    ) -> _InSegment | str | None:
         """Its records, None where it has no key index, or why it cannot be searched."""
         try:
             manifest = await _manifest(store, segment)
             if not manifest.key_runs:
                 return None if manifest.parts else _InSegment([])
-            records: list[Record] = []
+            told: list[FoundRecord] = []
             size = 0
-            found = records_of(store, manifest, self._wish.key, self._cost, max_decoded_bytes=_DECODED_BYTES)
-            async for record in found:
-                if record.offset >= offset:
-                    records.append(record)
-                    size += len(record.value or b"")
-                    if len(records) >= self._wish.limit or size >= _ANSWER_BYTES:
-                        return _InSegment(records, is_cut=True)
-            return _InSegment(records)
+            limit = self._wish.limit
+            async for record in records_of(
+                store,
+                manifest,
+                self._wish.key,
+                self._cost,
+                from_offset=offset,
+                limit=limit,
+                opening=self._opening,
+            ):
+                told.append(found_record(shard, record.offset, record.timestamp_ms, record.value, record.headers))
+                size += told[-1].told_bytes
+                if len(told) >= limit or size >= _ANSWER_BYTES or self._is_late():
+                    return _InSegment(told, is_cut=True)
+            return _InSegment(told)
         except StratalogError as error:
             return str(error)
 
@@ -255,7 +290,7 @@ class _Search:
                 if not pieces:
                     raise Unavailable("it cannot be read now: try again")
                 data = b"".join(pieces)
-                records, to = await asyncio.to_thread(_matches, data, at, end, self._wish.key)
+                records, to = await self._off_loop(partial(_matches, data, shard, at, end, self._wish))
             except _Unopened as unopened:
                 self._skip(shard, at, unopened.end_offset, str(unopened))
                 self._at = (shard, unopened.end_offset)
@@ -268,15 +303,14 @@ class _Search:
             if self._take(shard, records):
                 self._at = (shard, to)
 
-    def _take(self, shard: int, records: Sequence[Record]) -> bool:
+    def _take(self, shard: int, records: Sequence[FoundRecord]) -> bool:
         """Whether there was room for all; else it goes on behind the last that was taken."""
-        for record in records:
+        for told in records:
             if len(self._records) >= self._wish.limit or self._bytes >= _ANSWER_BYTES:
                 return False
-            told = found_record(shard, record.offset, record.timestamp_ms, record.value, record.headers)
             self._records.append(told)
-            self._bytes += 0 if told.is_left_out else told.size_bytes
-            self._at = (shard, record.offset + 1)
+            self._bytes += told.told_bytes
+            self._at = (shard, told.offset + 1)
         return True
 
     def _skip(self, shard: int, from_offset: int, to_offset: int, why: str, *, is_unindexed: bool = False) -> None:
@@ -295,7 +329,7 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class _InSegment:
-    records: Sequence[Record]
+    records: Sequence[FoundRecord]
     is_cut: bool = False
     """There may be more behind the last one."""
 
@@ -308,24 +342,40 @@ class _Unopened(Exception):
         self.end_offset = end_offset
 
 
-def _matches(data: bytes, offset: int, end: int, key: bytes) -> tuple[list[Record], int]:
-    """Records of the key in `[offset, end)`, and how far was looked. On a thread. Raises: Corrupt, _Unopened."""
-    found: list[Record] = []
+def _matches(data: bytes, shard: int, offset: int, end: int, wish: Wish) -> tuple[list[FoundRecord], int]:
+    """Records of the key in `[offset, end)`, and how far was looked: as far as an answer holds, or OPENED_BYTES. On a
+    thread. Raises: Corrupt, _Unopened."""
+    found: list[FoundRecord] = []
     to = offset
+    opened_bytes = told_bytes = 0
     for position, header in walk(data, source="what was read for a search"):
         stop = position + header.size_bytes
         # An uncompressed batch that does not have these bytes anywhere has no such key.
-        lacks = header.is_control or (header.compression == 0 and data.find(key, position, stop) < 0)
+        lacks = header.is_control or (header.compression == 0 and data.find(wish.key, position, stop) < 0)
         if header.record_count and not lacks and header.end_offset > offset:
+            limit = wish.limit - len(found)
             try:
-                records = decode_records(data[position:stop], max_bytes=_DECODED_BYTES)
+                records, size_bytes = records_of_key(
+                    data[position:stop],
+                    wish.key,
+                    from_offset=offset,
+                    limit=limit,
+                    pace=yielding_gil,
+                    max_bytes=_DECODED_BYTES,
+                )
             except Corrupt as error:
                 if to > offset:
                     break  # told by the next read, which begins with it
                 raise _Unopened(min(header.end_offset, end), str(error)) from None
-            found += (one for one in records if one.key == key and offset <= one.offset < end)
+            for one in records:
+                if one.offset < end:
+                    found.append(found_record(shard, one.offset, one.timestamp_ms, one.value, one.headers))
+                    told_bytes += found[-1].told_bytes
+            if len(records) >= limit:
+                return found, min(records[-1].offset + 1, end)
+            opened_bytes += size_bytes
         to = max(to, min(header.end_offset, end))
-        if to >= end:
+        if to >= end or opened_bytes >= OPENED_BYTES or told_bytes >= _ANSWER_BYTES:
             break
     if to == offset:
         raise Corrupt("the batch that was read does not hold the offset", source="a search", position=0)

@@ -171,6 +171,29 @@ def test_a_record_that_is_too_large_for_an_answer_is_told_without_its_value(ask:
     assert (large["offset"], large["size_bytes"], large["value"]) == (1, 300_002, None)
 
 
+def test_batches_of_a_few_bytes_that_are_large_when_opened_cost_the_node_little_memory(tmp_path: Path) -> None:
+    count = 100
+    with NodeProcess(tmp_path / "data", str(tmp_path / "bucket"), SETTINGS) as node:
+        ask = Asker(node, str(tmp_path / "bucket"))
+        topic = ask.topic("large", "--set", "index.keys=true")
+        large = {"compression.type": "zstd", "message.max.bytes": 16 << 20, "linger.ms": 0, "batch.num.messages": 1}
+        producer = Producer({"bootstrap.servers": node.bootstrap} | large)
+        for _ in range(count):
+            producer.produce(topic, bytes(8 << 20), b"k", partition=0)
+            assert producer.flush(30) == 0
+        for is_sealed in (False, True):
+            if is_sealed:
+                ask.seal(topic)
+            before = node.peak_rss_bytes()
+            seen, told = 0, {"cursor": "0:0"}
+            while told["cursor"] is not None:
+                told = ask.page(topic, key="k", cursor=told["cursor"])
+                assert all(one["is_left_out"] for one in told["records"]) and told["not_searched"] == []
+                seen += len(told["records"])
+            assert seen == count
+            assert node.peak_rss_bytes() - before < 256 << 20
+
+
 @pytest.mark.parametrize(
     "query",
     [

@@ -17,6 +17,7 @@ from stratalog.formats.records import (
     encode_batch,
     first_offset_at_or_after,
     offset_of_max_timestamp,
+    records_of_key,
 )
 from stratalog.model.errors import Corrupt, InvalidRequest
 
@@ -63,6 +64,32 @@ def test_with_log_append_time_all_records_have_the_batchs_time(codec: Codec) -> 
 @every_codec
 def test_the_highest_time_is_that_of_the_first_record_that_carries_it(codec: Codec) -> None:
     assert offset_of_max_timestamp(timed(10, 40, 20, 40, codec=codec)) == (51, 40)
+
+
+@every_codec
+def test_the_records_of_a_key_are_those_among_all_from_an_offset_on_up_to_a_limit(codec: Codec) -> None:
+    keys = [b"k", None, b"", b"kk", b"k", b"other", b"k", None]
+    records = [Record(50 + n, n, key, b"k", (("k", b"k"),)) for n, key in enumerate(keys)]
+    batch = encode_batch(records, base_offset=50, compression=codec)
+    for key in (b"k", b"", b"kk", b"nobody"):
+        expected = [one for one in decode_records(batch) if one.key == key]
+        for from_offset in (0, 51, 54, 57, 99):
+            left = [one for one in expected if one.offset >= from_offset]
+            assert records_of_key(batch, key, from_offset=from_offset).records == left
+            assert records_of_key(batch, key, from_offset=from_offset, limit=2).records == left[:2]
+
+
+@compressed
+def test_records_of_other_keys_are_not_held(codec: Codec) -> None:
+    batch = encode_batch([Record(n, 1, b"other", None) for n in range(100_000)] + [Record(100_000, 1, b"k", None)])
+    batch = with_payload(batch, compress(codec, batch[61:]), codec=codec)
+    tracemalloc.start()
+    try:
+        told = records_of_key(batch, b"k")
+        assert [one.offset for one in told.records] == [100_000]
+        assert tracemalloc.get_traced_memory()[1] < 4 * told.opened_bytes
+    finally:
+        tracemalloc.stop()
 
 
 def test_records_without_a_time_have_no_highest_time() -> None:
