@@ -28,6 +28,7 @@ from stratalog.formats.object_names import (
     ObjectNames,
     SegmentObject,
     SegmentObjectName,
+    is_one_part,
 )
 from stratalog.formats.part import PartHeader, check_part, decode_part_header
 from stratalog.machines.claims import NEXT_STEP, is_known
@@ -214,7 +215,7 @@ def _manifest_holds(contents: _Contents, named: tuple[str, Manifest], seen: Exam
     key, manifest = named
     problems: list[str] = []
     found = {(part.key, part.position): part for part in contents.parts[manifest.identity.key]}
-    digest = EMPTY_DIGEST
+    digest, sizes = EMPTY_DIGEST, manifest.object_sizes
     for part in manifest.parts:
         held = found.get((part.object_key, part.position))
         if held is None:
@@ -228,6 +229,8 @@ def _manifest_holds(contents: _Contents, named: tuple[str, Manifest], seen: Exam
             part.size_bytes,
         ):
             problems.append(f"{part.object_key} holds offsets [{header.base_offset}, {header.end_offset})")
+        elif (stored := contents.objects[part.object_key]) != sizes[part.object_key] and is_one_part(part.object_key):
+            problems.append(f"{part.object_key} has {stored} bytes, not {sizes[part.object_key]}")
         elif header.digest_before != digest:
             problems.append(f"part [{part.base_offset}, {part.end_offset}) does not go on from the digest before it")
         digest = header.digest_after

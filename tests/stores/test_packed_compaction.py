@@ -284,6 +284,44 @@ async def test_damage_is_found_by_its_object_and_repaired_from_a_copy(place: Com
         await check_remote_copy(place.store, place.cold.names, segment)
 
 
+@pytest.mark.parametrize("is_packing", [True, False], ids=["packed", "merged"])
+async def test_a_chunk_that_is_longer_than_the_manifest_says_is_named_and_repaired(
+    place: CompactWorld, tmp_path: Path, is_packing: bool
+) -> None:
+    """Nodes free no local copy and mount nothing where the sizes differ: whoever asks why is told."""
+    await place.compact(is_packing=is_packing)
+    await place.delete_what_metadata_do_not_name()
+    (key, *_) = await packed_keys(place)
+    whole = await as_stored(place.store).get(key)
+    (segment, _), (manifest, _) = await place.segments(), await place.manifests()
+    mirrors = {name: open_store(str(tmp_path / name)) for name in ("longer", "right")}
+    for mirror, body in zip(mirrors.values(), (whole + b"junk", whole), strict=True):
+        await mirror.put(key, [body])
+        await mirror.close()
+    await place.store.delete([key])
+    await place.store.put(key, [whole, bytes(40)])
+    with pytest.raises(Corrupt):
+        await check_remote_copy(place.store, place.cold.names, segment)
+    (finding,) = (await place.verify()).findings
+    assert key in finding.place and f"has {len(whole) + 40} bytes, the manifest says {len(whole)}" in finding.what
+    report = RemoteReport(end_offset=segment.base_offset)
+    await check_manifest(place.store, manifest, segment.seal, report)
+    assert [one.place for one in report.findings] == [key]
+    examined = await asyncio.to_thread(CliRunner().invoke, build_app(("doctor",)), ["doctor", place.bucket])
+    assert examined.exit_code == 1 and str(len(whole) + 40) in examined.output
+
+    told = await asyncio.to_thread(
+        verify,
+        place.bucket,
+        one_by_one,
+        meta_url=place.meta_url,
+        repair_from=[str(tmp_path / name) for name in mirrors],
+    )
+    assert (told.repaired, told.findings) == ([key], [])
+    assert await as_stored(place.store).get(key) == whole
+    await check_remote_copy(place.store, place.cold.names, segment)
+
+
 async def test_an_object_that_was_packed_in_another_way_is_read_by_who_knew_the_one_before(
     place: CompactWorld,
 ) -> None:

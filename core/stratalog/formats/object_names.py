@@ -256,6 +256,11 @@ def is_packed(object_key: str) -> bool:
     return object_key.endswith(f".{SegmentObject.PACKED}")
 
 
+def is_one_part(object_key: str) -> bool:
+    """Whether an object of this key is just one part, packed or not. A bundle holds many."""
+    return object_key.endswith((f".{SegmentObject.CHUNK}", f".{SegmentObject.PACKED}"))
+
+
 def segment_file_name(base_offset: int, epoch: int) -> str:
     return f"{_stem(base_offset, epoch)}.seg"
 

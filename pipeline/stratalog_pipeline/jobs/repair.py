@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from stratalog.formats.digest import EMPTY_DIGEST, object_digest
 from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
-from stratalog.formats.object_names import ObjectNames, is_packed
+from stratalog.formats.object_names import ObjectNames, is_one_part, is_packed
 from stratalog.formats.packed_chunk import pack_to_size
 from stratalog.formats.part import PartHeader, check_part
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
@@ -92,6 +92,8 @@ class SegmentRepair:
 
     async def _present(self, key: str, check: _Check) -> bytes | None:
         try:
+            if self._manifest is not None:
+                await check_stored_size(self._store, self._manifest, key)
             body = await self._store.get(key)
             check(body)
             return body
@@ -172,6 +174,8 @@ class SegmentRepair:
             if says != (self._names.cluster_id, self._segment.key, part.base_offset, part.end_offset):
                 raise Corrupt("it is another part than the one that is named", source=source, position=part.position)
             found[part.base_offset] = header
+            if is_one_part(source) and len(body) != part.size_bytes:
+                raise Corrupt(f"it has {len(body)} bytes, not {part.size_bytes}", source=source, position=0)
         told |= found
 
     def _check_manifest(self, body: bytes) -> None:
@@ -184,6 +188,17 @@ class SegmentRepair:
             raise Corrupt("it describes another segment than its name says", source=key, position=0)
         if segment.seal is not None and segment.seal.digest != manifest.seal.digest:
             raise Corrupt("its seal is not the one that the metadata know", source=key, position=0)
+
+
+async def check_stored_size(store: ObjectStore, manifest: Manifest, key: str) -> None:
+    """Whether a chunk of a complete segment, of which all that is read is right, ends behind that. Raises: Corrupt,
+    NotFound, Unavailable."""
+    size_bytes = manifest.object_sizes.get(key)
+    if size_bytes is None or not is_one_part(key):
+        return
+    found = (await store.head(key)).size_bytes
+    if found != size_bytes:
+        raise Corrupt(f"it has {found} bytes, the manifest says {size_bytes}", source=key, position=size_bytes)
 
 
 def proven_parts(

@@ -2,8 +2,9 @@
 
 Of a complete segment: manifest (the metadata's digest of it, its seal), index object (digest, seal, points equal to
 those of the batches), key index (digest, equal to one built of the batches), each part with its own index,
-the chain of digests from part to part up to the seal. Of one that is still being uploaded: its committed parts. What
-cannot be reached now is told apart from what is damaged.
+the chain of digests from part to part up to the seal, and that no chunk is longer than that: nobody reads what is
+behind its end, but who looks for a whole copy by its sizes finds none. Of one that is still being uploaded: its
+committed parts. What cannot be reached now is told apart from what is damaged.
 Also told: objects that nothing names. They are attempts, or newer than the metadata; nobody reads them.
 """
 
@@ -25,7 +26,7 @@ from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
 from stratalog_pipeline.jobs.key_index_rebuild import KeyIndexRebuild, key_index_check
-from stratalog_pipeline.jobs.repair import Repaired, SegmentRepair
+from stratalog_pipeline.jobs.repair import Repaired, SegmentRepair, check_stored_size
 from stratalog_pipeline.jobs.repair_sources import open_source
 from stratalog_pipeline.jobs.runners import Runner
 
@@ -225,6 +226,8 @@ class _Segment:
                 position=0,
             )
         await self._check_index(store, catalog, segment.manifest_key)
+        for key in dict.fromkeys(self._objects):
+            await check_stored_size(store, catalog.manifests[segment.manifest_key], key)
 
     async def _take_key_index(self, store: ObjectStore, manifest: Manifest) -> None:
         """Its objects are what the manifest names; what is in them is compared once the parts were read."""

@@ -15,6 +15,7 @@ from stratalog.admin_api.next_steps import CHECK_STORE, RESTORE_OBJECT
 from stratalog.formats.digest import EMPTY_DIGEST, object_digest
 from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.object_names import is_one_part
 from stratalog.formats.part import PartHeader, check_part
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
@@ -74,6 +75,7 @@ async def check_manifest(store: ObjectStore, manifest: Manifest, seal: SealRecor
     await _check_index(store, manifest, report)
     await _check_key_runs(store, manifest, report)
     await check_parts(store, key, manifest.parts, report)
+    await _check_sizes(store, manifest, report)
     if not report.findings and report.digest != manifest.seal.digest:
         report.error(str(key), f"digest is {report.digest.hex()}, the seal says {manifest.seal.digest.hex()}")
 
@@ -149,6 +151,22 @@ async def _check_index(store: ObjectStore, manifest: Manifest, report: RemoteRep
         return
     if block.identity.key != manifest.identity.key or block.seal.digest != manifest.seal.digest:
         report.error(key, f"the index belongs to {block.identity.key}")
+
+
+async def _check_sizes(store: ObjectStore, manifest: Manifest, report: RemoteReport) -> None:
+    """Of chunks. Nobody reads what is behind their end, but by its sizes the copy does not count as a whole one."""
+    for key, size_bytes in manifest.object_sizes.items():
+        if not is_one_part(key):
+            continue
+        try:
+            found = (await store.head(key)).size_bytes
+        except NotFound:
+            continue  # told with its parts
+        except StratalogError as error:
+            report.failed(key, error)
+            continue
+        if found != size_bytes:
+            report.error(key, f"it has {found} bytes, the manifest says {size_bytes}")
 
 
 async def _check_key_runs(store: ObjectStore, manifest: Manifest, report: RemoteReport) -> None:
