@@ -166,7 +166,7 @@ class _Search:
 
     async def _topic_searched(self) -> bool:
         """Whether all of it was."""
-        views = self._services.views(self._topic)
+        views = self._services.readable(self._topic)
         wanted = [view for view in views if self._wish.shards is None or view.key.shard in self._wish.shards]
         await self._note_elsewhere(wanted)
         for view in wanted:

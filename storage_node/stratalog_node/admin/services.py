@@ -31,6 +31,10 @@ class ShardSource(Protocol):
 
     def get(self, key: ShardKey) -> ShardView | None: ...
 
+    def read(self, key: ShardKey) -> ShardView | None:
+        """As `get`; also a shard of a topic that is mounted by hand. Its key is that of the shard it is a range of."""
+        ...
+
     def all(self) -> Iterable[ShardView]: ...
 
     def stopped(self) -> Sequence[tuple[ShardView, Stop]]: ...
@@ -95,4 +99,9 @@ class AdminServices:
     def views(self, topic: Topic) -> list[ShardView]:
         """The topic's shards on this node, in order."""
         found = (self.shards.get(ShardKey(topic.topic_id, shard)) for shard in range(topic.shard_count))
+        return [view for view in found if view is not None]
+
+    def readable(self, topic: Topic) -> list[ShardView]:
+        """As `views`, also of a topic that is mounted by hand."""
+        found = (self.shards.read(ShardKey(topic.topic_id, shard)) for shard in range(topic.shard_count))
         return [view for view in found if view is not None]

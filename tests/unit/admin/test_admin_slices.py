@@ -91,6 +91,8 @@ class Shards:
     def get(self, key: ShardKey) -> Any:
         return self.views.get(key)
 
+    read = get
+
     def all(self) -> Iterable[Any]:
         return self.views.values()
 

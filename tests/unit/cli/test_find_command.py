@@ -289,6 +289,19 @@ def test_deleted_records_are_not_found(ask: Asker) -> None:
     assert places(ask.find(topic, "--key", "flight-3")) == [(0, 53)]
 
 
+def test_a_range_that_is_mounted_by_hand_is_searched_under_its_name(ask: Asker) -> None:
+    topic = ask.topic("mounted", "--set", "index.keys=true")
+    ask.produce(topic, range(60))
+    ask.seal(topic)
+    when = ("--topic", topic, "--from", "2020-01-01", "--until", "2100-01-01")
+    assert ask.run("mounts", "create", "past", *when).exit_code == 0
+    ask.produce(topic, range(60, 120))
+    assert places(ask.find(topic, "--key", "flight-3")) == [(0, 3), (0, 53), (0, 103)]
+    told = ask.page(f"{topic}@past", key="flight-3")
+    assert (places(told), told["cursor"], told["segments"]) == ([(0, 3), (0, 53)], None, 1)
+    assert (told["led_elsewhere"], told["not_searched"]) == ([], [])
+
+
 def test_the_node_tells_the_bucket_and_doctor_verify_and_dump_know_key_indexes(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     with NodeProcess(tmp_path / "data", str(bucket), SETTINGS) as node:
