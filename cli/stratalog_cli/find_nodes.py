@@ -35,9 +35,12 @@ def find_on_nodes(
     """What all of them say together. Raises: NotFound for a topic, Unavailable when none answers."""
     found, cold = Found(), ColdFound("")
     asked: set[int] = set()
+    searched: set[int] = set()
     elsewhere: Counter[int | None] = Counter()
+    topic_shards = 0
 
     def ask(node: AdminClient) -> None:
+        nonlocal topic_shards
         cursor, left = None, limit
         while left > 0:
             answer = node.find(topic, key, shards=shards, limit=min(left, MOST_RECORDS), cursor=cursor, is_scan=is_scan)
@@ -46,6 +49,8 @@ def find_on_nodes(
                 for one in answer.led_elsewhere:
                     elsewhere[one.node_id] = max(elsewhere[one.node_id], one.shards)
             _take(answer, key, found, cold)
+            topic_shards = max(topic_shards, answer.topic_shards)
+            searched.update(shard for start, end in answer.searched for shard in range(start, end))
             left -= len(answer.records)
             cursor = answer.cursor
             if cursor is None:
@@ -53,14 +58,21 @@ def find_on_nodes(
         found.is_cut = True
 
     nodes.each(ask)
-    for node_id, count in elsewhere.items():
-        if node_id not in asked:
-            led = counted(count, "shard", verb=("has", "have"))
-            who = "no leader now" if node_id is None else f"node {node_id} as the leader: name it in --admin, too"
-            found.faults.append(f"not searched: {led} {who}")
+    not_asked = {node_id: count for node_id, count in elsewhere.items() if node_id not in asked}
+    for node_id, count in not_asked.items():
+        led = counted(count, "shard", verb=("has", "have"))
+        who = "no leader now" if node_id is None else f"node {node_id} as the leader: name it in --admin, too"
+        found.faults.append(f"not searched: {led} {who}")
+    left_out = len(set(shards or range(topic_shards)) - searched) - sum(not_asked.values())
+    if left_out > 0 and not found.is_cut and not nodes.silent:
+        found.faults.append(
+            f"not searched: {counted(left_out, 'shard')} changed the leader while the nodes were asked: ask again"
+        )
     if nodes.silent:
         found.faults.append("not all nodes answered, so shards that they lead were not searched")
-    found.records.sort(key=lambda one: (one["shard"], one["offset"]))
+    # A shard that got another leader meanwhile may have been searched by both.
+    by_place = {(one["shard"], one["offset"]): one for one in found.records}
+    found.records = [by_place[place] for place in sorted(by_place)]
     found.is_cut = found.is_cut or len(found.records) > limit
     del found.records[limit:]
     return found, cold

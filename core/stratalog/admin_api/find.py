@@ -61,6 +61,12 @@ class FindAnswer(BaseModel):
     cursor: str | None = Field(description="Ask again with it for what follows; null: all was searched.")
     not_searched: list[NotSearched] = []
     led_elsewhere: list[LedElsewhere] = Field(default=[], description="In the first answer, without a cursor.")
+    topic_shards: int = Field(description="How many shards the topic has.")
+    searched: list[tuple[int, int]] = Field(
+        default=[],
+        description="Shards [from, to) that this answer came to the end of. Of several nodes' answers, they "
+        "tell whether a shard that changed its leader meanwhile was searched by nobody.",
+    )
     segments: int = Field(description="Searched by their key index.")
     key_index_reads: int
     batch_reads: int

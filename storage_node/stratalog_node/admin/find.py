@@ -14,7 +14,7 @@ import asyncio
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -23,8 +23,9 @@ from stratalog.admin_api.find import MOST_RECORDS, FindAnswer, FoundRecord, LedE
 from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
 from stratalog.formats.record_batch import walk
 from stratalog.formats.records import records_of_key
-from stratalog.model.errors import Corrupt, InvalidRequest, StratalogError, Unavailable
+from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, StratalogError, Unavailable
 from stratalog.model.segment import RemoteState, Segment
+from stratalog.model.topic import Topic
 from stratalog.objects.store import ObjectStore
 from stratalog.stored.key_lookup import OPENED_BYTES, LookupCost, OffLoop, Opening, records_of
 from stratalog.telemetry.fair_turns import FairTurns
@@ -137,6 +138,8 @@ class _Search:
         self._cost = LookupCost()
         self._segments = self._offsets = 0
         self._elsewhere: Counter[int | None] = Counter()
+        self._searched: list[tuple[int, int]] = []
+        _refuse_no_shard(wish.shards or (), self._topic)
         self._ends_at = 0.0
 
     async def run(self) -> FindAnswer:
@@ -157,6 +160,8 @@ class _Search:
             cursor=None if is_done else f"{self._at[0]}:{self._at[1]}",
             not_searched=self._ranges,
             led_elsewhere=[LedElsewhere(node_id=node, shards=count) for node, count in self._elsewhere.items()],
+            topic_shards=self._topic.shard_count,
+            searched=self._searched,
             segments=self._segments,
             key_index_reads=self._cost.pages,
             batch_reads=self._cost.reads,
@@ -182,7 +187,14 @@ class _Search:
                     return False
                 await self._step(view, end)
             self._at = (view.key.shard + 1, 0)
+            self._note_searched(view.key.shard)
         return True
+
+    def _note_searched(self, shard: int) -> None:
+        first = shard
+        if self._searched and self._searched[-1][1] == shard:
+            first, _ = self._searched.pop()
+        self._searched.append((first, shard + 1))
 
     async def _note_elsewhere(self, views: Sequence[ShardView]) -> None:
         if self._wish.cursor is not None:
@@ -389,6 +401,13 @@ async def _manifest(store: ObjectStore, segment: Segment) -> Manifest:
     if segment.remote.manifest_digest is not None and manifest_digest(body) != segment.remote.manifest_digest:
         raise Corrupt("it is not the manifest that the metadata names", source=source, position=0)
     return await asyncio.to_thread(decode_manifest, body, source=source)
+
+
+def _refuse_no_shard(shards: Iterable[int], topic: Topic) -> None:
+    """Raises: NotFound for one that the topic does not have, for that it has no record would say nothing."""
+    absent = [shard for shard in shards if not 0 <= shard < topic.shard_count]
+    if absent:
+        raise NotFound(f"topic {topic.name} has no shard {min(absent)}: it has shards 0 to {topic.shard_count - 1}")
 
 
 def _place(cursor: str | None) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -174,9 +175,11 @@ class _Routes:
 def _wish(request: web.Request) -> Wish:
     query = request.query
     text, encoded = query.get("key"), query.get("key_base64")
-    if (text is None) == (encoded is None):
+    if len(query.getall("key", ())) + len(query.getall("key_base64", ())) != 1:
         raise InvalidRequest("say which key, once: key=TEXT, or key_base64=TEXT")
     try:
+        # aiohttp leaves an escape that is no UTF-8 as it stands, so another key would be looked for.
+        parse_qsl(request.rel_url.raw_query_string, keep_blank_values=True, errors="strict")
         key = text.encode() if text is not None else base64.b64decode(encoded or "", validate=True)
     except ValueError:
         raise InvalidRequest("the key is not UTF-8, or key_base64 is not base64") from None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
@@ -16,8 +16,11 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner, Result
 
+from stratalog.admin_api.client import AdminClient
+from stratalog.admin_api.find import FindAnswer, LedElsewhere, found_record
 from stratalog_cli.entry import build_app
 from stratalog_cli.find import without
+from stratalog_cli.find_nodes import find_on_nodes
 from stratalog_cli.group_reset import Bounds
 from support.node_process import NodeProcess
 from support.s3_servers import ACCESS_KEY, NO_VERSITYGW, REGION, SECRET_KEY, versitygw_binary, versitygw_server
@@ -185,7 +188,7 @@ def test_batches_of_a_few_bytes_that_are_large_when_opened_cost_the_node_little_
             if is_sealed:
                 ask.seal(topic)
             before = node.peak_rss_bytes()
-            seen, told = 0, {"cursor": "0:0"}
+            seen, told = 0, dict[str, Any](cursor="0:0")
             while told["cursor"] is not None:
                 told = ask.page(topic, key="k", cursor=told["cursor"])
                 assert all(one["is_left_out"] for one in told["records"]) and told["not_searched"] == []
@@ -199,6 +202,8 @@ def test_batches_of_a_few_bytes_that_are_large_when_opened_cost_the_node_little_
     [
         {},
         {"key": "a", "key_base64": "YQ=="},
+        {"key": ["a", "b"]},
+        {"key": b"\xff"},
         {"key_base64": "?"},
         {"key": "a", "limit": 0},
         {"key": "a", "limit": 1_001},
@@ -215,6 +220,81 @@ def test_what_makes_no_sense_over_http_is_refused_in_words(ask: Asker, query: di
     with refused.value as answer:
         assert answer.code == 400
         assert json.loads(answer.read())["error"] == "InvalidRequest"
+
+
+def test_a_shard_that_is_not_there_is_told_and_not_searched_in_vain(ask: Asker) -> None:
+    topic = ask.topic("narrow")
+    with pytest.raises(HTTPError) as refused:
+        ask.page(topic, key="a", shard=[0, 2])
+    with refused.value as answer:
+        assert answer.code == 404
+        assert "it has shards 0 to 1" in json.loads(answer.read())["message"]
+
+
+class Moving:
+    """Nodes of which the ones asked later say what they lead once the ones before were asked."""
+
+    def __init__(self, *answers: FindAnswer) -> None:
+        self.silent: list[AdminClient] = []
+        self._answers = answers
+
+    def each(self, ask: Callable[[Any], None]) -> None:
+        for answer in self._answers:
+            ask(SimpleNamespace(find=lambda *_, answer=answer, **__: answer))
+
+
+def answer_of(node_id: int, searched: list[tuple[int, int]], *offsets: int, **elsewhere: int) -> FindAnswer:
+    return FindAnswer(
+        topic="t",
+        node_id=node_id,
+        records=[found_record(0, offset, 5, b"v", ()) for offset in offsets],
+        cursor=None,
+        led_elsewhere=[LedElsewhere(node_id=int(name[1:]), shards=count) for name, count in elsewhere.items()],
+        topic_shards=4,
+        searched=searched,
+        segments=0,
+        key_index_reads=0,
+        batch_reads=0,
+        bytes_read=0,
+        offsets_read=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "faults"),
+    [
+        ([answer_of(1, [(0, 2)], n2=2), answer_of(2, [(2, 4)], n1=2)], []),
+        ([answer_of(1, [(0, 1)], n2=3), answer_of(2, [(2, 4)], n1=2)], ["1 shard changed the leader"]),
+        ([answer_of(1, [(0, 2)], n2=2)], ["2 shards have node 2 as the leader"]),
+        (
+            [answer_of(1, [(0, 1)], n2=2, n3=1), answer_of(2, [(3, 4)], n1=2, n3=1)],
+            ["node 3", "1 shard changed the leader"],
+        ),
+    ],
+)
+def test_a_shard_that_moved_between_the_questions_is_not_taken_for_searched(
+    answers: list[FindAnswer], faults: list[str]
+) -> None:
+    found, _ = find_on_nodes(Moving(*answers), "t", b"k", frozenset(), 10, is_scan=False)  # type: ignore[arg-type]
+    assert len(found.faults) == len(faults)
+    assert all(part in fault for part, fault in zip(faults, found.faults, strict=True))
+
+
+def test_records_of_a_shard_that_two_nodes_led_one_after_the_other_are_told_once() -> None:
+    answers = Moving(answer_of(1, [(0, 4)], 3, 7), answer_of(2, [(0, 1)], 3, 7, 9))
+    found, _ = find_on_nodes(answers, "t", b"k", frozenset(), 10, is_scan=False)  # type: ignore[arg-type]
+    assert ([one["offset"] for one in found.records], found.is_cut, found.faults) == ([3, 7, 9], False, [])
+
+
+def test_an_answer_says_which_shards_it_came_to_the_end_of(ask: Asker) -> None:
+    topic = ask.topic("ended")
+    ask.produce(topic, range(60))
+    ask.produce(topic, range(60), shard=1)
+    assert ask.page(topic, key="flight-3")["searched"] == [[0, 2]]
+    first = ask.page(topic, key="flight-3", limit=3)
+    assert (first["topic_shards"], first["searched"], places(first)) == (2, [[0, 1]], [(0, 3), (0, 53), (1, 3)])
+    assert ask.page(topic, key="flight-3", cursor=first["cursor"])["searched"] == [[1, 2]]
+    assert ask.page(topic, key="flight-3", shard=1)["searched"] == [[1, 2]]
 
 
 def test_searches_are_counted(ask: Asker) -> None:
