@@ -10,6 +10,7 @@ from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MountInfo, MoveMountRequest
 from stratalog.admin_api.wording import human_bytes, human_time
 from stratalog.model.counting import counted
+from stratalog.model.errors import InvalidRequest
 from stratalog.settings.units import parse_duration_ms
 from stratalog.telemetry.printable import printable
 from stratalog_cli.moments import parse_time_ms
@@ -52,11 +53,18 @@ def list_mounts(admin: AdminOption = None, output: OutputOption = OutputFormat.T
 
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The topics are read as TOPIC@NAME.")],
-    topics: Annotated[list[str], typer.Option("--topic", metavar="TOPIC", help="May be repeated.")],
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="TOPIC", help="May be repeated. Default: all topics of the snapshot."),
+    ] = None,
     start: Annotated[
-        str, typer.Option("--from", metavar="TIME", help="ISO 8601, UTC unless it says otherwise: 2013-01-01.")
-    ],
-    until: Annotated[str, typer.Option("--until", metavar="TIME", help="Not included: 2013-02-01.")],
+        str | None, typer.Option("--from", metavar="TIME", help="ISO 8601, UTC unless it says otherwise: 2013-01-01.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Not included: 2013-02-01.")] = None,
+    snapshot: Annotated[
+        str | None,
+        typer.Option("--snapshot", metavar="NAME", help="What this snapshot has, instead of a range of time."),
+    ] = None,
     expires: Annotated[
         str | None,
         typer.Option("--expires", metavar="TIME", help="When it ends by itself: 7d, 12h, 30m. Default: never."),
@@ -64,14 +72,22 @@ def create(
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Mount sealed segments of topics under another name: all whole segments with data of that time."""
-    request = CreateMountRequest(
-        name=name,
-        topics=topics,
-        from_ms=parse_time_ms(start, "--from"),
-        until_ms=parse_time_ms(until, "--until"),
-        lasts_ms=0 if expires is None else parse_duration_ms(expires, "--expires"),
-    )
+    """Mount sealed data of topics under another name: whole segments with data of some time, or what a snapshot has."""
+    lasts_ms = 0 if expires is None else parse_duration_ms(expires, "--expires")
+    if snapshot is not None:
+        if start is not None or until is not None:
+            raise InvalidRequest("--snapshot says what is mounted: leave out --from and --until")
+        request = CreateMountRequest(name=name, topics=topics or [], lasts_ms=lasts_ms, snapshot=snapshot)
+    elif not topics or start is None or until is None:
+        raise InvalidRequest("say what to mount: --topic, --from and --until, or --snapshot")
+    else:
+        request = CreateMountRequest(
+            name=name,
+            topics=topics,
+            from_ms=parse_time_ms(start, "--from"),
+            until_ms=parse_time_ms(until, "--until"),
+            lasts_ms=lasts_ms,
+        )
     mount = Nodes(admin, is_write=True).first(lambda node: node.create_mount(request))
     if output is OutputFormat.JSON:
         print_json(mount)

@@ -19,9 +19,10 @@ from stratalog.machines.node_courses import Course, NodeCourses
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import PutHeader, TableHeader
 from stratalog.model.commands import Command, CompleteRemote, ForgetLocal, RegisterNode
-from stratalog.model.errors import Unavailable
+from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
+from stratalog.model.mount_commands import CreateMount, MountCut
 from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.status_page import Overview
@@ -234,6 +235,8 @@ class MetaService:
         if registers is not None and self._lives is not None:
             async with self._lives.registering(registers):
                 return await writer.submit(command, validate_only=validate_only)
+        if isinstance(command, CreateMount) and command.snapshot:
+            return await writer.submit(cast("Command[R]", await self._of_cut(command)), validate_only=validate_only)
         if self._backups is not None and not validate_only:
             if isinstance(command, ForgetLocal):
                 self._backups.require_told(await writer.read(lambda table: _living(table, command.segments)))
@@ -241,6 +244,23 @@ class MetaService:
                 with self._noted(command.segment, self._backups.witness):
                     return await writer.submit(cast("Command[R]", command))  # what was narrowed is still answered so
         return await writer.submit(command, validate_only=validate_only)
+
+    async def _of_cut(self, command: CreateMount) -> MountCut:
+        """Raises: InvalidRequest, NotFound, Corrupt, Unavailable."""
+        name = command.snapshot
+        if self._backups is None:
+            raise InvalidRequest(
+                f"snapshot {name!r:.80} cannot be mounted: this meta service has no --bucket to read it in"
+            )
+        cut = await self._backups.read_cut(self.cluster_id, name)
+        topics = {topic.name: topic.topic_id for topic in cut.topics if not topic.is_internal}
+        if absent := [topic for topic in command.topics if topic not in topics]:
+            raise NotFound(
+                f"snapshot {name!r} has no topic {absent[0]!r:.80}: `stratalog snapshot show {name}` tells all"
+            )
+        wanted = {topics[topic] for topic in command.topics or topics}
+        shards = tuple(shard for shard in cut.shards if shard.key.topic_id in wanted)
+        return MountCut(command.name, shards, command.lasts_ms)
 
     @contextlib.contextmanager
     def _noted(self, key: SegmentKey, witness: Witness) -> Iterator[None]:

@@ -141,6 +141,52 @@ def test_a_snapshot_outlives_the_deletion_of_its_topic_and_becomes_a_new_cluster
     eventually_sync(lambda: _manifests(node, cut, topic_id) == 0, timeout=20)
 
 
+def test_a_snapshot_is_mounted_and_read_to_its_offsets(node: NodeProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin.create_topics([NewTopic("notes", 2)])["notes"].result(10)
+    producer = Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 0})
+    chain = [CausalChain(node.bootstrap, "up")]  # records come all the time, so segments go on behind the cut
+    try:
+        for number in range(100):
+            producer.produce("notes", b"%d" % number, partition=number % 2)
+        assert producer.flush(20) == 0
+        cut = stratalog("snapshot", "create", "before", *_of(node))
+    finally:
+        chain[0].end()
+    for number in range(100, 150):
+        producer.produce("notes", b"%d" % number, partition=number % 2)
+    assert producer.flush(20) == 0
+
+    mount = stratalog("mounts", "create", "old", "--snapshot", "before", "--expires", "1h", "--admin", node.admin)
+    assert {"notes@old", "orders@old"} <= set(mount["topics"])
+    ends = {(shard["topic"], shard["shard"]): shard["offset"] for shard in cut["shards"]}
+    consumer = Consumer({"bootstrap.servers": node.bootstrap, "group.id": "none", "enable.auto.commit": False})
+    for (topic, shard), end in ends.items():
+        if topic in ("notes", "orders"):
+            assert consumer.get_watermark_offsets(TopicPartition(f"{topic}@old", shard), timeout=20)[1] == end
+    for topic, shards in (("notes", 2), ("orders", SHARDS)):
+        wanted = sum(ends[topic, shard] for shard in range(shards))
+        consumer.assign([TopicPartition(f"{topic}@old", shard, 0) for shard in range(shards)])
+        found = set()
+        while len(found) < wanted:
+            message = consumer.poll(20)
+            assert message is not None and message.error() is None
+            found.add((message.partition(), message.offset()))
+        assert found == {(shard, offset) for shard in range(shards) for offset in range(ends[topic, shard])}
+        places = [TopicPartition(f"{topic}@old", shard) for shard in range(shards)]
+        assert [one.offset for one in consumer.position(places)] == [ends[topic, shard] for shard in range(shards)]
+    consumer.close()
+
+    refusals = {
+        ("--snapshot", "never"): "there is no snapshot 'never'",
+        ("--snapshot", "before", "--topic", "trains"): "snapshot 'before' has no topic 'trains'",
+        ("--snapshot", "before", "--from", "2013-01-01"): "leave out --from and --until",
+        ("--topic", "notes"): "say what to mount",
+    }
+    for words, told in refusals.items():
+        assert told in stratalog("mounts", "create", "other", *words, "--admin", node.admin, code=2)
+
+
 def test_a_snapshot_goes_into_no_bucket_but_the_clusters(node: NodeProcess, tmp_path: Path) -> None:
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     admin.create_topics([NewTopic("letters", 1)])["letters"].result(10)

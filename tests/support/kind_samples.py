@@ -186,6 +186,12 @@ CASES: Final = (
     RuleCase(MOUNT, "clusterRef cannot", {"spec.ttlSeconds": 60}, {"spec.clusterRef": "other"}, before={}),
     RuleCase(MOUNT, "source: give exactly one", {"spec.source": _RETIRED}, {"spec.source": {}}),
     RuleCase(
+        MOUNT,
+        "source: give exactly one",
+        {"spec.source": {"snapshot": {"name": "june"}}},
+        {"spec.source": {"topics": {"names": ["a"]}, "snapshot": {"name": "june"}}},
+    ),
+    RuleCase(
         MOUNT, "source cannot", {"spec.ttlSeconds": 60}, {"spec.source": {"topics": {"names": ["other"]}}}, before={}
     ),
     RuleCase(

@@ -404,8 +404,9 @@ class World:
                     self.meta_topics[topic.name] = replace(topic, settings=given, shard_count=count)
             case act.RemoveTopic(_, topic_id):
                 self.meta_topics = {name: one for name, one in self.meta_topics.items() if one.topic_id != topic_id}
-            case act.MakeMount(name, names, _, _, lasts_ms):
+            case act.MakeMount(name, names, _, _, lasts_ms, snapshot):
                 assert name not in self.hand_mounts, f"mount {name} is made twice"
+                names = names or tuple(self.meta_topics) if snapshot else names
                 mounted = tuple(
                     MountedTopic(self.meta_topics[one].topic_id, one, (OffsetRange(0, 40),)) for one in names
                 )

@@ -32,16 +32,18 @@ class MountInfo(BaseModel):
 
 
 class CreateMountRequest(BaseModel):
-    """Sealed ranges of topics, read as `TOPIC@name`."""
+    """Sealed ranges of topics, read as `TOPIC@name`: of a time, or what a snapshot has."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: str
-    topics: list[str]
-    from_ms: int
-    until_ms: int
+    topics: list[str] = []
+    """Of a snapshot: all of its topics when there are none."""
+    from_ms: int = 0
+    until_ms: int = 0
     lasts_ms: int = 0
     """It ends by itself after so long; 0: never."""
+    snapshot: str = ""
 
 
 class MoveMountRequest(BaseModel):

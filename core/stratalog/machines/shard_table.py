@@ -237,6 +237,8 @@ def _dispatch_mounts(tx: TableTransaction, command: MountCommand) -> Steps[Table
     match command:
         case mount_commands.CreateMount():
             return (yield from table_hand_mounts.create_mount(tx, command))
+        case mount_commands.MountCut():
+            return (yield from table_hand_mounts.mount_cut(tx, command))
         case mount_commands.BeginMount():
             return table_mounts.begin_mount(tx, command)
         case mount_commands.TakeMount():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stratalog.model.bounds import Count
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.topic import Topic
 
@@ -13,9 +14,9 @@ class CutShard:
     """Records `[log_start_offset, end_offset)` of a shard; `epoch` is that of its last segment with any of them."""
 
     key: ShardKey
-    log_start_offset: int
-    end_offset: int
-    epoch: int
+    log_start_offset: Count
+    end_offset: Count
+    epoch: Count
 
     def needs(self, segment: SegmentKey, end_offset: int) -> bool:
         """Whether records of the cut lie in that segment."""

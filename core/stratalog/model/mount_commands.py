@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from stratalog.model.bounds import Count, Int32
 from stratalog.model.command import NodeCommand
+from stratalog.model.cut import CutShard
 from stratalog.model.mounts import Mount, MountMode
 
 
@@ -114,8 +115,31 @@ class CreateMount(NodeCommand[Mount]):
     until_ms: int
     lasts_ms: Count = 0
     """It ends by itself after so long; 0: never."""
+    snapshot: str = ""
+    """Instead of a time: what a snapshot in the bucket has of these topics, to the offset; of all of its topics where
+    none is named. Raises Unavailable where the bucket does not answer, InvalidRequest in a service that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class MountCut(NodeCommand[Mount]):
+    """What the service makes of a `CreateMount` that names a snapshot: let `[log_start_offset, end_offset)` of these
+    shards, as far as retention has left it, be read under `TOPIC@name`. Raises as `CreateMount`, and Conflict where not
+    all of it is sealed, or the log went another way since."""
+
+    name: str
+    shards: tuple[CutShard, ...]
+    lasts_ms: Count = 0
 
 
 MountCommand: TypeAlias = (
-    CreateMount | BeginMount | TakeMount | DoubtMount | ReleaseMount | MoveMount | EndMount | OpenVolume | CloseVolume
+    CreateMount
+    | MountCut
+    | BeginMount
+    | TakeMount
+    | DoubtMount
+    | ReleaseMount
+    | MoveMount
+    | EndMount
+    | OpenVolume
+    | CloseVolume
 )

@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from stratalog.formats.cut import check_cut_name, decode_cut
 from stratalog.formats.meta_snapshot import MetaSnapshotId
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.object_names import CutName, ObjectNames
 from stratalog.machines.meta_backups import LOCK, Witness, holder_of, lasting, stranger, to_remove, words_of_stranger
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_dump import capture
 from stratalog.machines.table_locks import MAX_LASTING_HOLDERS
 from stratalog.model.commands import AcquireLock, ReleaseLock
-from stratalog.model.errors import Conflict, Fenced, StratalogError
+from stratalog.model.cut import Cut
+from stratalog.model.errors import Conflict, Fenced, NotFound, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock
 from stratalog.objects.store import ObjectStore
@@ -36,6 +38,8 @@ _log = logger(__name__)
 _SHARE: Final = 4
 """A snapshot is followed by a pause of so many times what it took."""
 _FIRST_RETRY_S: Final = 1.0
+_READ_S: Final = 15.0
+"""How long a person who asks for a snapshot waits for the bucket."""
 _LEASE_MS: Final = 1
 """The lock is given back at once: only its memory counts."""
 
@@ -119,6 +123,21 @@ class BucketBackups:
                 f"segment {key} stays where it is until a snapshot of the metadata that knows its objects is in "
                 f"{self._place.store.url}: ask again in a moment{f' ({self._trouble})' if self._trouble else ''}"
             )
+
+    # Snapshots that people made -------------------------------------------------------------------------------------
+    async def read_cut(self, cluster_id: str, name: str) -> Cut:
+        """Raises: InvalidRequest, NotFound, Corrupt, Unavailable."""
+        names = ObjectNames("", cluster_id)
+        key = names.build(CutName(check_cut_name(name)))
+        try:
+            async with asyncio.timeout(_READ_S):
+                return decode_cut(await self._place.store.get(key), source=key)
+        except NotFound:
+            raise NotFound(
+                f"there is no snapshot {name!r} in {self._place.store.url}: `stratalog snapshot list` shows all"
+            ) from None
+        except TimeoutError:
+            raise Unavailable(f"{self._place.store.url} does not answer: snapshot {name!r} was not read") from None
 
     # The task -----------------------------------------------------------------------------------------------------
     async def _run(self, writer: TableWriter, cluster_id: str) -> None:

@@ -52,9 +52,11 @@ class HttpMetaDesk:
             await self._client.perform(DeleteTopic(topic_id))
 
     async def make_mount(self, made: act.MakeMount) -> None:
-        """Raises: InvalidRequest. Where nothing is sealed yet of what is asked for there is nothing to mount yet."""
-        with suppress(AlreadyExists, NotFound):
-            await self._client.perform(CreateMount(made.owner, made.topics, made.from_ms, made.until_ms, made.lasts_ms))
+        """Raises: InvalidRequest; of a snapshot NotFound, and Conflict where not all that it has is sealed. Where
+        nothing is sealed yet of what is asked for by time there is nothing to mount yet."""
+        command = CreateMount(made.owner, made.topics, made.from_ms, made.until_ms, made.lasts_ms, made.snapshot)
+        with suppress(AlreadyExists, *(() if made.snapshot else (NotFound,))):
+            await self._client.perform(command)
 
     async def end_mount(self, mount: str) -> None:
         with suppress(Conflict, NotFound):

@@ -172,7 +172,7 @@ class RemoveTopic:
 
 @dataclass(frozen=True, slots=True)
 class MakeMount:
-    """By hand: what is sealed of these topics, of that time."""
+    """By hand: what is sealed of these topics, of that time; or what a snapshot has of them, or of all its topics."""
 
     owner: str
     """The ReadOnlyMount, and the name of the mount."""
@@ -180,6 +180,7 @@ class MakeMount:
     from_ms: int
     until_ms: int
     lasts_ms: int
+    snapshot: str = ""
 
 
 Disruptive: TypeAlias = StopPod | StopSet | DeleteClaim

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stratalog.model.errors import InvalidRequest, LimitExceeded, Reserved, StratalogError
+from stratalog.model.errors import Conflict, InvalidRequest, LimitExceeded, NotFound, Reserved, StratalogError
 from stratalog_operator.plan.actions import Action, ChangeTopic, EndMount, MakeMount, MakeTopic, RemoveTopic
 from stratalog_operator.plan.observed import Observed, Seen
 from stratalog_operator.resources.conditions import Condition, ConditionStatus, ConditionType, merge
@@ -28,7 +28,9 @@ class Failure:
 
     @property
     def lasts(self) -> bool:
-        return isinstance(self.error, InvalidRequest | LimitExceeded | Reserved)
+        # A snapshot, or what it had, is not there: a person said a wrong name, or came too late.
+        is_without_source = isinstance(self.action, MakeMount) and isinstance(self.error, NotFound | Conflict)
+        return is_without_source or isinstance(self.error, InvalidRequest | LimitExceeded | Reserved)
 
     @property
     def subject(self) -> tuple[str, str]:

@@ -25,13 +25,13 @@ _ENDS_WITHIN_SECONDS: Final = 30
 
 
 def mount_status(seen: Observed, one: SeenMount) -> ReadOnlyMountStatus:
-    topics, retired = one.spec.source.topics, one.spec.source.retired_node
-    if topics is not None:
-        look = hand_mount(seen, one, topics)
+    by_hand, retired = one.spec.source.by_hand, one.spec.source.retired_node
+    if by_hand is not None:
+        look = hand_mount(seen, one, by_hand)
         words = _of_hand(seen, one, look)
         mount = look.mount
     else:
-        assert retired is not None, "the definition asks for exactly one of the two"
+        assert retired is not None, "the definition asks for exactly one of the three"
         found = None if seen.meta is None else seen.meta.mount_of(retired.node_id)
         mount = found if found is not None and found.storage_id == retired.storage_id else None
         words = _of_retired(seen, one, mount)

@@ -1,4 +1,4 @@
-"""ReadOnlyMounts made by hand: what is sealed of some topics, of some time, under another name.
+"""ReadOnlyMounts made by hand: what is sealed of some topics, of some time, or what a snapshot has, under another name.
 
 As with topics, that a mount is to be made stands in the status before it is asked for. One that is over is not made
 again: its object says so until somebody deletes it.
@@ -16,7 +16,7 @@ from stratalog.model.mounts import Mount, MountMode
 from stratalog_operator.plan.actions import AddFinalizer, DropFinalizer, EndMount, MakeMount, Offer
 from stratalog_operator.plan.observed import Observed, SeenMount
 from stratalog_operator.plan.scope import DELETION_SECONDS, seconds_since
-from stratalog_operator.resources.mount import TopicsSource
+from stratalog_operator.resources.mount import SnapshotSource, TopicsSource
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
 
 CREATING: Final = "Creating"
@@ -36,7 +36,7 @@ class MountLook:
     """It was there, and is not any more."""
 
 
-def hand_mount(seen: Observed, one: SeenMount, source: TopicsSource) -> MountLook:
+def hand_mount(seen: Observed, one: SeenMount, source: TopicsSource | SnapshotSource) -> MountLook:
     if one.is_deleting:
         return MountLook(_ending(seen, one))
     offer = Offer()
@@ -53,15 +53,22 @@ def hand_mount(seen: Observed, one: SeenMount, source: TopicsSource) -> MountLoo
         return MountLook(offer, mount)
     if was_there(one):
         return MountLook(offer, is_over=True)
-    absent = [name for name in source.names if seen.meta.topic(name) is None]
+    names = source.topics if isinstance(source, SnapshotSource) else source.names
+    absent = [name for name in names if seen.meta.topic(name) is None]
     if absent:
         return MountLook(offer, waits=f"topic {absent[0]} is not there")
     if is_creating(one):
-        from_ms = 0 if source.from_time is None else _ms(source.from_time)
-        until_ms = LAST_MS if source.until_time is None else _ms(source.until_time)
         lasts_ms = 0 if one.spec.ttl_seconds is None else one.spec.ttl_seconds * 1000
-        offer.actions.append(MakeMount(one.name, tuple(source.names), from_ms, until_ms, lasts_ms))
+        offer.actions.append(_made(one.name, source, lasts_ms))
     return MountLook(offer, is_creating=True)
+
+
+def _made(name: str, source: TopicsSource | SnapshotSource, lasts_ms: int) -> MakeMount:
+    if isinstance(source, SnapshotSource):
+        return MakeMount(name, tuple(source.topics), 0, 0, lasts_ms, source.name)
+    from_ms = 0 if source.from_time is None else _ms(source.from_time)
+    until_ms = LAST_MS if source.until_time is None else _ms(source.until_time)
+    return MakeMount(name, tuple(source.names), from_ms, until_ms, lasts_ms)
 
 
 def is_creating(one: SeenMount) -> bool:

@@ -20,8 +20,9 @@ from stratalog_operator.specs.volume import volume_objects
 
 def mount_offer(seen: Observed, mount: SeenMount) -> Offer:
     """Of a ReadOnlyMount. While it is there its pod is; once it has ended its claim goes by policy."""
-    if mount.spec.source.topics is not None:
-        return hand_mount(seen, mount, mount.spec.source.topics).offer
+    by_hand = mount.spec.source.by_hand
+    if by_hand is not None:
+        return hand_mount(seen, mount, by_hand).offer
     source = mount.spec.source.retired_node
     if source is None or source.mode != "RemountVolume":
         return Offer()

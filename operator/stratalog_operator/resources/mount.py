@@ -1,4 +1,5 @@
-"""ReadOnlyMount: sealed data that is served read-only; of a retired node, or of topics and a range of time."""
+"""ReadOnlyMount: sealed data that is served read-only; of a retired node, of topics and a range of time, or what a
+snapshot has."""
 
 from __future__ import annotations
 
@@ -41,15 +42,40 @@ class TopicsSource(Part):
     )
 
 
+class SnapshotSource(Part):
+    """What a snapshot in the object store has, to the offset."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=100,
+        pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="Of the snapshot, as `stratalog snapshot create` made it.",
+    )
+    topics: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=249)], ...],
+        Field(max_length=100, json_schema_extra=AS_SET),
+    ] = Field(default=(), description="Of its topics; none: all. Each is read as NAME@ and the name of this object.")
+
+
 class Source(Part):
     """What is mounted. Fixed."""
 
     model_config = checked(
-        rule("has(self.retiredNode) != has(self.topics)", "source: give exactly one of retiredNode and topics"),
+        rule(
+            "[has(self.retiredNode), has(self.topics), has(self.snapshot)].filter(given, given).size() == 1",
+            "source: give exactly one of retiredNode, topics and snapshot",
+        ),
         rule("self == oldSelf", "source cannot be changed: make another ReadOnlyMount"),
     )
     retired_node: RetiredNodeSource | None = Field(default=None, description="All that a retired node held.")
     topics: TopicsSource | None = Field(default=None, description="What is sealed of these topics, of that time.")
+    snapshot: SnapshotSource | None = Field(
+        default=None, description="What a snapshot has, as far as retention left it."
+    )
+
+    @property
+    def by_hand(self) -> TopicsSource | SnapshotSource | None:
+        return self.topics or self.snapshot
 
 
 class ReadOnlyMountSpec(Part):

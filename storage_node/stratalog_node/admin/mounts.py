@@ -26,7 +26,8 @@ class MountAdmin:
     async def create(self, request: CreateMountRequest) -> MountInfo:
         """Raises: AlreadyExists, NotFound, InvalidRequest, Unavailable, OutcomeUnknown."""
         when = request.from_ms, request.until_ms, request.lasts_ms
-        mount = await self._services.meta.perform(CreateMount(request.name, tuple(request.topics), *when))
+        command = CreateMount(request.name, tuple(request.topics), *when, request.snapshot)
+        mount = await self._services.meta.perform(command)
         return (await self._described([mount]))[0]
 
     async def move(self, request: MoveMountRequest) -> MountInfo:
@@ -60,7 +61,8 @@ def _is_of(segment: Segment, mount: Mount) -> bool:
         ranges = next((one.ranges for one in mount.topics if one.topic_id == segment.key.topic_id), ())
         if segment.seal is None or segment.key.shard >= len(ranges):
             return False
-        return ranges[segment.key.shard].base_offset < segment.seal.end_offset <= ranges[segment.key.shard].end_offset
+        base_offset, end_offset = ranges[segment.key.shard]
+        return base_offset < segment.seal.end_offset and segment.base_offset < end_offset
     if mount.mode is MountMode.VOLUME:
         return mount.node_id in segment.local_nodes
     return segment.seal is not None and mount.node_id in segment.seal.replicas

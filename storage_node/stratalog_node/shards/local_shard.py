@@ -41,6 +41,11 @@ class LocalShard(ShardView, Protocol):
         """Sealed segments whose file should be here and is not."""
         ...
 
+    @property
+    def cut_offset(self) -> int | None:
+        """Readers see nothing from here on, though the segment that it is in goes on. Of a snapshot's mount alone."""
+        ...
+
     def copy_of(self, segment: SegmentKey) -> LocalCopy | None: ...
 
     def is_unwritten(self, segment: SegmentKey) -> bool:

@@ -1,8 +1,8 @@
 """A shard of a topic that is mounted by hand: a sealed range of another shard, under another name, for readers alone.
 
 It reads through the shard that it is a range of, from wherever that one reads: its copies, other nodes, the object
-store, under the same limits. It ends where a segment ends, so no answer has more than the range. It takes no batches
-and moves no log start. Lives on the event loop.
+store, under the same limits. That of a snapshot may end inside a segment, between two batches: the reader and look-ups
+by time stop there. It takes no batches and moves no log start. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -66,8 +66,17 @@ class MountedLog(ShardLog):
         return [
             one
             for one in self.context.catalog.segments(self.key)
-            if one.seal is not None and one.base_offset >= self._first_base and one.seal.end_offset <= self._end_offset
+            if one.seal is not None and one.base_offset >= self._first_base and one.base_offset < self._end_offset
         ]
+
+    @property
+    def cut_offset(self) -> int | None:
+        last = self.segments[-1:]
+        seal = last[0].seal if last else None
+        return self._end_offset if seal is not None and seal.end_offset > self._end_offset else None
+
+    def last_tiered_offset(self) -> int:
+        return min(super().last_tiered_offset(), self._end_offset - 1)
 
     @property
     def _first_base(self) -> int:

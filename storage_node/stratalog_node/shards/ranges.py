@@ -87,6 +87,10 @@ class Ranged:
 
     __slots__ = ()
 
+    @property
+    def cut_offset(self) -> int | None:
+        return None
+
     def size_below_high_watermark(self: LocalShard, segment: SegmentKey, from_offset: int) -> int:
         return size_below_high_watermark(copy, from_offset) if (copy := self.copy_of(segment)) is not None else 0
 

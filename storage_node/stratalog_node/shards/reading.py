@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from stratalog.formats.index_points import IndexPoints
+from stratalog.formats.record_batch import walk
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.missing_copies import judge_missing
 from stratalog.machines.read_policy import ReadFrom, choose
@@ -150,6 +151,9 @@ class ShardReader:
             copy = None if self._source(shard, place) is ReadFrom.COLD else place.copy
         if copy is None:
             raise NotCached
+        cut_offset = shard.cut_offset
+        if cut_offset is not None and place.end_offset > cut_offset:
+            raise NotCached  # where to stop is found on the slow way
         points = copy.points
         if points is None or copy.damage is not None:
             raise NotCached
@@ -235,6 +239,11 @@ class ShardReader:
 
     async def read(self, shard: LocalShard, offset: int, max_bytes: int) -> Read:
         """From wherever the policy says. Raises: Unavailable, Corrupt, NotFound."""
+        read = await self._read(shard, offset, max_bytes)
+        cut_offset = shard.cut_offset
+        return read if cut_offset is None else _before(read, cut_offset)
+
+    async def _read(self, shard: LocalShard, offset: int, max_bytes: int) -> Read:
         place = self.place(shard, offset)
         source = self._source(shard, place)
         if source is ReadFrom.MEMORY_THEN_COLD:
@@ -254,7 +263,7 @@ class ShardReader:
             except NotFound as error:
                 self._without_file(shard, place, offset, error)
         elif source is ReadFrom.NOWHERE and await self._find_file(shard, place):
-            return await self.read(shard, offset, max_bytes)
+            return await self._read(shard, offset, max_bytes)
         return await self._read_elsewhere(shard, place, offset, max_bytes)
 
     async def _read_elsewhere(self, shard: LocalShard, place: Place, offset: int, max_bytes: int) -> Read:
@@ -334,6 +343,16 @@ class ShardReader:
         copy.was_checked(extent)
         shard.context.stats.disk_read_bytes += len(data)
         return self._counted([data])
+
+
+def _before(read: Read, cut_offset: int) -> Read:
+    """The batches below an offset at which one begins."""
+    pieces = read.in_memory()
+    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    for position, header in walk(data, source="batches that were read", verify=False):
+        if header.base_offset >= cut_offset:
+            return Read([memoryview(data)[:position]], position, read.release)
+    return read
 
 
 def _not_as_it_is(copy: LocalCopy, extent: Extent) -> NotCached:

@@ -48,7 +48,8 @@ class TimeLookups:
             if here is None:
                 found = await self._elsewhere.find_by_time(shard, segment, timestamp_ms)
             if found is not None:
-                return FoundOffset(found[0], found[1], segment.epoch)
+                is_cut_off = shard.cut_offset is not None and found[0] >= shard.cut_offset
+                return None if is_cut_off else FoundOffset(found[0], found[1], segment.epoch)
         return await self._unlisted_time(shard, timestamp_ms)
 
     async def _unlisted_time(self, shard: LocalShard, timestamp_ms: int) -> FoundOffset | None:
@@ -90,6 +91,7 @@ class TimeLookups:
             return await shard.context.sealed_points.read(copy, work)
 
     async def offset_of_max_timestamp(self, shard: LocalShard) -> FoundOffset | None:
+        """Of a snapshot's mount whose last segment is not on this node, of the segments before that one."""
         best: FoundOffset | None = None
         for segment in _segments_of(shard):
             if segment.seal is not None and best is not None and segment.seal.max_timestamp_ms <= best.timestamp_ms:
@@ -107,6 +109,7 @@ class TimeLookups:
             if (
                 found is not None
                 and found[0] >= shard.log_start_offset
+                and (shard.cut_offset is None or found[0] < shard.cut_offset)
                 and (best is None or found[1] > best.timestamp_ms)
             ):
                 best = FoundOffset(found[0], found[1], segment.epoch)
@@ -115,9 +118,11 @@ class TimeLookups:
     async def _local_max(self, shard: LocalShard, copy: LocalCopy, end_position: int) -> tuple[int, int] | None:
         def claims() -> Iterator[tuple[int, int]]:
             """Each batch's greatest time, by its header, and its position, negated: the first of equals comes first."""
-            position = 0
+            position, cut_offset = 0, shard.cut_offset
             while position < end_position:
                 header = copy.header_at(position)
+                if cut_offset is not None and header.base_offset >= cut_offset:
+                    return
                 if header.max_timestamp_ms >= 0:
                     yield header.max_timestamp_ms, -position
                 position += header.size_bytes

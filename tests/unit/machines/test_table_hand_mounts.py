@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 
-from stratalog.model.commands import DeleteTopic, SealSegment
+from stratalog.model.commands import AdvanceLogStart, DeleteTopic, SealSegment
+from stratalog.model.cut import CutShard
 from stratalog.model.errors import AlreadyExists, Conflict, Fenced, InvalidRequest, NotFound
+from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import MountEnded
-from stratalog.model.mount_commands import CreateMount, EndMount, MoveMount, TakeMount
+from stratalog.model.mount_commands import CreateMount, EndMount, MountCut, MoveMount, TakeMount
 from stratalog.model.mounts import MountMode, MountState, OffsetRange
 from stratalog.model.topic import Topic
 from support.table_stories import TableStory, record_of
@@ -95,4 +98,52 @@ def test_a_deleted_topic_leaves_its_mounts_and_ends_those_of_it_alone() -> None:
     assert [topic.name for topic in story.table.state.mounts["both"].topics] == ["trains"]
     assert "one" not in story.table.state.mounts
     story.do(DeleteTopic(trains.topic_id))
+    assert not story.table.state.mounts
+
+
+# Of a snapshot ------------------------------------------------------------------------------------------------------
+def cut_of(topic: Topic, *ends: int, log_start: int = 0, epoch: int = 2) -> tuple[CutShard, ...]:
+    return tuple(
+        CutShard(ShardKey(topic.topic_id, shard), log_start, end, epoch) for shard, end in enumerate(ends) if end >= 0
+    )
+
+
+def test_a_snapshots_mount_has_its_offsets_even_inside_a_segment() -> None:
+    story = TableStory()
+    topic = with_months(story, shards=4)
+    story.now_ms = 100
+    mount = story.do(MountCut("june", cut_of(topic, 17, 30, -1, 4, log_start=3), lasts_ms=50)).result
+
+    assert mount.topics[0].ranges == (OffsetRange(3, 17), OffsetRange(3, 30), OffsetRange(0, 0), OffsetRange(3, 4))
+    assert (mount.mode, mount.state, mount.expires_ms) == (MountMode.HAND_MADE, MountState.SERVING, 150)
+    assert mount.topics[0].as_topic(mount).name == "flights@june"
+
+
+def test_what_retention_took_of_a_snapshot_is_not_in_its_mount() -> None:
+    story = TableStory()
+    topic = with_months(story, shards=2)
+    for shard in range(2):
+        story.do(AdvanceLogStart(ShardKey(topic.topic_id, shard), 12))
+    mount = story.do(MountCut("june", cut_of(topic, 17, 9))).result
+
+    assert mount.topics[0].ranges == (OffsetRange(12, 17), OffsetRange(9, 9))
+    with pytest.raises(NotFound, match="retention has left nothing"):
+        story.do(MountCut("may", cut_of(topic, 12, 9)))
+
+
+def test_a_snapshot_that_the_log_does_not_have_so_is_refused() -> None:
+    story = TableStory()
+    topic = with_months(story)
+    with pytest.raises(Conflict, match="offsets from 30 on are not sealed yet"):
+        story.do(MountCut("a", cut_of(topic, 31, epoch=3)))
+    with pytest.raises(Conflict, match="offset 10 has epoch 1 now, and 0 at most"):
+        story.do(MountCut("a", cut_of(topic, 17, epoch=0)))
+    with pytest.raises(NotFound, match="has been deleted"):
+        story.do(MountCut("a", (CutShard(ShardKey(uuid4(), 0), 0, 5, 0),)))
+    with pytest.raises(InvalidRequest, match="a name has"):
+        story.do(MountCut("a/b", cut_of(topic, 17)))
+    story.do(MountCut("a", cut_of(topic, 17)))
+    with pytest.raises(AlreadyExists, match="'a' exists"):
+        story.do(MountCut("a", cut_of(topic, 17)))
+    story.do(DeleteTopic(topic.topic_id))
     assert not story.table.state.mounts

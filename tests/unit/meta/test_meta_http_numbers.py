@@ -44,6 +44,7 @@ from stratalog.model.commands import (
     SealUnclean,
     WidenTopic,
 )
+from stratalog.model.cut import CutShard
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life, NodeInfo, PartCommit, PartReplacement
 from stratalog.model.mount_commands import (
@@ -52,6 +53,7 @@ from stratalog.model.mount_commands import (
     CreateMount,
     DoubtMount,
     EndMount,
+    MountCut,
     MoveMount,
     OpenVolume,
     ReleaseMount,
@@ -160,7 +162,8 @@ async def commands_with_numbers(world: MetaWorld) -> list[Command[Any]]:
 
 async def mount_commands(world: MetaWorld) -> list[Command[Any]]:
     """Of a node that is gone, whose data set the only living one holds."""
-    life = (await world.client.snapshot()).nodes[0].life
+    snapshot = await world.client.snapshot()
+    life, shard = snapshot.nodes[0].life, snapshot.shards[0].key
     for node_id in (7, 8, 9):
         told = await world.client.perform(RegisterNode(NodeInfo(node_id, f"s{node_id}", "h", 1)))
         await world.service.perform(NoteLives(lost=(Life(node_id, told.node_epoch),)))
@@ -175,6 +178,7 @@ async def mount_commands(world: MetaWorld) -> list[Command[Any]]:
         DoubtMount(mount.name, mount.token, caller=life),
         OpenVolume(7, "s7", "host", 9092, "start"),
         CreateMount("by-hand", ("orders",), 0, 10),
+        MountCut("of-june", (CutShard(shard, 0, 10, 0),)),
         CloseVolume(7, "start"),
     ]
 

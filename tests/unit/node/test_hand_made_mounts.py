@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from stratalog.model.commands import NoteLives
+from stratalog.model.cut import CutShard
 from stratalog.model.ids import ShardKey
-from stratalog.model.mount_commands import CreateMount, EndMount
+from stratalog.model.mount_commands import CreateMount, EndMount, MountCut
 from stratalog_node.shards.shard_log import ShardLog
 from support.several_nodes import TOPIC, SeveralNodes, several_nodes
 from support.shard_rig import START_MS
@@ -110,6 +111,43 @@ async def test_what_would_write_is_refused_with_a_code_and_words(nodes: SeveralN
     produced, trimmed = await asyncio.to_thread(write)
     assert produced.code() == KafkaError.POLICY_VIOLATION
     assert trimmed.code() == KafkaError.POLICY_VIOLATION
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+async def test_what_a_snapshot_has_ends_where_it_does_inside_a_segment(nodes: SeveralNodes, is_local: bool) -> None:
+    """Eight records to a segment, two to a batch."""
+    key, _ = await nodes.filled(segments=3)
+    await nodes.meta.service.perform(MountCut("2013-01", (CutShard(key, 3, 20, 2),)))
+    await eventually(lambda: all(node.catalog.topic(NAME) is not None for node in nodes.nodes.values()))
+    log = nodes.leader(key)
+    await eventually(lambda: set(log.copies) == {0, 1, 2})
+    if not is_local:
+        for segment in log.segments[:3]:
+            log.take_out(segment.key)  # the other nodes have it
+
+    def look() -> None:
+        whole, part = consumer_of(nodes), consumer_of(nodes, **{"auto.offset.reset": "earliest"})
+        whole.assign([TopicPartition(TOPIC, 0, 3)])
+        part.assign([TopicPartition(NAME, 0, 3)])
+        try:
+            assert part.get_watermark_offsets(TopicPartition(NAME, 0), timeout=20) == (3, 20)
+            read = read_all(part, 17)
+            assert read == read_all(whole, 20)[:17]
+            assert [offset for offset, _ in read] == list(range(3, 20))
+            assert part.position([TopicPartition(NAME, 0)])[0].offset == 20
+            ends = [START_MS + 19, START_MS + 20]
+            found = [part.offsets_for_times([TopicPartition(NAME, 0, at)], timeout=20)[0].offset for at in ends]
+            assert found == [19, OFFSET_END]
+        finally:
+            whole.close()
+            part.close()
+
+    await asyncio.to_thread(look)
+    view = next(one for node in nodes.nodes.values() if _leads(one := node.shards.read_by_name(NAME, 0)))
+    assert view is not None
+    newest = await view.offset_of_max_timestamp()
+    assert newest is not None and newest.offset == (19 if is_local else 15)
+    assert b"".join(map(bytes, await view.read(18, 1))) == b"".join(map(bytes, await view.read(18, 1 << 20)))
 
 
 async def test_an_ended_mount_is_gone_for_clients_and_so_are_the_offsets_of_groups(nodes: SeveralNodes) -> None:

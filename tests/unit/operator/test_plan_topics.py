@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.model.errors import InvalidRequest
+from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.failures import Failure, told_with
 from stratalog_operator.plan.news import news
@@ -322,6 +322,35 @@ def test_a_mount_by_hand_is_made_and_told_and_ends_with_its_object() -> None:
     assert made == [act.MakeMount("january", ("orders",), 1356998400000, 1359676800000, 3_600_000)]
     assert (status.ranges, status.expires_at) == (("orders/0 0..40",), "1970-01-01T01:00:00Z")
     assert not one.hand_mounts and not one.mounts
+
+
+@pytest.mark.parametrize(
+    ("asked", "mounted"), [([], ["bills/0 0..40", "orders/0 0..40"]), (["bills"], ["bills/0 0..40"])]
+)
+def test_a_mount_of_a_snapshot_is_made_of_its_topics(asked: list[str], mounted: list[str]) -> None:
+    one = _world()
+    one.make_topic("orders")
+    one.make_topic("bills")
+    _mount(one, source={"snapshot": {"name": "month-end", "topics": asked}})
+    one.settle()
+
+    made = [action for action in one.done if isinstance(action, act.MakeMount)]
+    assert made == [act.MakeMount("january", tuple(asked), 0, 0, 0, "month-end")]
+    assert _of_mount(one)["Ready"] == ("True", "Serves")
+    assert sorted(one.mounts["january"].status.ranges) == mounted
+
+
+def test_a_snapshot_that_is_not_there_is_told() -> None:
+    one = _world()
+    _mount(one, source={"snapshot": {"name": "never"}})
+    one.reconcile()
+    seen = one.observe()
+    failed = Failure(act.MakeMount("january", (), 0, 0, 0, "never"), NotFound("there is no snapshot 'never'"))
+    told = told_with(seen, {}, [failed])
+
+    status: Any = told["ReadOnlyMount", "january"]
+    conditions = {one.type: (one.status, one.message) for one in status.conditions}
+    assert conditions["Reconciled"] == ("False", "there is no snapshot 'never'")
 
 
 def test_a_mount_that_is_over_is_not_made_again() -> None:
