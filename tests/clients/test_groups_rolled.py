@@ -6,12 +6,14 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from support.java_client import JavaTools, RunningTool
 from support.node_process import NodeProcess
 
 QUICK = {
@@ -85,6 +87,15 @@ class Group:
         with contextlib.suppress(KafkaException):
             consumer.commit(message, asynchronous=False)
 
+    def until_also(self, tool: RunningTool, condition: Callable[[], bool]) -> None:
+        """A tool that ended will never bring it about."""
+
+        def is_so() -> bool:
+            assert tool.is_running, "\n".join(tool.lines[-20:])
+            return condition()
+
+        self.until(is_so)
+
     def all_have_work(self) -> bool:
         return len(self.owners) == SHARDS and set(self.owners.values()) == set(self.consumers)
 
@@ -154,3 +165,47 @@ def test_consumers_are_rolled_to_the_consumer_protocol_and_back_under_a_producer
         writer.stop()
         for consumer in list(group.consumers):
             group.stops(consumer)
+
+
+@pytest.mark.timeout(900)  # the first run may fetch the jars
+@pytest.mark.parametrize(("own", "of_java"), [("classic", "consumer"), ("consumer", "classic")])
+def test_the_java_client_joins_a_group_of_the_other_protocol_and_takes_over(
+    start_node: Callable[..., NodeProcess], topic: str, repository: Path, own: str, of_java: str
+) -> None:
+    java = JavaTools.find(repository)
+    node = start_node(settings=QUICK)
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    (made,) = admin.create_topics([NewTopic(topic, SHARDS)]).values()
+    made.result(30)
+    group, writer = Group(node, topic, "range"), Writer(node, topic)
+    words = [f"group.protocol={of_java}", "auto.offset.reset=earliest", "metadata.max.age.ms=1000"]
+    writer.start()
+    tool = None
+    try:
+        first = group.starts(own)
+        group.until(group.all_have_work)
+        speaking = [word for one in words for word in ("--command-property", one)]
+        tool = java.start(
+            "consumer.ConsoleConsumer",
+            *("--bootstrap-server", node.bootstrap, "--group", topic, "--topic", topic),
+            *speaking,
+        )
+        group.until_also(tool, lambda: len(group.owners) == SHARDS // 2 and len(values(tool)) > 10)
+        assert kind(node, topic) == "CONSUMER", "the group of both kinds is one of the consumer protocol"
+        group.stops(first)
+        before = set(writer.written)
+        group.until_also(tool, lambda: len({int(value) % SHARDS for value in values(tool) - before}) == SHARDS)
+        writer.stop()
+        group.until_also(tool, lambda: group.read | values(tool) >= writer.written)
+        assert not group.owned_twice
+        assert kind(node, topic) == ("CLASSIC" if of_java == "classic" else "CONSUMER")
+    finally:
+        writer.stop()
+        for consumer in list(group.consumers):
+            group.stops(consumer)
+        if tool is not None:
+            tool.stop()
+
+
+def values(tool: RunningTool) -> set[bytes]:
+    return {line.encode() for line in tool.lines if line.isdigit()}

@@ -10,6 +10,7 @@ import importlib
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -40,10 +41,8 @@ class JavaTools:
 
     def run(self, tool: str, *arguments: str, standard_input: str = "", timeout: float = 90) -> str:
         """What the tool printed, errors included. `tool` is a class below org.apache.kafka.tools, or a full name."""
-        name = tool if "." in tool and not tool.startswith("consumer.") else _TOOLS + tool
-        command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", self._class_path, name]
         done = subprocess.run(
-            [*command, *arguments],
+            [*self._command(tool), *arguments],
             input=standard_input,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -53,3 +52,39 @@ class JavaTools:
         )
         assert done.returncode == 0, f"{tool} {' '.join(arguments)}: exit code {done.returncode}\n{done.stdout[-3000:]}"
         return done.stdout
+
+    def start(self, tool: str, *arguments: str) -> RunningTool:
+        return RunningTool([*self._command(tool), *arguments])
+
+    def _command(self, tool: str) -> list[str]:
+        name = tool if "." in tool and not tool.startswith("consumer.") else _TOOLS + tool
+        return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", self._class_path, name]
+
+
+class RunningTool:
+    """One that goes on until it is stopped; `lines` are what it has printed so far, errors included."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """As Ctrl-C does: it leaves its group."""
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
