@@ -22,6 +22,7 @@ from stratalog.formats.packed_chunk import (
     PACK_FRAME_BYTES,
     PACK_HEADER_BYTES,
     PREAMBLE_BYTES,
+    Unpacking,
     decode_pack_header,
     is_worth_packing,
     pack_part,
@@ -84,6 +85,22 @@ def test_whatever_batches_come_the_part_is_given_back(batches: list[bytes]) -> N
     packed = pack_part(part, source="made")
     if packed is not None:
         assert unpack_all(packed) == part and len(packed) < len(part)
+
+
+@pytest.mark.parametrize("batches", [400, 12], ids=["much", "little"])
+def test_a_range_is_opened_piece_by_piece_so_that_others_have_their_turn(batches: int) -> None:
+    part, packed = packed_sample(batches)
+    assert (len(part) > 4 << 20) is (batches == 400)
+    layout = layout_of(packed, "packed")
+    for start, end in ((0, len(part)), (100, len(part) - 1), (PART_HEADER_BYTES, PART_HEADER_BYTES + 1), (3, 9)):
+        frames = layout.frames_of(start, end)
+        low, high = layout.stored_range(frames) if frames else (0, 0)
+        opening = Unpacking(layout, packed[low:high], frames, start, end, source="packed")
+        pieces = 1
+        while (out := opening.go_on(1)) is None:
+            pieces += 1
+        assert pieces == max(1, len(frames))
+        assert out == part[start:end] == unpack_range(packed, start, end)
 
 
 def test_frames_are_of_whole_batches() -> None:

@@ -27,7 +27,7 @@ from stratalog.model.cut import Cut, CutShard
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
-from stratalog.objects import ObjectStore, open_store
+from stratalog.objects import ObjectStore, open_store, unpacking
 from stratalog.objects.unpacking import UnpackingStore
 from stratalog.stored.key_lookup import LookupCost, records_of
 from stratalog_cli.entry import build_app
@@ -154,6 +154,40 @@ async def test_a_range_of_the_part_reads_only_the_frames_that_cover_it(place: Co
         assert (await store.head(part.object_key)).size_bytes == packed_size < len(whole)
         with pytest.raises(NotFound):
             await store.get_range(part.object_key.replace("00-", "01-"), 0, 600)
+    finally:
+        await store.close()
+
+
+async def test_a_read_of_a_few_bytes_is_not_behind_reads_of_whole_parts(
+    place: CompactWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both threads have frames of whole parts to open; each read ends, and gets what it asked for."""
+    await place.compact(is_packing=True, target_bytes=64 << 20)
+    keys, store = await packed_keys(place), open_store(place.bucket)
+    monkeypatch.setattr(unpacking, "PIECE_BYTES", 1)
+    try:
+        whole = {key: await store.get(key) for key in keys}
+        ended: list[int] = []
+        fetch, all_fetched = as_stored(store).get_range_view, asyncio.Event()
+        fetched: list[memoryview] = []
+
+        async def together(key: str, start: int, end: int) -> memoryview:
+            fetched.append(await fetch(key, start, end))
+            data = fetched[-1]
+            if len(fetched) == 5 * len(keys):
+                all_fetched.set()
+            await all_fetched.wait()
+            return data
+
+        monkeypatch.setattr(as_stored(store), "get_range_view", together)
+
+        async def read(key: str, start: int, end: int) -> None:
+            assert await store.get_range_view(key, start, end) == whole[key][start:end]
+            ended.append(end - start)
+
+        wholes = [read(key, 0, len(whole[key])) for key in keys for _ in range(4)]
+        await asyncio.gather(*wholes, *(read(key, 600, 700) for key in keys))
+        assert ended[: len(keys)] == [100] * len(keys), "first, though they were asked for last"
     finally:
         await store.close()
 

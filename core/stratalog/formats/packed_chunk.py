@@ -10,6 +10,7 @@ loop.
 
 from __future__ import annotations
 
+import mmap
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -52,6 +53,7 @@ _DATA_PER_DICTIONARY: Final = 100
 _SAMPLE_BYTES: Final = 8 << 10
 _SAMPLES: Final = 1_024
 _TRIALS: Final = 16
+_MAPPED_BYTES: Final = 4 << 20
 _WORTH: Final = 7 / 8
 """A packed chunk is at most so much of the part; what would be more stays as it is."""
 
@@ -259,22 +261,60 @@ def _ends(start: int, sizes: Iterable[int]) -> array[int]:
     return array("q", list(accumulate(sizes, initial=start))[1:])
 
 
-def unpack(layout: PackLayout, data: Buffer, frames: range, start: int, end: int, *, source: str) -> memoryview:
-    """Bytes `[start, end)` of the part. `data` are just these frames, as the object has them. Raises: Corrupt.
+class Unpacking:
+    """Bytes `[start, end)` of the part, opened piece by piece. `data` are just these frames, as the object has them.
 
-    Memory: the range, and one frame."""
-    out = memoryview(bytearray(end - start))
-    if start < PART_HEADER_BYTES:
-        head = layout.header.part_header[start : min(end, PART_HEADER_BYTES)]
-        out[: len(head)] = head
-    view = memoryview(data)
-    first = layout.stored_start(frames.start) if frames else 0
-    for frame in frames:
+    Memory: the range, and one frame. For one thread at a time."""
+
+    __slots__ = ("_data", "_end", "_first", "_frames", "_layout", "_next", "_out", "_source", "_start")
+
+    def __init__(self, layout: PackLayout, data: Buffer, frames: range, start: int, end: int, *, source: str) -> None:
+        self._layout = layout
+        self._data = memoryview(data)
+        self._frames = frames
+        self._first = layout.stored_start(frames.start) if frames else 0
+        self._next = frames.start
+        self._start, self._end = start, end
+        self._source = source
+        self._out: memoryview | None = None
+
+    def go_on(self, most_bytes: int | None = None) -> memoryview | None:
+        """Opens about so many bytes more, or all. Returns the range once all of it is there. Raises: Corrupt."""
+        if self._out is None:
+            self._out = _room(self._end - self._start)
+            if self._start < PART_HEADER_BYTES:
+                head = self._layout.header.part_header[self._start : min(self._end, PART_HEADER_BYTES)]
+                self._out[: len(head)] = head
+        opened = 0
+        while self._next < self._frames.stop:
+            if most_bytes is not None and opened >= most_bytes:
+                return None
+            opened += self._open(self._out, self._next)
+            self._next += 1
+        return self._out
+
+    def _open(self, out: memoryview, frame: int) -> int:
+        layout = self._layout
         position, begin = layout.stored_start(frame), layout.part_start(frame)
-        body = view[position - first : layout.stored_ends[frame] - first]
-        opened = _open_frame(layout, frame, body, source=source, position=position)
-        low, high = max(start, begin), min(end, layout.part_ends[frame])
-        out[low - start : high - start] = memoryview(opened)[low - begin : high - begin]
+        body = self._data[position - self._first : layout.stored_ends[frame] - self._first]
+        opened = _open_frame(layout, frame, body, source=self._source, position=position)
+        low, high = max(self._start, begin), min(self._end, layout.part_ends[frame])
+        out[low - self._start : high - self._start] = memoryview(opened)[low - begin : high - begin]
+        return len(opened)
+
+
+def _room(size_bytes: int) -> memoryview:
+    """Memory to be written. To clear hundreds of megabytes in one go holds the interpreter, and with it the event loop,
+    for a tenth of a second: of much, the kernel gives page by page what is written."""
+    if size_bytes < _MAPPED_BYTES:
+        return memoryview(bytearray(size_bytes))
+    return memoryview(mmap.mmap(-1, size_bytes))
+
+
+def unpack(layout: PackLayout, data: Buffer, frames: range, start: int, end: int, *, source: str) -> memoryview:
+    """As `Unpacking`, all at once."""
+    out = Unpacking(layout, data, frames, start, end, source=source).go_on()
+    assert out is not None, "nothing bounds it"
     return out
 
 

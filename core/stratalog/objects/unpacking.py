@@ -4,7 +4,7 @@ So who reads parts reads packed ones as well: `get`, `get_range` and `get_range_
 count in the unpacked part. All else is the store's own: `put`, `head` and `list` are of the objects as they are stored.
 Cost of a range: one read of the frames that cover it, and before the first one of an object two small reads, which are
 remembered. Memory: a range, its frames, and at most LAYOUT_BYTES of what is remembered. Frames are opened by threads
-of this store's own, two at a time.
+of this store's own, two at a time, PIECE_BYTES in a row: who reads little does not wait for who reads all of a part.
 Lives on one event loop.
 """
 
@@ -21,9 +21,9 @@ from stratalog.formats.packed_chunk import (
     PACK_HEADER_BYTES,
     PackHeader,
     PackLayout,
+    Unpacking,
     decode_pack_header,
     decode_pack_table,
-    unpack,
 )
 from stratalog.formats.part import PART_HEADER_BYTES
 from stratalog.model.errors import Corrupt
@@ -32,7 +32,10 @@ from stratalog.objects.stats import StoreStats
 from stratalog.objects.store import Capabilities, ObjectInfo, ObjectStore
 
 LAYOUT_BYTES: Final = 16 << 20
+PIECE_BYTES: Final = 1 << 20
 _THREADS: Final = 2
+_DICTIONARY_TABLES_BYTES: Final = 32 << 10
+"""What zstd makes of any dictionary."""
 
 
 class UnpackingStore:
@@ -118,8 +121,12 @@ class UnpackingStore:
             data = await self._store.get_range_view(key, *layout.stored_range(frames))
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="unpack")
+        unpacking = Unpacking(layout, data, frames, start, end, source=key)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: unpack(layout, data, frames, start, end, source=key))
+        while True:
+            out = await loop.run_in_executor(self._threads, unpacking.go_on, PIECE_BYTES)
+            if out is not None:
+                return out
 
     async def _header(self, key: str) -> PackHeader:
         return decode_pack_header(await self._store.get_range(key, 0, PACK_HEADER_BYTES), source=key)
@@ -155,4 +162,5 @@ class UnpackingStore:
 
 def _held_bytes(layout: PackLayout) -> int:
     """About: three numbers for each frame, and the dictionary twice, as it is and as zstd reads it."""
-    return PACK_HEADER_BYTES + 2 * layout.header.table_bytes
+    tables = 0 if layout.dictionary is None else _DICTIONARY_TABLES_BYTES
+    return PACK_HEADER_BYTES + 2 * layout.header.table_bytes + tables

@@ -88,7 +88,7 @@ async def check_parts(
     for part in parts:
         place = place_of(part)
         try:
-            body = await store.get_range(part.object_key, part.position, part.position + part.size_bytes)
+            body = await store.get_range_view(part.object_key, part.position, part.position + part.size_bytes)
             expected = report.digest if chained else None
             checked = check_part(body, source=part.object_key, position=part.position, expected_digest_before=expected)
             header = checked.header
