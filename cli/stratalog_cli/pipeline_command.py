@@ -50,10 +50,19 @@ class ArchiveBy(StrEnum):
     MONTH = "month"
 
 
+class ArchiveFormat(StrEnum):
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
 class ExportShape(StrEnum):
     JSONL = "jsonl"
     PARQUET = "parquet"
     KAFKA = "kafka"
+
+
+_NEEDED_BY: dict[ArchiveFormat, tuple[str, ...]] = {ArchiveFormat.PARQUET: (), ArchiveFormat.DELTA: ("deltalake",)}
+"""Packages that only this format needs."""
 
 
 def register(app: typer.Typer) -> None:
@@ -69,6 +78,9 @@ def archive(
     to: Annotated[str, typer.Option("--to", metavar="URL", help="Object store that takes the table.")],
     kind: Annotated[ArchiveKind, typer.Option(help="What the values are.")] = ArchiveKind.JSON,
     by: Annotated[ArchiveBy, typer.Option(help="Time partitions of the table.")] = ArchiveBy.DATE,
+    form: Annotated[
+        ArchiveFormat, typer.Option("--format", help="Files alone, or with the log of a Delta table.")
+    ] = ArchiveFormat.PARQUET,
     schema: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="JSON: an object of field and type; Avro: a schema; Protobuf: descriptors."),
@@ -83,14 +95,14 @@ def archive(
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Write the sealed segments of a topic to a Parquet table, each record once, however often this runs.
+    """Write the sealed segments of a topic to a Parquet or Delta table, each record once, however often this runs.
 
     Records that cannot be read become dead letters, with their offsets and why."""
-    _need_extra()
+    _need_extra(*_NEEDED_BY[form])
     from stratalog_cli.pipeline_jobs import archive as run
 
     with _running(0 if dry_run else threads) as (runner, step):
-        told = run(bucket, to, topic, kind, by, schema, message, confluent, cluster, meta, dry_run, runner, step)
+        told = run(bucket, to, topic, kind, by, form, schema, message, confluent, cluster, meta, dry_run, runner, step)
     if output is OutputFormat.JSON:
         print_json(told)
         return
@@ -253,8 +265,8 @@ def cost(
         say("without --prices FILE every price is 0")
 
 
-def _need_extra() -> None:
-    missing = [name for name in ("pyspark", "pyarrow", "fastavro") if find_spec(name) is None]
+def _need_extra(*more: str) -> None:
+    missing = [name for name in ("pyspark", "pyarrow", "fastavro", *more) if find_spec(name) is None]
     if missing:
         raise InvalidRequest(
             f"{', '.join(missing)} of the pipeline's packages are not installed: pip install 'stratalog[pipeline]', "

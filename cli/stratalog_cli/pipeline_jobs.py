@@ -14,7 +14,7 @@ from stratalog.objects import open_store
 from stratalog_cli.shown_token import shown_token
 from stratalog_pipeline.cold.cutting import Asked
 from stratalog_pipeline.jobs.archive import Archive, ArchiveOptions
-from stratalog_pipeline.jobs.archive_table import Kind, TimePartition
+from stratalog_pipeline.jobs.archive_table import Kind, TableFormat, TimePartition
 from stratalog_pipeline.jobs.charts import bar_chart
 from stratalog_pipeline.jobs.compact import CompactOptions
 from stratalog_pipeline.jobs.compact import compact as compact_segments
@@ -35,6 +35,7 @@ def archive(
     topic: str,
     kind: str,
     by: str,
+    form: str,
     schema: Path | None,
     message: str,
     is_confluent: bool,
@@ -54,6 +55,7 @@ def archive(
         Kind(kind),
         TimePartition(by),
         schema=given,
+        table=TableFormat(form),
         cluster_id=cluster,
         meta_url=meta,
         is_dry_run=is_dry_run,

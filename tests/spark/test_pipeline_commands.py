@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from support.pipeline_extra import NO_PIPELINE, needs_spark
 
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
+pytest.importorskip("deltalake", reason=NO_PIPELINE)
 
 from stratalog.model.errors import InvalidRequest
 from stratalog.objects import open_store
@@ -59,21 +60,26 @@ def start(*arguments: str, log: Path) -> subprocess.Popen[bytes]:
 class TestOnSpark:
     pytestmark = needs_spark
 
+    @pytest.mark.parametrize("form", ["parquet", "delta"])
     def test_a_driver_that_is_killed_midway_leaves_the_same_table_after_the_next_run(
-        self, spark: Any, bucket: str, tmp_path: Path
+        self, spark: Any, bucket: str, tmp_path: Path, form: str
     ) -> None:
         table = tmp_path / "table"
-        first = start("archive", "cold", "--bucket", bucket, "--to", str(table), "--threads", "1", log=tmp_path / "log")
+        archive = ("archive", "cold", "--bucket", bucket, "--to", str(table), "--format", form)
+        first = start(*archive, "--threads", "1", log=tmp_path / "log")
         try:
             eventually_sync(lambda: any(table.rglob("*.parquet")) or first.poll() is not None, timeout=120)
         finally:
             os.killpg(first.pid, signal.SIGKILL)
             first.wait()
         assert any(table.rglob("*.parquet")), (tmp_path / "log").read_text()
-        again = tell("archive", "cold", "--bucket", bucket, "--to", str(table), "--threads", "0")
-        assert again["segments"] + again["already"] == 12
+        again = tell(*archive, "--threads", "0")
+        assert (again["segments"] + again["already"], again["format"]) == (12, form)
         rows = spark.read.parquet(str(table / "cold" / "data")).select("_offset", "flight").collect()
         assert sorted((row._offset, row.flight) for row in rows) == [(n, n) for n in range(240)]
+        if form != "parquet":
+            rows = rows_by_log(form, table / "cold")
+            assert sorted((row["_offset"], row["flight"]) for row in rows) == [(n, n) for n in range(240)]
 
 
 def test_every_job_answers_programs(bucket: str, tmp_path: Path) -> None:
@@ -130,6 +136,25 @@ def test_a_secret_of_the_client_is_read_from_a_file(tmp_path: Path) -> None:
     assert pipeline_command._pair("acks=all") == ("acks", "all")
     with pytest.raises(InvalidRequest, match="cannot be read"):
         pipeline_command._pair(f"sasl.password=@{tmp_path}/none")
+
+
+def rows_by_log(form: str, table: Path) -> list[dict[str, Any]]:
+    """As a reader of the format sees them."""
+    from deltalake import DeltaTable
+
+    found: list[dict[str, Any]] = DeltaTable(table / "data").to_pyarrow_table().to_pylist()
+    return found
+
+
+@pytest.mark.parametrize(("form", "package"), [("delta", "deltalake")])
+def test_without_the_package_of_a_format_the_command_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, form: str, package: str
+) -> None:
+    monkeypatch.setattr(pipeline_command, "find_spec", lambda name: None if name == package else object())
+    command = ["pipeline", "archive", "cold", "--bucket", "/nowhere", "--to", "/nowhere", "--format", form]
+    result = CliRunner().invoke(build_app(("pipeline",)), command)
+    assert result.exit_code == 2
+    assert f"{package} of the pipeline's packages are not installed: pip install 'stratalog[pipeline]'" in result.output
 
 
 def test_without_the_extra_the_command_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Archives a topic: every sealed segment becomes rows of a Parquet table, exactly once.
+"""Archives a topic: every sealed segment becomes rows of a Parquet or Delta table, exactly once.
 
 What makes it so: a segment's plan (schema, pieces) is fixed by the first who puts it, all names follow from the plan,
 no object is ever replaced, and a segment counts as archived once its `done` object says so, which is put last. So a
@@ -26,13 +26,13 @@ from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
 from stratalog_pipeline.cold.cutting import OffsetRange, PartRange, cut, ranges_within
 from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
-from stratalog_pipeline.decode.columns import Wanted
-from stratalog_pipeline.jobs.archive_piece import OpenStore, PieceWork, RecordSchema, archive_piece
+from stratalog_pipeline.decode.columns import SCHEMA, Wanted
+from stratalog_pipeline.jobs.archive_piece import OpenStore, PieceMade, PieceWork, RecordSchema, archive_piece
 from stratalog_pipeline.jobs.archive_table import (
     Kind,
-    PieceDone,
     SegmentPlan,
     TableFacts,
+    TableFormat,
     TimePartition,
     check_facts,
     decode_plan,
@@ -48,11 +48,16 @@ from stratalog_pipeline.jobs.archive_table import (
 from stratalog_pipeline.jobs.put_once import put_once, put_or_read
 from stratalog_pipeline.jobs.record_kinds import PLACE, evolve, infer_json, unite
 from stratalog_pipeline.jobs.runners import Runner
+from stratalog_pipeline.jobs.table_log import SegmentFiles, TableLog
+from stratalog_pipeline.jobs.table_types import check_columns, contradictions, settled
 
 PIECE_BYTES: Final = 32 << 20
 _SAMPLE: Final = 10_000
 """Records of each new segment by which a schema is inferred."""
 _TRIES: Final = 10
+_COMMIT_SEGMENTS: Final = 64
+_COMMIT_BYTES: Final = 4 << 30
+"""A commit to a log takes so many segments, or bytes of them. What was not committed is read again after a kill."""
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -68,6 +73,8 @@ class ArchiveOptions:
     cluster_id: str | None = None
     meta_url: str | None = None
     piece_bytes: int = PIECE_BYTES
+    table: TableFormat = TableFormat.PARQUET
+    commit_segments: int = _COMMIT_SEGMENTS
     is_dry_run: bool = False
 
 
@@ -83,6 +90,7 @@ class Archived:
     dead: int = 0
     files: int = 0
     bytes_read: int = 0
+    format: str = TableFormat.PARQUET.value
     is_dry_run: bool = False
 
 
@@ -91,7 +99,11 @@ class _Segment:
     seal: str
     ranges: list[PartRange]
     plan: SegmentPlan | None = None
-    pieces: list[PieceDone] = field(default_factory=list)
+    pieces: list[PieceMade] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(one.part.size_bytes for one in self.ranges)
 
 
 class Archive:
@@ -101,12 +113,15 @@ class Archive:
         run: Runner,
         on_progress: OnProgress = lambda *_: None,
         open_target: OpenStore | None = None,
+        log: TableLog | None = None,
     ) -> None:
+        """`log`: of a table that has one; left out, it is opened where the table lies."""
         self._options = options
         self._run = run
         self._on_progress = on_progress
         self._open_bucket = partial(open_store, options.bucket)
         self._open_target = open_target or partial(open_store, options.target)
+        self._log = log or _open_log(options)
 
     def archive(self) -> Archived:
         """All that is sealed and not archived yet. Raises: Conflict for a table of something else, InvalidRequest."""
@@ -115,17 +130,36 @@ class Archive:
             return told
         works = [work for segment in todo for work in self._works(told.cluster_id, segment, schemas)]
         by_seal = {segment.seal: segment for segment in todo}
-        for number, (seal, done) in enumerate(self._run(archive_piece, works), 1):
-            segment = by_seal[seal]
-            segment.pieces.append(done)
+        whole: list[_Segment] = []
+        for number, made in enumerate(self._run(archive_piece, works), 1):
+            segment = by_seal[made.seal]
+            segment.pieces.append(made)
             assert segment.plan is not None, "every segment was planned"
             if len(segment.pieces) == len(segment.plan.pieces):
-                asyncio.run(self._finish(segment))
-                told.rows += sum(one.rows for one in segment.pieces)
-                told.dead += sum(one.dead for one in segment.pieces)
-                told.files += sum(len(one.files) for one in segment.pieces)
+                whole.append(segment)
+            if self._is_enough(whole):
+                self._finish_all(whole, schemas, told)
+                whole = []
             self._on_progress("archived", number, len(works))
+        self._finish_all(whole, schemas, told)
         return told
+
+    def _is_enough(self, whole: Sequence[_Segment]) -> bool:
+        """Without a log each segment counts as soon as its files are there."""
+        most = 1 if self._log is None else self._options.commit_segments
+        return len(whole) >= most or sum(one.size_bytes for one in whole) >= _COMMIT_BYTES
+
+    def _finish_all(self, whole: Sequence[_Segment], schemas: dict[int, RecordSchema], told: Archived) -> None:
+        """First they are rows of the table, then they count as archived. A kill in between repeats both."""
+        if not whole:
+            return
+        if self._log is not None:
+            self._log.commit([_files_of(one, self._options.kind, schemas) for one in whole])
+        asyncio.run(self._finish(whole))
+        for piece in (piece for segment in whole for piece in segment.pieces):
+            told.rows += piece.done.rows
+            told.dead += piece.done.dead
+            told.files += len(piece.done.files)
 
     def _works(self, cluster_id: str, segment: _Segment, schemas: dict[int, RecordSchema]) -> Iterable[PieceWork]:
         assert segment.plan is not None, "every segment was planned"
@@ -144,16 +178,18 @@ class Archive:
                 ranges,
                 schemas[segment.plan.schema],
                 options.by,
+                options.table,
                 self._open_bucket,
                 self._open_target,
             )
 
-    async def _finish(self, segment: _Segment) -> None:
+    async def _finish(self, segments: Sequence[_Segment]) -> None:
         store = self._open_target()
         try:
-            pieces = sorted(segment.pieces, key=lambda one: one.piece)
-            body = json.dumps([json.loads(encode(one)) for one in pieces], indent=1).encode()
-            await put_once(store, done_key(self._options.topic, segment.seal), body)
+            for segment in segments:
+                pieces = sorted((one.done for one in segment.pieces), key=lambda one: one.piece)
+                body = json.dumps([json.loads(encode(one)) for one in pieces], indent=1).encode()
+                await put_once(store, done_key(self._options.topic, segment.seal), body)
         finally:
             await store.close()
 
@@ -165,7 +201,7 @@ class Archive:
             catalog = await Catalog.open(bucket, cluster_id=options.cluster_id, meta_url=options.meta_url)
             shards = await catalog.shards([options.topic])
             cluster_id = catalog.names.cluster_id
-            told = Archived(options.topic, cluster_id, is_dry_run=options.is_dry_run)
+            told = Archived(options.topic, cluster_id, format=options.table.value, is_dry_run=options.is_dry_run)
             await self._check_table(target, cluster_id, str(shards[0].key.topic_id))
             done = {info.key async for info in target.list(segments_prefix(options.topic))}
             todo = []
@@ -175,7 +211,7 @@ class Archive:
                     continue
                 todo.append(segment)
                 told.segments += 1
-                told.bytes_read += sum(one.part.size_bytes for one in segment.ranges)
+                told.bytes_read += segment.size_bytes
             if options.is_dry_run or not todo:
                 return told, todo, {}
             planned = [one for one in todo if plan_key(options.topic, one.seal) in done]
@@ -192,14 +228,16 @@ class Archive:
 
     async def _check_table(self, target: ObjectStore, cluster_id: str, topic_id: str) -> None:
         options = self._options
-        facts = TableFacts(cluster_id, options.topic, topic_id, options.kind, options.by)
+        facts = TableFacts(cluster_id, options.topic, topic_id, options.kind, options.by, options.table)
         key = table_key(options.topic)
         try:
             body = await target.get(key)
         except NotFound:
             if options.is_dry_run:
                 return
-            body = await put_or_read(target, key, encode(facts))
+            if options.table is not TableFormat.PARQUET:
+                await target.probe()
+            body = await put_or_read(target, key, facts.encode())
         check_facts(body, facts, key)
 
     async def _fix_plan(self, target: ObjectStore, segment: _Segment, schema: int) -> SegmentPlan:
@@ -245,6 +283,7 @@ class Schemas:
                     return newest
                 schema = replace(wanted, arrow=_packed(fields if options.kind is Kind.JSON else wanted.fields))
             _check_names(schema.fields)
+            _check_fit(options, schema.fields, known.fields if newest else pa.schema([]))
             if await put_once(self._target, schema_key(options.topic, newest + 1), _encode_schema(schema)):
                 return newest + 1
         raise InvalidRequest(
@@ -282,6 +321,36 @@ async def _sealed(catalog: Catalog, shards: Iterable[CommittedShard]) -> list[_S
 
 def _segment(shard: CommittedShard, segment: CommittedSegment, seal: SealRecord, ranges: list[PartRange]) -> _Segment:
     return _Segment(seal_name(segment.key, seal), ranges)
+
+
+def _open_log(options: ArchiveOptions) -> TableLog | None:
+    if options.table is TableFormat.PARQUET or options.is_dry_run:
+        return None
+    from stratalog_pipeline.jobs.delta_log import DeltaLog
+    from stratalog_pipeline.jobs.table_places import table_place
+
+    return DeltaLog(table_place(options.target), options.topic, options.by)
+
+
+def _files_of(segment: _Segment, kind: Kind, schemas: dict[int, RecordSchema]) -> SegmentFiles:
+    assert segment.plan is not None, "every segment was planned"
+    fields = SCHEMA if kind is Kind.RAW else pa.schema([*PLACE, *schemas[segment.plan.schema].fields])
+    data = sorted((file for one in segment.pieces for file in one.data), key=lambda file: file.key)
+    dead = sorted((file for one in segment.pieces for file in one.dead), key=lambda file: file.key)
+    return SegmentFiles(segment.seal, settled(fields), tuple(data), tuple(dead))
+
+
+def _check_fit(options: ArchiveOptions, fields: Any, known: Any) -> None:
+    """A table with a log has one type for each column, and not every type. Raises: InvalidRequest."""
+    if options.table is TableFormat.PARQUET:
+        return
+    check_columns(settled(fields), options.table, options.by)
+    wrong = contradictions(settled(known), settled(fields))
+    if wrong:
+        raise InvalidRequest(
+            f"the schema gives other types to fields that the table has: {', '.join(wrong)[:500]}: a {options.table} "
+            "table keeps its types; name another place for the new ones"
+        )
 
 
 def _packed(schema: Any) -> bytes:

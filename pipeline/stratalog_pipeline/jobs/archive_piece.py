@@ -11,7 +11,7 @@ import base64
 import io
 import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from stratalog.objects import ObjectStore
 from stratalog_pipeline.cold.cutting import PartRange
 from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
 from stratalog_pipeline.decode.columns import SCHEMA, Wanted
-from stratalog_pipeline.jobs.archive_table import Kind, PieceDone, TimePartition, data_key, dead_key
+from stratalog_pipeline.jobs.archive_table import Kind, PieceDone, TableFormat, TimePartition, data_key, dead_key
 from stratalog_pipeline.jobs.put_once import put_once
 from stratalog_pipeline.jobs.record_kinds import (
     DEAD,
@@ -34,6 +34,8 @@ from stratalog_pipeline.jobs.record_kinds import (
     json_reader,
     protobuf_reader,
 )
+from stratalog_pipeline.jobs.table_log import FileMade
+from stratalog_pipeline.jobs.table_types import settled
 
 NO_TIME: Final = "__HIVE_DEFAULT_PARTITION__"
 _YEAR_10000_S: Final = 253_402_300_800
@@ -77,20 +79,36 @@ class PieceWork:
     ranges: Sequence[PartRange]
     schema: RecordSchema
     by: TimePartition
+    table: TableFormat
     open_bucket: OpenStore = field(repr=False)
     open_target: OpenStore = field(repr=False)
 
 
-def archive_piece(work: PieceWork) -> tuple[str, PieceDone]:
-    """The segment's name in the table, and what came of the piece. Raises: what reading and the stores raise."""
+@dataclass(frozen=True, slots=True)
+class PieceMade:
+    """What came of a piece, for who commits it to a table's log, too."""
+
+    seal: str
+    done: PieceDone
+    data: tuple[FileMade, ...]
+    dead: tuple[FileMade, ...]
+
+
+def archive_piece(work: PieceWork) -> PieceMade:
+    """Raises: what reading and the stores raise."""
     good, dead = _read(work)
-    files = {
-        data_key(work.topic, work.by, time, work.seal, work.piece): table for time, table in _by_time(good, work.by)
+    if work.table is not TableFormat.PARQUET:
+        fields = settled(good.schema)
+        good = good.select(fields.names).cast(fields)
+    times = {
+        data_key(work.topic, work.by, time, work.seal, work.piece): (None if time == NO_TIME else time, table)
+        for time, table in _by_time(good, work.by)
     }
-    if dead.num_rows:
-        files[dead_key(work.topic, work.seal, work.piece)] = dead
-    asyncio.run(_put_all(work.open_target, files))
-    return work.seal, PieceDone(work.piece, good.num_rows, dead.num_rows, tuple(sorted(files)))
+    letters = {dead_key(work.topic, work.seal, work.piece): (None, dead)} if dead.num_rows else {}
+    made = asyncio.run(_put_all(work.open_target, {**times, **letters}))
+    done = PieceDone(work.piece, good.num_rows, dead.num_rows, tuple(sorted(one.key for one in made)))
+    data = tuple(one for one in made if one.key in times)
+    return PieceMade(work.seal, done, data, tuple(one for one in made if one.key in letters))
 
 
 def _read(work: PieceWork) -> tuple[Any, Any]:
@@ -136,14 +154,19 @@ def _by_time(table: Any, by: TimePartition) -> list[tuple[str, Any]]:
     return [(name, table.take(pa.array(found, pa.int64()))) for name, found in sorted(rows.items())]
 
 
-async def _put_all(open_target: OpenStore, files: dict[str, Any]) -> None:
-    store = open_target()
+async def _put_all(open_target: OpenStore, files: Mapping[str, tuple[str | None, Any]]) -> list[FileMade]:
+    store, made = open_target(), []
     try:
-        for key, table in files.items():
+        for key, (time, table) in files.items():
             body = io.BytesIO()
             # A field of which only nulls were seen has no type yet: it comes with the file that knows one.
             table = table.select([one.name for one in table.schema if not pa.types.is_null(one.type)])
             pq.write_table(table, body, compression="zstd", coerce_timestamps="us", allow_truncated_timestamps=True)
-            await put_once(store, key, body.getvalue())
+            size = len(body.getvalue())
+            if not await put_once(store, key, body.getvalue()):
+                # The same rows, but perhaps by another version of the encoder, in other bytes.
+                size = (await store.head(key)).size_bytes
+            made.append(FileMade(key, time, table.num_rows, size))
+        return made
     finally:
         await store.close()

@@ -6,6 +6,7 @@
     <topic>/_segments/<seal>.done.json                    that it is: files, rows, dead letters
     <topic>/data/by_<by>=<time>/<seal>-<piece>.parquet    records
     <topic>/dead/<seal>-<piece>.parquet                   records that could not be read as the kind says
+    <topic>/data/_delta_log/, <topic>/dead/_delta_log/    of Delta tables: which files are rows (`delta_log.py`)
 
 `<seal>` names a sealed segment and the digest of its records, so it names exactly these records. Every object is put
 once and never replaced, and its name follows from the plan: whoever does a piece of work again, or beside another,
@@ -25,6 +26,8 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SealRecord
 
 FORMAT = 1
+FORMAT_WITH_LOG = 2
+"""Of tables with a log: a job that knows nothing of logs would put files that never become rows."""
 
 
 class Kind(StrEnum):
@@ -32,6 +35,13 @@ class Kind(StrEnum):
     JSON = "json"
     AVRO = "avro"
     PROTOBUF = "protobuf"
+
+
+class TableFormat(StrEnum):
+    """Whose table it is: the files alone, or files that a log makes rows of."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
 
 
 class TimePartition(StrEnum):
@@ -55,7 +65,14 @@ class TableFacts:
     topic_id: str
     kind: str
     by: str
-    format: int = FORMAT
+    table: str = TableFormat.PARQUET.value
+
+    @property
+    def format(self) -> int:
+        return FORMAT if self.table == TableFormat.PARQUET else FORMAT_WITH_LOG
+
+    def encode(self) -> bytes:
+        return encode_object({**asdict(self), "format": self.format})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +131,11 @@ def dead_key(topic: str, seal: str, piece: int) -> str:
 
 def encode(value: Any) -> bytes:
     """One encoding of a value: two who write the same thing write the same bytes."""
-    return json.dumps(asdict(value), sort_keys=True, indent=1).encode()
+    return encode_object(asdict(value))
+
+
+def encode_object(told: Mapping[str, Any]) -> bytes:
+    return json.dumps(told, sort_keys=True, indent=1).encode()
 
 
 def decode_plan(body: bytes, source: str) -> SegmentPlan:
@@ -127,8 +148,9 @@ def decode_plan(body: bytes, source: str) -> SegmentPlan:
 
 def check_facts(body: bytes, expected: TableFacts, source: str) -> None:
     """Raises: Conflict for a table that is another one."""
-    told = _object(body, source)
-    for name, value in asdict(expected).items():
+    # Tables from before there were others say nothing of it.
+    told = {"table": TableFormat.PARQUET.value, **_object(body, source)}
+    for name, value in {**asdict(expected), "format": expected.format}.items():
         if told.get(name) != value:
             raise Conflict(
                 f"{source}: the table there has {name} {told.get(name)!r}, asked for is {value!r}: name another place, "

@@ -1,0 +1,58 @@
+"""The log of a table: what makes files the rows of a Delta or Iceberg table, for readers of these formats.
+
+An archive puts files first, under names that follow from the work (`archive_table.py`). They become rows by a commit to
+the table's log, which names the files and, in the same commit, the seals of their segments. The table remembers each
+seal forever, so a commit that was made is found by whoever tries again: after a kill, a lost answer, beside others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from stratalog.model.errors import Unavailable
+
+MARK: Final = "stratalog.archived."
+"""Comes before a seal's name in the memory of a table."""
+TRIES: Final = 20
+"""To commit: each that is lost to another job means that this one got on."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileMade:
+    """A Parquet file as it lies there, whoever put it."""
+
+    key: str
+    time: str | None
+    """Of its partition; None for records whose time is unknown or beyond the calendar, and for dead letters."""
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFiles:
+    """All files of a segment; none where it had no such records. `fields`: the settled schema of its rows."""
+
+    seal: str
+    fields: Any
+    data: tuple[FileMade, ...]
+    dead: tuple[FileMade, ...]
+
+
+class TableLog(Protocol):
+    def commit(self, segments: Sequence[SegmentFiles]) -> None:
+        """Make them rows of the table, each exactly once.
+
+        Raises: Unavailable when it did not come about, or nobody knows: the next job finds out. Conflict for a table
+        that is somebody else's, or that was changed so that it cannot be continued.
+        """
+        ...
+
+
+def lost_too_often(place: str, last: BaseException | None) -> Unavailable:
+    words = str(last or "").splitlines()
+    why = words[0][:300] if words else "other jobs were faster"
+    return Unavailable(
+        f"{place} took no commit in {TRIES} attempts ({why}): run the job again, which finds what was committed"
+    )

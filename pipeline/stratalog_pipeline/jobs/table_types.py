@@ -1,0 +1,131 @@
+"""Which types and names of columns Delta and Iceberg tables have, and what becomes of those that they lack. Pure.
+
+Both formats have fewer types than Arrow, and no column without a type. What fits a wider type gets it: unsigned
+numbers, small ones, times in other units. A field of which only nulls, empty lists or empty objects were seen has no
+type yet. It is left out until a record shows one, as a field of nulls is in a Parquet table.
+Anything else is refused before the first record is written, by name and with what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from stratalog.model.errors import InvalidRequest
+from stratalog_pipeline.jobs.archive_table import TableFormat, TimePartition
+
+_NO_NAME: Final = frozenset(" ,;{}()\n\t=")
+"""What Delta does not take in the name of a column."""
+_WAY_OUT: Final = "give a --schema without it, archive the records raw, or as Parquet"
+
+_WIDER: Final = {
+    pa.int8(): pa.int32(),
+    pa.int16(): pa.int32(),
+    pa.uint8(): pa.int32(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.date64(): pa.date32(),
+}
+_AS_IT_IS: Final = frozenset(
+    [pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32()]
+)
+
+
+def settled(fields: Any) -> Any:
+    """An Arrow schema as a table has it. Raises: InvalidRequest, naming the field."""
+    return pa.schema(_settled(list(fields), ""))
+
+
+def check_columns(fields: Any, form: TableFormat, by: TimePartition) -> None:
+    """Of a settled schema. Raises: InvalidRequest for names that the format does not take."""
+    if form is TableFormat.DELTA and f"by_{by}" in {one.name.lower() for one in fields}:
+        raise InvalidRequest(f"the records have a field by_{by}, which is the table's own column: {_WAY_OUT}")
+    _check_names(list(fields), form, "")
+
+
+def contradictions(known: Any, more: Any) -> list[str]:
+    """The fields of two settled schemas that have one type here and another there."""
+    return list(_contradictions(list(known), list(more), ""))
+
+
+def _settled(fields: Sequence[Any], where: str) -> list[Any]:
+    found = []
+    for one in fields:
+        kind = _type(one.type, f"{where}{one.name}")
+        if kind is not None:
+            found.append(pa.field(one.name, kind))
+    return found
+
+
+def _type(kind: Any, where: str) -> Any:
+    types = pa.types
+    if kind in _AS_IT_IS or kind in _WIDER:
+        return _WIDER.get(kind, kind)
+    if types.is_null(kind):
+        return None
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    if types.is_decimal128(kind):
+        return kind
+    if types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if types.is_struct(kind):
+        inner = _settled(list(kind), f"{where}.")
+        return pa.struct(inner) if inner else None
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        element = _type(kind.value_type, f"{where}[]")
+        return None if element is None else pa.list_(element)
+    if types.is_map(kind):
+        key, item = _type(kind.key_type, f"{where} (key)"), _type(kind.item_type, f"{where} (value)")
+        return None if key is None or item is None else pa.map_(key, item)
+    raise InvalidRequest(f"field {where} has the type {kind}, which such a table does not have: {_WAY_OUT}")
+
+
+def _check_names(fields: Sequence[Any], form: TableFormat, where: str) -> None:
+    seen: dict[str, str] = {}
+    for one in fields:
+        name = f"{where}{one.name}"
+        if not one.name or (form is TableFormat.DELTA and _NO_NAME & {*one.name}):
+            raise InvalidRequest(
+                f"a field is called {name!r:.200}, which no column of a {form} table can be: {_WAY_OUT}"
+            )
+        # Spark and others do not tell them apart, and could not read the table at all.
+        if (other := seen.setdefault(one.name.lower(), name)) != name:
+            raise InvalidRequest(f"the fields {other} and {name} differ in nothing but case: {_WAY_OUT}")
+        for inner in _inner(one.type):
+            _check_names(inner, form, f"{name}.")
+
+
+def _inner(kind: Any) -> Iterable[Sequence[Any]]:
+    if pa.types.is_struct(kind):
+        yield list(kind)
+    elif pa.types.is_list(kind):
+        yield from _inner(kind.value_type)
+    elif pa.types.is_map(kind):
+        yield from _inner(kind.item_type)
+
+
+def _contradictions(known: Sequence[Any], more: Sequence[Any], where: str) -> Iterable[str]:
+    before = {one.name: one.type for one in known}
+    for one in more:
+        if one.name in before:
+            yield from _differ(before[one.name], one.type, f"{where}{one.name}")
+
+
+def _differ(known: Any, more: Any, where: str) -> Iterable[str]:
+    types = pa.types
+    if types.is_struct(known) and types.is_struct(more):
+        yield from _contradictions(list(known), list(more), f"{where}.")
+    elif types.is_list(known) and types.is_list(more):
+        yield from _differ(known.value_type, more.value_type, f"{where}[]")
+    elif types.is_map(known) and types.is_map(more):
+        yield from _differ(known.key_type, more.key_type, f"{where} (key)")
+        yield from _differ(known.item_type, more.item_type, f"{where} (value)")
+    elif known != more:
+        yield f"{where} ({known} in the table, {more} now)"
