@@ -43,6 +43,8 @@ _QUEUE_S: Final = 5.0
 """So long a search waits for its turn."""
 _TIME_S: Final = 8.0
 """After it an answer says where to go on; what hangs is given up after `_HANGS_S`."""
+_SEGMENT_HANGS_S: Final = 17.0
+"""Of one object that hangs, others have been read by then: it is told as not searched, and the search goes on."""
 _HANGS_S: Final = 20.0
 _ANSWER_BYTES: Final = 1 << 20
 _MOST_RANGES: Final = 200
@@ -50,6 +52,7 @@ _MOST_RANGES: Final = 200
 _READ_BYTES: Final = 256 << 10
 _DECODED_BYTES: Final = 32 << 20
 """Of one batch: a larger one is told as not searched."""
+_HUNG: Final = "the object store did not answer in time: try again"
 _MOST_OFFSET: Final = (1 << 63) - 1
 T = TypeVar("T")
 _CURSOR: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,19})", re.ASCII)
@@ -243,6 +246,8 @@ class _Search:
         """In several at a time; as many of them count as the answer has room for, in order."""
         shard, offset = self._at
         found = await asyncio.gather(*(self._of_segment(store, shard, one, offset) for one in segments))
+        if all(records == _HUNG for records in found):
+            raise TimeoutError  # it is not this object or that
         for segment, records in zip(segments, found, strict=True):
             assert segment.end_offset is not None, "what is complete has ended"
             base = max(segment.base_offset, offset)
@@ -267,29 +272,32 @@ class _Search:
         self, store: ObjectStore, shard: int, segment: Segment, offset: int
     ) -> _InSegment | str | None:
         """Its records, None where it has no key index, or why it cannot be searched."""
+        told: list[FoundRecord] = []
         try:
-            manifest = await _manifest(store, segment)
-            if not manifest.key_runs:
-                return None if manifest.parts else _InSegment([])
-            told: list[FoundRecord] = []
-            size = 0
-            limit = self._wish.limit
-            async for record in records_of(
-                store,
-                manifest,
-                self._wish.key,
-                self._cost,
-                from_offset=offset,
-                limit=limit,
-                opening=self._opening,
-            ):
-                told.append(found_record(shard, record.offset, record.timestamp_ms, record.value, record.headers))
-                size += told[-1].told_bytes
-                if len(told) >= limit or size >= _ANSWER_BYTES or self._is_late():
-                    return _InSegment(told, is_cut=True)
-            return _InSegment(told)
+            async with asyncio.timeout_at(self._ends_at - _TIME_S + _SEGMENT_HANGS_S):
+                return await self._found_in(store, shard, segment, offset, told)
+        except TimeoutError:
+            return _InSegment(told, is_cut=True) if told else _HUNG
         except StratalogError as error:
             return str(error)
+
+    async def _found_in(
+        self, store: ObjectStore, shard: int, segment: Segment, offset: int, told: list[FoundRecord]
+    ) -> _InSegment | None:
+        """`told` has them as they are found."""
+        manifest = await _manifest(store, segment)
+        if not manifest.key_runs:
+            return None if manifest.parts else _InSegment([])
+        size = 0
+        limit = self._wish.limit
+        async for record in records_of(
+            store, manifest, self._wish.key, self._cost, from_offset=offset, limit=limit, opening=self._opening
+        ):
+            told.append(found_record(shard, record.offset, record.timestamp_ms, record.value, record.headers))
+            size += told[-1].told_bytes
+            if len(told) >= limit or size >= _ANSWER_BYTES or self._is_late():
+                return _InSegment(told, is_cut=True)
+        return _InSegment(told)
 
     # By reading -----------------------------------------------------------------------------------------------------
     async def _read(self, view: ShardView, end: int) -> None:

@@ -1,0 +1,87 @@
+"""A search goes on past an object that does not answer, and tells it; it does not wait for a store that is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from support.pipeline_extra import NO_PIPELINE
+
+pytest.importorskip("fastavro", reason=NO_PIPELINE)
+
+from stratalog.model.errors import Unavailable
+from stratalog.objects import ObjectStore, open_store
+from stratalog.telemetry.fair_turns import FairTurns
+from stratalog_node.admin import find as find_module
+from stratalog_node.admin.find import Finder, Wish
+from support.cold_data import batches_from
+from support.compacting import CompactWorld, compact_world
+
+SEGMENTS = 4
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[CompactWorld]:
+    bucket = str(tmp_path / "bucket")
+    store = open_store(bucket)
+    async with compact_world(store, bucket, tmp_path, has_key_index=True) as made:
+        for number in range(SEGMENTS):
+            await made.add([batches_from(15 * number, 5, epoch=number)])
+        yield made
+    await store.close()
+
+
+class Hanging:
+    """A store that never answers to a read of some objects."""
+
+    def __init__(self, store: ObjectStore, keys: set[str]) -> None:
+        self._store = store
+        self._keys = keys
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def get(self, key: str) -> bytes:
+        if key in self._keys:
+            await asyncio.Event().wait()
+        return await self._store.get(key)
+
+
+async def finder_over(place: CompactWorld, hanging: set[int]) -> Finder:
+    segments = await place.segments()
+    keys = {segments[number].remote.manifest_key or "" for number in hanging}
+    (shard,) = (await place.world.client.snapshot()).shards
+    view = SimpleNamespace(key=shard.key, log_start_offset=0, high_watermark=15 * SEGMENTS, segments=segments)
+    services: Any = SimpleNamespace(
+        node_id=1,
+        topic=lambda name: SimpleNamespace(name=name, topic_id=shard.key.topic_id, shard_count=1),
+        readable=lambda _: [view],
+        catalog=SimpleNamespace(leader_of=lambda _: (1, 0)),
+        store=Hanging(place.store, keys),
+    )
+    return Finder(services, FairTurns())
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find_module, "_SEGMENT_HANGS_S", 3.0)
+
+
+async def test_an_object_that_hangs_is_told_and_the_others_are_searched(place: CompactWorld) -> None:
+    finder = await finder_over(place, {1})
+    told = await asyncio.gather(*(finder.find(Wish("cold", key)) for key in (b"3", b"44")))
+    assert [[one.offset for one in answer.records] for answer in told] == [[3], [44]]
+    for answer in told:
+        (left_out,) = answer.not_searched
+        assert (left_out.from_offset, left_out.to_offset, answer.cursor) == (15, 30, None)
+        assert "did not answer" in left_out.why
+
+
+async def test_a_store_that_hangs_is_an_error_and_no_answer(place: CompactWorld) -> None:
+    with pytest.raises(Unavailable, match="no progress"):
+        await (await finder_over(place, set(range(SEGMENTS)))).find(Wish("cold", b"3"))
