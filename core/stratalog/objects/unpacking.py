@@ -26,7 +26,7 @@ from stratalog.formats.packed_chunk import (
     decode_pack_table,
 )
 from stratalog.formats.part import PART_HEADER_BYTES
-from stratalog.model.errors import Corrupt
+from stratalog.model.errors import Corrupt, Unavailable
 from stratalog.objects.keys import check_range
 from stratalog.objects.stats import StoreStats
 from stratalog.objects.store import Capabilities, ObjectInfo, ObjectStore
@@ -76,7 +76,8 @@ class UnpackingStore:
 
     async def close(self) -> None:
         if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            # What waits for a thread has its turn: cancelled, it would cancel a reader that nobody cancelled.
+            self._threads.shutdown(wait=False)
         await self._store.close()
 
     # As what they hold ----------------------------------------------------------------------------------------------
@@ -124,7 +125,11 @@ class UnpackingStore:
         unpacking = Unpacking(layout, data, frames, start, end, source=key)
         loop = asyncio.get_running_loop()
         while True:
-            out = await loop.run_in_executor(self._threads, unpacking.go_on, PIECE_BYTES)
+            try:
+                opening = loop.run_in_executor(self._threads, unpacking.go_on, PIECE_BYTES)
+            except RuntimeError as error:
+                raise Unavailable(f"{self.url}/{key}: the store is closed") from error
+            out = await opening
             if out is not None:
                 return out
 
