@@ -236,63 +236,65 @@ class _Search:
                 complete.append(segment)
         if complete:
             assert store is not None
-            await self._look_up(store, view, complete)
+            await self._look_up(store, view, complete, end)
             return
         after = (one.base_offset for one in segments[first + 1 :] if one.remote.state is RemoteState.COMPLETE)
         await self._read(view, min(next(after, end), end) if store is not None else end)
 
     # By key index ---------------------------------------------------------------------------------------------------
-    async def _look_up(self, store: ObjectStore, view: ShardView, segments: Sequence[Segment]) -> None:
+    async def _look_up(self, store: ObjectStore, view: ShardView, segments: Sequence[Segment], end: int) -> None:
         """In several at a time; as many of them count as the answer has room for, in order."""
         shard, offset = self._at
-        found = await asyncio.gather(*(self._of_segment(store, shard, one, offset) for one in segments))
+        found = await asyncio.gather(*(self._of_segment(store, shard, one, range(offset, end)) for one in segments))
         if all(records == _HUNG for records in found):
             raise TimeoutError  # it is not this object or that
         for segment, records in zip(segments, found, strict=True):
             assert segment.end_offset is not None, "what is complete has ended"
-            base = max(segment.base_offset, offset)
+            base, to = max(segment.base_offset, offset), min(segment.end_offset, end)
             if isinstance(records, str):
-                self._skip(shard, base, segment.end_offset, records)
+                self._skip(shard, base, to, records)
             elif records is not None:
                 self._segments += 1
                 if not self._take(shard, records.records) or records.is_cut:
                     return
             elif self._wish.is_scan:
                 self._at = (shard, base)
-                await self._read(view, segment.end_offset)
-                if self._at[1] < segment.end_offset:
+                await self._read(view, to)
+                if self._at[1] < to:
                     return
             else:
-                self._skip(shard, base, segment.end_offset, "no key index", is_unindexed=True)
-            self._at = (shard, segment.end_offset)
+                self._skip(shard, base, to, "no key index", is_unindexed=True)
+            self._at = (shard, to)
             if self._is_full():
                 return
 
     async def _of_segment(
-        self, store: ObjectStore, shard: int, segment: Segment, offset: int
+        self, store: ObjectStore, shard: int, segment: Segment, offsets: range
     ) -> _InSegment | str | None:
         """Its records, None where it has no key index, or why it cannot be searched."""
         told: list[FoundRecord] = []
         try:
             async with asyncio.timeout_at(self._ends_at - _TIME_S + _SEGMENT_HANGS_S):
-                return await self._found_in(store, shard, segment, offset, told)
+                return await self._found_in(store, shard, segment, offsets, told)
         except TimeoutError:
             return _InSegment(told, is_cut=True) if told else _HUNG
         except StratalogError as error:
             return str(error)
 
     async def _found_in(
-        self, store: ObjectStore, shard: int, segment: Segment, offset: int, told: list[FoundRecord]
+        self, store: ObjectStore, shard: int, segment: Segment, offsets: range, told: list[FoundRecord]
     ) -> _InSegment | None:
-        """`told` has them as they are found."""
+        """`told` has them as they are found. What is mounted may end inside a segment."""
         manifest = await _manifest(store, segment)
         if not manifest.key_runs:
             return None if manifest.parts else _InSegment([])
         size = 0
         limit = self._wish.limit
         async for record in records_of(
-            store, manifest, self._wish.key, self._cost, from_offset=offset, limit=limit, opening=self._opening
+            store, manifest, self._wish.key, self._cost, from_offset=offsets.start, limit=limit, opening=self._opening
         ):
+            if record.offset >= offsets.stop:
+                break
             told.append(found_record(shard, record.offset, record.timestamp_ms, record.value, record.headers))
             size += told[-1].told_bytes
             if len(told) >= limit or size >= _ANSWER_BYTES or self._is_late():

@@ -1,4 +1,5 @@
-"""A search goes on past an object that does not answer, and tells it; it does not wait for a store that is away."""
+"""Where a search ends: at the end of its range; past an object that does not answer, which it tells; at a store that is
+away, for which it does not wait."""
 
 from __future__ import annotations
 
@@ -52,11 +53,11 @@ class Hanging:
         return await self._store.get(key)
 
 
-async def finder_over(place: CompactWorld, hanging: set[int]) -> Finder:
+async def finder_over(place: CompactWorld, hanging: set[int], end: int = 15 * SEGMENTS) -> Finder:
     segments = await place.segments()
     keys = {segments[number].remote.manifest_key or "" for number in hanging}
     (shard,) = (await place.world.client.snapshot()).shards
-    view = SimpleNamespace(key=shard.key, log_start_offset=0, high_watermark=15 * SEGMENTS, segments=segments)
+    view = SimpleNamespace(key=shard.key, log_start_offset=0, high_watermark=end, segments=segments)
     services: Any = SimpleNamespace(
         node_id=1,
         topic=lambda name: SimpleNamespace(name=name, topic_id=shard.key.topic_id, shard_count=1),
@@ -80,6 +81,14 @@ async def test_an_object_that_hangs_is_told_and_the_others_are_searched(place: C
         (left_out,) = answer.not_searched
         assert (left_out.from_offset, left_out.to_offset, answer.cursor) == (15, 30, None)
         assert "did not answer" in left_out.why
+
+
+async def test_what_is_behind_the_end_of_a_range_inside_a_segment_is_not_found(place: CompactWorld) -> None:
+    """As a mount of a snapshot ends."""
+    finder = await finder_over(place, set(), end=20)
+    for offset, found in ((3, [3]), (19, [19]), (20, []), (29, []), (31, [])):
+        answer = await finder.find(Wish("cold", b"%d" % offset))
+        assert ([one.offset for one in answer.records], answer.cursor) == (found, None)
 
 
 async def test_a_store_that_hangs_is_an_error_and_no_answer(place: CompactWorld) -> None:
