@@ -120,7 +120,7 @@ def add(data: DataOption = DEFAULT_DATA) -> None:
 
 
 def status(data: DataOption = DEFAULT_DATA, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Show a cluster: its parts and who of them leads, how those that are down ended, and what its shards lack."""
+    """Show a cluster: its parts, which of them lead, why others are down, and what its shards lack."""
     from stratalog_cli.cluster_status import print_status, read_status
 
     told = read_status(ClusterDirectory(data))

@@ -22,6 +22,7 @@ from stratalog.model.errors import Conflict, InvalidRequest, NotFound
 from stratalog_cli.cluster_plan import Part, Plan
 from stratalog_cli.cluster_record import CLUSTER_FILE, OPTIONS_FILE, cluster_text, options_text, plan_of
 
+_LOCK_FILE: Final = "cluster.lock"
 _LOCK_WAIT_S: Final = 10.0
 """The kernel ends parts whose starter was killed at once; what they hold takes a moment to be free."""
 _LONGEST_LOG: Final = 64 << 20
@@ -86,10 +87,15 @@ class ClusterDirectory:
         """The descriptor that parts inherit."""
         return self._lock
 
+    @property
+    def is_untouched(self) -> bool:
+        """Nobody has held it yet, so no earlier run can still have its ports."""
+        return not (self.path / _LOCK_FILE).exists()
+
     async def hold(self) -> None:
         """Makes the directory when it is missing. Raises Conflict when a run of the cluster is not over."""
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self.path / "cluster.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = os.open(self.path / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         deadline = asyncio.get_running_loop().time() + _LOCK_WAIT_S
         while not self._try_lock():
             if asyncio.get_running_loop().time() > deadline:

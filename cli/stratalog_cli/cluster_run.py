@@ -33,8 +33,10 @@ def run_cluster(directory: ClusterDirectory, plan: Plan, programs: Programs) -> 
 
 async def _run(directory: ClusterDirectory, plan: Plan, programs: Programs) -> None:
     try:
-        await directory.hold()
         starter = Starter(directory, plan, programs, _environment(), warn)
+        if directory.is_untouched:
+            starter.require_all_free()  # so that nothing is made where it could not start
+        await directory.hold()
         _stop_by_signal(starter)
         _say_what_is_unusual(plan)
         async with ControlServer(directory.path, starter.answer):

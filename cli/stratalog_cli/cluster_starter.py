@@ -72,14 +72,18 @@ class Starter:
     async def start_all(self, say: Say) -> None:
         """Raises StratalogError; parts that were started then run on, for `stop_all`."""
         async with self._one_change:
-            for part in self._plan.parts:
-                self._require_free(part)
+            self.require_all_free()
             self._directory.write_options(self._plan)
             self._note()
             for role in (Role.ETCD, Role.META):
                 await self._start(self._plan.of(role), say)
             await self._ask_who_has_retired(say)
             await self._start([part for part in self._plan.of(Role.NODE) if part.name not in self._retired], say)
+
+    def require_all_free(self) -> None:
+        """Raises: Unavailable for an address that something else has. Nothing is made."""
+        for part in self._plan.parts:
+            self._require_free(part)
 
     @property
     def plan(self) -> Plan:

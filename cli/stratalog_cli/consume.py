@@ -58,13 +58,13 @@ def consume(
         int | None, typer.Option("--last", min=0, metavar="N", help="The last N offsets of each shard.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many records.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N records.")] = None,
     timeout: Annotated[
         str | None,
         typer.Option(
             "--timeout",
             metavar="TIME",
-            help="Exit with 3 when nothing comes for so long. Default: 30s, or forever with --follow.",
+            help="Exit with 3 when nothing comes for this long. Default: 30s, or forever with --follow.",
         ),
     ] = None,
     key_separator: Annotated[

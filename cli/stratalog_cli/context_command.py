@@ -117,7 +117,7 @@ def _cluster_of(admin: str, context: Context) -> str | None:
         try:
             return AdminClient(address.strip(), timeout_s=_LOOK_S, token=token).status().cluster_id
         except StratalogError as error:
-            say(f"not asked: {printable(str(error))}", to_stderr=True)
+            say(f"cluster not known: {printable(str(error))}", to_stderr=True)
     return None
 
 

@@ -137,7 +137,7 @@ def _options(
             "--token-file",
             envvar=VARIABLE,
             metavar="FILE",
-            help="The token that commands show to nodes and to the meta service, as the first line of a file.",
+            help="A file whose first line is the token that commands send to nodes and to the meta service.",
         ),
     ] = None,
     context: Annotated[

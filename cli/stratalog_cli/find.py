@@ -47,7 +47,7 @@ def find(
     only: Annotated[
         list[int] | None, typer.Option("--shard", min=0, metavar="N", help="Only this one; may be repeated.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many records.")] = 1_000,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show at most N records.")] = 1_000,
     scan: Annotated[
         bool, typer.Option("--scan", help="Read segments without a key index, too, whole, from the nodes.")
     ] = False,
@@ -231,8 +231,8 @@ def _show(found: Found, cold: ColdFound, topic: str, output: OutputFormat) -> No
         rows = [_row(one) for one in found.records]
         print_table(("#shard", "#offset", "time", "value"), rows, give_up=("value",))
         reads = counted(cold.cost.pages + cold.cost.reads, "range read")
-        looked = f"{counted(cold.segments, 'segment')} in the bucket by {reads}"
-        say(f"{counted(len(rows), 'record')}; {looked}, {counted(found.hot_offsets, 'offset')} from nodes")
+        looked = f"{counted(cold.segments, 'segment')} in the bucket ({reads})"
+        say(f"{counted(len(rows), 'record')}; searched: {looked}, {counted(found.hot_offsets, 'offset')} on nodes")
     if found.is_cut:
         say("there may be more: --limit N", to_stderr=True)
     for fault in found.faults:
@@ -240,7 +240,7 @@ def _show(found: Found, cold: ColdFound, topic: str, output: OutputFormat) -> No
     if count:
         say(
             f"{counted(count, 'segment')} without a key index not searched: --scan reads them (index.keys=true on the "
-            "topic indexes those that are completed from then on)",
+            "topic gives an index to those completed from then on)",
             to_stderr=True,
         )
     if count or found.faults:

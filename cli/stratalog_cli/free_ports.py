@@ -51,11 +51,19 @@ def why_not_free(host: str, port: int) -> str | None:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-    except socket.gaierror:
-        return None  # who starts says so in its own words
+    except socket.gaierror as error:
+        return None if _is_known(host, port) else f"{error.strerror}"
     except OSError as error:
         return f"{error.strerror}{_holder(port)}"
     return None
+
+
+def _is_known(host: str, port: int) -> bool:
+    """Whether the name has any address, of the family that was not tried as well."""
+    try:
+        return bool(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    except socket.gaierror:
+        return False
 
 
 def _holder(port: int) -> str:

@@ -128,8 +128,17 @@ def status(
 
 def cancel(node_id: NodeArgument, meta: MetaOption = None) -> None:
     """Cancel a retirement: the node stays. Refused, with the reason, once the node is released."""
-    ask_meta(meta, lambda client: client.perform(CancelRetirement(node_id)), is_write=True)
-    say(f"node {node_id} stays: it gets new segments again; what was sealed or uploaded meanwhile stays so")
+
+    async def ask(client: HttpMetaClient) -> bool:
+        """Whether it was leaving. A node that is not, or is not known, is told by the service all the same."""
+        is_leaving = any(one.node_id == node_id for one in await client.retirements())
+        await client.perform(CancelRetirement(node_id))
+        return is_leaving
+
+    if ask_meta(meta, ask, is_write=True):
+        say(f"node {node_id} stays: it gets new segments again; what was sealed or uploaded meanwhile stays so")
+    else:
+        say(f"node {node_id} was not leaving: nothing was changed")
 
 
 # Asking -----------------------------------------------------------------------------------------------------------

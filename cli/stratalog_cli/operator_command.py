@@ -88,7 +88,7 @@ def check(
     lease_namespace: LeaseNamespaceOption = None,
     lease_name: LeaseNameOption = LEASE,
 ) -> None:
-    """Whether an operator is installed as it must be: its kinds are served, its account has every right, one leads.
+    """Check how an operator is installed: its kinds are served, its account has every right, one instance leads.
 
     Run it with the operator's own account and environment. Exit code 1 on findings; nothing is changed.
     """

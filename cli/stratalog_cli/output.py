@@ -87,7 +87,9 @@ def print_table(
     kept, shown, left_out = narrowed(
         columns, [tuple(map(printable, row)) for row in rows], screen.width, give_up, flows
     )
-    screen.print(_table(kept, shown, title))
+    if title:
+        _print_title(screen, title)
+    screen.print(_table(kept, shown))
     if left_out:
         names = ", ".join(left_out)
         say(f"left out in a terminal this narrow: {names}; `| less -S` or --output json shows all", to_stderr=True)
@@ -115,13 +117,19 @@ def narrowed(
     return [columns[index] for index in kept], [tuple(row[index] for index in kept) for row in rows], left_out
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None) -> Table:
+def _print_title(screen: Console, title: str) -> None:
+    """As a line of its own: as a part of the table it would be broken at the table's width."""
+    from rich.text import Text
+
+    screen.print(Text(title, style="bold"))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    name = Text(title) if title else None
-    table = Table(title=name, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         is_number = column.startswith("#")
         table.add_column(Text(column.removeprefix("#")), justify="right" if is_number else "left", overflow="fold")
@@ -135,15 +143,15 @@ def print_fields(pairs: Iterable[tuple[str, str]], *, title: str | None = None) 
     from rich.table import Table
     from rich.text import Text
 
-    name = Text(title) if title else None
-    table = Table(
-        title=name, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False, show_header=False
-    )
+    screen = console()
+    if title:
+        _print_title(screen, title)
+    table = Table(box=box.SIMPLE, pad_edge=False, show_header=False)
     table.add_column(style="dim")
     table.add_column(overflow="fold")
     for key, value in pairs:
         table.add_row(Text(printable(key)), Text(printable(value)))
-    console().print(table)
+    screen.print(table)
 
 
 def print_json(value: BaseModel | Sequence[BaseModel] | object) -> None:

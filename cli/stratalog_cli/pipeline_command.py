@@ -33,7 +33,7 @@ MetaOption = Annotated[
 ThreadsOption = Annotated[
     int, typer.Option(metavar="N", min=0, help="Threads of Spark on this machine; 0: without Spark, one after another.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Tell what would be done, and change nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -118,7 +118,7 @@ def compact(
     ],
     topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these; all when left out.")] = "",
     object_bytes: Annotated[
-        str, typer.Option("--object-bytes", metavar="SIZE", help="Of batches in an object, at most.")
+        str, typer.Option("--object-bytes", metavar="SIZE", help="The most bytes of batches in one object.")
     ] = "64MiB",
     pack: Annotated[
         bool,

@@ -55,16 +55,17 @@ def produce(
         InputFormat,
         typer.Option("--input", "-i", help="Each line a value, or a JSON object as `consume --output json` writes it."),
     ] = InputFormat.TEXT,
-    key: Annotated[str | None, typer.Option("--key", help="Of every record that has none of its own.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="The key of every record that has none of its own.")] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", metavar="TEXT", help="What stands between key and value.")
+        str | None, typer.Option("--key-separator", metavar="TEXT", help="The text between key and value.")
     ] = None,
     headers: Annotated[
-        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="Of every record; may be repeated.")
+        list[str] | None,
+        typer.Option("--header", metavar="NAME=VALUE", help="A header of every record; may be repeated."),
     ] = None,
     shard: Annotated[int | None, typer.Option(min=0, help="Default: chosen by the key, as Java clients do.")] = None,
     compression: Annotated[Compression, typer.Option(help="Compression of what is sent.")] = Compression.NONE,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many records.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N records.")] = None,
     most_line: Annotated[
         str, typer.Option("--max-line", metavar="SIZE", help="A longer line ends the command; at most 64MiB.")
     ] = "1MiB",
@@ -190,7 +191,8 @@ class _Sender:
         if missing:
             why = "no answer came" if self._failure is None else self._failure.str()
             raise OutcomeUnknown(
-                f"{counted(missing, 'record')} not acknowledged ({why}): look before sending them again"
+                f"{counted(missing, 'record')} not acknowledged ({why}): some may have been written; look before you "
+                "send them again"
             )
 
 

@@ -42,9 +42,11 @@ def rebalance(
     seal: Annotated[
         bool, typer.Option("--seal", help="Roll what would go elsewhere now, in rounds, instead of when it is full.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Of --seal: show what would be done, do nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --seal: show what would be done, and do nothing.")
+    ] = False,
     wait_s: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="Of --seal: how long a round may take.")
+        float, typer.Option("--timeout", metavar="SECONDS", help="With --seal: how long a round may take.")
     ] = 30.0,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:

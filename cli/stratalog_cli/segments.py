@@ -61,7 +61,7 @@ def segments(
         "whole at",
         "place",
     )
-    give_up = ("place", "last time", "#size", "replicas", "whole at")
+    give_up = ("place", "last time", "#size", "replicas", "whole at", "#epoch", "uploaded")
     print_table(columns, [_row(segment) for segment in listed], give_up=give_up)
     nodes.end()
 
@@ -183,7 +183,8 @@ def _print_location(found: Location) -> None:
         pairs.append(("tier", found.tier.value))
     if found.holders:
         leader = f"; node {found.leader} leads the shard" if found.leader is not None else ""
-        pairs.append(("copies", f"on the nodes {', '.join(map(str, found.holders))}{leader}"))
+        word = "node" if len(found.holders) == 1 else "nodes"
+        pairs.append(("copies", f"on {word} {', '.join(map(str, found.holders))}{leader}"))
     if found.place is not None:
         pairs.append(("place", found.place))
     if found.position is not None:

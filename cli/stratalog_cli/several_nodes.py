@@ -103,7 +103,7 @@ class Nodes:
         if client in self.silent:
             return
         self.silent.append(client)
-        say(f"not asked: {printable(str(error))}", to_stderr=True)
+        say(f"left out: {printable(str(error))}", to_stderr=True)
 
 
 def tell_not_asked(asked: Iterable[int], wanted: Iterable[int], what: str) -> list[int]:
@@ -111,6 +111,10 @@ def tell_not_asked(asked: Iterable[int], wanted: Iterable[int], what: str) -> li
     missing = sorted(set(wanted) - set(asked))
     if missing:
         names = ", ".join(map(str, missing))
-        word = "node" if len(missing) == 1 else "nodes"
-        say(f"not asked: {word} {names}, {what}; name their admin addresses in --admin, too", to_stderr=True)
+        is_one = len(missing) == 1
+        word, where = ("node", "its admin address") if is_one else ("nodes", "their admin addresses")
+        say(
+            f"not asked: {word} {names}, {what}; add {where} to --admin",
+            to_stderr=True,
+        )
     return missing

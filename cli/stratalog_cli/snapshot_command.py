@@ -72,6 +72,9 @@ def list_all(bucket: BucketOption, cluster: ClusterOption = None, output: Output
     if output is OutputFormat.JSON:
         print_json([snapshots.as_json(cut) for cut in found])
         return
+    if not found:
+        say("no snapshots in this bucket; take one: stratalog snapshot create NAME --bucket URL")
+        return
     columns = ("name", "created", "#topics", "#shards", "cluster")
     rows = [
         (cut.name, human_time(cut.created_ms), str(len(cut.topics)), str(len(cut.shards)), cut.cluster_id)

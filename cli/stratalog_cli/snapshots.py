@@ -38,11 +38,13 @@ T = TypeVar("T")
 def create(
     name: str, bucket: str, admin: str | None, topics: Sequence[str], wait_s: float, say: Callable[[str], None]
 ) -> Cut:
-    """Raises: InvalidRequest for topics that do not go to the bucket, Unavailable when it does not come about."""
+    """Raises: Conflict where a node has no object store, NotFound for a topic, Unavailable when it does not come
+    about."""
     check_cut_name(name)
     nodes = Nodes(admin, is_write=True)
     nodes.get_to_know_all()
     wanted = _wanted(nodes.first(lambda node: node.topics()), topics)
+    _require_uploads(nodes)
     say("holding the nodes")
     cluster_id, cut_id, ends = _hold(nodes, wanted)
     say("sealing what is being written")
@@ -83,6 +85,16 @@ def _wanted(known: Sequence[TopicInfo], names: Sequence[str]) -> tuple[Topic, ..
         )
         for one in chosen
     )
+
+
+def _require_uploads(nodes: Nodes) -> None:
+    """Asked first: what is never uploaded would be waited for until --wait is over.
+
+    Raises: Conflict where a node has no object store."""
+    without = [told.node_id for told in nodes.each(lambda node: node.status()) if told.bucket is None]
+    if without:
+        which = f"node {without[0]} has" if len(without) == 1 else f"nodes {', '.join(map(str, without))} have"
+        raise Conflict(f"{which} no object store, so a snapshot can never be whole: start every node with --bucket URL")
 
 
 def _hold(nodes: Nodes, topics: Sequence[Topic]) -> tuple[str, UUID, dict[ShardKey, ToldEnd]]:

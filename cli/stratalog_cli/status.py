@@ -60,7 +60,7 @@ def _print(told: NodeStatus) -> None:
             *_following(told),
             ("disk free", f"{human_bytes(told.disk_free_bytes)} of {human_bytes(told.disk_total_bytes)}"),
             ("memory", human_bytes(told.resident_bytes)),
-            *([("cluster", ", ".join(map(_words, told.nodes)))] if len(told.nodes) > 1 else []),
+            *([("nodes", "; ".join(map(_words, told.nodes)))] if len(told.nodes) > 1 else []),
         ]
     )
 
@@ -75,4 +75,4 @@ def _following(told: NodeStatus) -> list[tuple[str, str]]:
 
 def _words(node: KnownNode) -> str:
     rack = f" in {node.rack}" if node.rack else ""
-    return f"{node.node_id} at {node.kafka_address}{rack}{'' if node.is_alive else ', not alive'}"
+    return f"{node.node_id} at {node.kafka_address}{rack}{'' if node.is_alive else ' (not alive)'}"

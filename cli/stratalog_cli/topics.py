@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.models import AlterTopic, CreateTopic, SegmentInfo, TopicDetail, TopicInfo
@@ -72,13 +73,19 @@ def create(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create a topic."""
-    request = CreateTopic(
-        name=name,
-        shards=shards,
-        replication_factor=replicas,
-        settings=parse_assignments(settings or ()),
-        validate_only=dry_run,
-    )
+    try:
+        request = CreateTopic(
+            name=name,
+            shards=shards,
+            replication_factor=replicas,
+            settings=parse_assignments(settings or ()),
+            validate_only=dry_run,
+        )
+    except ValidationError:  # the other fields were checked as options: the service has the same rule for the rest
+        raise InvalidRequest(
+            f"topic name {name[:300]!r} is not allowed: use 1 to 249 of letters, digits, '.', '_' and '-', not '.' "
+            "or '..'"
+        ) from None
     topic = Nodes(admin, is_write=not dry_run).first(lambda node: node.create_topic(request))
     if output is OutputFormat.JSON:
         print_json(topic)
@@ -103,7 +110,9 @@ def describe(
         print_json(detail.model_dump(mode="json") | {"segments_by_tier": tiers})
     else:
         _print_detail(detail, tiers, all_settings=all_settings)
-    tell_not_asked((one.node_id for one in details), silent, "where shards are led whose ends nobody else knows")
+    tell_not_asked(
+        (one.node_id for one in details), silent, "where shards are led; only their leader knows where they end"
+    )
     nodes.end()
 
 
@@ -213,7 +222,7 @@ def _print_detail(detail: TopicDetail, tiers: Mapping[int, Mapping[str, int]], *
                 *sizes,
             )
         )
-    print_table(columns, rows, title="Shards", give_up=("#epoch", "segments", "isr", "leader"))
+    print_table(columns, rows, title="Shards", give_up=("#epoch", "segments", "#local", "#cold", "#log start"))
     shown = [setting for setting in detail.settings if all_settings or setting.source != "default"]
     rest = len(detail.settings) - len(shown)
     if shown:
@@ -221,7 +230,7 @@ def _print_detail(detail: TopicDetail, tiers: Mapping[int, Mapping[str, int]], *
         title = "Settings in force" if all_settings else "Settings that differ from the defaults"
         print_table(("setting", "value", "from"), in_force, title=title)
     if rest:
-        say(f"{counted(rest, 'setting')} as by default; --all shows them")
+        say(f"{counted(rest, 'setting', verb=('has its default', 'have their defaults'))}; --all shows them")
 
 
 def _segments(by_tier: Mapping[str, int]) -> str:

@@ -46,13 +46,16 @@ async def register(meta: CommandTaker, command: RegisterNode) -> Registration:
     Raises: Conflict when that life goes on: its process runs.
     """
     until = asyncio.get_running_loop().time() + LONGEST_WAIT_S
+    is_told = False
     while True:
         try:
             return await meta.perform(command)
         except Conflict as error:
             if asyncio.get_running_loop().time() > until:
                 raise
-            log.info("waiting for the end of an earlier life", error=str(error))
+            if not is_told:  # once: it is asked several times a second, and each answer differs by some milliseconds
+                is_told = True
+                log.info("waiting for the end of an earlier life", error=str(error), at_most_s=LONGEST_WAIT_S)
         await asyncio.sleep(_FIRST_PAUSE_S)
 
 

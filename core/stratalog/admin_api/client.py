@@ -44,6 +44,9 @@ M = TypeVar("M", bound=BaseModel)
 
 DEFAULT_ADDRESS = "127.0.0.1:9644"
 
+_LONGEST_PATH = 12 << 10
+"""Nodes refuse a request with a head above 16 KiB (`telemetry/door_limits.py`), other headers included."""
+
 
 class AdminClient:
     """Speaks to one node at HOST:PORT (or http://HOST:PORT)."""
@@ -91,12 +94,20 @@ class AdminClient:
         cursor: str | None = None,
         is_scan: bool = False,
     ) -> FindAnswer:
-        """The first records of a key, or those behind a cursor."""
+        """The first records of a key, or those behind a cursor.
+
+        Raises: InvalidRequest for a key that is too long for the request's first line."""
         query: list[tuple[str, object]] = [("key_base64", base64.b64encode(key).decode()), ("limit", limit)]
         query += [("shard", shard) for shard in shards]
         query += [("cursor", cursor)] if cursor is not None else []
         query += [("scan", "true")] if is_scan else []
-        return self._read(FindAnswer, "GET", f"{_topic_path(topic)}/find?{urllib.parse.urlencode(query)}")
+        path = f"{_topic_path(topic)}/find?{urllib.parse.urlencode(query)}"
+        if len(path) > _LONGEST_PATH:
+            raise InvalidRequest(
+                f"a key of {len(key)} bytes is too long to ask a node for: search from here, with --bucket URL or with "
+                "--cold-only"
+            )
+        return self._read(FindAnswer, "GET", path)
 
     def segments(self, topic: str | None = None, shard: int | None = None) -> list[SegmentInfo]:
         query = {name: value for name, value in (("topic", topic), ("shard", shard)) if value is not None}
@@ -194,9 +205,10 @@ class AdminClient:
             raise error_from_body(error.code, answer) from None
         except urllib.error.URLError as error:
             if isinstance(error.reason, (ConnectionRefusedError, socket.gaierror)):
+                why = error.reason.strerror or error.reason
                 raise Unavailable(
-                    f"no node answers at {self.base} ({error.reason}); start one with `stratalog start`, "
-                    "or name its metrics.listen address with --admin HOST:PORT"
+                    f"no node answers at {self.base} ({why}); start one with `stratalog start`, or name its "
+                    "metrics.listen address with --admin HOST:PORT"
                 ) from None
             raise self._doubt(method, path, error.reason) from None
         except (OSError, http.client.HTTPException) as error:

@@ -134,9 +134,9 @@ class NodeLeases:
         if known is None or known.storage_id == info.storage_id or known.ends_ms <= now_ms:
             return
         raise Conflict(
-            f"node {info.node_id} lives on storage {known.storage_id} for another {known.ends_ms - now_ms} ms at "
-            f"least, so it cannot begin on {info.storage_id}: if that process is over wait, then start again; if it "
-            "is not, choose another node.id"
+            f"node {info.node_id} runs on storage {known.storage_id}, for at least another "
+            f"{known.ends_ms - now_ms} ms, so it cannot start on {info.storage_id}: if that process has ended, wait "
+            "and start again; if it has not, choose another node.id"
         )
 
     def heard_nobody(self, now_ms: int) -> None:

@@ -44,7 +44,7 @@ def words_of(record: Retirement, segments: int, size_bytes: int, rate: int, seco
                 f"MiB/s{eta}"
             )
         case RetireStep.VERIFY:
-            return f"what it held is looked at again, {len(record.sightings)} of 2 looks were made"
+            return f"what it held is being checked again: {len(record.sightings)} of 2 checks made"
         case RetireStep.SNAPSHOT:
             return "the list of what it held is being written"
         case RetireStep.RELEASE | RetireStep.MOUNT:

@@ -194,6 +194,20 @@ def test_a_dry_run_creates_nothing(ask: Asker) -> None:
     assert ask.run("topics", "describe", "maybe").exit_code == 2
 
 
+@pytest.mark.parametrize("name", ["", "x" * 250, "a b"])
+def test_a_topic_name_that_is_not_allowed_is_refused_in_words(ask: Asker, name: str) -> None:
+    ran = ask.run("topics", "create", name)
+    assert ran.exit_code == 2
+    assert "is not allowed: use 1 to 249 of letters" in ran.stderr
+
+
+def test_a_snapshot_of_nodes_without_a_bucket_is_refused_at_once(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", None, SETTINGS) as without:
+        ran = Asker(without).run("snapshot", "create", "never", "--bucket", str(tmp_path))
+    assert ran.exit_code == 2
+    assert "has no object store, so a snapshot can never be whole" in ran.stderr
+
+
 def test_deleting_asks_first(ask: Asker) -> None:
     ask.run("topics", "create", "precious")
     eventually_sync(lambda: ask.run("topics", "describe", "precious").exit_code == 0)

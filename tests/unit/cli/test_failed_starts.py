@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from stratalog.model.errors import Unavailable
 from stratalog.settings.process import ProcessSettings
 from stratalog_cli.cluster_record import CLUSTER_FILE
+from stratalog_cli.entry import build_app
 from stratalog_cli.process_services import ProcessServices
 from stratalog_meta.service import MetaService, open_service
 from stratalog_meta.stores.memory import MemoryStore
@@ -57,6 +59,25 @@ def test_a_taken_kafka_or_meta_address_is_told_with_who_has_it_and_nothing_is_ma
     assert f"cannot start: --listen={taken}: cannot listen there" in told
     assert f"process {os.getpid()}, " in told and "another with --listen HOST:PORT" in told
     assert not (tmp_path / "data").exists()
+
+
+def test_an_address_whose_name_nobody_knows_is_told_and_nothing_is_made(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path / "data")
+    node.bootstrap = "nowhere.invalid:9092"
+    with pytest.raises(NodeFailed, match="ended with code 3") as failure:
+        node.start()
+    assert "cannot start: --listen=nowhere.invalid:9092: cannot listen there" in str(failure.value)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_cluster_whose_ports_are_taken_makes_nothing(tmp_path: Path, taken: str) -> None:
+    port = int(taken.rpartition(":")[2])
+    data = tmp_path / "cluster"
+    ran = CliRunner().invoke(
+        build_app(("cluster",)), ["cluster", "start", "--data", str(data), "--port-base", str(port)]
+    )
+    assert ran.exit_code == 3 and f"process {os.getpid()}, " in ran.stderr
+    assert not data.exists()
 
 
 def test_a_data_directory_whose_metadata_are_gone_is_refused_until_they_are_back(tmp_path: Path) -> None:

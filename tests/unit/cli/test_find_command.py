@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.find import FindAnswer, LedElsewhere, found_record
+from stratalog.model.errors import InvalidRequest
 from stratalog_cli.entry import build_app
 from stratalog_cli.find import without
 from stratalog_cli.find_nodes import find_on_nodes
@@ -391,7 +392,7 @@ def test_the_node_tells_the_bucket_and_doctor_verify_and_dump_know_key_indexes(t
         ask.seal(topic)
         ran = ask.run("find", topic, "--key", "flight-3")
         assert ran.exit_code == 0, ran.output
-        assert "1 record; 1 segment in the bucket by 2 range reads, 0 offsets from nodes" in ran.output
+        assert "1 record; searched: 1 segment in the bucket (2 range reads), 0 offsets on nodes" in ran.output
         assert ask.run("verify", topic).exit_code == 0
         assert ask.run("doctor", str(bucket)).exit_code == 0
         (manifest,) = bucket.rglob("*.manifest")
@@ -425,6 +426,11 @@ def test_what_cannot_be_looked_for_is_refused(ask: Asker, words: list[str], reas
     assert ran.exit_code == 2
     assert reason in ran.output
     assert ask.run("find", "absent", *words).exit_code == 2
+
+
+def test_a_key_that_is_too_long_to_ask_a_node_for_is_refused_in_words() -> None:
+    with pytest.raises(InvalidRequest, match="a key of 20000 bytes is too long to ask a node for"):
+        AdminClient("127.0.0.1:1").find("flights", b"k" * 20_000)
 
 
 def test_what_is_covered_is_not_read_again() -> None:

@@ -57,4 +57,4 @@ def test_a_node_that_does_not_answer_is_named_once_however_often_it_is_asked(
     for _ in range(2):
         with pytest.raises(Unavailable):
             nodes.each(lambda node: node.topics())
-    assert capsys.readouterr().err.count("not asked:") == 2
+    assert capsys.readouterr().err.count("left out:") == 2

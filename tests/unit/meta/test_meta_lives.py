@@ -97,7 +97,7 @@ async def test_an_earlier_life_is_told_so_by_its_heartbeat(lives: Lives) -> None
 
 async def test_another_storage_begins_only_once_the_old_lifes_lease_is_over(lives: Lives) -> None:
     await lives.register()
-    with pytest.raises(Conflict, match="lives on storage disk-a"):
+    with pytest.raises(Conflict, match="runs on storage disk-a"):
         await lives.register(ELSEWHERE)
     await lives.until_lost()
     assert await lives.register(ELSEWHERE) == Life(1, 2)
