@@ -53,6 +53,7 @@ class ArchiveBy(StrEnum):
 class ArchiveFormat(StrEnum):
     PARQUET = "parquet"
     DELTA = "delta"
+    ICEBERG = "iceberg"
 
 
 class ExportShape(StrEnum):
@@ -61,7 +62,11 @@ class ExportShape(StrEnum):
     KAFKA = "kafka"
 
 
-_NEEDED_BY: dict[ArchiveFormat, tuple[str, ...]] = {ArchiveFormat.PARQUET: (), ArchiveFormat.DELTA: ("deltalake",)}
+_NEEDED_BY: dict[ArchiveFormat, tuple[str, ...]] = {
+    ArchiveFormat.PARQUET: (),
+    ArchiveFormat.DELTA: ("deltalake",),
+    ArchiveFormat.ICEBERG: ("pyiceberg",),
+}
 """Packages that only this format needs."""
 
 
@@ -79,7 +84,7 @@ def archive(
     kind: Annotated[ArchiveKind, typer.Option(help="What the values are.")] = ArchiveKind.JSON,
     by: Annotated[ArchiveBy, typer.Option(help="Time partitions of the table.")] = ArchiveBy.DATE,
     form: Annotated[
-        ArchiveFormat, typer.Option("--format", help="Files alone, or with the log of a Delta table.")
+        ArchiveFormat, typer.Option("--format", help="Files alone, or with the log of a Delta or Iceberg table.")
     ] = ArchiveFormat.PARQUET,
     schema: Annotated[
         Path | None,
@@ -95,7 +100,7 @@ def archive(
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Write the sealed segments of a topic to a Parquet or Delta table, each record once, however often this runs.
+    """Write the sealed segments of a topic to a table, each record once, however often this runs.
 
     Records that cannot be read become dead letters, with their offsets and why."""
     _need_extra(*_NEEDED_BY[form])

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from support.pipeline_extra import NO_PIPELINE, needs_spark
 
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
-pytest.importorskip("deltalake", reason=NO_PIPELINE)
+pytest.importorskip("pyiceberg", reason=NO_PIPELINE)
 
 from stratalog.model.errors import InvalidRequest
 from stratalog.objects import open_store
@@ -60,7 +60,7 @@ def start(*arguments: str, log: Path) -> subprocess.Popen[bytes]:
 class TestOnSpark:
     pytestmark = needs_spark
 
-    @pytest.mark.parametrize("form", ["parquet", "delta"])
+    @pytest.mark.parametrize("form", ["parquet", "iceberg"])
     def test_a_driver_that_is_killed_midway_leaves_the_same_table_after_the_next_run(
         self, spark: Any, bucket: str, tmp_path: Path, form: str
     ) -> None:
@@ -140,13 +140,15 @@ def test_a_secret_of_the_client_is_read_from_a_file(tmp_path: Path) -> None:
 
 def rows_by_log(form: str, table: Path) -> list[dict[str, Any]]:
     """As a reader of the format sees them."""
-    from deltalake import DeltaTable
+    from pyiceberg.table import StaticTable
 
-    found: list[dict[str, Any]] = DeltaTable(table / "data").to_pyarrow_table().to_pylist()
+    assert form == "iceberg"
+    newest = max((table / "metadata").glob("v*.metadata.json"), key=lambda file: int(file.name[1:].partition(".")[0]))
+    found: list[dict[str, Any]] = StaticTable.from_metadata(f"file://{newest}").scan().to_arrow().to_pylist()
     return found
 
 
-@pytest.mark.parametrize(("form", "package"), [("delta", "deltalake")])
+@pytest.mark.parametrize(("form", "package"), [("delta", "deltalake"), ("iceberg", "pyiceberg")])
 def test_without_the_package_of_a_format_the_command_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, form: str, package: str
 ) -> None:

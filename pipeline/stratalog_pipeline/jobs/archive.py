@@ -1,4 +1,4 @@
-"""Archives a topic: every sealed segment becomes rows of a Parquet or Delta table, exactly once.
+"""Archives a topic: every sealed segment becomes rows of a table, exactly once.
 
 What makes it so: a segment's plan (schema, pieces) is fixed by the first who puts it, all names follow from the plan,
 no object is ever replaced, and a segment counts as archived once its `done` object says so, which is put last. So a
@@ -121,7 +121,7 @@ class Archive:
         self._on_progress = on_progress
         self._open_bucket = partial(open_store, options.bucket)
         self._open_target = open_target or partial(open_store, options.target)
-        self._log = log or _open_log(options)
+        self._log = log or _open_log(options, self._open_target)
 
     def archive(self) -> Archived:
         """All that is sealed and not archived yet. Raises: Conflict for a table of something else, InvalidRequest."""
@@ -323,13 +323,19 @@ def _segment(shard: CommittedShard, segment: CommittedSegment, seal: SealRecord,
     return _Segment(seal_name(segment.key, seal), ranges)
 
 
-def _open_log(options: ArchiveOptions) -> TableLog | None:
+def _open_log(options: ArchiveOptions, open_target: OpenStore) -> TableLog | None:
     if options.table is TableFormat.PARQUET or options.is_dry_run:
         return None
-    from stratalog_pipeline.jobs.delta_log import DeltaLog
     from stratalog_pipeline.jobs.table_places import table_place
 
-    return DeltaLog(table_place(options.target), options.topic, options.by)
+    place = table_place(options.target)
+    if options.table is TableFormat.DELTA:
+        from stratalog_pipeline.jobs.delta_log import DeltaLog
+
+        return DeltaLog(place, options.topic, options.by)
+    from stratalog_pipeline.jobs.iceberg_log import IcebergLog
+
+    return IcebergLog(place, open_target, options.topic, options.by, options.kind)
 
 
 def _files_of(segment: _Segment, kind: Kind, schemas: dict[int, RecordSchema]) -> SegmentFiles:

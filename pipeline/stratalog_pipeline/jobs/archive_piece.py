@@ -38,6 +38,7 @@ from stratalog_pipeline.jobs.table_log import FileMade
 from stratalog_pipeline.jobs.table_types import settled
 
 NO_TIME: Final = "__HIVE_DEFAULT_PARTITION__"
+_YEAR_1_S: Final = -62_135_596_800
 _YEAR_10000_S: Final = 253_402_300_800
 """From then on dates have no four digits for the year."""
 OpenStore = Callable[[], ObjectStore]
@@ -100,6 +101,8 @@ def archive_piece(work: PieceWork) -> PieceMade:
     if work.table is not TableFormat.PARQUET:
         fields = settled(good.schema)
         good = good.select(fields.names).cast(fields)
+    if work.table is TableFormat.ICEBERG:
+        good, dead = _of_the_calendar(good), _of_the_calendar(dead)
     times = {
         data_key(work.topic, work.by, time, work.seal, work.piece): (None if time == NO_TIME else time, table)
         for time, table in _by_time(good, work.by)
@@ -139,10 +142,20 @@ def _placed(records: Any, fields: Any) -> Any:
     return pa.Table.from_arrays([*places, *fields.columns], schema=pa.schema([*PLACE, *fields.schema]))
 
 
+def _of_the_calendar(table: Any) -> Any:
+    """Without times that no date has: Iceberg's partitions are dates, and those that read them cannot tell others."""
+    name = "_timestamp" if "_timestamp" in table.schema.names else "timestamp"
+    times = table.column(name)
+    seconds = times.cast(pa.timestamp("s", "UTC"), safe=False).cast(pa.int64())
+    is_date = pc.and_(pc.greater_equal(seconds, _YEAR_1_S), pc.less(seconds, _YEAR_10000_S))
+    known = pc.if_else(is_date, times, pa.scalar(None, times.type))
+    return table.set_column(table.schema.get_field_index(name), table.schema.field(name), known)
+
+
 def _by_time(table: Any, by: TimePartition) -> list[tuple[str, Any]]:
     if not table.num_rows:
         return []
-    times = table.column("timestamp" if "timestamp" in table.schema.names else "_timestamp")
+    times = table.column("_timestamp" if "_timestamp" in table.schema.names else "timestamp")
     seconds = times.cast(pa.timestamp("s", "UTC"), safe=False)
     known = pc.if_else(pc.less(seconds.cast(pa.int64()), _YEAR_10000_S), seconds, pa.scalar(None, seconds.type))
     words = pc.fill_null(pc.strftime(known, by.pattern), NO_TIME)

@@ -7,6 +7,7 @@
     <topic>/data/by_<by>=<time>/<seal>-<piece>.parquet    records
     <topic>/dead/<seal>-<piece>.parquet                   records that could not be read as the kind says
     <topic>/data/_delta_log/, <topic>/dead/_delta_log/    of Delta tables: which files are rows (`delta_log.py`)
+    <topic>/metadata/, <topic>/dead/metadata/             of Iceberg tables (`iceberg_log.py`)
 
 `<seal>` names a sealed segment and the digest of its records, so it names exactly these records. Every object is put
 once and never replaced, and its name follows from the plan: whoever does a piece of work again, or beside another,
@@ -42,6 +43,7 @@ class TableFormat(StrEnum):
 
     PARQUET = "parquet"
     DELTA = "delta"
+    ICEBERG = "iceberg"
 
 
 class TimePartition(StrEnum):

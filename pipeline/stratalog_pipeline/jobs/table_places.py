@@ -23,6 +23,8 @@ class TablePlace:
     base: str
     """A path, or `s3://bucket/prefix`."""
     shown: str
+    iceberg_base: str
+    """As Iceberg's metadata name it, which name every file in full."""
     delta_options: Mapping[str, str] = field(repr=False)
 
     def uri(self, key: str) -> str:
@@ -34,9 +36,9 @@ def table_place(url: str) -> TablePlace:
     location = parse_url(url)
     match location:
         case DirectoryLocation(path):
-            return TablePlace(str(path), str(path), {})
+            return TablePlace(str(path), str(path), f"file://{path}", {})
         case S3Location():
-            return TablePlace(location.url, location.url, _delta_options(location))
+            return TablePlace(location.url, location.url, location.url, _delta_options(location))
         case MemoryLocation():
             raise InvalidRequest("a table in memory: would be read by nobody: give --to a directory or an S3 URL")
         case _:

@@ -16,8 +16,8 @@ import pyarrow as pa
 from stratalog.model.errors import InvalidRequest
 from stratalog_pipeline.jobs.archive_table import TableFormat, TimePartition
 
-_NO_NAME: Final = frozenset(" ,;{}()\n\t=")
-"""What Delta does not take in the name of a column."""
+_NO_NAME: Final = {TableFormat.DELTA: frozenset(" ,;{}()\n\t="), TableFormat.ICEBERG: frozenset(".")}
+"""What cannot be in the name of a column. With a dot, Iceberg could not tell it from a field within a field."""
 _WAY_OUT: Final = "give a --schema without it, archive the records raw, or as Parquet"
 
 _WIDER: Final = {
@@ -91,7 +91,7 @@ def _check_names(fields: Sequence[Any], form: TableFormat, where: str) -> None:
     seen: dict[str, str] = {}
     for one in fields:
         name = f"{where}{one.name}"
-        if not one.name or (form is TableFormat.DELTA and _NO_NAME & {*one.name}):
+        if not one.name or _NO_NAME[form] & {*one.name}:
             raise InvalidRequest(
                 f"a field is called {name!r:.200}, which no column of a {form} table can be: {_WAY_OUT}"
             )

@@ -233,6 +233,13 @@ async def test_records_of_no_time_and_of_a_far_one_have_a_place(place: Place) ->
     assert folders == {"by_date=1970-01-01": 1, "by_date=__HIVE_DEFAULT_PARTITION__": 2}
 
 
+@pytest.mark.parametrize("value", ["noon", 5])
+async def test_a_field_called_timestamp_is_not_the_time_of_the_record(place: Place, value: Any) -> None:
+    await place.fill([[json_value(0, timestamp=value)]])
+    assert (await place.archive()).rows == 1
+    assert {key.split("/")[2] for key in await place.files()} == {"by_date=2023-11-14"}
+
+
 AVRO = {
     "type": "record",
     "name": "Flight",

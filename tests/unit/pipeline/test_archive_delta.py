@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
-import os
-import signal
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,38 +23,17 @@ from stratalog_pipeline.jobs import delta_log
 from stratalog_pipeline.jobs.archive import Archive, Archived, ArchiveOptions
 from stratalog_pipeline.jobs.archive_piece import RecordSchema
 from stratalog_pipeline.jobs.archive_table import Kind, TableFormat, TimePartition
-from stratalog_pipeline.jobs.delta_log import DeltaLog
 from stratalog_pipeline.jobs.runners import one_by_one
-from stratalog_pipeline.jobs.table_log import SegmentFiles, TableLog
 from stratalog_pipeline.jobs.table_places import table_place
-from support.archived_tables import add_segment, json_value
+from support.archived_logs import TWO_SEGMENTS, CatchingLog, LogPlace, flights
+from support.archived_tables import json_value
 from support.cold_data import ColdShard
 from support.s3_servers import moto_process
 
 
-class Place:
-    """A bucket in a folder with a topic, and a folder for its table."""
-
+class Place(LogPlace):
     def __init__(self, folder: Path) -> None:
-        self.bucket, self.target = str(folder / "bucket"), str(folder / "table")
-
-    async def fill(self, *segments: Sequence[Sequence[bytes | None]], into: ColdShard | None = None) -> ColdShard:
-        store = open_store(self.bucket)
-        cold = into or ColdShard(store)
-        cold.store = store
-        for parts in segments:
-            await add_segment(cold, parts)
-        await store.close()
-        return cold
-
-    def options(self, **options: Any) -> ArchiveOptions:
-        return ArchiveOptions(self.bucket, self.target, "cold", table=TableFormat.DELTA, **options)
-
-    async def archive(self, log: TableLog | None = None, **options: Any) -> Archived:
-        return await asyncio.to_thread(Archive(self.options(**options), one_by_one, log=log).archive)
-
-    def log(self) -> DeltaLog:
-        return DeltaLog(table_place(self.target), "cold", TimePartition.DATE)
+        super().__init__(folder, TableFormat.DELTA)
 
     def table(self, folder: str = "data") -> Any:
         return deltalake.DeltaTable(f"{self.target}/cold/{folder}")
@@ -71,13 +46,6 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
-
-
-def flights(start: int, count: int) -> list[bytes | None]:
-    return [json_value(number) for number in range(start, start + count)]
-
-
-TWO_SEGMENTS = ([flights(0, 10), flights(10, 10)], [flights(20, 10)])
 
 
 async def test_what_is_read_by_the_log_equals_what_went_in(place: Place) -> None:
@@ -112,38 +80,13 @@ async def test_a_second_run_adds_nothing_and_a_new_segment_only_itself(place: Pl
 
 
 # Killed, lost, overtaken ---------------------------------------------------------------------------------------------
-class _DyingLog:
-    """Dies as a process does, before or behind the commit whose turn it is."""
-
-    def __init__(self, log: TableLog, dies_at: int, *, is_before: bool) -> None:
-        self._log, self._left, self._is_before = log, dies_at, is_before
-
-    def commit(self, segments: Sequence[SegmentFiles]) -> None:
-        self._left -= 1
-        if self._left == 0 and self._is_before:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self._log.commit(segments)
-        if self._left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _archive_and_die(options: ArchiveOptions, dies_at: int, is_before: bool) -> None:
-    log = DeltaLog(table_place(options.target), options.topic, options.by)
-    Archive(options, one_by_one, log=_DyingLog(log, dies_at, is_before=is_before)).archive()
-
-
 @pytest.mark.parametrize(("dies_at", "is_before"), [(1, True), (1, False), (2, True), (2, False)])
 async def test_a_job_killed_before_or_behind_a_commit_leaves_the_same_table_after_the_next(
     place: Place, dies_at: int, is_before: bool
 ) -> None:
     """F57: kill -9 of a real process, the data put, the commit not made or not heard of."""
     await place.fill(*TWO_SEGMENTS)
-    worker = multiprocessing.get_context("spawn").Process(
-        target=_archive_and_die, args=(place.options(commit_segments=1), dies_at, is_before)
-    )
-    worker.start()
-    await asyncio.to_thread(worker.join, 120)
-    assert worker.exitcode == -signal.SIGKILL
+    await place.archive_and_die(dies_at, is_before=is_before)
     assert any(Path(place.target, "cold/data").rglob("*.parquet")), "the data are there"
     committed = dies_at - 1 if is_before else dies_at
     if committed:
@@ -207,8 +150,8 @@ async def test_a_job_that_looked_before_another_committed_does_not_commit_the_sa
 ) -> None:
     """The narrow place: both looked, neither saw the other."""
     await place.fill(*TWO_SEGMENTS)
-    caught: list[Sequence[SegmentFiles]] = []
-    await place.archive(_Catching(caught))
+    catching = CatchingLog()
+    await place.archive(catching)
     real = deltalake.DeltaTable.create_write_transaction
     overtaken = False
 
@@ -216,28 +159,20 @@ async def test_a_job_that_looked_before_another_committed_does_not_commit_the_sa
         nonlocal overtaken
         if not overtaken:
             overtaken = True
-            place.log().commit(caught[0])
+            place.log().commit(catching.caught[0])
         real(table, *arguments, **more)
 
     monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", write)
-    place.log().commit(caught[0])
+    place.log().commit(catching.caught[0])
     assert overtaken and [row["flight"] for row in place.rows()] == list(range(30))
-
-
-class _Catching:
-    def __init__(self, into: list[Sequence[SegmentFiles]]) -> None:
-        self._into = into
-
-    def commit(self, segments: Sequence[SegmentFiles]) -> None:
-        self._into.append(segments)
 
 
 # What others do to the table -----------------------------------------------------------------------------------------
 async def test_rewritten_files_and_a_cleaned_log_do_not_make_it_forget(place: Place) -> None:
     await place.fill(*TWO_SEGMENTS)
-    caught: list[Sequence[SegmentFiles]] = []
-    await place.archive(_Catching(caught))
-    place.log().commit(caught[0])
+    catching = CatchingLog()
+    await place.archive(catching)
+    place.log().commit(catching.caught[0])
     table = place.table()
     table.optimize.compact()
     table.vacuum(0, dry_run=False, enforce_retention_duration=False)
@@ -246,7 +181,7 @@ async def test_rewritten_files_and_a_cleaned_log_do_not_make_it_forget(place: Pl
     for old in log.glob("*.json"):
         if int(old.stem) < table.version():
             old.unlink()
-    place.log().commit(caught[0])
+    place.log().commit(catching.caught[0])
     assert [row["flight"] for row in place.rows()] == list(range(30))
 
 

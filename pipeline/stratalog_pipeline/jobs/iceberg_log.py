@@ -1,0 +1,89 @@
+"""Commits an archive's files to Iceberg tables: `<topic>`, partitioned by the day of a record, and `<topic>/dead`.
+
+One commit is one new metadata file, and holds all of it: the files of some segments, columns that are new, and a
+property of the table for each segment. Properties are kept by each later commit, whoever makes it, and stay when
+snapshots expire; the summary of a snapshot does not. A commit is of the version that was read, so two that archive the
+same segment cannot both succeed (decision 0026).
+By `pyiceberg`, without Spark and without a service. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from stratalog.model.errors import AlreadyExists, Conflict, OutcomeUnknown, Unavailable
+from stratalog_pipeline.jobs.archive_piece import OpenStore
+from stratalog_pipeline.jobs.archive_table import Kind, TimePartition
+from stratalog_pipeline.jobs.record_kinds import DEAD, evolve
+from stratalog_pipeline.jobs.table_log import MARK, TRIES, FileMade, SegmentFiles, lost_too_often
+from stratalog_pipeline.jobs.table_places import TablePlace
+
+_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 2.0
+_RETRIES: Final = "commit.retry.num-retries"
+"""Of pyiceberg itself. It would put the same files behind another job's commit without a look at the properties."""
+
+
+class IcebergLog:
+    """Requires: `pyiceberg` is installed, the place has been checked to refuse overwriting."""
+
+    def __init__(self, place: TablePlace, open_target: OpenStore, topic: str, by: TimePartition, kind: Kind) -> None:
+        self._place = place
+        self._open_target = open_target
+        self._topic = topic
+        self._by = by
+        self._time_column = "timestamp" if kind is Kind.RAW else "_timestamp"
+
+    def commit(self, segments: Sequence[SegmentFiles]) -> None:
+        import pyarrow as pa
+
+        fields = pa.schema([])
+        for one in segments:
+            fields = evolve(fields, one.fields)
+        # Dead letters first: whoever sees the rows of a segment finds what is missing among them.
+        with_dead = [(one.seal, one.dead) for one in segments if one.dead]
+        if with_dead:
+            self._commit(f"{self._topic}/dead", DEAD, None, with_dead)
+        self._commit(self._topic, fields, self._time_column, [(one.seal, one.data) for one in segments])
+
+    def _commit(
+        self, root: str, fields: Any, time_column: str | None, segments: Sequence[tuple[str, tuple[FileMade, ...]]]
+    ) -> None:
+        from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationError
+
+        from stratalog_pipeline.jobs.iceberg_store import FolderCatalog, StoreIO
+
+        base = self._place.iceberg_base
+        catalog = FolderCatalog(StoreIO(self._open_target, base), base, root)
+        last: BaseException | None = None
+        for attempt in range(TRIES):
+            try:
+                try:
+                    table = catalog.load_table()
+                except NoSuchTableError:
+                    table = catalog.make_table(fields, time_column, self._by, {_RETRIES: "0"})
+                rest = [one for one in segments if MARK + one[0] not in table.metadata.properties]
+                if not rest:
+                    return
+                self._append(table, fields, rest)
+                continue  # it counts once the newest version has it
+            except (ValidationError, ValueError) as error:
+                raise Conflict(f"{self._place.shown}/{root}: the table cannot be continued: {error}"[:600]) from error
+            except (CommitFailedException, OutcomeUnknown, Unavailable, AlreadyExists) as error:
+                last = error
+            time.sleep(min(_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S))
+        raise lost_too_often(f"{self._place.shown}/{root}", last)
+
+    def _append(self, table: Any, fields: Any, segments: Sequence[tuple[str, tuple[FileMade, ...]]]) -> None:
+        if table.metadata.properties.get(_RETRIES) != "0":
+            with table.transaction() as change:
+                change.set_properties({_RETRIES: "0"})
+        names = [f"{self._place.iceberg_base}/{file.key}" for _, files in segments for file in files]
+        with table.transaction() as change:
+            with change.update_schema() as columns:
+                columns.union_by_name(fields)
+            change.set_properties({MARK + seal: str(sum(one.rows for one in files)) for seal, files in segments})
+            if names:
+                change.add_files(names, check_duplicate_files=False)

@@ -1,0 +1,103 @@
+"""A topic in a bucket, its archive as Delta or Iceberg table, and logs that die, catch what they are given, or fail."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stratalog.objects import open_store
+from stratalog_pipeline.jobs.archive import Archive, Archived, ArchiveOptions
+from stratalog_pipeline.jobs.archive_table import Kind, TableFormat
+from stratalog_pipeline.jobs.runners import one_by_one
+from stratalog_pipeline.jobs.table_log import SegmentFiles, TableLog
+from stratalog_pipeline.jobs.table_places import table_place
+from support.archived_tables import add_segment, json_value
+from support.cold_data import ColdShard
+
+
+def flights(start: int, count: int) -> list[bytes | None]:
+    return [json_value(number) for number in range(start, start + count)]
+
+
+TWO_SEGMENTS = ([flights(0, 10), flights(10, 10)], [flights(20, 10)])
+
+
+def log_of(options: ArchiveOptions, open_target: Any = None) -> TableLog:
+    place = table_place(options.target)
+    if options.table is TableFormat.DELTA:
+        from stratalog_pipeline.jobs.delta_log import DeltaLog
+
+        return DeltaLog(place, options.topic, options.by)
+    from stratalog_pipeline.jobs.iceberg_log import IcebergLog
+
+    opens = open_target or partial(open_store, options.target)
+    return IcebergLog(place, opens, options.topic, options.by, options.kind)
+
+
+class LogPlace:
+    """A bucket in a folder with a topic, and a folder for its table."""
+
+    def __init__(self, folder: Path, table: TableFormat) -> None:
+        self.bucket, self.target = str(folder / "bucket"), str(folder / "table")
+        self.format = table
+
+    async def fill(self, *segments: Sequence[Sequence[bytes | None]], into: ColdShard | None = None) -> ColdShard:
+        store = open_store(self.bucket)
+        cold = into or ColdShard(store)
+        cold.store = store
+        for parts in segments:
+            await add_segment(cold, parts)
+        await store.close()
+        return cold
+
+    def options(self, **options: Any) -> ArchiveOptions:
+        return ArchiveOptions(self.bucket, self.target, "cold", table=self.format, **options)
+
+    def log(self, open_target: Any = None, kind: Kind = Kind.JSON) -> TableLog:
+        return log_of(self.options(kind=kind), open_target)
+
+    async def archive(self, log: TableLog | None = None, open_target: Any = None, **options: Any) -> Archived:
+        job = Archive(self.options(**options), one_by_one, log=log, open_target=open_target)
+        return await asyncio.to_thread(job.archive)
+
+    async def archive_and_die(self, dies_at: int, *, is_before: bool) -> None:
+        """In a process of its own, which ends by SIGKILL before or behind the commit of that number."""
+        worker = multiprocessing.get_context("spawn").Process(
+            target=_archive_and_die, args=(self.options(commit_segments=1), dies_at, is_before)
+        )
+        worker.start()
+        await asyncio.to_thread(worker.join, 120)
+        assert worker.exitcode == -signal.SIGKILL
+
+
+class _DyingLog:
+    def __init__(self, log: TableLog, dies_at: int, *, is_before: bool) -> None:
+        self._log, self._left, self._is_before = log, dies_at, is_before
+
+    def commit(self, segments: Sequence[SegmentFiles]) -> None:
+        self._left -= 1
+        if self._left == 0 and self._is_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._log.commit(segments)
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _archive_and_die(options: ArchiveOptions, dies_at: int, is_before: bool) -> None:
+    Archive(options, one_by_one, log=_DyingLog(log_of(options), dies_at, is_before=is_before)).archive()
+
+
+class CatchingLog:
+    """Commits nothing, and keeps what was to be committed."""
+
+    def __init__(self) -> None:
+        self.caught: list[Sequence[SegmentFiles]] = []
+
+    def commit(self, segments: Sequence[SegmentFiles]) -> None:
+        self.caught.append(segments)
