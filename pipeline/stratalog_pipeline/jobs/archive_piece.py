@@ -35,7 +35,7 @@ from stratalog_pipeline.jobs.record_kinds import (
     protobuf_reader,
 )
 from stratalog_pipeline.jobs.table_log import FileMade
-from stratalog_pipeline.jobs.table_types import settled
+from stratalog_pipeline.jobs.table_types import settled, without_empty
 
 NO_TIME: Final = "__HIVE_DEFAULT_PARTITION__"
 _YEAR_1_S: Final = -62_135_596_800
@@ -98,8 +98,8 @@ class PieceMade:
 def archive_piece(work: PieceWork) -> PieceMade:
     """Raises: what reading and the stores raise."""
     good, dead = _read(work)
-    if work.table is not TableFormat.PARQUET:
-        fields = settled(good.schema)
+    fields = (without_empty if work.table is TableFormat.PARQUET else settled)(good.schema)
+    if fields != good.schema:
         good = good.select(fields.names).cast(fields)
     if work.table is TableFormat.ICEBERG:
         good, dead = _of_the_calendar(good), _of_the_calendar(dead)

@@ -42,6 +42,23 @@ def settled(fields: Any) -> Any:
     return pa.schema(_settled(list(fields), ""))
 
 
+def without_empty(fields: Any) -> Any:
+    """Without structures that have no field, at any depth: Parquet files cannot hold them."""
+    kinds = [(one.name, _filled(one.type)) for one in fields]
+    return pa.schema([(name, kind) for name, kind in kinds if kind is not None])
+
+
+def _filled(kind: Any) -> Any:
+    if pa.types.is_struct(kind):
+        inner = [(one.name, _filled(one.type)) for one in kind]
+        known = [(name, one) for name, one in inner if one is not None]
+        return pa.struct(known) if known else None
+    if pa.types.is_list(kind):
+        element = _filled(kind.value_type)
+        return None if element is None else pa.list_(element)
+    return kind
+
+
 def check_columns(fields: Any, form: TableFormat, by: TimePartition) -> None:
     """Of a settled schema. Raises: InvalidRequest for names that the format does not take."""
     if form is TableFormat.DELTA and f"by_{by}" in {one.name.lower() for one in fields}:

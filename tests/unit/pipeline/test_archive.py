@@ -207,6 +207,17 @@ async def test_a_schema_grows_with_its_records_and_keeps_what_it_had(place: Plac
     assert "lead" in (await place.rows("dead"))[0]["value"].decode()
 
 
+async def test_an_empty_object_is_a_field_without_a_type_yet(place: Place) -> None:
+    """Parquet has no structure without a field, at any depth."""
+    cold = await place.fill([[json_value(0, crew={}, legs=[{"to": "SFO", "by": {}}], last={"seat": {}})]])
+    assert (await place.archive()).rows == 1
+    (row,) = await place.rows()
+    assert "crew" not in row and "last" not in row and row["legs"] == [{"to": "SFO"}]
+    await place.fill([[json_value(1, crew={"size": 5})]], into=cold)
+    await place.archive()
+    assert [row["crew"] for row in await place.rows()] == [None, {"size": 5}]
+
+
 async def test_records_that_contradict_each_other_need_a_schema(place: Place) -> None:
     await place.fill([[b'{"a": 1}'], [b'{"a": {"b": 1}}']])
     told = await place.archive()
