@@ -67,9 +67,9 @@ def start(
 ) -> None:
     """Run a cluster until Ctrl-C or `stratalog cluster stop`; or start one part of it again.
 
-    Prints a line for each part that is ready, one with the status page's address, and at last
-    `ready bootstrap=HOST:PORT,…`. Started again it goes on with
-    its data, its ports and its settings; what is given again takes the place of what was. Settings go to all parts.
+    Prints a line for each part that is ready, one with the command that makes a context of the cluster, one with the
+    status page's address, and at last `ready bootstrap=HOST:PORT,…`. Started again it goes on with its data, its ports
+    and its settings; what is given again takes the place of what was. Settings go to all parts.
     """
     directory = ClusterDirectory(data)
     if part is not None:

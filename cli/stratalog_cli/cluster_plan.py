@@ -129,6 +129,16 @@ class Plan:
         return ",".join(part.main_address for part in self.of(Role.NODE))
 
     @property
+    def context_options(self) -> str:
+        """What `stratalog context add` takes, so that commands go to this cluster."""
+        admin = ",".join(part.addresses["admin"] for part in self.of(Role.NODE))
+        meta = ",".join(f"http://{part.main_address}" for part in self.of(Role.META))
+        token = self.choices.settings.get("auth.token.file")
+        return f"--admin {admin} --bootstrap {self.bootstrap} --meta {meta}" + (
+            f" --token-file {token}" if token else ""
+        )
+
+    @property
     def page_address(self) -> str:
         return f"{HOST}:{self.choices.ports.page}"
 

@@ -124,6 +124,7 @@ async def _bucket_words(node: StorageNode, stopping: asyncio.Event) -> str:
     for task in (asked, stop):
         task.cancel()
     trouble = node.tier.trouble() if has_answered else f"it has not answered within {_BUCKET_S} s"
+    trouble = trouble and trouble.removeprefix("it cannot be used: ")  # the line has just said so
     return printable(f"{node.store.url} (NOT USABLE, uploads wait: {trouble})" if trouble else node.store.url)
 
 
