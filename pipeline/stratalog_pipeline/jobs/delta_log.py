@@ -17,7 +17,7 @@ from typing import Any, Final
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog_pipeline.jobs.archive_table import TimePartition
 from stratalog_pipeline.jobs.record_kinds import DEAD, evolve
-from stratalog_pipeline.jobs.table_log import MARK, TRIES, FileMade, SegmentFiles, lost_too_often
+from stratalog_pipeline.jobs.table_log import MARK, PATIENCE_S, TRIES, FileMade, SegmentFiles, lost_too_often, one_line
 from stratalog_pipeline.jobs.table_places import TablePlace
 from stratalog_pipeline.jobs.table_types import contradictions
 
@@ -51,17 +51,19 @@ class DeltaLog:
         from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError
 
         last: BaseException | None = None
-        for attempt in range(TRIES):
+        begun, attempts = time.monotonic(), 0
+        while attempts < TRIES and time.monotonic() - begun < PATIENCE_S:
+            attempts += 1
             try:
                 table.append(fields, segments)
                 return
             except (DeltaProtocolError, SchemaMismatchError) as error:
-                raise Conflict(f"{table.place}: the table cannot be continued: {_first_line(error)}") from error
+                raise Conflict(f"{table.place}: the table cannot be continued: {one_line(error)}") from error
             except (DeltaError, OSError) as error:
                 # Lost to another job, refused, or the answer was lost: the table itself says what is in it.
                 last = error
-            time.sleep(min(_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S))
-        raise lost_too_often(table.place, last)
+            time.sleep(min(_PAUSE_S * 2**attempts, _LONGEST_PAUSE_S))
+        raise lost_too_often(table.place, attempts, last)
 
 
 class _Table:
@@ -145,7 +147,3 @@ class _Table:
             True,
             json.dumps({"numRecords": file.rows}),
         )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:300]

@@ -17,7 +17,7 @@ from stratalog.model.errors import AlreadyExists, Conflict, OutcomeUnknown, Unav
 from stratalog_pipeline.jobs.archive_piece import OpenStore
 from stratalog_pipeline.jobs.archive_table import Kind, TimePartition
 from stratalog_pipeline.jobs.record_kinds import DEAD, evolve
-from stratalog_pipeline.jobs.table_log import MARK, TRIES, FileMade, SegmentFiles, lost_too_often
+from stratalog_pipeline.jobs.table_log import MARK, PATIENCE_S, TRIES, FileMade, SegmentFiles, lost_too_often
 from stratalog_pipeline.jobs.table_places import TablePlace
 
 _PAUSE_S: Final = 0.1
@@ -58,7 +58,9 @@ class IcebergLog:
         base = self._place.iceberg_base
         catalog = FolderCatalog(StoreIO(self._open_target, base), base, root)
         last: BaseException | None = None
-        for attempt in range(TRIES):
+        begun, attempts = time.monotonic(), 0
+        while attempts < TRIES and time.monotonic() - begun < PATIENCE_S:
+            attempts += 1
             try:
                 try:
                     table = catalog.load_table()
@@ -73,8 +75,8 @@ class IcebergLog:
                 raise Conflict(f"{self._place.shown}/{root}: the table cannot be continued: {error}"[:600]) from error
             except (CommitFailedException, OutcomeUnknown, Unavailable, AlreadyExists) as error:
                 last = error
-            time.sleep(min(_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S))
-        raise lost_too_often(f"{self._place.shown}/{root}", last)
+            time.sleep(min(_PAUSE_S * 2**attempts, _LONGEST_PAUSE_S))
+        raise lost_too_often(f"{self._place.shown}/{root}", attempts, last)
 
     def _append(self, table: Any, fields: Any, segments: Sequence[tuple[str, tuple[FileMade, ...]]]) -> None:
         if table.metadata.properties.get(_RETRIES) != "0":

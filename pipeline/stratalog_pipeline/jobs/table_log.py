@@ -7,16 +7,20 @@ seal forever, so a commit that was made is found by whoever tries again: after a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from stratalog.model.errors import Unavailable
 
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 MARK: Final = "stratalog.archived."
 """Comes before a seal's name in the memory of a table."""
 TRIES: Final = 20
 """To commit: each that is lost to another job means that this one got on."""
+PATIENCE_S: Final = 180
+"""For a store that takes no commit; after that no attempt is begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,13 @@ class TableLog(Protocol):
         ...
 
 
-def lost_too_often(place: str, last: BaseException | None) -> Unavailable:
-    words = str(last or "").splitlines()
-    why = words[0][:300] if words else "other jobs were faster"
+def one_line(error: BaseException) -> str:
+    """What a library said, without its line breaks and colours."""
+    return " ".join(_COLOUR.sub("", str(error) or type(error).__name__).split())[:400]
+
+
+def lost_too_often(place: str, attempts: int, last: BaseException | None) -> Unavailable:
+    why = one_line(last) if last else "other jobs were faster"
     return Unavailable(
-        f"{place} took no commit in {TRIES} attempts ({why}): run the job again, which finds what was committed"
+        f"{place} took no commit in {attempts} attempts ({why}): run the job again, which finds what was committed"
     )

@@ -57,4 +57,5 @@ def _delta_options(location: S3Location) -> dict[str, str]:
     told["aws_conditional_put"] = "etag"
     told["timeout"] = f"{_TIMEOUT_S}s"
     told["connect_timeout"] = f"{_CONNECT_TIMEOUT_S}s"
+    told["max_retries"], told["retry_timeout"] = "2", f"{_TIMEOUT_S}s"
     return told

@@ -135,7 +135,7 @@ async def test_a_store_that_takes_no_commit_is_told_and_the_next_run_goes_on(
 
 
 def _refuse(*_: Any, **__: Any) -> None:
-    raise OSError("slow down")
+    raise OSError("\x1b[31mslow\x1b[0m\ndown")
 
 
 async def test_two_jobs_beside_each_other_make_one_table(place: Place) -> None:
