@@ -384,7 +384,10 @@ async def test_an_emptied_directory_that_is_known_to_have_held_a_store_is_refuse
     for made in (False, True):
         if made:
             directory.mkdir()
-        with pytest.raises(Corrupt, match=r"node\.json tells of a cluster: put the directory back from a copy"):
+        with pytest.raises(
+            Corrupt,
+            match=r"node\.json tells of a cluster: put the directory back from a copy, start it by `stratalog node ",
+        ):
             await RocksStore(directory, known_by=tmp_path / "node.json").load()
         assert directory.exists() == made and not (made and files_of(directory))
 

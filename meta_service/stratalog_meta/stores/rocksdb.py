@@ -63,8 +63,9 @@ class RocksStore:
     def _load(self) -> list[StoredRecord]:
         if self._known_by is not None and _is_empty(self._directory):
             raise Corrupt(
-                f"no metadata in it, but {self._known_by} tells of a cluster: put the directory back from a copy, or "
-                "start on an empty --data DIR",
+                f"no metadata in it, but {self._known_by} tells of a cluster: put the directory back from a copy, "
+                "start it by `stratalog node start --meta URL` if it is a node of a cluster, or start on an empty "
+                "--data DIR",
                 source=self.source,
                 position=0,
             )
