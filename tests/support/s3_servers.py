@@ -1,4 +1,4 @@
-"""S3 servers for tests: moto in a thread or a process (semantics), versitygw as a process (durability, real HTTP).
+"""S3 servers for tests: moto in a thread (semantics), versitygw as a process (durability, a real HTTP server).
 
 versitygw is built by `tools/versitygw.sh`; where it is not there, `versitygw_binary()` is None and its tests skip
 with `NO_VERSITYGW` as the reason. Loopback only; every server takes a free port and its own bucket.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -111,21 +110,6 @@ def moto_server(bucket: str = "stratalog") -> Iterator[S3Server]:
         yield server
     finally:
         moto.stop()
-
-
-@contextmanager
-def moto_process(bucket: str = "stratalog") -> Iterator[S3Server]:
-    """moto in a process of its own, for clients that keep Python's lock while they wait for an answer."""
-    port = free_port()
-    command = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        eventually_sync(lambda: is_listening(port) or process.poll() is not None, timeout=30)
-        server = S3Server(port, bucket)
-        make_bucket(server)
-        yield server
-    finally:
-        stop_process(process)
 
 
 def versitygw_binary() -> Path | None:

@@ -93,16 +93,19 @@ class _Table:
 
     def _opened(self, fields: Any) -> Any:
         from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
 
-        if not DeltaTable.is_deltatable(self._uri, self._options):
-            DeltaTable.create(
+        try:
+            table = DeltaTable(self._uri, storage_options=self._options)
+        except TableNotFoundError:
+            # Not asked by `is_deltatable`, which holds Python's lock until the store has answered.
+            table = DeltaTable.create(
                 self._uri,
                 self._with_partition(fields),
                 "error",
                 self._partitions,
                 storage_options=self._options,
             )
-        table = DeltaTable(self._uri, storage_options=self._options)
         facts = table.metadata()
         if list(facts.partition_columns) != self._partitions:
             raise Conflict(

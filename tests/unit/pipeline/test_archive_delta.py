@@ -28,7 +28,7 @@ from stratalog_pipeline.jobs.table_places import table_place
 from support.archived_logs import TWO_SEGMENTS, CatchingLog, LogPlace, flights
 from support.archived_tables import json_value
 from support.cold_data import ColdShard
-from support.s3_servers import moto_process
+from support.s3_servers import moto_server
 
 
 class Place(LogPlace):
@@ -301,7 +301,7 @@ async def test_a_schema_that_turns_a_column_into_another_is_refused(place: Place
 async def test_a_table_in_s3_is_the_same(place: Place) -> None:
     """Three jobs at once: the commit is a conditional put, and needs no lock beside the bucket."""
     await place.fill(*TWO_SEGMENTS)
-    with moto_process() as server:
+    with moto_server() as server:
         place.target = server.url("tables")
         await asyncio.gather(*(place.archive(commit_segments=1) for _ in range(3)))
         where = table_place(place.target)

@@ -26,7 +26,7 @@ from stratalog_pipeline.jobs.iceberg_store import FolderCatalog, StoreIO
 from stratalog_pipeline.jobs.table_places import table_place
 from support.archived_logs import TWO_SEGMENTS, CatchingLog, LogPlace, flights
 from support.archived_tables import json_value
-from support.s3_servers import moto_process
+from support.s3_servers import moto_server
 
 
 class Place(LogPlace):
@@ -288,7 +288,7 @@ async def test_names_that_the_format_does_not_take_are_refused_before_anything_i
 async def test_a_table_in_s3_is_the_same(place: Place) -> None:
     """Three jobs at once: the commit is a conditional put, and needs no lock and no catalog beside the bucket."""
     await place.fill(*TWO_SEGMENTS)
-    with moto_process() as server:
+    with moto_server() as server:
         place.target = server.url("tables")
         await asyncio.gather(*(place.archive(commit_segments=1) for _ in range(3)))
         base = table_place(place.target).iceberg_base
