@@ -302,7 +302,7 @@ async def test_a_table_in_s3_is_the_same(place: Place) -> None:
     """Three jobs at once: the commit is a conditional put, and needs no lock beside the bucket."""
     await place.fill(*TWO_SEGMENTS)
     with moto_server() as server:
-        place.target = server.url("tables")
+        place.target = server.url("delta-tables")
         await asyncio.gather(*(place.archive(commit_segments=1) for _ in range(3)))
         where = table_place(place.target)
         table = deltalake.DeltaTable(where.uri("cold/data"), storage_options=dict(where.delta_options))

@@ -289,14 +289,14 @@ async def test_a_table_in_s3_is_the_same(place: Place) -> None:
     """Three jobs at once: the commit is a conditional put, and needs no lock and no catalog beside the bucket."""
     await place.fill(*TWO_SEGMENTS)
     with moto_server() as server:
-        place.target = server.url("tables")
+        place.target = server.url("iceberg-tables")
         await asyncio.gather(*(place.archive(commit_segments=1) for _ in range(3)))
         base = table_place(place.target).iceberg_base
         catalog = FolderCatalog(StoreIO(lambda: open_store(place.target), base), base, "cold")
         table = await asyncio.to_thread(catalog.load_table)
         files = [task.file for task in await asyncio.to_thread(lambda: list(table.scan().plan_files()))]
         assert sum(file.record_count for file in files) == 30
-        assert all(file.file_path.startswith("s3://stratalog/tables/cold/data/") for file in files)
+        assert all(file.file_path.startswith("s3://stratalog/iceberg-tables/cold/data/") for file in files)
         assert (await place.archive()).already == 2
 
 
