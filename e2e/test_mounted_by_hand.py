@@ -27,6 +27,7 @@ def bucket_of(place: Place) -> str:
 def test_topics_and_a_snapshot_are_mounted_read_and_let_go(stored: Place) -> None:
     stored.expected_warnings |= {"Error"}  # of the one whose snapshot is not there
     stored.make_cluster()
+    stored.make_topic()
     stored.make_topic("sentinel", shards=2)
     stored.clients.write_sentinels(BOOTSTRAP, "sentinel")
     before = stored.clients.read_sentinels(BOOTSTRAP, "sentinel")
