@@ -81,11 +81,14 @@ def test_while_the_whole_meta_service_is_away_records_flow_and_rolls_wait(
     cluster: RealCluster, traffic: Traffic
 ) -> None:
     metas = cluster.names(Role.META)
-    cluster.kill(*metas)  # long before a segment is full: one that ended just before would wait until it is back
-    epochs = {shard: epoch for shard, (epoch, _) in cluster.written_now(traffic.topic).items()}
 
     def sizes() -> list[int]:
         return [size_bytes for _, size_bytes in cluster.written_now(traffic.topic).values()]
+
+    # Long before a segment is full: one that ended just before would wait until it is back.
+    eventually_sync(lambda: all(size_bytes < TWO_SEGMENTS // 2 for size_bytes in sizes()), 45)
+    cluster.kill(*metas)
+    epochs = {shard: epoch for shard, (epoch, _) in cluster.written_now(traffic.topic).items()}
 
     eventually_sync(lambda: any(size_bytes > TWO_SEGMENTS for size_bytes in sizes()), 45)
     traffic.flows()
