@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner
 
 from stratalog_cli.entry import build_app
+from support.cluster_ports import free_port
 from support.node_process import NodeProcess
-from support.s3_servers import free_port
 from support.topics import create_topic
 from support.waiting import eventually_sync
 

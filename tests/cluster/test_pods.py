@@ -26,11 +26,11 @@ from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands import RegisterNode
 from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog.model.metadata import NodeInfo
+from support.cluster_ports import free_port
 from support.etcd_server import NO_ETCD, EtcdServers, etcd_binary, etcd_servers
 from support.meta_process import MetaProcess
 from support.node_process import NodeProcess
 from support.pod_machine import NO_NAMESPACES, Names, as_pod, can_unshare, mounted_volume
-from support.s3_servers import free_port
 from support.waiting import eventually_sync
 
 in_a_pod = pytest.mark.skipif(not can_unshare(), reason=NO_NAMESPACES)

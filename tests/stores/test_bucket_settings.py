@@ -22,6 +22,7 @@ from stratalog.objects import (
     read_bucket_settings,
 )
 from stratalog_cli.entry import build_app
+from support.cluster_ports import free_port
 from support.fault_proxy import Rule, ServerError, proxy_in_thread
 from support.s3_servers import (
     ACCESS_KEY,
@@ -29,7 +30,6 @@ from support.s3_servers import (
     SECRET_KEY,
     S3Server,
     control_client,
-    free_port,
     make_bucket,
 )
 

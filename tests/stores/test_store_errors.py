@@ -16,7 +16,8 @@ from stratalog.model.errors import (
     Unavailable,
 )
 from stratalog.objects import ObjectStore, Operation, StoreSettings
-from support.s3_servers import S3Server, free_port
+from support.cluster_ports import free_port
+from support.s3_servers import S3Server
 from support.scripted_server import Script, http_answer, scripted_server
 
 Opener = Callable[..., ObjectStore]

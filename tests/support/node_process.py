@@ -16,10 +16,8 @@ import atexit
 import contextlib
 import itertools
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -31,13 +29,13 @@ from typing import Any, Self
 
 import pytest
 
+from support.cluster_ports import free_port
 from support.freezing import freeze
 from support.waiting import eventually_sync
 
 READY = re.compile(r"^stratalog ready: kafka (?P<kafka>\S+), admin (?P<admin>\S+),.*$", re.MULTILINE)
 
 _AS_INSTALLED = str(Path(__file__).with_name("as_installed"))
-_PORTS = (12_000, 32_000)
 _SHOWN_LINES = 25
 _SHOWN_COLUMNS = 300
 _START_ATTEMPTS = 5
@@ -86,7 +84,7 @@ class NodeProcess:
         """Start it and return when it is ready. Raises: NodeFailed with the end of its log."""
         first = not self.bootstrap
         for attempt in itertools.count(1):
-            address = self.bootstrap or f"127.0.0.1:{_free_port()}"
+            address = self.bootstrap or f"127.0.0.1:{free_port()}"
             try:
                 return self._start(address, timeout)
             except NodeFailed as failure:
@@ -260,15 +258,6 @@ def add_logs_to_report(report: pytest.TestReport) -> None:
 
 def _as_setting(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _free_port() -> int:
-    for _ in range(1000):
-        port = random.randrange(*_PORTS)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise RuntimeError("no free port found")
 
 
 @atexit.register

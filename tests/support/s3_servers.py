@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from support.cluster_ports import free_port
 from support.waiting import eventually_sync
 
 if TYPE_CHECKING:
@@ -56,12 +57,6 @@ class S3Server:
     def through(self, proxy_port: int) -> S3Server:
         """The same bucket behind a proxy."""
         return S3Server(proxy_port, self.bucket)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def is_listening(port: int) -> bool:

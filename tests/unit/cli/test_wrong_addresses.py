@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from stratalog.admin_api.client import AdminClient
 from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog_cli.entry import build_app
-from support.s3_servers import free_port
+from support.cluster_ports import free_port
 
 
 class Stranger(BaseHTTPRequestHandler):
