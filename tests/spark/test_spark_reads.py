@@ -157,3 +157,38 @@ def test_a_bucket_on_a_real_s3_server_is_read(spark: Any, tmp_path: Path) -> Non
     with versitygw_server(tmp_path / "s3") as server:
         build(server.url("there"), flights)
         assert offsets(spark.read.format("stratalog").load(server.url("there"))) == list(range(120))
+
+
+def test_workers_that_read_do_not_walk_over_their_imports_after_each_task_and_the_driver_is_left_alone(
+    spark: Any, bucket: str
+) -> None:
+    import gc
+
+    from stratalog_pipeline.source.batch_reader import PlainReader
+    from stratalog_pipeline.source.data_source import StratalogDataSource
+    from stratalog_pipeline.source.options import parse_options
+
+    class HeapReader(PlainReader):
+        def read(self, partition: Any) -> Any:
+            import gc
+
+            for table in super().read(partition):
+                yield table.num_rows, gc.get_freeze_count()
+
+    class HeapSource(StratalogDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "stratalog_heap"
+
+        def schema(self) -> str:
+            return "records long, frozen long"
+
+        def reader(self, schema: Any) -> Any:
+            return HeapReader(parse_options(self.options), ("offset",))
+
+    spark.dataSource.register(HeapSource)
+    before = gc.get_freeze_count()
+    told = spark.read.format("stratalog_heap").option("partitionBytes", 1).load(bucket).collect()
+    assert sum(row.records for row in told) == 120
+    assert min(row.frozen for row in told) > 10_000
+    assert gc.get_freeze_count() == before

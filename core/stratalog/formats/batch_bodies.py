@@ -19,7 +19,7 @@ from stratalog.model.batch import BATCH_HEADER_BYTES
 
 
 def groups_of(
-    data: bytes, headers: BatchHeaders, *, source: str, max_batch_bytes: int, group_bytes: int
+    data: Buffer, headers: BatchHeaders, *, source: str, max_batch_bytes: int, group_bytes: int
 ) -> Iterator[tuple[BatchHeaders, Bodies]]:
     """In order, each of about `group_bytes` of records, or of one batch that has more."""
     is_packed = headers.codec != Codec.NONE
@@ -54,5 +54,5 @@ def _joined(group: BatchHeaders, opened: Sequence[Buffer], source: str) -> tuple
     return group, _bodies(b"".join(opened), group, starts, ends, source)
 
 
-def _bodies(data: bytes, group: BatchHeaders, starts: Longs, ends: Longs, source: str) -> Bodies:
+def _bodies(data: Buffer, group: BatchHeaders, starts: Longs, ends: Longs, source: str) -> Bodies:
     return Bodies(data, starts, ends, group.longs("record_count"), group.longs("last_offset_delta"), source)

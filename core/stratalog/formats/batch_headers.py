@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from stratalog.formats.fields import Buffer
 from stratalog.formats.record_frames import Longs
 from stratalog.model.batch import BATCH_HEADER_BYTES
 
@@ -42,7 +43,7 @@ class BatchHeaders:
 
     __slots__ = ("_fields", "ends", "positions")
 
-    def __init__(self, data: bytes, positions: Sequence[int] | Longs) -> None:
+    def __init__(self, data: Buffer, positions: Sequence[int] | Longs) -> None:
         """`positions` has one entry more than there are batches: where the last one ends."""
         places = np.asarray(positions, np.int64)
         self.positions, self.ends = places[:-1], places[1:]

@@ -17,6 +17,7 @@ import xxhash
 
 from stratalog.formats.batch_bodies import groups_of
 from stratalog.formats.batch_headers import BatchHeaders
+from stratalog.formats.fields import Buffer
 from stratalog.formats.key_index import (
     FINAL_FACTORS,
     HASH_FACTOR,
@@ -125,10 +126,10 @@ def _each_once(hashes: Hashes, batch: Longs) -> KeysFound:
 _MASKS: Final = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 
 
-def key_hashes(data: bytes, at: Longs, size: Longs) -> Hashes:
+def key_hashes(data: Buffer, at: Longs, size: Longs) -> Hashes:
     """Of the keys at these places, none of which has a size below 0; as `key_index.key_hash`."""
     if len(data) < 8:
-        data = data + bytes(8 - len(data))
+        data = bytes(data) + bytes(8 - len(data))
     lengths = size.copy()
     long = np.flatnonzero(size > MAX_HASHED_KEY_BYTES)
     words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))

@@ -15,6 +15,7 @@ from typing import NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from stratalog.formats.fields import Buffer
 from stratalog.formats.offered_batch import LEAST_RECORD_BYTES
 from stratalog.model.errors import Corrupt
 
@@ -30,7 +31,7 @@ _FEW_BATCHES = 24
 class Bodies:
     """The records of some batches, decompressed, in one buffer: batch i lies at `[starts[i], ends[i])`."""
 
-    data: bytes
+    data: Buffer
     starts: Longs
     ends: Longs
     counts: Longs

@@ -43,7 +43,7 @@ class CheckedPart:
 
     planned: PartRange
     header: PartHeader
-    data: bytes
+    data: memoryview
     places: BatchPlaces
 
 
@@ -173,7 +173,7 @@ def check_planned(body: bytes, cluster_id: str, planned: PartRange) -> CheckedPa
     expected = (cluster_id, planned.segment, part.base_offset, part.end_offset, len(body))
     if found != expected:
         raise Corrupt("it is another part than the one that is named", source=source, position=part.position)
-    data = body[PART_HEADER_BYTES : header.index_position]
+    data = memoryview(body)[PART_HEADER_BYTES : header.index_position]
     at = part.position + PART_HEADER_BYTES
     places = scan_batches(data, base_offset=header.base_offset, epoch=planned.segment.epoch, source=source, position=at)
     digests = (

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from stratalog.formats.batch_bodies import groups_of
 from stratalog.formats.batch_headers import BatchHeaders
+from stratalog.formats.fields import Buffer
 from stratalog.formats.record_frames import Bodies, Frames, Longs, find_frames
 from stratalog.formats.records import MAX_DECODED_BYTES
 from stratalog_pipeline.decode.headers import header_column
@@ -64,7 +65,7 @@ class Wanted:
 
 
 def batches_to_columns(
-    data: bytes,
+    data: Buffer,
     headers: BatchHeaders,
     *,
     topic: str,

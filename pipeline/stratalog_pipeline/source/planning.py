@@ -12,6 +12,7 @@ from stratalog_pipeline.cold.cutting import Asked, PartRange, cut
 from stratalog_pipeline.cold.part_records import read_tables
 from stratalog_pipeline.decode.columns import SCHEMA, Wanted
 from stratalog_pipeline.source.options import ReadOptions
+from stratalog_pipeline.source.worker_heap import keep_imports_out_of_collections
 
 ROW_TYPES = (
     "topic string, shard int, offset long, timestamp timestamp, timestamp_type int, key binary, value binary, "
@@ -58,5 +59,6 @@ def plan(options: ReadOptions, asked: Asked) -> tuple[str, list[list[PartRange]]
 def tables(
     options: ReadOptions, cluster_id: str, ranges: Sequence[PartRange], columns: tuple[str, ...], asked: Asked
 ) -> Iterator[Any]:
+    keep_imports_out_of_collections()
     wanted = Wanted(columns, from_ms=asked.from_ms, to_ms=asked.to_ms)
     yield from read_tables(options.bucket, cluster_id, ranges, wanted)
