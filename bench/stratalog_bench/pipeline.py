@@ -189,9 +189,7 @@ def by_consumer(servers: str, topic: str, count: int) -> int:
 # Cells ----------------------------------------------------------------------------------------------------------------
 def kafka_jars() -> list[str]:
     """Spark's Kafka source, from Maven; empty when it cannot be had."""
-    folder = CACHE / "spark-kafka-4.3.0"
-    if kafka_peer.missing() is not None:
-        return []
+    folder = CACHE / "spark-kafka-4.2.0"
     if len(list(folder.glob("*.jar"))) < len(KAFKA_JARS):
         pom = CACHE / "spark-pom" / "pom.xml"
         pom.parent.mkdir(parents=True, exist_ok=True)
@@ -204,17 +202,14 @@ def kafka_jars() -> list[str]:
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> tuple[list[Cell], list[pipeline_cold.ColdRow]]:
-    from pyspark.sql import SparkSession
-
     from stratalog_pipeline.jobs.session import local_session
 
     count = arguments.mib * (1 << 20) // VALUE_BYTES
     names = ("stratalog", "stratalog lz4", "parquet", "json", "kafka", "cold tier")
     wanted = [name for name in names if arguments.only in name]
-    jars = kafka_jars() if "kafka" in wanted else []
-    if jars:
-        SparkSession.builder.config("spark.jars", ",".join(jars))
-    spark = local_session("bench", threads=THREADS, memory="1500m", folder=folder)
+    has_kafka = "kafka" in wanted and kafka_peer.missing() is None
+    jars = kafka_jars() if has_kafka else []
+    spark = local_session("bench", threads=THREADS, memory="1500m", folder=folder, jars=jars)
     found: list[Cell] = []
 
     def cell(name: str, work: Callable[[], int]) -> None:
@@ -225,7 +220,7 @@ def run(arguments: argparse.Namespace, folder: Path) -> tuple[list[Cell], list[p
         if name in wanted:
             place = str(folder / name.replace(" ", "-"))
             write_bucket(Path(place), count, codec)
-            source = spark.read.format("stratalog").schema(schema).option("partitionBytes", "16m")
+            source = spark.read.format("stratalog").schema(schema)
             cell(f"{name}, one shard", lambda source=source, place=place: touched(source.load(place)))
     if {"parquet", "json"} & {*wanted}:
         write_tables(folder, count)
@@ -234,8 +229,8 @@ def run(arguments: argparse.Namespace, folder: Path) -> tuple[list[Cell], list[p
     if "json" in wanted:
         lines = spark.read.schema("offset long, key string, value string")
         cell("spark, JSON lines", lambda: touched(lines.json(str(folder / "json"))))
-    if jars:
-        _kafka_cells(spark, folder, count, cell)
+    if has_kafka:
+        _kafka_cells(spark, folder, count, cell, has_source=bool(jars))
     cold = _cold_rows(spark, folder, arguments.runs) if "cold tier" in wanted else []
     spark.stop()
     return found, cold
@@ -254,16 +249,19 @@ def _cold_rows(spark: Any, folder: Path, runs: int) -> list[pipeline_cold.ColdRo
     return cells.rows
 
 
-def _kafka_cells(spark: Any, folder: Path, count: int, cell: Callable[[str, Callable[[], int]], None]) -> None:
+def _kafka_cells(
+    spark: Any, folder: Path, count: int, cell: Callable[[str, Callable[[], int]], None], *, has_source: bool
+) -> None:
     installed = kafka_peer.install(PEERS, CACHE)
     port = kafka_peer.prepare(installed, folder / "kafka")
     broker = kafka_peer.run(installed, folder / "kafka", port)
     try:
         produce(broker.address, "bench", count)
-        # Its own way to read one partition by several tasks.
-        source = spark.read.format("kafka").option("kafka.bootstrap.servers", broker.address)
-        source = source.option("subscribe", "bench").option("minPartitions", "16")
-        cell("spark, its Kafka source", lambda: touched(source.load().select("key", "value")))
+        if has_source:
+            # Its own way to read one partition by several tasks.
+            source = spark.read.format("kafka").option("kafka.bootstrap.servers", broker.address)
+            source = source.option("subscribe", "bench").option("minPartitions", "16")
+            cell("spark, its Kafka source (4.2.0)", lambda: touched(source.load().select("key", "value")))
         cell("a Python consumer (librdkafka)", lambda: by_consumer(broker.address, "bench", count))
     finally:
         broker.kill()

@@ -6,14 +6,18 @@ import os
 import shutil
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stratalog.model.errors import InvalidRequest
 
 
-def local_session(name: str, *, threads: int | None = None, memory: str = "1g", folder: Path | None = None) -> Any:
-    """With the format `stratalog`. `folder` takes what Spark keeps on disk. Raises: InvalidRequest without Java.
+def local_session(
+    name: str, *, threads: int | None = None, memory: str = "1g", folder: Path | None = None, jars: Sequence[str] = ()
+) -> Any:
+    """With the format `stratalog`. `folder` takes what Spark keeps on disk; `jars` are paths of further ones. Raises:
+    InvalidRequest without Java.
 
     The network is loopback only, there is no page, and a thread's stack is large enough for the end of a stream.
     """
@@ -40,6 +44,7 @@ def local_session(name: str, *, threads: int | None = None, memory: str = "1g", 
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.log.level": "ERROR",
         **({} if folder is None else _places(folder)),
+        **({"spark.jars": ",".join(jars)} if jars else {}),
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
