@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from stratalog.machines.backoff import pause_after
+
 Key: TypeAlias = tuple[str, str]
 """Namespace and name of a StorageCluster, whether it is there or not."""
 
@@ -70,8 +72,7 @@ class WakeQueue:
         """`chance` is between 0 and 1. Returns for how long it waits unless something wakes it."""
         entry = self._ended(key, now + FAILED_PAUSE_S)
         entry.failures += 1
-        longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(entry.failures - 1, 16))
-        wait = longest * (1.0 - chance / 2)
+        wait = pause_after(entry.failures, FIRST_BACKOFF_S, LONGEST_BACKOFF_S, 1.0 - chance)
         entry.due = min(now + wait, entry.rests_until) if entry.is_woken else now + wait
         return wait
 

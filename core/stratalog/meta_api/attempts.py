@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+from stratalog.machines.backoff import longest_pause
 from stratalog.model.errors import OutcomeUnknown, StratalogError, Unauthorized, Unavailable
 
 UNAUTHORIZED_ATTEMPTS: Final = 4
@@ -45,7 +46,7 @@ class RetryPolicy:
 
     def pause_s(self, attempt: int, random: Callable[[], float]) -> float:
         """Full jitter: many clients that lost one service must not come back in step."""
-        return random() * min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(attempt, 30))
+        return random() * longest_pause(attempt + 1, self.first_pause_s, self.longest_pause_s)
 
 
 def policy_for(instances: int) -> RetryPolicy:

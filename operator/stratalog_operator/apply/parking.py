@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from stratalog.machines.backoff import longest_pause
 from stratalog.model.errors import StratalogError
 from stratalog_operator.plan.actions import Action
 from stratalog_operator.specs.objects import digest
@@ -23,7 +24,8 @@ LONGEST_S: Final = 300.0
 @dataclass(frozen=True, slots=True)
 class _Parked:
     error: StratalogError
-    wait_s: float
+    times: int
+    """In a row."""
     until: float
 
 
@@ -39,8 +41,9 @@ class Parking:
 
     def park(self, action: Action, error: StratalogError) -> None:
         before = self._parked.get(_name(action))
-        wait_s = FIRST_S if before is None else min(LONGEST_S, before.wait_s * 2)
-        self._parked[_name(action)] = _Parked(error, wait_s, self._clock() + wait_s)
+        times = 1 if before is None else before.times + 1
+        until = self._clock() + longest_pause(times, FIRST_S, LONGEST_S)
+        self._parked[_name(action)] = _Parked(error, times, until)
 
     def keep(self, actions: tuple[Action, ...]) -> None:
         """Forgets all others."""

@@ -25,6 +25,7 @@ from stratalog.kafka.replica_fetch import (
     decode_replica_answer,
     encode_replica_fetch,
 )
+from stratalog.machines.backoff import longest_pause
 from stratalog.machines.fetch_rounds import (
     FetchRounds,
     RoundAnswered,
@@ -310,7 +311,7 @@ class Peer:
             self.soon()
             return
         self._stats.vain_rounds += 1
-        pause_s = min(_VAIN_S * 2 ** min(self._vain - 2, 10), _LONGEST_VAIN_S)
+        pause_s = longest_pause(self._vain - 1, _VAIN_S, _LONGEST_VAIN_S)
         self._resting = self._loop.call_later(pause_s, self._rested)
 
     def _rested(self) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from stratalog.machines.backoff import longest_pause
+
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.02
 
@@ -16,10 +18,10 @@ async def catalog_shows(condition: Callable[[], bool], timeout_ms: int) -> bool:
     """Returns: whether the condition came true in time. The change itself is done either way."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1000
-    pause_s = _FIRST_PAUSE_S
+    tries = 0
     while not condition():
         if loop.time() >= deadline:
             return False
-        await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+        tries += 1
+        await asyncio.sleep(longest_pause(tries, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
     return True
