@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from stratalog.admin_api.errors import error_body, error_from_body
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
 
 SOCKET_FILE: Final = "control.sock"
@@ -46,7 +47,7 @@ class ControlServer:
         self._directory = directory
         self._answerer = answerer
         self._server: asyncio.Server | None = None
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering = TaskSet()
 
     async def __aenter__(self) -> Self:
         (self._directory / SOCKET_FILE).unlink(missing_ok=True)
@@ -57,7 +58,7 @@ class ControlServer:
                 listening.bind(path)
         finally:
             os.umask(before)
-        self._server = await asyncio.start_unix_server(self._serve, sock=listening)
+        self._server = await asyncio.start_unix_server(self._accept, sock=listening)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -65,14 +66,13 @@ class ControlServer:
         assert self._server is not None
         self._server.close()
         if self._answering:
-            await asyncio.wait(self._answering, timeout=5)
+            await asyncio.wait(list(self._answering), timeout=5)
         (self._directory / SOCKET_FILE).unlink(missing_ok=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._answering.add(task)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._answering.start(self._serve(reader, writer))
 
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         def send(**line: object) -> None:
             writer.write(json.dumps(line).encode() + b"\n")
 
@@ -87,7 +87,6 @@ class ControlServer:
             with contextlib.suppress(OSError):
                 await writer.drain()
                 writer.close()
-            self._answering.discard(task)
 
 
 class NobodyRuns(Unavailable):

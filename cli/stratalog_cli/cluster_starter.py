@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.model.addresses import parse_address
 from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
 from stratalog_cli.cluster_child import Child, End, start_child
@@ -55,7 +56,7 @@ class Starter:
         self._children: dict[str, Child] = {}
         self._ends: dict[str, End] = {}
         self._watching: dict[str, asyncio.Task[None]] = {}
-        self._telling: set[asyncio.Task[None]] = set()
+        self._telling = TaskSet()
         self._retired: dict[str, str] = {}
         """Nodes that have left for good, as far as was asked, and what is said of each."""
         self._page: str | None = None
@@ -121,7 +122,7 @@ class Starter:
         async with self._one_change:  # what was under way gives up now
             for role in reversed(Role):
                 await self._end([child for child in self._children.values() if child.part.role is role], self._tell_all)
-            await asyncio.gather(*self._telling)
+            await self._telling.ended()
         self.is_over.set()
 
     def _tell_all(self, text: str) -> None:
@@ -254,9 +255,7 @@ class Starter:
         del self._children[part.name], self._watching[part.name]
         self._note()
         if child.is_ready and not end.was_asked:
-            telling = asyncio.create_task(self._tell_that_it_ended(part, end))
-            self._telling.add(telling)
-            telling.add_done_callback(self._telling.discard)
+            self._telling.start(self._tell_that_it_ended(part, end))
 
     async def _tell_that_it_ended(self, part: Part, end: End) -> None:
         metas = [meta for meta in self._plan.of(Role.META) if meta.name in self._children]

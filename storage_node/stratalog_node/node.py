@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.disk_room import scarcity_of
 from stratalog.meta_api.client import MetaForNodes
 from stratalog.meta_api.node_client import NodeMetaClient
@@ -66,7 +67,6 @@ from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.missing_files import take_sealed
 from stratalog_node.shards.replica_reads import unsealed_of_epoch
 from stratalog_node.shards.shard_log import ShardLog
-from stratalog_node.task_set import TaskSet
 from stratalog_node.tier.assembly import NodeTier
 from stratalog_node.tier.remote_reads import RemoteReads
 from stratalog_node.topic_changes import TopicChanges

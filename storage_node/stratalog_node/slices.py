@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, TypeVar
 
-from stratalog.telemetry.fair_turns import FairTurns
+from stratalog.event_loop.fair_turns import FairTurns
 
 UNITS_PER_SLICE: Final = 256
 """Things looked at, or entries made, between two turns: a millisecond or two, whatever is done with one."""

@@ -15,9 +15,9 @@ from support.pipeline_extra import NO_PIPELINE
 
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
+from stratalog.event_loop.fair_turns import FairTurns
 from stratalog.model.errors import Unavailable
 from stratalog.objects import ObjectStore, open_store
-from stratalog.telemetry.fair_turns import FairTurns
 from stratalog_node.admin import find as find_module
 from stratalog_node.admin.find import Finder, Wish
 from support.cold_data import batches_from

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.meta_api import wire
 from stratalog.meta_api.attempts import Repeat
 from stratalog.meta_api.json_shape import NotOfShape
@@ -46,7 +47,7 @@ class GatheredCommands:
         self._repeat = repeat
         self._send = send
         self._line: deque[_Waiting] = deque()
-        self._senders: set[asyncio.Task[None]] = set()
+        self._senders = TaskSet()
         self._taking = 0
         """Senders that look into the line again. A task that is at its end stays in `_senders` for a moment longer."""
         self._is_closed = False
@@ -60,16 +61,12 @@ class GatheredCommands:
         self._line.append(waiting)
         if self._taking < _UNDER_WAY:
             self._taking += 1
-            sender = asyncio.create_task(self._send_all())
-            self._senders.add(sender)
-            sender.add_done_callback(self._senders.discard)
+            self._senders.start(self._send_all())
         return await waiting.answer
 
     async def close(self) -> None:
         self._is_closed = True
-        for sender in self._senders:
-            sender.cancel()
-        await asyncio.gather(*self._senders, return_exceptions=True)
+        await self._senders.cancel()
         while self._line:
             _refuse([self._line.popleft()], Unavailable(_CLOSED))
 

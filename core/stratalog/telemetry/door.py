@@ -22,6 +22,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.model.addresses import is_loopback
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError, Unauthorized, Unavailable
 from stratalog.telemetry.door_guard import Asked, ServedNames, check_request
@@ -86,7 +87,7 @@ class Door:
         self._visits: dict[object, Visit] = {}
         """By aiohttp's protocol: those that are connected, and those whose request is still worked on."""
         self._per_ip: dict[str, int] = {}
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connecting = TaskSet()
         self._bodies_bytes = 0
         self._told_at = -_TELL_EVERY_S
         self._reaper: asyncio.TimerHandle | None = None
@@ -140,7 +141,7 @@ class Door:
             self._loop.remove_reader(listener.fileno())
             listener.close()
         if self._connecting:
-            await asyncio.wait(self._connecting)
+            await asyncio.wait(list(self._connecting))
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
@@ -204,9 +205,7 @@ class Door:
         self._per_ip[peer_ip] = self._per_ip.get(peer_ip, 0) + 1
         self.stats.accepted += 1
         self.stats.connections += 1
-        task = self._loop.create_task(self._connect(visit, sock))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        self._connecting.start(self._connect(visit, sock))
 
     async def _connect(self, visit: Visit, sock: socket.socket) -> None:
         try:

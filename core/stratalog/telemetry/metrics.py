@@ -30,8 +30,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
+from stratalog.event_loop.fair_turns import FairTurns
 from stratalog.telemetry.exposition import HEAD, rows_of
-from stratalog.telemetry.fair_turns import FairTurns
 from stratalog.telemetry.histogram import Histogram
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metric_names import fault_of, in_base_units

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
+from stratalog.event_loop.fair_turns import FairTurns
 from stratalog.meta_api.problems import CONTENT_TYPE, to_problem
 from stratalog.meta_api.streams import RECORDS_PER_PIECE, EncodedShards, cut, snapshot_pieces, weight_of
 from stratalog.meta_api.transport import CLUSTER_HEADER
@@ -25,7 +26,6 @@ from stratalog.telemetry.door import Door, body_of
 from stratalog.telemetry.door_guard import ServedNames
 from stratalog.telemetry.door_key import DoorKey
 from stratalog.telemetry.door_limits import MIB, DoorLimits, DoorStats
-from stratalog.telemetry.fair_turns import FairTurns
 from stratalog.telemetry.http import listen_on
 from stratalog.telemetry.logs import logger
 from stratalog_meta.api.openapi import document

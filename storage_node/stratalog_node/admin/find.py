@@ -20,6 +20,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from stratalog.admin_api.find import MOST_RECORDS, FindAnswer, FoundRecord, LedElsewhere, NotSearched, found_record
+from stratalog.event_loop.fair_turns import FairTurns
 from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
 from stratalog.formats.record_batch import walk
 from stratalog.formats.records import records_of_key
@@ -28,7 +29,6 @@ from stratalog.model.segment import RemoteState, Segment
 from stratalog.model.topic import Topic
 from stratalog.objects.store import ObjectStore
 from stratalog.stored.key_lookup import OPENED_BYTES, LookupCost, OffLoop, Opening, records_of
-from stratalog.telemetry.fair_turns import FairTurns
 from stratalog.telemetry.metrics import counter
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.disk.yielding_gil import yielding_gil

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MountInfo, MoveMountRequest
+from stratalog.event_loop.fair_turns import FairTurns
 from stratalog.model.mount_commands import CreateMount, EndMount, MoveMount
 from stratalog.model.mounts import Mount, MountMode
 from stratalog.model.segment import RemoteState, Segment
-from stratalog.telemetry.fair_turns import FairTurns
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.slices import Slices
 

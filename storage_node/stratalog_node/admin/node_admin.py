@@ -33,6 +33,7 @@ from stratalog.admin_api.models import (
 from stratalog.admin_api.next_steps import GIVE_BUCKET
 from stratalog.admin_api.rolls import RollElsewhereRequest, RollingElsewhere, SegmentName
 from stratalog.admin_api.wording import human_duration
+from stratalog.event_loop.fair_turns import FairTurns
 from stratalog.machines.shard_life import Stop
 from stratalog.model import commands
 from stratalog.model.commands import DeleteTopic
@@ -42,7 +43,6 @@ from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
 from stratalog.settings.kafka_names import under_our_names, without
 from stratalog.settings.topic import TopicSettings
-from stratalog.telemetry.fair_turns import FairTurns
 from stratalog.telemetry.process_stats import resident_bytes
 from stratalog_node.admin.cuts import CutAdmin
 from stratalog_node.admin.describe import (

@@ -12,11 +12,11 @@ from typing import Literal
 
 from stratalog.admin_api.models import Finding, VerifyDone, VerifyRequest, VerifySegment, VerifyStart
 from stratalog.admin_api.next_steps import CHECK_VOLUME
+from stratalog.event_loop.fair_turns import FairTurns
 from stratalog.machines.missing_copies import judge_missing
 from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, StratalogError
 from stratalog.model.segment import RemoteState, Segment, SegmentIdentity
-from stratalog.telemetry.fair_turns import FairTurns
 from stratalog_node.admin.describe import cold_bytes, end_of, holders_of, local_bytes
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.check.batch_stream import BatchStream

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.consumer_group import ConsumerGroup
 from stratalog.machines.group import Group
 from stratalog.meta_api.client import CommandTaker
@@ -38,7 +39,6 @@ from stratalog_node.groups.standing import Standing
 from stratalog_node.groups.stats import GroupStats
 from stratalog_node.shards.shard_view import ShardView
 from stratalog_node.slices import in_slices
-from stratalog_node.task_set import TaskSet
 
 _log = logger(__name__)
 

@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.meta_api.client import CommandTaker
 from stratalog.model.commands import CreateTopic, WidenTopic
 from stratalog.model.errors import AlreadyExists, StratalogError
@@ -24,7 +25,6 @@ from stratalog_node.backoff import Backoff
 from stratalog_node.groups.offsets import Topics
 from stratalog_node.groups.placement import OFFSETS_TOPIC
 from stratalog_node.shards.catalog_wait import catalog_shows
-from stratalog_node.task_set import TaskSet
 
 _log = logger(__name__)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 from uuid import UUID
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.checkpoint import Checkpoint
 from stratalog.kafka.replica_fetch import SegmentAnswer
 from stratalog.machines.fetch_rounds import SegmentName, segment_name
@@ -45,7 +46,6 @@ from stratalog_node.shards.cold_reads import RemoteBatches
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.opening import set_aside
 from stratalog_node.shards.producers_before import tally_at_end
-from stratalog_node.task_set import TaskSet
 
 log = logger(__name__)
 

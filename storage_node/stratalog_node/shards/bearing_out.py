@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.chain_events import ChainEvent, LeadRead
 from stratalog.machines.shard_chain import ShardChain
 from stratalog_node.shards.catalog_lag import CatalogLag
 from stratalog_node.shards.context import ShardContext
-from stratalog_node.task_set import TaskSet
 
 
 class ShardInDoubt(Protocol):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.checkpoint import Checkpoint
 from stratalog.machines.chain_events import ChainEvent, SegmentFlushFailed, SegmentHeard
 from stratalog.machines.leader_events import BatchesPersisted, PersistBatches
@@ -153,7 +154,7 @@ class Flusher:
         self._dirty: dict[ActiveSegment, FlushedShard] = {}
         self._is_wanted = asyncio.Event()
         self._checkpointed: dict[ActiveSegment, tuple[int, int]] = {}
-        self._forgetting: set[asyncio.Task[None]] = set()
+        self._forgetting = TaskSet()
         self._is_closing = False
         self._is_doubted = False
 
@@ -168,9 +169,10 @@ class Flusher:
         """Flush and checkpoint everything, so that the next start scans nothing. Returns: whether all that was ever
         appended is on the disk; one failed flush, healed or not, makes that doubtful."""
         self._is_closing = True
-        for task in filter(None, [self._background_task, *self._forgetting]):
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        if self._background_task is not None:
+            self._background_task.cancel()
+            await asyncio.gather(self._background_task, return_exceptions=True)
+        await self._forgetting.cancel()
         if self._group_task is not None:
             await asyncio.gather(self._group_task, return_exceptions=True)
         await self._flush_dirty(checkpoint_all=True)
@@ -316,10 +318,7 @@ class Flusher:
         self._dirty.pop(active, None)
         self._checkpointed.pop(active, None)
         if not self._is_closing:
-            delete = self._threads.background(partial(self._checkpoints.delete, [active.key]))
-            task = asyncio.get_running_loop().create_task(delete)
-            self._forgetting.add(task)
-            task.add_done_callback(self._forgetting.discard)
+            self._forgetting.start(self._threads.background(partial(self._checkpoints.delete, [active.key])))
 
     def flush_soon(self) -> None:
         """Do not wait for the interval: too many files keep their descriptors for a flush."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import assert_never
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.chain_events import ShardStopped
 from stratalog.machines.restart_events import Heal, MakeAnew, RevokeCheckpoints
 from stratalog.machines.shard_healing import (
@@ -48,7 +49,6 @@ from stratalog_node.shards.healed_file import HealedFile
 from stratalog_node.shards.opening import make_anew
 from stratalog_node.shards.recovery import Recovery, describe_missing
 from stratalog_node.shards.shard_log import ShardLog
-from stratalog_node.task_set import TaskSet
 
 log = logger(__name__)
 

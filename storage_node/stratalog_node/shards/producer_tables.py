@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.producers import NO_TABLE, decode_table, encode_table, table_fault
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
@@ -32,7 +33,6 @@ from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.cold_reads import ColdReads
 from stratalog_node.shards.peer_reads import PeerReads
 from stratalog_node.single_flight import SingleFlight
-from stratalog_node.task_set import TaskSet
 
 log = logger(__name__)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Protocol, assert_never
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.index_block import IndexBlock, encode_index_block
 from stratalog.formats.producers import encode_table, tally_of
 from stratalog.machines.chain_events import (
@@ -56,7 +57,6 @@ from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.producers_before import producers_before_seal
 from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.successors import Successors
-from stratalog_node.task_set import TaskSet
 
 log = logger(__name__)
 

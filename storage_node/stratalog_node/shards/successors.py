@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.chain_events import ChainEvent, SuccessorNamed, SuccessorUnknown
 from stratalog.machines.leader_events import RollAsked
 from stratalog.machines.segment_leader import SegmentLeader
@@ -23,7 +24,6 @@ from stratalog.model.segment import NextReplicas
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.shards.context import ShardContext
-from stratalog_node.task_set import TaskSet
 
 log = logger(__name__)
 

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.frames import decode_request_header
@@ -26,7 +27,6 @@ from stratalog.kafka.replica_fetch import (
     encode_replica_answer,
 )
 from stratalog.telemetry.logs import logger
-from stratalog_node.task_set import TaskSet
 from stratalog_node.volume.sealed_files import VolumeStats
 
 log = logger(__name__)

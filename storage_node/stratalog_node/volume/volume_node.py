@@ -14,6 +14,7 @@ import secrets
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
 from stratalog.model.metadata import Change, MountChanged, MountEnded
@@ -29,7 +30,6 @@ from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.identity_file import NodeIdentity
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.catalog_following import follow
-from stratalog_node.task_set import TaskSet
 from stratalog_node.volume.directory import read_identity, share_lock
 from stratalog_node.volume.listener import VolumeListener
 from stratalog_node.volume.sealed_files import SealedFiles

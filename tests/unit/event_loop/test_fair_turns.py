@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from stratalog.telemetry.fair_turns import FairTurns
+from stratalog.event_loop.fair_turns import FairTurns
 
 
 async def test_sixty_that_ask_at_once_go_on_one_by_one_in_the_order_in_which_they_asked() -> None:
