@@ -21,7 +21,7 @@ from stratalog.model.errors import StratalogError
 KILL_AT, BACK_AT = 0.3, 0.7
 """Shares of the flights that are acknowledged when the leader is killed, and when it is started again."""
 _IN_SYNC_S = 60
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class KilledLeader:
                 if leader != known[shard]:
                     self._note(f"node-{leader} leads shard {shard} (before: node-{known[shard]})")
                     known[shard] = leader
-            self._is_over.wait(_LOOK_S)
+            self._is_over.wait(_POLL_S)
 
     def _start_again(self) -> None:
         self._note(f"node-{self._node} is started again")

@@ -14,7 +14,7 @@ from flights import Comparison
 
 MEMBERS: Final = 3
 _GAPS_TOLD: Final = 5
-_LOOK_S: Final = 20
+_TIMEOUT_S: Final = 20
 _AT_ONCE: Final = 2000
 """Messages between two commits."""
 
@@ -98,13 +98,13 @@ def _read_anew(kafka: str, topic: str, shard: int, offset: int) -> str:
     """Whether what did not come is there: then its reader lost it, and else the cluster."""
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": "looks-again", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, shard, offset)])
-    deadline = time.monotonic() + _LOOK_S
+    deadline = time.monotonic() + _TIMEOUT_S
     try:
         while time.monotonic() < deadline:
             message = consumer.poll(0.2)
             if message is not None and message.error() is None:
                 return f"shard {shard}: a new reader from offset {offset} gets offset {message.offset()}"
-        return f"shard {shard}: a new reader from offset {offset} gets nothing within {_LOOK_S} s"
+        return f"shard {shard}: a new reader from offset {offset} gets nothing within {_TIMEOUT_S} s"
     finally:
         consumer.close()
 

@@ -28,7 +28,7 @@ from stratalog.model.retirement_status import RetirementStatus
 GONE, LEFT_BEHIND = 1, 2
 """Who is retired in offload mode, and whose directory stays."""
 _RETIRED_S, _ANSWERED_S, _READ_S = 90, 30, 60
-_LOOK_S: Final = 0.2
+_POLL_S: Final = 0.2
 
 
 class Scaling:
@@ -112,7 +112,7 @@ class Scaling:
                     f"after {_RETIRED_S} s node-{number} has not left: {step}: {found.words}; docs/operate.md says "
                     "what each reason to wait asks for"
                 )
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         self._until_ended(number)
 
     def _read_where_it_is(self, number: int, progress: Progress) -> None:
@@ -144,7 +144,7 @@ class Scaling:
             except Unavailable as error:
                 if time.monotonic() > deadline:
                     raise DemoFailed(f"no meta service has answered for {_ANSWERED_S} s: {error}") from None
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
 
     @staticmethod
     def _say(progress: Progress, text: str) -> None:

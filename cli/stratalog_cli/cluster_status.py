@@ -24,7 +24,7 @@ from stratalog_cli.output import print_fields, print_table
 from stratalog_cli.say import say
 from stratalog_cli.shown_token import cluster_token
 
-_LOOK_S = 5.0
+_TIMEOUT_S = 5.0
 _SHOWN_SHARDS = 8
 _NAMES_HOLDERS = frozenset({TroubleKind.TOO_FEW_REPLICAS, TroubleKind.TOO_FEW_COPIES})
 """Their `nodes` are those that are there, and nobody is to start them."""
@@ -68,7 +68,7 @@ def read_status(directory: ClusterDirectory) -> ClusterStatus:
     state: dict[str, Any] = {"alive": {}, "ends": {}}
     is_running = True
     try:
-        state = ask(directory.path, {"do": "state"}, say, timeout_s=_LOOK_S)
+        state = ask(directory.path, {"do": "state"}, say, timeout_s=_TIMEOUT_S)
     except NobodyRuns:
         is_running = False
     alive = [part for part in plan.parts if part.name in state["alive"]]
@@ -113,7 +113,7 @@ def _stopped_shards(plan: Plan, health: dict[str, Health], token: Token | None) 
     for part in plan.of(Role.NODE):
         if part.name in health and health[part.name].words != "does not answer":
             try:
-                status = AdminClient(part.addresses["admin"], timeout_s=_LOOK_S, token=token).status()
+                status = AdminClient(part.addresses["admin"], timeout_s=_TIMEOUT_S, token=token).status()
             except StratalogError:
                 continue
             lines += [f"{part.name}: {line}" for line in stopped_lines(status)]

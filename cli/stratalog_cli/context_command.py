@@ -28,7 +28,7 @@ from stratalog_cli.output import OutputFormat, OutputOption, print_fields, print
 from stratalog_cli.say import say
 from stratalog_cli.whom_to_ask import Asked
 
-_LOOK_S = 5.0
+_TIMEOUT_S = 5.0
 
 
 def _known_names() -> list[str]:
@@ -115,7 +115,7 @@ def _cluster_of(admin: str, context: Context) -> str | None:
     token = Asked(admin, context).token
     for address in admin.split(","):
         try:
-            return AdminClient(address.strip(), timeout_s=_LOOK_S, token=token).status().cluster_id
+            return AdminClient(address.strip(), timeout_s=_TIMEOUT_S, token=token).status().cluster_id
         except StratalogError as error:
             say(f"cluster not known: {printable(str(error))}", to_stderr=True)
     return None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from stratalog.meta_api.http_client import HttpMetaClient
 
 T = TypeVar("T")
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 
 MetaOption = Annotated[
     str | None,
@@ -206,7 +206,7 @@ def _watch(meta: str | None, node_id: int, timeout_s: float | None, *, is_shown:
             told = line
             if end is not None and time.monotonic() > end:
                 raise Unavailable(f"node {node_id} has not left after {timeout_s:g} s: {line}; it goes on by itself")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
 
 # Showing ----------------------------------------------------------------------------------------------------------

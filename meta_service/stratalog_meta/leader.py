@@ -25,7 +25,7 @@ from stratalog_meta.stores.meta_store import MetaStore
 
 PAUSE_S: Final = 0.5
 """Between two candidacies, so that a store that fails at once is not asked all the time."""
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 
 _log = logger(__name__)
 
@@ -140,7 +140,7 @@ class MetaInstance:
             _log.info("meta_leads", version=await service.read_version())
             while not leadership.lost.is_set() and not service.is_broken:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_S):
+                    async with asyncio.timeout(_POLL_S):
                         await leadership.lost.wait()
 
     def _stop_serving(self) -> None:

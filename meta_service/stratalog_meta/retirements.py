@@ -34,7 +34,7 @@ from stratalog_meta.writer import TableWriter
 
 _log = logger(__name__)
 
-LOOK_S: Final = 1.0
+POLL_S: Final = 1.0
 VERIFY_INTERVAL_MS: Final = 30_000
 _RATE_MS: Final = 30_000
 """Over so long the rate is told."""
@@ -75,7 +75,7 @@ class Retirements:
         stats: RetirementStats,
         *,
         verify_interval_ms: int = VERIFY_INTERVAL_MS,
-        look_s: float = LOOK_S,
+        poll_s: float = POLL_S,
     ) -> None:
         """`clock_ms` is the service's, by which records have their times."""
         self._writer = writer
@@ -84,7 +84,7 @@ class Retirements:
         self._vitals = vitals
         self._stats = stats
         self._verify_interval_ms = verify_interval_ms
-        self._look_s = look_s
+        self._poll_s = poll_s
         self._is_any = True
         """Some node has a retirement, as far as is known."""
         self._progress: dict[int, _Progress] = {}
@@ -113,7 +113,7 @@ class Retirements:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(self._poll_s)
             try:
                 await self.look()
             except StratalogError as error:

@@ -26,7 +26,7 @@ from stratalog_operator.resources.names import API_VERSION, FIELD_MANAGER, GROUP
 LABELLED: Final = (("", "v1", "pods"), ("", "v1", "persistentvolumeclaims"), ("apps", "v1", "statefulsets"))
 """Of the cluster that their label names."""
 
-_LOOK_AGAIN_S: Final = 5.0
+_RETRY_S: Final = 5.0
 _STOP_S: Final = 10.0
 
 Wake = Callable[[Key], None]
@@ -106,7 +106,7 @@ async def definitions_served(kubernetes: Kubernetes) -> None:
         except StratalogError as error:
             words = str(error)
         log.warning("waiting for the definitions of its kinds: install crds/", error=words)
-        await asyncio.sleep(_LOOK_AGAIN_S)
+        await asyncio.sleep(_RETRY_S)
 
 
 class Watch:

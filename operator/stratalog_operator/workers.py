@@ -16,7 +16,7 @@ from stratalog.telemetry.logs import logger
 from stratalog_operator.queue import PAUSE_S, Key, WakeQueue
 from stratalog_operator.stats import OperatorStats
 
-LOOK_SECONDS: Final = 300.0
+PASS_TIMEOUT_S: Final = 300.0
 """Requests have deadlines of their own; this one is for what nobody thought of."""
 AT_ONCE: Final = 4
 _JUST_WOKEN_S: Final = 2 * PAUSE_S
@@ -115,7 +115,7 @@ class Workers:
     async def _one(self, key: Key) -> None:
         began = _now()
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
+            async with asyncio.timeout(PASS_TIMEOUT_S):
                 again_s = await self._look(key)
         except (StratalogError, TimeoutError) as error:
             self._failed(key, error)

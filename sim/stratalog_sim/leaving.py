@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stratalog_sim.shard import ShardShell
 
 _HAND_ON_MS = 150
-_LOOK_MS = 100
+_POLL_MS = 100
 _PEER_MS = 200
 
 
@@ -94,7 +94,7 @@ class Leaving:
     def look_after(self) -> Task:
         """Without an end."""
         while True:
-            yield Sleep(_LOOK_MS)
+            yield Sleep(_POLL_MS)
             for node in list(self._node.view.nodes.values()):
                 with suppress(StratalogError):
                     yield from self._look_at(node)

@@ -18,7 +18,7 @@ from stratalog_sim.store import Get, StoredManifest
 if TYPE_CHECKING:
     from stratalog_sim.node import NodeLife
 
-_LOOK_MS = 120
+_POLL_MS = 120
 _TRIES = 4
 _DOUBTED_AFTER = 2
 _SWEEPER = "orphan-sweep"
@@ -34,12 +34,12 @@ class Mounting:
     def run(self) -> Task:
         """Without an end."""
         while True:
-            yield Sleep(_LOOK_MS)
+            yield Sleep(_POLL_MS)
             for mount in self._held():
                 if mount.state is not MountState.SERVING:
                     yield from self._take(mount)
                 elif mount.mode is MountMode.VOLUME:
-                    yield from self._look_again(mount)
+                    yield from self._probe_again(mount)
 
     def _held(self) -> list[Mount]:
         life, mounts = self._node.life, self._node.view.mounts.values()
@@ -60,7 +60,7 @@ class Mounting:
                 yield from self._say(ReleaseMount(mount.name, mount.token))
                 self._failures.pop(at, None)
 
-    def _look_again(self, mount: Mount) -> Task:
+    def _probe_again(self, mount: Mount) -> Task:
         """At a directory that answered before."""
         at = mount.name, mount.token
         try:

@@ -25,7 +25,7 @@ from stratalog_sim.process import Sleep, Task
 if TYPE_CHECKING:
     from stratalog_sim.node import NodeLife
 
-_LOOK_MS = 250
+_POLL_MS = 250
 
 
 class Reporting:
@@ -36,7 +36,7 @@ class Reporting:
         """Without an end."""
         node = self._node
         while True:
-            yield Sleep(_LOOK_MS)
+            yield Sleep(_POLL_MS)
             faulty = {one.key: None for one in self._faulty() if is_faulty_untold(one, node.node_id)}
             lost = [one.key for one in lost_untold(self._missing(), node.node_id)]
             with suppress(StratalogError):

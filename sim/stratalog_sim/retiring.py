@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VERIFY_MS = 700
 """Between the two looks that let a node go."""
-_LOOK_MS = 120
+_POLL_MS = 120
 
 
 class Retiring:
@@ -35,7 +35,7 @@ class Retiring:
     def run(self) -> Task:
         """Without an end."""
         while True:
-            yield Sleep(_LOOK_MS)
+            yield Sleep(_POLL_MS)
             if any(is_due(entry.node) for entry in self._meta.table.state.nodes.values()):
                 yield from self._look(self._meta.table.snapshot())
 

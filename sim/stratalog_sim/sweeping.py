@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stratalog_sim.uploads import Uploads
 
 GRACE_MS = 400
-_LOOK_MS = 900
+_POLL_MS = 900
 
 
 class Sweeping:
@@ -31,7 +31,7 @@ class Sweeping:
     def run(self) -> Task:
         """Without an end."""
         while True:
-            yield Sleep(_LOOK_MS + self._node.scheduler.rng.randrange(400))
+            yield Sleep(_POLL_MS + self._node.scheduler.rng.randrange(400))
             try:
                 yield from self._sweep()
             except StratalogError:

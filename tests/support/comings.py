@@ -32,7 +32,7 @@ from support.waiting import eventually_sync
 
 T = TypeVar("T")
 _DONE_S: Final = 120.0
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 _BLOWS: Final = 4
 """While one leaves under blows."""
 _STAY: Final = 3
@@ -246,7 +246,7 @@ class Comings:
             if time.monotonic() > deadline:
                 told = [f"node {one.node_id}: {one.words}" for one in self._ask(lambda client: client.retirements())]
                 raise AssertionError(f"after {_DONE_S:g} s {otherwise}: {told}")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def _ask(self, asked: Callable[[HttpMetaClient], Awaitable[T]]) -> T:
         """Of a service that may have lost its leader a moment ago."""
@@ -256,7 +256,7 @@ class Comings:
                 return ask_meta(self._cluster.meta_urls, asked)
             except (Unavailable, TimeoutError) as error:
                 assert time.monotonic() < deadline, error
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
 
     def _data(self, name: str) -> Path:
         return self._cluster.directory.path / name

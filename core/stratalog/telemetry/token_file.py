@@ -18,7 +18,7 @@ from stratalog.model.errors import InvalidRequest
 from stratalog.model.tokens import MAX_FILE_BYTES, parse_tokens
 from stratalog.telemetry.logs import logger
 
-LOOK_EVERY_S: Final = 1.0
+POLL_S: Final = 1.0
 
 log = logger(__name__)
 
@@ -36,7 +36,7 @@ class TokenFile:
     def all(self) -> tuple[str, ...]:
         """Those that a server takes."""
         now_s = self._steady_s()
-        if now_s - self._looked_s >= LOOK_EVERY_S:
+        if now_s - self._looked_s >= POLL_S:
             self._looked_s = now_s
             self._look()
         return self._tokens

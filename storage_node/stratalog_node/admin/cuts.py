@@ -22,7 +22,7 @@ from stratalog_node.admin.services import AdminServices
 from stratalog_node.shards.shard_log import ShardLog
 
 _CONFIRM_S: Final = 20.0
-_LOOK_S: Final = 0.02
+_POLL_S: Final = 0.02
 
 
 @dataclass(slots=True)
@@ -130,4 +130,4 @@ async def _until(predicate: Callable[[], bool]) -> None:
     while True:
         if predicate():
             return
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)

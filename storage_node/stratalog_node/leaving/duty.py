@@ -27,7 +27,7 @@ from stratalog_node.shards.catalog import Catalog
 
 log = logger(__name__)
 
-LOOK_S: Final = 0.25
+POLL_S: Final = 0.25
 INVENTORY_FORMAT: Final = 1
 
 
@@ -59,7 +59,7 @@ class LeavingDuty:
     async def run(self) -> None:
         """Without an end."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             try:
                 await self.look()
             except Exception:  # a node would never be let go of (F48)

@@ -22,7 +22,7 @@ from stratalog_node.shards.shard_log import ShardLog
 
 log = logger(__name__)
 
-LOOK_S: Final = 0.5
+POLL_S: Final = 0.5
 MOST_AT_ONCE: Final = 64
 """Rolls that one look asks for: thousands of shards go one after another, not all in the same moment."""
 _SHARDS_PER_STEP: Final = 256
@@ -38,7 +38,7 @@ class HandingOn:
     async def run(self) -> None:
         """Without an end."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             try:
                 await self.look()
             except StratalogError as error:

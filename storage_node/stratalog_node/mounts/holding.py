@@ -30,7 +30,7 @@ log = logger(__name__)
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 100, 5_000
 _TRIES: Final = 8
 """After so many another node is asked for."""
-_VOLUME_LOOK_S: Final = 2.0
+_VOLUME_POLL_S: Final = 2.0
 _DOUBTED_AFTER: Final = 2
 """Looks in a row that were in vain."""
 
@@ -89,15 +89,15 @@ class MountHolding:
             if mount.state is not MountState.SERVING:
                 await self._take(mount)
             elif mount.mode is MountMode.VOLUME:
-                await self._look_again(mount)
+                await self._probe_again(mount)
         self.stats.held = sum(mount.state is MountState.SERVING for mount in self.held())
         self.stats.waiting = len(self._failures)
         pauses = [longest_pause(count, _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS) / 1_000 for count in self._failures.values()]
         if any(mount.mode is MountMode.VOLUME for mount in held):
-            pauses.append(_VOLUME_LOOK_S)
+            pauses.append(_VOLUME_POLL_S)
         return min(pauses, default=None)
 
-    async def _look_again(self, mount: Mount) -> None:
+    async def _probe_again(self, mount: Mount) -> None:
         """At a directory that answered before."""
         at = (mount.name, mount.token)
         try:

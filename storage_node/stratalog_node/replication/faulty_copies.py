@@ -23,7 +23,7 @@ from stratalog_node.shards.directory import ShardDirectory
 
 log = logger(__name__)
 
-LOOK_S = 1.0
+POLL_S = 1.0
 _MOST_AT_ONCE = 1_000
 
 
@@ -48,7 +48,7 @@ class FaultyCopies:
 
     async def run(self) -> None:
         """Without an end."""
-        await tell_again(self.look, lambda: LOOK_S, "faulty copies")
+        await tell_again(self.look, lambda: POLL_S, "faulty copies")
 
     async def look(self) -> None:
         """Raises: Unavailable, Fenced."""

@@ -253,7 +253,7 @@ class Following:
     async def _copy_anew(self, copy: ReplicaCopy) -> None:
         segment = self._context.catalog.segment(copy.key)
         await self.on_disk(copy.set_aside if segment is not None and segment.handed.given_up else copy.remove)
-        await self._look_again(copy.key, _ANEW_S)
+        await self._retry(copy.key, _ANEW_S)
 
     def _begin_opening(self, name: SegmentName, key: SegmentKey) -> None:
         self._context.calm.disturbed()
@@ -315,9 +315,9 @@ class Following:
         """What a flush lost is lost as long as this process lives; other trouble may pass, and damage is set aside."""
         self._unopened[key] = error
         if not isinstance(error, FlushLost):
-            self.start(self._look_again(key, _OPEN_AGAIN_S))
+            self.start(self._retry(key, _OPEN_AGAIN_S))
 
-    async def _look_again(self, key: SegmentKey, pause_s: float) -> None:
+    async def _retry(self, key: SegmentKey, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
         if (segment := self._context.catalog.segment(key)) is not None:
             self._look(segment)
@@ -331,7 +331,7 @@ class Following:
             log.error("a copy that cannot be read stays in the way", segment=str(name), error=str(error))
             self._opening.discard(name)
             self._line.drop(key)
-            self.start(self._look_again(key, _OPEN_AGAIN_S))
+            self.start(self._retry(key, _OPEN_AGAIN_S))
             return
         log.warning("a copy that cannot be read was set aside and is made again", segment=str(name))
         await self._open(name, key)

@@ -24,7 +24,7 @@ from stratalog_node.shards.directory import ShardDirectory
 
 log = logger(__name__)
 
-LOOK_S = 5.0
+POLL_S = 5.0
 _MOST_AT_ONCE = 1_000
 _SHARDS_PER_STEP = 64
 
@@ -41,7 +41,7 @@ class LostCopies:
 
     async def run(self) -> None:
         """Without an end."""
-        await tell_again(self.look, lambda: LOOK_S, "lost copies")
+        await tell_again(self.look, lambda: POLL_S, "lost copies")
 
     async def look(self) -> None:
         """Raises: Unavailable, Fenced."""

@@ -80,13 +80,13 @@ class Healing:
         if self._recovery.waiting:
             self._context.catalog.on_change(self._look_at_waiting)
             for key in list(self._recovery.waiting):
-                self._look_again(key)
+                self._open_if_sealed(key)
 
     def _look_at_waiting(self, change: Change) -> None:
         if isinstance(change, SegmentChanged):
-            self._look_again(change.segment.key.shard_key)
+            self._open_if_sealed(change.segment.key.shard_key)
 
-    def _look_again(self, key: ShardKey) -> None:
+    def _open_if_sealed(self, key: ShardKey) -> None:
         awaited = self._recovery.waiting.get(key)
         if awaited is None:
             return
@@ -108,7 +108,7 @@ class Healing:
         if key in self._recovery.unhealed:
             await self._heal(key)
         else:
-            self._look_again(key)  # perhaps it waits for the next one, which was sealed meanwhile
+            self._open_if_sealed(key)  # perhaps it waits for the next one, which was sealed meanwhile
 
     async def close(self) -> None:
         """What is not healed yet is healed by the next start."""

@@ -144,12 +144,12 @@ class Publisher:
                     )
                 )
             except (Conflict, NotFound) as refusal:
-                return (await self._look_again(key, str(refusal)),)
+                return (await self._why_refused(key, str(refusal)),)
         self._stats.segments_completed += 1
         log.debug("segment complete in the object store", segment=str(key), parts=len(parts), bytes=size_bytes)
         return (Gone(key),)
 
-    async def _look_again(self, key: SegmentKey, refusal: str) -> PieceOutcome:
+    async def _why_refused(self, key: SegmentKey, refusal: str) -> PieceOutcome:
         """The completion was refused: metadata says why."""
         now = (await self._committer.read_segments([key])).get(key)
         if now is None or now.state is SegmentState.DELETED or now.remote.state is RemoteState.COMPLETE:

@@ -79,7 +79,7 @@ from stratalog_node.tier.upload_preflight import UploadPreflight
 
 log = logger(__name__)
 
-_FLUSH_LOOK_S = 0.01
+_FLUSH_POLL_S = 0.01
 _SHARDS_PER_TURN = 1_000
 """Shards whose high watermark is looked at in one step of the loop (about 10 us each)."""
 
@@ -219,7 +219,7 @@ class NodeUploader:
             async with asyncio.timeout(timeout_ms / 1_000):
                 while goal.is_waited_for(has_lock=self.lock.current is not None):
                     self._tell(FlushAsked())
-                    await asyncio.sleep(_FLUSH_LOOK_S)
+                    await asyncio.sleep(_FLUSH_POLL_S)
         except TimeoutError as error:
             status = self._machine.describe(self._clock_ms())
             raise Unavailable(

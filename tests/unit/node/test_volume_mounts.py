@@ -103,7 +103,7 @@ async def with_sealed_data(cluster: NodeCluster) -> tuple[ShardKey, int, list[by
 async def test_the_other_nodes_read_a_retired_directory_and_nothing_in_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_LOOK_S", 0.05)
+    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_POLL_S", 0.05)
     async with NodeCluster(tmp_path, monkeypatch) as cluster:
         key, left, values = await with_sealed_data(cluster)
         mount = await gone(cluster, left, MountMode.VOLUME)
@@ -171,7 +171,7 @@ async def test_who_reads_another_directory_or_what_is_not_retired_is_refused_and
 async def test_a_directory_that_does_not_answer_any_more_is_doubted_aloud_and_one_that_does_again_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_LOOK_S", 0.02)
+    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_POLL_S", 0.02)
     async with NodeCluster(tmp_path, monkeypatch) as cluster:
         _, left, _ = await with_sealed_data(cluster)
         await gone(cluster, left, MountMode.VOLUME)

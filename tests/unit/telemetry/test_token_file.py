@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.tokens import MOST_TOKENS, parse_tokens, shows_token
-from stratalog.telemetry.token_file import LOOK_EVERY_S, TokenFile, token_file
+from stratalog.telemetry.token_file import POLL_S, TokenFile, token_file
 
 OLD, NEW = "the-old-token-of-all", "the-new-token-of-all"
 
@@ -26,7 +26,7 @@ class Steady:
         return self.now_s
 
     def look(self) -> None:
-        self.now_s += LOOK_EVERY_S
+        self.now_s += POLL_S
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ from stratalog_meta.stores.etcd.lease_keeper import LeaseKeeper
 
 LEASE_S: Final = 2
 """The least that etcd grants with its defaults (one and a half election timeouts, in whole seconds)."""
-LOOK_S: Final = 0.15
+POLL_S: Final = 0.15
 """Between two looks at who leads."""
-LOOK_AFTER_FAILURE_S: Final = 1.0
+RETRY_S: Final = 1.0
 """When etcd refuses (no space, users) it may do so for long."""
 _RESIGN_S: Final = 2.0
 
@@ -93,12 +93,12 @@ class EtcdLeadership:
     async def campaign(self) -> None:
         said = ""
         while not self._lost.is_set():
-            pause_s = LOOK_S
+            pause_s = POLL_S
             try:
                 if await self._stand():
                     break
             except Unavailable as error:
-                pause_s = LOOK_AFTER_FAILURE_S
+                pause_s = RETRY_S
                 if str(error) != said:
                     said = str(error)
                     _log.warning("etcd_campaign_waits", address=self._address, error=said)
