@@ -63,7 +63,7 @@ class PeerReadStats:
     in_flight: int = gauge("Reads from other nodes under way, those that wait for their turn included.")
 
 
-class Refused(Unavailable):
+class PeerRefused(Unavailable):
     """A node does not serve this segment, for now."""
 
 
@@ -181,7 +181,7 @@ class NodePeerReads:
             for node_id in nodes:
                 try:
                     told = await self._ask(node_id, key, ask)
-                except Refused as error:
+                except PeerRefused as error:
                     problems.append(str(error))
                 except Unavailable as error:
                     self._note_failed(node_id)
@@ -214,7 +214,7 @@ class NodePeerReads:
                 for node_id in nodes:
                     try:
                         data = await self._from(node_id, segment, ask)
-                    except Refused as error:
+                    except PeerRefused as error:
                         self._note_refused(node_id, key)
                         problems.append(str(error))
                     except Unavailable as error:
@@ -230,7 +230,7 @@ class NodePeerReads:
         raise Unavailable(f"segment {key} cannot be read from another node now: {'; '.join(problems)}")
 
     async def _from(self, node_id: int, segment: Segment, ask: SegmentAsk) -> bytes | memoryview:
-        """Raises: Refused, Unavailable."""
+        """Raises: PeerRefused, Unavailable."""
         told = await self._ask(node_id, segment.key, ask)
         data = told.records[0] if told.records else memoryview(b"")
         source = f"node {node_id}, segment {segment.key}"
@@ -238,11 +238,11 @@ class NodePeerReads:
             await self._threads().read(lambda: _check(data, segment, ask, source))
         except Corrupt as error:
             log.warning("what another node sent does not check", node=node_id, error=str(error))
-            raise Refused(str(error)) from error
+            raise PeerRefused(str(error)) from error
         return data
 
     async def _ask(self, node_id: int, key: SegmentKey, ask: SegmentAsk) -> SegmentAnswer[memoryview]:
-        """Checked by nobody yet. Raises: Refused, Unavailable."""
+        """Checked by nobody yet. Raises: PeerRefused, Unavailable."""
         frame = await self._line(node_id).ask(ask, self._answer_s)
         try:
             _, answer = decode_replica_answer(memoryview(frame), _MOST_NAMED)
@@ -253,7 +253,7 @@ class NodePeerReads:
             raise Unavailable(f"node {node_id} does not answer this node: error {answer.error_code}")
         told = answer.segments[0]
         if told.error_code or told[:3] != ask[:3]:
-            raise Refused(f"node {node_id} does not serve segment {key}: {_name_of(told.error_code)}")
+            raise PeerRefused(f"node {node_id} does not serve segment {key}: {_name_of(told.error_code)}")
         return told
 
     def _line(self, node_id: int) -> PeerLine:

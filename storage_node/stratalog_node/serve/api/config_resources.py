@@ -14,7 +14,7 @@ from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.known_topics import learn_topics
-from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice
+from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, named_twice
 from stratalog_node.serve.context import NodeServices
 from stratalog_node.shards.catalog_wait import catalog_shows
 from stratalog_node.slices import Slices
@@ -23,13 +23,13 @@ TOPIC, BROKER = 2, 4
 _SHOWN_WITHIN_MS = 1_000
 
 Change = Callable[[Mapping[str, str], Any], Mapping[str, str]]
-"""From the present settings and what the request says, the new ones. Raises InvalidRequest, Refused."""
+"""From the present settings and what the request says, the new ones. Raises InvalidRequest, TopicRefused."""
 
 
 def topic_of(services: NodeServices, name: str) -> Topic:
     topic = services.catalog.topic(name)
     if topic is None:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+        raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
     return topic
 
 
@@ -56,12 +56,12 @@ async def alter_all(services: NodeServices, request: Any, change: Change) -> lis
 
 async def _alter(services: NodeServices, resource: Any, change: Change, *, is_trial: bool) -> None:
     if resource.resource_type == BROKER:
-        raise Refused(
+        raise TopicRefused(
             ErrorCode.INVALID_REQUEST,
             "a node's settings are fixed at its start: change them there, then restart it",
         )
     if resource.resource_type != TOPIC:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no settings here")
+        raise TopicRefused(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no settings here")
     topic = topic_of(services, resource.resource_name)
     refuse_internal(topic, "altered")
     try:
@@ -69,7 +69,7 @@ async def _alter(services: NodeServices, resource: Any, change: Change, *, is_tr
             topic.topic_id, lambda present: change(present, resource.configs), is_trial=is_trial
         )
     except InvalidRequest as error:
-        raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+        raise TopicRefused(ErrorCode.INVALID_CONFIG, str(error)) from error
     if not is_trial:
         keys = {*topic.settings, *altered.settings}
         changed = [key for key in keys if topic.settings.get(key) != altered.settings.get(key)]

@@ -22,7 +22,7 @@ from stratalog.settings.kafka_names import under_our_names
 from stratalog.settings.topic import TopicSettings
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.placement import is_topic_name
-from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, wait_ms
+from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
@@ -62,13 +62,13 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 async def _create(services: NodeServices, asked: Any, *, is_trial: bool) -> Topic:
     if not is_topic_name(asked.name):
-        raise Refused(
+        raise TopicRefused(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic name {asked.name[:300]!r} is not allowed: use 1 to 249 of letters, digits, '.', '_' and '-', "
             "not '.' or '..'",
         )
     if asked.assignments:
-        raise Refused(
+        raise TopicRefused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "segments are placed by the meta service: name counts, not nodes",
         )
@@ -76,24 +76,24 @@ async def _create(services: NodeServices, asked: Any, *, is_trial: bool) -> Topi
     shards = settings.num_partitions if asked.num_partitions == _DEFAULT else asked.num_partitions
     replicas = settings.default_replication_factor if asked.replication_factor == _DEFAULT else asked.replication_factor
     if shards < 1:
-        raise Refused(ErrorCode.INVALID_PARTITIONS, f"{shards} partitions: at least 1 is needed")
+        raise TopicRefused(ErrorCode.INVALID_PARTITIONS, f"{shards} partitions: at least 1 is needed")
     nodes = sum(node.is_alive for node in services.catalog.nodes())
     if replicas < 1 or replicas > max(nodes, 1):
-        raise Refused(
+        raise TopicRefused(
             ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {replicas} must be from 1 to {max(nodes, 1)}"
         )
     try:
         overrides = under_our_names(overrides_of(asked.configs))
         TopicSettings.validate_overrides(overrides, settings)
     except InvalidRequest as error:
-        raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+        raise TopicRefused(ErrorCode.INVALID_CONFIG, str(error)) from error
     try:
         return await services.meta.perform(
             CreateTopic(asked.name, shard_count=shards, replication_factor=replicas, settings=overrides),
             validate_only=is_trial,
         )
     except Reserved as error:
-        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
+        raise TopicRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
 
 
 def overrides_of(configs: Any) -> dict[str, str]:

@@ -16,7 +16,7 @@ from stratalog.model.errors import Reserved, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.known_topics import learn_topics
-from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, wait_ms
+from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
@@ -59,14 +59,14 @@ def _find(services: NodeServices, name: str | None, topic_id: UUID | None) -> To
     topic: Topic | None
     if name is not None:
         if topic_id is not None and topic_id.int:
-            raise Refused(ErrorCode.INVALID_REQUEST, "name the topic by name or by id, not by both")
+            raise TopicRefused(ErrorCode.INVALID_REQUEST, "name the topic by name or by id, not by both")
         topic = services.catalog.topic(name)
         if topic is None:
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+            raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
     else:
         topic = services.catalog.topic_by_id(topic_id) if topic_id is not None else None
         if topic is None:
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+            raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
     return topic
 
 
@@ -74,7 +74,7 @@ async def _delete(services: NodeServices, topic: Topic) -> None:
     try:
         await services.meta.perform(DeleteTopic(topic.topic_id))
     except Reserved as error:
-        raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, str(error)) from error
+        raise TopicRefused(ErrorCode.TOPIC_DELETION_DISABLED, str(error)) from error
 
 
 API = Api(20, "DeleteTopics", 1, 6, handle)

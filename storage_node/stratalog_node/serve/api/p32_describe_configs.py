@@ -17,7 +17,7 @@ from stratalog.model.errors import StratalogError
 from stratalog.settings.describe import SettingValue, describe_process, describe_topic
 from stratalog_node.serve.api.config_resources import BROKER, TOPIC, topic_of
 from stratalog_node.serve.api.known_topics import learn_topics
-from stratalog_node.serve.api.topic_answers import Refused, answer_to
+from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import off_loop
 from stratalog_node.serve.registry import Api
@@ -68,11 +68,11 @@ def _values(services: NodeServices, resource_type: int, name: str) -> Sequence[S
     if resource_type == TOPIC:
         return describe_topic(services.settings, topic_of(services, name).settings)
     if resource_type != BROKER:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} has no settings here")
+        raise TopicRefused(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} has no settings here")
     if not name:
         return ()
     if name != str(services.node_id):
-        raise Refused(
+        raise TopicRefused(
             ErrorCode.INVALID_REQUEST, f"this is node {services.node_id}: ask node {name!r} for its own settings"
         )
     return describe_process(services.settings)

@@ -17,7 +17,7 @@ from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.known_topics import learn_topics
-from stratalog_node.serve.api.topic_answers import Refused, answer_to, named_twice, wait_ms
+from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
@@ -52,14 +52,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
 def _check(services: NodeServices, asked: Any) -> Topic:
     topic = services.catalog.topic(asked.name)
     if topic is None:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {asked.name!r} does not exist")
+        raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {asked.name!r} does not exist")
     if asked.assignments:
-        raise Refused(
+        raise TopicRefused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "segments are placed by the meta service: name a count, not nodes"
         )
     refuse_internal(topic, "given more shards")
     if asked.count <= topic.shard_count:
-        raise Refused(
+        raise TopicRefused(
             ErrorCode.INVALID_PARTITIONS,
             f"topic {topic.name!r} has {counted(topic.shard_count, 'partition')} and cannot change to {asked.count}: "
             "the number only grows",
@@ -71,7 +71,7 @@ async def _grow(services: NodeServices, topic: Topic, count: int) -> Topic:
     try:
         return await services.meta.perform(AddShards(topic.topic_id, count))
     except (InvalidRequest, LimitExceeded) as error:
-        raise Refused(ErrorCode.INVALID_PARTITIONS, str(error)) from error
+        raise TopicRefused(ErrorCode.INVALID_PARTITIONS, str(error)) from error
 
 
 def _is_shown(services: NodeServices, grown: Topic) -> bool:

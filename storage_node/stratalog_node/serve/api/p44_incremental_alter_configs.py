@@ -14,7 +14,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.kafka_names import without
 from stratalog_node.serve.api.config_resources import alter_all
-from stratalog_node.serve.api.topic_answers import Refused, repeated
+from stratalog_node.serve.api.topic_answers import TopicRefused, repeated
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
@@ -30,7 +30,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 def _changed(present: Mapping[str, str], configs: Any) -> Mapping[str, str]:
     if doubles := repeated(config.name for config in configs):
-        raise Refused(ErrorCode.INVALID_REQUEST, f"named more than once: {', '.join(map(str, doubles))}")
+        raise TopicRefused(ErrorCode.INVALID_REQUEST, f"named more than once: {', '.join(map(str, doubles))}")
     settings = dict(present)
     for config in configs:
         if config.config_operation == _DELETE:

@@ -21,7 +21,7 @@ LONGEST_MESSAGE = 2_000
 Name = TypeVar("Name", bound=Hashable)
 
 
-class Refused(Rejected):
+class TopicRefused(Rejected):
     """A request of a topic's is refused with a code that no general error stands for."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
@@ -33,7 +33,7 @@ def answer_to(error: StratalogError) -> tuple[ErrorCode, str]:
     """The code and the sentence for a failed change; a sentence that quotes a long value is cut, for old strings end
     at 32 KiB."""
     match error:
-        case Refused():
+        case TopicRefused():
             code = error.code
         case LimitExceeded():
             code = ErrorCode.POLICY_VIOLATION
@@ -52,5 +52,5 @@ def repeated(names: Iterable[Name]) -> set[Name]:
     return {name for name, count in Counter(names).items() if count > 1}
 
 
-def named_twice(name: str | None) -> Refused:
-    return Refused(ErrorCode.INVALID_REQUEST, f"{name} is named more than once in one request: send it once")
+def named_twice(name: str | None) -> TopicRefused:
+    return TopicRefused(ErrorCode.INVALID_REQUEST, f"{name} is named more than once in one request: send it once")
