@@ -67,7 +67,7 @@ def test_what_goes_together_is_asked_for_and_no_secret_is_shown(certificates: Ce
 async def test_a_store_is_led_written_and_read_as_a_user_over_tls(
     guarded: EtcdServers, certificates: Certificates
 ) -> None:
-    client = EtcdClient(guarded.endpoints, patience=QUICK, access=access(certificates))
+    client = EtcdClient(guarded.endpoints, policy=QUICK, access=access(certificates))
     async with leading(guarded.endpoints, b"/mine/", client=client) as (_client, leadership, store):
         await store.write([[]])
         guarded.forget_tokens()
@@ -83,13 +83,13 @@ async def test_who_may_not_is_told_why_at_once(guarded: EtcdServers, certificate
         (access(certificates, "guessed"), b"/mine/x", "no such user, or another password"),
         (access(certificates), b"/theirs/x", "may not use this prefix"),
     ):
-        client = EtcdClient(guarded.endpoints, patience=QUICK, access=wrong)
+        client = EtcdClient(guarded.endpoints, policy=QUICK, access=wrong)
         with pytest.raises(Unavailable, match=words) as refused:
             await client.range(rpc.RangeRequest(key=key))
         assert "guessed" not in str(refused.value) and SECRET not in str(refused.value)
         await client.close()
     for stranger in (EtcdAccess(), EtcdAccess(ca=certificates.ca.read_bytes())):
-        client = EtcdClient(guarded.endpoints, patience=QUICK, access=stranger)
+        client = EtcdClient(guarded.endpoints, policy=QUICK, access=stranger)
         with pytest.raises(Unavailable):
             await client.range(request)
         await client.close()

@@ -13,7 +13,7 @@ from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog.model.topic import Topic
 from stratalog_meta import MetaService
 from stratalog_meta.stores.etcd import rpc_pb2 as rpc
-from stratalog_meta.stores.etcd.client import EtcdClient, Patience
+from stratalog_meta.stores.etcd.client import EtcdClient, EtcdRetryPolicy
 from stratalog_meta.stores.etcd.layout import RECORDS
 from stratalog_meta.stores.etcd.leadership import LEASE_S, EtcdLeadership
 from stratalog_meta.stores.etcd.store import EtcdStore
@@ -107,7 +107,7 @@ async def test_writing_goes_on_without_any_one_of_three_members(members: EtcdSer
 async def test_without_a_majority_nothing_is_promised_and_one_leads_again_when_it_is_back(
     members: EtcdServers, prefix: bytes
 ) -> None:
-    impatient = EtcdClient(members.endpoints, patience=Patience(attempt_s=0.2, deadline_s=0.8))
+    impatient = EtcdClient(members.endpoints, policy=EtcdRetryPolicy(attempt_s=0.2, deadline_s=0.8))
     async with leading(members.endpoints, prefix, client=impatient, lease_s=1) as (_, leadership, store):
         service = MetaService(store, HandClock())
         await store.close()
@@ -139,7 +139,7 @@ async def test_what_a_deposed_leader_sent_to_a_member_that_hung_is_refused_when_
     """The write waits in the member's socket while another instance comes to lead: only the comparison can stop it."""
     hung = next(member for member in range(3) if member != members.leader())
     others = [endpoint for index, endpoint in enumerate(members.endpoints) if index != hung]
-    client = EtcdClient([members.endpoints[hung]], patience=Patience(attempt_s=20.0, deadline_s=20.0))
+    client = EtcdClient([members.endpoints[hung]], policy=EtcdRetryPolicy(attempt_s=20.0, deadline_s=20.0))
     old = EtcdLeadership(client, prefix, "127.0.0.1:1", lease_s=2)
     store = EtcdStore(client, prefix, old)
     await old.campaign()
@@ -171,7 +171,7 @@ async def test_no_key_but_a_record_lies_among_the_records(members: EtcdServers, 
     async with meta_service(members, prefix) as (world, _):
         await world.node()
         await world.topic("wide", shard_count=300)
-    client = EtcdClient(members.endpoints, patience=QUICK)
+    client = EtcdClient(members.endpoints, policy=QUICK)
     answer = await client.range(rpc.RangeRequest(key=prefix, range_end=prefix[:-1] + b"0"))
     places = [pair.key.removeprefix(prefix) for pair in answer.kvs]
     assert places[0] == b"head/turn", "the leader key went with its lease"

@@ -64,7 +64,7 @@ def version(records: Sequence[object]) -> int:
 
 async def depose(leadership: EtcdLeadership, endpoints: Sequence[str]) -> None:
     """What the end of its lease does, at once and without its knowledge."""
-    client = EtcdClient(endpoints, patience=QUICK)
+    client = EtcdClient(endpoints, policy=QUICK)
     await client.revoke_lease(leadership._lease, 5.0)
     await client.close()
 
@@ -145,7 +145,7 @@ async def test_a_leader_killed_at_any_transaction_leaves_whole_commands(
 
 
 async def leftovers(etcd: EtcdServers, prefix: bytes) -> list[bytes]:
-    client = EtcdClient(etcd.endpoints, patience=QUICK)
+    client = EtcdClient(etcd.endpoints, policy=QUICK)
     answer = await client.range(rpc.RangeRequest(key=prefix, range_end=prefix[:-1] + b"0"))
     await client.close()
     return [pair.key for pair in answer.kvs if b"/" + REDO in pair.key or b"/" + PIECES in pair.key]
@@ -252,7 +252,7 @@ async def test_a_leader_whose_lease_ended_knows_that_its_write_was_not_done(etcd
 
 
 async def test_one_of_several_leads_and_the_others_know_where(etcd: EtcdServers, prefix: bytes) -> None:
-    client = EtcdClient(etcd.endpoints, patience=QUICK)
+    client = EtcdClient(etcd.endpoints, policy=QUICK)
     first, second = (EtcdLeadership(client, prefix, f"127.0.0.1:{port}") for port in (1, 2))
     await first.campaign()
     waiting = asyncio.ensure_future(second.campaign())
@@ -391,7 +391,7 @@ class Overtaken(EtcdClient):
 async def test_a_load_whose_revision_is_given_up_meanwhile_begins_again(etcd: EtcdServers, prefix: bytes) -> None:
     async with leading(etcd.endpoints, prefix) as (_, _, store):
         await store.write([command(1)])
-    client = Overtaken(etcd.endpoints, patience=QUICK)
+    client = Overtaken(etcd.endpoints, policy=QUICK)
     async with leading(etcd.endpoints, prefix, client=client) as (_, _, store):
         assert client.compacted
         await store.write([command(2)])
@@ -453,7 +453,7 @@ class Candidate(EtcdClient):
 
 async def test_who_wants_to_lead_waits_for_an_etcd_without_room(tmp_path: Path, prefix: bytes) -> None:
     with etcd_servers(tmp_path / "etcd", 1, "--quota-backend-bytes", str(2 * 1024 * 1024)) as servers:
-        client = Candidate(servers.endpoints, patience=QUICK)
+        client = Candidate(servers.endpoints, policy=QUICK)
         neighbour = rpc.RequestOp(request_put=rpc.PutRequest(key=b"/neighbour", value=bytes(100_000)))
         with pytest.raises(EtcdRefused, match="NOSPACE"):
             for _ in range(2_000):  # etcd looks at its size ten times a second

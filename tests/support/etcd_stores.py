@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from stratalog.machines.table_records import StoredRecord, TableWrite
-from stratalog_meta.stores.etcd.client import EtcdClient, Patience
+from stratalog_meta.stores.etcd.client import EtcdClient, EtcdRetryPolicy
 from stratalog_meta.stores.etcd.leadership import EtcdLeadership
 from stratalog_meta.stores.etcd.store import EtcdStore
 
-QUICK = Patience(attempt_s=0.3, longest_attempt_s=2.0, deadline_s=10.0, first_pause_s=0.005, longest_pause_s=0.1)
+QUICK = EtcdRetryPolicy(attempt_s=0.3, longest_attempt_s=2.0, deadline_s=10.0, first_pause_s=0.005, longest_pause_s=0.1)
 
 
 class LedStore:
@@ -27,7 +27,7 @@ class LedStore:
 
     async def load(self) -> list[StoredRecord]:
         if self._led is None:
-            client = EtcdClient(self._endpoints, patience=QUICK)
+            client = EtcdClient(self._endpoints, policy=QUICK)
             leadership = EtcdLeadership(client, self._prefix, "127.0.0.1:1")
             await leadership.campaign()
             self._led = client, leadership, EtcdStore(client, self._prefix, leadership)
@@ -51,7 +51,7 @@ async def leading(
     endpoints: Sequence[str], prefix: bytes, *, client: EtcdClient | None = None, lease_s: int = 5
 ) -> AsyncIterator[tuple[EtcdClient, EtcdLeadership, EtcdStore]]:
     """A store that is loaded, under a leadership that was won."""
-    client = client or EtcdClient(endpoints, patience=QUICK)
+    client = client or EtcdClient(endpoints, policy=QUICK)
     leadership = EtcdLeadership(client, prefix, "127.0.0.1:1", lease_s=lease_s)
     store = EtcdStore(client, prefix, leadership)
     try:

@@ -16,7 +16,7 @@ class MortalClient(EtcdClient):
     """Whoever uses it is dead from its `last` writing transaction on: before it was sent, or before it was answered."""
 
     def __init__(self, endpoints: Sequence[str]) -> None:
-        super().__init__(endpoints, patience=QUICK)
+        super().__init__(endpoints, policy=QUICK)
         self.last: int | None = None
         self.is_sent = False
         self.written = 0
@@ -38,7 +38,7 @@ class LossyClient(EtcdClient):
     """Every second attempt is done, and its answer lost."""
 
     def __init__(self, endpoints: Sequence[str]) -> None:
-        super().__init__(endpoints, patience=QUICK)
+        super().__init__(endpoints, policy=QUICK)
         self.is_lossy = False
         self._attempts = 0
 

@@ -173,9 +173,9 @@ class Peer:
         self._deadline = None
         if self._protocol is None or not self._sent:
             return
-        patience_s = _MAX_WAIT_MS / 1000 + _ANSWER_S
-        if self._steady_ms() - max(self._sent[0][1], self._heard_ms) >= patience_s * 1000:
-            self._protocol.close(f"no answer within {patience_s} s")
+        timeout_s = _MAX_WAIT_MS / 1000 + _ANSWER_S
+        if self._steady_ms() - max(self._sent[0][1], self._heard_ms) >= timeout_s * 1000:
+            self._protocol.close(f"no answer within {timeout_s} s")
         else:
             self._await_answer()
 
@@ -241,7 +241,7 @@ class Peer:
 
     def _connection_lost(self, reason: str) -> None:
         self._protocol = None
-        self._end_patience()
+        self._cancel_deadline()
         self._end_rest()
         self._sent.clear()
         self._most_named = 0
@@ -250,7 +250,7 @@ class Peer:
         if not self._is_closing:
             self._is_not_reached(reason)
 
-    def _end_patience(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -326,5 +326,5 @@ class Peer:
             await asyncio.gather(task, return_exceptions=True)
         if self._protocol is not None:
             self._protocol.close("this node stops following it")
-        self._end_patience()
+        self._cancel_deadline()
         self._end_rest()

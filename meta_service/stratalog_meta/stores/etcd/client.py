@@ -32,7 +32,7 @@ _log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class EtcdRetryPolicy:
     """How long to try. Times in seconds."""
 
     attempt_s: float = 0.6
@@ -98,7 +98,7 @@ class EtcdClient:
         self,
         endpoints: Sequence[str],
         *,
-        patience: Patience | None = None,
+        policy: EtcdRetryPolicy | None = None,
         jitter: Callable[[], float] = random.random,
         access: EtcdAccess | None = None,
     ) -> None:
@@ -106,7 +106,7 @@ class EtcdClient:
         self.access = access or EtcdAccess()
         self._token: str | None = None
         """By which members know the user; they forget it after some minutes."""
-        self._patience = patience or Patience()
+        self._policy = policy or EtcdRetryPolicy()
         self._jitter = jitter
         self._at = 0
         self._channels: dict[int, grpc.aio.Channel] = {}
@@ -143,9 +143,9 @@ class EtcdClient:
     # One request, as many attempts as it takes --------------------------------------------------------------------
     async def _call(self, method: _Method[Q, A], request: Q, deadline_s: float | None = None) -> A:
         loop = asyncio.get_running_loop()
-        patience = self._patience
-        ends = loop.time() + (patience.deadline_s if deadline_s is None else deadline_s)
-        attempt_s, failures, lost = patience.attempt_s, 0, False
+        policy = self._policy
+        ends = loop.time() + (policy.deadline_s if deadline_s is None else deadline_s)
+        attempt_s, failures, lost = policy.attempt_s, 0, False
         while True:
             at = self._at
             try:
@@ -164,8 +164,8 @@ class EtcdClient:
             _log.debug("etcd_attempt_failed", attempt=failures, error=words)
             if self._at == at:
                 self._at = (at + 1) % len(self.endpoints)
-            attempt_s = min(2 * attempt_s, patience.longest_attempt_s)
-            pause_s = pause_after(failures, patience.first_pause_s, patience.longest_pause_s, self._jitter())
+            attempt_s = min(2 * attempt_s, policy.longest_attempt_s)
+            pause_s = pause_after(failures, policy.first_pause_s, policy.longest_pause_s, self._jitter())
             if loop.time() + pause_s >= ends:
                 raise EtcdAway(f"no etcd member answered in time (the last one: {words}): see to etcd")
             await asyncio.sleep(pause_s)
