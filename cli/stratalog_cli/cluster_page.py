@@ -26,7 +26,7 @@ from stratalog.telemetry.http import listen_on, split_address
 from stratalog.telemetry.token_file import TokenFile, token_file
 from stratalog_cli.cluster_plan import Part, Plan, Role
 from stratalog_cli.cluster_starter import Starter
-from stratalog_meta.page import Place, add_page
+from stratalog_meta.page import PageSource, add_page
 
 _PATIENCE_S: Final = 3.0
 _PATHS: Final = ("/v1/overview", "/v1/courses")
@@ -54,7 +54,7 @@ class ClusterPage:
         names, key = ServedNames(host, allowed_hosts), door_key(self._tokens)
         self._door = Door("cluster.page", DoorLimits(), names, DoorStats(), _problem, key)
         application = self._door.application()
-        add_page(application, self._place)
+        add_page(application, self._page_source)
         for path in _PATHS:
             application.router.add_get(path, self._relay)
         await self._door.open(application, listener)
@@ -67,8 +67,8 @@ class ClusterPage:
         if self._http is not None:
             await self._http.close()
 
-    def _place(self) -> Place:
-        return Place(None, "", part_rows(self._starter.plan, self._starter.state(), self._leads))
+    def _page_source(self) -> PageSource:
+        return PageSource(None, "", part_rows(self._starter.plan, self._starter.state(), self._leads))
 
     async def _relay(self, request: web.Request) -> web.Response:
         """What the leading instance says; the others send the asker on, which is no answer."""

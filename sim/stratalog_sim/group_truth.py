@@ -14,7 +14,7 @@ from stratalog_sim.broken import Broken
 from stratalog_sim.disk import Batch
 from stratalog_sim.group_entries import OffsetEntry
 
-Place = tuple[str, ShardKey]
+GroupShard = tuple[str, ShardKey]
 """Of a group's offset."""
 
 
@@ -22,7 +22,7 @@ Place = tuple[str, ShardKey]
 class GroupTruth:
     positions: dict[int, int] = field(default_factory=dict)
     """By number of a commit: where in the group log it is decided; -1: it was, and is owed no more."""
-    floors: dict[Place, int] = field(default_factory=dict)
+    floors: dict[GroupShard, int] = field(default_factory=dict)
     """Where the newest commit lies that somebody was told of."""
     readers: dict[tuple[str, int, int], str] = field(default_factory=dict)
     """By group, generation and shard: who reads it."""
@@ -50,40 +50,40 @@ class GroupTruth:
             if isinstance(entry, OffsetEntry):
                 self.positions[int(entry.committed.metadata)] = -1
                 self.floors.pop((entry.group_id, entry.shard), None)
-        for place, floor in list(self.floors.items()):
+        for one, floor in list(self.floors.items()):
             if floor >= batch.base_offset:
-                del self.floors[place]
+                del self.floors[one]
 
     # What members are told ------------------------------------------------------------------------------------------
-    def floor(self, place: Place) -> int:
+    def floor(self, one: GroupShard) -> int:
         """-1: nobody was told of a commit."""
-        return self.floors.get(place, -1)
+        return self.floors.get(one, -1)
 
-    def acknowledged(self, place: Place, number: int) -> None:
+    def acknowledged(self, one: GroupShard, number: int) -> None:
         self.checks += 1
         if number not in self.positions:
-            raise Broken("a commit is told once it is durable", f"commit {number} of {place[0]}")
-        self._told(place, number)
+            raise Broken("a commit is told once it is durable", f"commit {number} of {one[0]}")
+        self._told(one, number)
 
-    def shown(self, place: Place, committed: CommittedOffset | None, floor: int, losses: int) -> None:
+    def shown(self, one: GroupShard, committed: CommittedOffset | None, floor: int, losses: int) -> None:
         """A coordinator says that this is committed. `floor`, `losses`: when it was asked."""
         self.checks += 1
         if losses != self.losses:
             return
         if committed is None:
             if floor >= 0:
-                raise Broken("no committed offset is lost", f"{place[0]} has none of shard {place[1].shard}")
+                raise Broken("no committed offset is lost", f"{one[0]} has none of shard {one[1].shard}")
             return
         number = int(committed.metadata)
         if number not in self.positions:
-            raise Broken("a coordinator shows what is durable", f"commit {number} of {place[0]}")
+            raise Broken("a coordinator shows what is durable", f"commit {number} of {one[0]}")
         if self.positions[number] < floor:
-            detail = f"{place[0]} is shown commit {number} at {self.positions[number]}, {floor} had been told"
+            detail = f"{one[0]} is shown commit {number} at {self.positions[number]}, {floor} had been told"
             raise Broken("no committed offset is lost", detail)
-        self._told(place, number)
+        self._told(one, number)
 
-    def _told(self, place: Place, number: int) -> None:
-        self.floors[place] = max(self.floor(place), self.positions[number])
+    def _told(self, one: GroupShard, number: int) -> None:
+        self.floors[one] = max(self.floor(one), self.positions[number])
 
     def assigned(self, group_id: str, generation: int, member_id: str, shards: tuple[int, ...]) -> None:
         self.checks += 1

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from stratalog_sim.scheduler import EVER, Scheduler
 
 
-class Place(Protocol):
+class Receiver(Protocol):
     """Who takes messages."""
 
     @property
@@ -40,7 +40,7 @@ class Network:
     def __init__(self, scheduler: Scheduler, tell: Callable[..., None]) -> None:
         self._scheduler = scheduler
         self._tell = tell
-        self._places: dict[str, Place] = {}
+        self._receivers: dict[str, Receiver] = {}
         self.weather = Weather()
         self.cut: dict[tuple[str, str], None] = {}
         """One-way links that carry nothing."""
@@ -53,9 +53,9 @@ class Network:
         self._last_number += 1
         return self._last_number
 
-    def join(self, name: str, place: Place) -> None:
+    def join(self, name: str, receiver: Receiver) -> None:
         """From now on messages to `name` come here."""
-        self._places[name] = place
+        self._receivers[name] = receiver
 
     def send(
         self, sender: str, receiver: str, message: Any, *, may_repeat: bool = True, is_in_order: bool = False
@@ -77,7 +77,7 @@ class Network:
             self._scheduler.after(delay_ms, EVER, self._arrive, sender, receiver, message)
 
     def _arrive(self, sender: str, receiver: str, message: Any) -> None:
-        place = self._places.get(receiver)
+        place = self._receivers.get(receiver)
         if (sender, receiver) in self.cut or place is None or not place.is_alive:
             return
         place.receive(sender, message)

@@ -30,7 +30,7 @@ from stratalog.telemetry.http import listen_on
 from stratalog.telemetry.logs import logger
 from stratalog_meta.api.openapi import document
 from stratalog_meta.api.routes import ROUTES, Call, LongAnswer, Route, read_number
-from stratalog_meta.page import Place, add_page
+from stratalog_meta.page import PageSource, add_page
 from stratalog_meta.service import MetaService
 
 LIMITS: Final = DoorLimits(max_body_bytes=16 * MIB, max_bodies_bytes=64 * MIB)
@@ -101,7 +101,7 @@ class MetaServer:
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/openapi.json", self._openapi)
-        add_page(application, self._place)
+        add_page(application, self._page_source)
         self._door = door
         bound = listener.getsockname()[1]
         await door.open(application, listener)
@@ -140,13 +140,13 @@ class MetaServer:
             )
         return service
 
-    def _place(self) -> Place:
+    def _page_source(self) -> PageSource:
         """For the status page, which cannot follow to another address by itself."""
         try:
             self._service.leading()
         except NotLeader as error:
-            return Place(error.leader, str(error))
-        return Place(None, "this instance leads the metadata")
+            return PageSource(error.leader, str(error))
+        return PageSource(None, "this instance leads the metadata")
 
     async def _openapi(self, request: web.Request) -> web.StreamResponse:
         return web.json_response(document())

@@ -35,7 +35,7 @@ _START: Final = "index.html"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PageSource:
     """Where the page is served: known at once, whoever else does not answer."""
 
     leader: str | None
@@ -47,7 +47,7 @@ class Place:
     `addresses`."""
 
 
-def add_page(application: web.Application, place: Callable[[], Place]) -> None:
+def add_page(application: web.Application, source: Callable[[], PageSource]) -> None:
     """Serve it at `/`."""
     from aiohttp import web
 
@@ -60,12 +60,12 @@ def add_page(application: web.Application, place: Callable[[], Place]) -> None:
 
         application.router.add_get(path, handle)
 
-    def tell_place(_: web.Request) -> web.Response:
-        return web.Response(text=json.dumps(asdict(place())), content_type="application/json", headers=_HEADERS)
+    def tell_source(_: web.Request) -> web.Response:
+        return web.Response(text=json.dumps(asdict(source())), content_type="application/json", headers=_HEADERS)
 
     for name, (kind, body) in _files().items():
         route("/" if name == _START else f"/page/{name}", file_route(kind, body))
-    route("/page/place", tell_place)
+    route("/page/place", tell_source)
 
 
 def _files() -> dict[str, tuple[str, bytes]]:

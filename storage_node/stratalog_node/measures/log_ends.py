@@ -25,7 +25,7 @@ from stratalog_node.slices import Slices
 _TIMEOUT_S: Final = 1.0
 _TOGETHER: Final = 1_000
 _ANSWER_BYTES: Final = 1 << 20
-Place = tuple[str, int]
+ShardName = tuple[str, int]
 """Topic and shard."""
 
 
@@ -40,7 +40,7 @@ class LogEnds:
         """Their ends, of those that somebody told."""
         slices = Slices()
         found: dict[ShardKey, int] = {}
-        elsewhere: defaultdict[int, dict[Place, ShardKey]] = defaultdict(dict)
+        elsewhere: defaultdict[int, dict[ShardName, ShardKey]] = defaultdict(dict)
         for key in wanted:
             shard, leader = self._shards.get(key), self._catalog.leader_of(key)
             if shard is not None and shard.is_leader:
@@ -48,14 +48,14 @@ class LogEnds:
             elif shard is not None and leader is not None:
                 elsewhere[leader[0]][shard.topic.name, key.shard] = key
             await slices.did()
-        for told in await asyncio.gather(*(self._ask(node, places) for node, places in elsewhere.items())):
+        for told in await asyncio.gather(*(self._ask(node, names) for node, names in elsewhere.items())):
             found.update(told)
         return found
 
-    async def _ask(self, node_id: int, places: dict[Place, ShardKey]) -> dict[ShardKey, int]:
+    async def _ask(self, node_id: int, names: dict[ShardName, ShardKey]) -> dict[ShardKey, int]:
         found: dict[ShardKey, int] = {}
         line = self._line(node_id)
-        waiting = iter(places)
+        waiting = iter(names)
         while some := list(islice(waiting, _TOGETHER)):
             asked: defaultdict[str, list[int]] = defaultdict(list)
             for topic, shard in some:
@@ -64,7 +64,7 @@ class LogEnds:
                 told = await line.ask_ends(asked, _TIMEOUT_S)
             except Unavailable:
                 return found  # what it leads has no lag to show; others say that it is away
-            found.update((places[place], end) for place, end in told.items() if place in places)
+            found.update((names[name], end) for name, end in told.items() if name in names)
         return found
 
     def _line(self, node_id: int) -> PeerLine:

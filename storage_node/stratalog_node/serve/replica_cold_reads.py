@@ -17,7 +17,7 @@ from stratalog.machines.fetch_rounds import SegmentName
 from stratalog.model.errors import Corrupt, StratalogError
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.fetch_desk import FetchDesk
-from stratalog_node.shards.reading import Place, Read
+from stratalog_node.shards.reading import Read, ReadPosition
 from stratalog_node.shards.shard_log import ShardLog
 
 log = logger(__name__)
@@ -30,7 +30,7 @@ class Found(NamedTuple):
     """There is more of a segment than its follower has."""
 
     shard: ShardLog
-    place: Place
+    where: ReadPosition
     offset: int
 
 
@@ -73,7 +73,7 @@ class ReplicaColdReads:
     async def _read(self, name: SegmentName, found: Found) -> None:
         got: Read | ErrorCode
         try:
-            got = await self._desk.reader.read_local(found.shard, found.place, found.offset, SEGMENT_BYTES)
+            got = await self._desk.reader.read_local(found.shard, found.where, found.offset, SEGMENT_BYTES)
             self._desk.stats.replica_cold_reads += 1
             self._desk.stats.replica_cold_bytes += got.size_bytes
         except StratalogError as error:

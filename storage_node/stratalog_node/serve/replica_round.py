@@ -103,7 +103,7 @@ class ReplicaRound(Answer):
             if read is None:
                 try:
                     most = min(left, SEGMENT_BYTES)
-                    read = reader.read_hot(found.shard, found.offset, most, for_socket=True, place=found.place)
+                    read = reader.read_hot(found.shard, found.offset, most, for_socket=True, where=found.where)
                 except NotCached:
                     session.cold.ask(name, found)
                     continue

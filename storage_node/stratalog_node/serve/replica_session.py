@@ -20,7 +20,7 @@ from stratalog_node.serve.fetch_desk import FetchDesk
 from stratalog_node.serve.replica_cold_reads import Found, ReplicaColdReads
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.reading import Piece, Place
+from stratalog_node.shards.reading import Piece, ReadPosition
 from stratalog_node.shards.replica_reads import segment_of_epoch, unsealed_of_epoch, whole_copy
 from stratalog_node.shards.shard_log import ShardLog
 
@@ -147,7 +147,7 @@ class ReplicaSession:
             if offset == end_offset:
                 return None
             if grows.key.base_offset <= offset < end_offset:
-                return Found(led, Place(grows, grows.size_bytes, end_offset, -1, False), offset)
+                return Found(led, ReadPosition(grows, grows.size_bytes, end_offset, -1, False), offset)
         shard = self._shards.get(ShardKey(name.topic_id, name.shard))
         if shard is None:
             return self._refuse(name, None, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -155,13 +155,13 @@ class ReplicaSession:
         segment = segment_of_epoch(shard.segments, name.epoch)
         if code or segment is None:
             return self._refuse(name, shard, code)
-        place = whole_copy(shard, name.epoch)
-        if place is None and not shard.is_unwritten(segment.key):
+        where = whole_copy(shard, name.epoch)
+        if where is None and not shard.is_unwritten(segment.key):
             return self._refuse(name, shard, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        end_offset = place.end_offset if place is not None else segment.base_offset
+        end_offset = where.end_offset if where is not None else segment.base_offset
         if not segment.base_offset <= offset <= end_offset:
             return self._refuse(name, shard, ErrorCode.OFFSET_OUT_OF_RANGE)
-        return Found(shard, place, offset) if place is not None and offset < end_offset else None
+        return Found(shard, where, offset) if where is not None and offset < end_offset else None
 
     def _why_not(self, shard: ShardLog, name: SegmentName) -> int:
         segment = segment_of_epoch(shard.segments, name.epoch)
@@ -183,7 +183,7 @@ class ReplicaSession:
         """These are sent: the segment rests until the follower tells where it is."""
         self.asked.sent(name)
         shard = found.shard
-        self._owed[name] = shard.high_watermark, found.place.end_offset
+        self._owed[name] = shard.high_watermark, found.where.end_offset
         return SegmentAnswer(
             *name, 0, shard.high_watermark, shard.log_start_offset, records, size_bytes, shard.context.node_id
         )

@@ -22,7 +22,7 @@ from stratalog_node.serve.fetch_desk import FetchDesk
 from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.local_copy import NotCached
 from stratalog_node.shards.missing_files import copy_gone
-from stratalog_node.shards.reading import Piece, Place, Read
+from stratalog_node.shards.reading import Piece, Read, ReadPosition
 from stratalog_node.shards.replica_reads import batch_since, proven_copy, segment_of_epoch
 from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.shard_log import ShardLog
@@ -74,7 +74,7 @@ class SealedRead(Answer):
     def _read_cached(self, shard: ShardLog, copy: SealedCopy, ask: SegmentAsk) -> bool:
         try:
             read = self._desk.reader.read_hot(
-                shard, ask.fetch_offset, self._room_bytes(ask), for_socket=True, place=_whole(copy)
+                shard, ask.fetch_offset, self._room_bytes(ask), for_socket=True, where=_whole(copy)
             )
         except NotCached:
             return False
@@ -172,5 +172,5 @@ class SealedRead(Answer):
         self._give_back()
 
 
-def _whole(copy: SealedCopy) -> Place:
-    return Place(copy, copy.seal.size_bytes, copy.seal.end_offset, -1, is_in_store=False)
+def _whole(copy: SealedCopy) -> ReadPosition:
+    return ReadPosition(copy, copy.seal.size_bytes, copy.seal.end_offset, -1, is_in_store=False)

@@ -60,7 +60,7 @@ class Read:
         return [piece for piece in self.buffers if not isinstance(piece, FileSlice)]
 
 
-class Place(NamedTuple):
+class ReadPosition(NamedTuple):
     """Where an offset of a shard is."""
 
     copy: LocalCopy | None
@@ -84,49 +84,51 @@ class ShardReader:
         return min(wanted, max(self._limit_bytes - self.outstanding_bytes, 64 << 10))
 
     # Where ----------------------------------------------------------------------------------------------------------
-    def place(self, shard: LocalShard, offset: int) -> Place:
+    def where(self, shard: LocalShard, offset: int) -> ReadPosition:
         """Raises: NotFound when no segment holds the offset."""
         active = shard.active
         segments = shard.segments
         if active is not None and offset >= active.key.base_offset:
             in_store = self._is_in_store(segments[-1], offset) if segments else False
-            return Place(active, active.hw_position, active.hw_offset, len(segments) - 1, in_store)
+            return ReadPosition(active, active.hw_position, active.hw_offset, len(segments) - 1, in_store)
         index = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
         for ended in reversed(shard.ended):
             if ended.key.base_offset <= offset < ended.leader.end_offset:
                 in_store = (
                     index >= 0 and segments[index].key == ended.key and self._is_in_store(segments[index], offset)
                 )
-                return Place(ended, ended.hw_position, ended.hw_offset, index, in_store)
+                return ReadPosition(ended, ended.hw_position, ended.hw_offset, index, in_store)
         if index < 0:
             raise NotFound(f"{shard.topic.name}-{shard.key.shard}: no segment holds offset {offset}")
         segment = segments[index]
         copy = shard.copies.get(segment.epoch)
         if isinstance(copy, SealedCopy):
-            return Place(copy, copy.seal.size_bytes, copy.seal.end_offset, index, self._is_in_store(segment, offset))
+            return ReadPosition(
+                copy, copy.seal.size_bytes, copy.seal.end_offset, index, self._is_in_store(segment, offset)
+            )
         committed = shard.context.followed.committed(segment) if segment.seal is None else None
         if committed is not None and offset < committed[1]:
             followed, end_offset = committed
-            return Place(followed, followed.size_bytes, end_offset, index, self._is_in_store(segment, offset))
+            return ReadPosition(followed, followed.size_bytes, end_offset, index, self._is_in_store(segment, offset))
         end_offset = segment.end_offset if segment.end_offset is not None else segment.remote.commit_offset
-        return Place(None, 0, end_offset, index, self._is_in_store(segment, offset))
+        return ReadPosition(None, 0, end_offset, index, self._is_in_store(segment, offset))
 
     @staticmethod
     def _is_in_store(segment: Segment, offset: int) -> bool:
         remote = segment.remote
         return remote.state is RemoteState.COMPLETE or remote.commit_offset > offset
 
-    def _source(self, shard: LocalShard, place: Place) -> ReadFrom:
-        in_store = place.is_in_store and self._elsewhere.has_store
+    def _source(self, shard: LocalShard, where: ReadPosition) -> ReadFrom:
+        in_store = where.is_in_store and self._elsewhere.has_store
         # A copy known to be damaged is passed over where another one is; else what is whole in it is still served.
-        copy = place.copy
-        has_local = copy is not None and (copy.damage is None or not (in_store or self._others(shard, place)))
+        copy = where.copy
+        has_local = copy is not None and (copy.damage is None or not (in_store or self._others(shard, where)))
         return choose(shard.rules.read_policy.value, has_local=has_local, is_in_store=in_store)
 
-    def _others(self, shard: LocalShard, place: Place) -> Sources:
-        segments, index = shard.segments, place.segment_index
+    def _others(self, shard: LocalShard, where: ReadPosition) -> Sources:
+        segments, index = shard.segments, where.segment_index
         segment = segments[index] if 0 <= index < len(segments) else None
-        return self._elsewhere.sources(shard, segment, is_in_store=place.is_in_store)
+        return self._elsewhere.sources(shard, segment, is_in_store=where.is_in_store)
 
     # On the loop ----------------------------------------------------------------------------------------------------
     def read_hot(
@@ -136,23 +138,23 @@ class ShardReader:
         max_bytes: int,
         *,
         for_socket: bool = False,
-        place: Place | None = None,
+        where: ReadPosition | None = None,
     ) -> Read:
         """Bytes; with `for_socket` the mapped range of the file if it is large, and a slice of the file if it is very
-        large, or half of what answers may hold is taken (docs/decisions/0005). `place`: read just there, whatever the
+        large, or half of what answers may hold is taken (docs/decisions/0005). `where`: read just there, whatever the
         high watermark and the policy say.
 
         Raises: NotCached, NotChecked (use `read`), NotFound.
         """
-        if place is not None:
-            copy = place.copy
+        if where is not None:
+            copy = where.copy
         else:
-            place = self.place(shard, offset)
-            copy = None if self._source(shard, place) is ReadFrom.COLD else place.copy
+            where = self.where(shard, offset)
+            copy = None if self._source(shard, where) is ReadFrom.COLD else where.copy
         if copy is None:
             raise NotCached
         cut_offset = shard.cut_offset
-        if cut_offset is not None and place.end_offset > cut_offset:
+        if cut_offset is not None and where.end_offset > cut_offset:
             raise NotCached  # where to stop is found on the slow way
         points = copy.points
         if points is None or copy.damage is not None:
@@ -160,7 +162,7 @@ class ShardReader:
         if isinstance(copy, SealedCopy):
             shard.context.sealed_points.touch(copy)
         try:
-            extent = copy.find(points, offset, max_bytes, place.end_position, place.end_offset, copy.read_header_cached)
+            extent = copy.find(points, offset, max_bytes, where.end_position, where.end_offset, copy.read_header_cached)
             if not copy.checked.covers(extent.position, extent.end_position):
                 raise _not_as_it_is(copy, extent)
             if for_socket:
@@ -244,8 +246,8 @@ class ShardReader:
         return read if cut_offset is None else _before(read, cut_offset)
 
     async def _read(self, shard: LocalShard, offset: int, max_bytes: int) -> Read:
-        place = self.place(shard, offset)
-        source = self._source(shard, place)
+        where = self.where(shard, offset)
+        source = self._source(shard, where)
         if source is ReadFrom.MEMORY_THEN_COLD:
             try:
                 return self.read_hot(shard, offset, max_bytes)
@@ -255,49 +257,49 @@ class ShardReader:
                 pass
         if source is ReadFrom.LOCAL:
             try:
-                return await self.read_local(shard, place, offset, max_bytes)
+                return await self.read_local(shard, where, offset, max_bytes)
             except Corrupt as error:
-                self.mark_damaged(shard, place, error)
-                if not self._others(shard, place):
+                self.mark_damaged(shard, where, error)
+                if not self._others(shard, where):
                     raise
             except NotFound as error:
-                self._without_file(shard, place, offset, error)
-        elif source is ReadFrom.NOWHERE and await self._find_file(shard, place):
+                self._without_file(shard, where, offset, error)
+        elif source is ReadFrom.NOWHERE and await self._find_file(shard, where):
             return await self._read(shard, offset, max_bytes)
-        return await self._read_elsewhere(shard, place, offset, max_bytes)
+        return await self._read_elsewhere(shard, where, offset, max_bytes)
 
-    async def _read_elsewhere(self, shard: LocalShard, place: Place, offset: int, max_bytes: int) -> Read:
-        others = self._others(shard, place)
+    async def _read_elsewhere(self, shard: LocalShard, where: ReadPosition, offset: int, max_bytes: int) -> Read:
+        others = self._others(shard, where)
         if not others:
-            self._tell_missing(shard, place)
+            self._tell_missing(shard, where)
             raise Unavailable(
                 f"{shard.topic.name}-{shard.key.shard}: offset {offset} is not on this node, no node that proved "
                 "a copy can be asked now, and remote.read.policy does not allow to read it in the object store, or "
                 "it is not there, or no bucket is set"
             )
-        pieces = await self._elsewhere.read(shard, place.segment_index, others, offset, max_bytes, self.room_bytes)
+        pieces = await self._elsewhere.read(shard, where.segment_index, others, offset, max_bytes, self.room_bytes)
         return self._counted(list(pieces))
 
-    async def _find_file(self, shard: LocalShard, place: Place) -> bool:
+    async def _find_file(self, shard: LocalShard, where: ReadPosition) -> bool:
         """Whether a missing file is there again."""
         segments = shard.segments
-        if not 0 <= place.segment_index < len(segments) or segments[place.segment_index].key not in shard.missing:
+        if not 0 <= where.segment_index < len(segments) or segments[where.segment_index].key not in shard.missing:
             return False
-        return await look_for(shard, segments[place.segment_index].key)
+        return await look_for(shard, segments[where.segment_index].key)
 
-    def _tell_missing(self, shard: LocalShard, place: Place) -> None:
+    def _tell_missing(self, shard: LocalShard, where: ReadPosition) -> None:
         """Raises: Unavailable for a file that is missing, with what is lost."""
         segments = shard.segments
-        if 0 <= place.segment_index < len(segments) and segments[place.segment_index].key in shard.missing:
-            segment = segments[place.segment_index]
+        if 0 <= where.segment_index < len(segments) and segments[where.segment_index].key in shard.missing:
+            segment = segments[where.segment_index]
             verdict = judge_missing(segment, shard.context.node_id, has_store=self._elsewhere.has_store)
             raise Unavailable(f"segment {segment.key}: {verdict.words}")
 
-    def _without_file(self, shard: LocalShard, place: Place, offset: int, error: NotFound) -> None:
+    def _without_file(self, shard: LocalShard, where: ReadPosition, offset: int, error: NotFound) -> None:
         """The file is gone. Raises: Unavailable when the offset is nowhere else."""
-        assert place.copy is not None
-        copy_gone(shard, place.copy)
-        if not self._others(shard, place):
+        assert where.copy is not None
+        copy_gone(shard, where.copy)
+        if not self._others(shard, where):
             # Retriable: that a file is gone says nothing about the offset (F40).
             raise Unavailable(
                 f"{shard.topic.name}-{shard.key.shard}: offset {offset} cannot be read: {error}"
@@ -314,29 +316,29 @@ class ShardReader:
 
         return Read(pieces, sum(map(len, pieces)), release)
 
-    def mark_damaged(self, shard: LocalShard, place: Place, error: Corrupt) -> None:
+    def mark_damaged(self, shard: LocalShard, where: ReadPosition, error: Corrupt) -> None:
         """Once checked and found wrong, the bytes lie in the page cache, where reads are not checked: remember it."""
-        copy = place.copy
+        copy = where.copy
         assert copy is not None
         if copy.damage is None:
             copy.damage = str(error)
             shard.context.stats.damaged_copies += 1
             next_step = (
                 "reads go to the object store, or to another node; free or restore the local copy"
-                if self._others(shard, place)
+                if self._others(shard, where)
                 else "restore the file from another copy; reads before the damage still work"
             )
             log.error(
                 "local copy is damaged", topic=shard.topic.name, shard=shard.key.shard, error=str(error), next=next_step
             )
 
-    async def read_local(self, shard: LocalShard, place: Place, offset: int, max_bytes: int) -> Read:
+    async def read_local(self, shard: LocalShard, where: ReadPosition, offset: int, max_bytes: int) -> Read:
         """Just there, with every batch checked. Raises: Unavailable, Corrupt, NotFound."""
-        copy = place.copy
+        copy = where.copy
         assert copy is not None
 
         def work(points: IndexPoints) -> tuple[Extent, bytes]:
-            extent = copy.find(points, offset, max_bytes, place.end_position, place.end_offset, copy.read_blocking)
+            extent = copy.find(points, offset, max_bytes, where.end_position, where.end_offset, copy.read_blocking)
             return extent, copy.read_verified(extent)
 
         extent, data = await shard.context.sealed_points.read(copy, work)

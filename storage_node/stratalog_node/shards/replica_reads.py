@@ -15,7 +15,7 @@ from stratalog.model.segment import Segment, SegmentState
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.local_copy import Extent
 from stratalog_node.shards.local_shard import LocalShard
-from stratalog_node.shards.reading import Place
+from stratalog_node.shards.reading import ReadPosition
 from stratalog_node.shards.sealed import SealedCopy
 
 
@@ -33,25 +33,25 @@ def unsealed_of_epoch(shard: LocalShard, epoch: int) -> ActiveSegment | None:
     return next((ended for ended in shard.ended if ended.key.epoch == epoch), None)
 
 
-def whole_copy(shard: LocalShard, epoch: int) -> Place | None:
+def whole_copy(shard: LocalShard, epoch: int) -> ReadPosition | None:
     """This node's copy of a segment up to its end, None when there is none."""
     unsealed = unsealed_of_epoch(shard, epoch)
     if unsealed is not None:
-        return Place(unsealed, unsealed.size_bytes, unsealed.leader.end_offset, -1, is_in_store=False)
+        return ReadPosition(unsealed, unsealed.size_bytes, unsealed.leader.end_offset, -1, is_in_store=False)
     copy = shard.copies.get(epoch)
     if isinstance(copy, SealedCopy):
-        return Place(copy, copy.seal.size_bytes, copy.seal.end_offset, -1, is_in_store=False)
+        return ReadPosition(copy, copy.seal.size_bytes, copy.seal.end_offset, -1, is_in_store=False)
     return _followed_copy(shard, epoch)
 
 
-def _followed_copy(shard: LocalShard, epoch: int) -> Place | None:
+def _followed_copy(shard: LocalShard, epoch: int) -> ReadPosition | None:
     """Of a segment that has ended, once all of it is here: a recovery's source is asked for what others lack."""
     segment = segment_of_epoch(shard.segments, epoch)
     followed = shard.context.followed.get(segment.key) if segment is not None else None
     if segment is None or followed is None or segment.end_offset != followed.end_offset:
         return None
     copy = followed.local_copy()
-    return None if copy is None else Place(copy, copy.size_bytes, followed.end_offset, -1, is_in_store=False)
+    return None if copy is None else ReadPosition(copy, copy.size_bytes, followed.end_offset, -1, is_in_store=False)
 
 
 def proven_copy(shard: LocalShard, segment: Segment) -> SealedCopy | None:
