@@ -12,7 +12,7 @@ from stratalog.admin_api.models import Finding
 from stratalog.objects import BucketSettings, LifecycleRule, Unknown, Versioning
 
 
-def judge(settings: BucketSettings) -> list[Finding]:
+def findings_of(settings: BucketSettings) -> list[Finding]:
     return [*_deletions(settings), *_waste(settings), *_hidden(settings)]
 
 

@@ -9,7 +9,7 @@ import asyncio
 
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.objects import BucketRefusal, ObjectStore, read_bucket_settings
-from stratalog_cli.bucket_rules import judge, shown
+from stratalog_cli.bucket_rules import findings_of, shown
 from stratalog_cli.examination import Examination
 
 
@@ -24,7 +24,7 @@ async def check_settings(url: str, store: ObjectStore, seen: Examination) -> boo
         seen.error(settings.url, settings.what, settings.next_step)
         return False
     seen.settings = shown(settings)
-    seen.findings += judge(settings)
+    seen.findings += findings_of(settings)
     try:
         await store.probe()
     except StratalogError as error:

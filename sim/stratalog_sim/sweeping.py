@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stratalog.machines.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, judge
+from stratalog.machines.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, classify_object
 from stratalog.machines.upload_duty import sweeper_of
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
@@ -57,7 +57,7 @@ class Sweeping:
             if one.segment not in facts:
                 facts[one.segment] = yield from self._facts(one.segment, snapshot, deleted)
             rules, now_ms = OrphanRules(epochs, GRACE_MS), node.scheduler.now_ms
-            if judge(one, facts[one.segment], rules, protected.__contains__, now_ms) is Verdict.ORPHAN:
+            if classify_object(one, facts[one.segment], rules, protected.__contains__, now_ms) is Verdict.ORPHAN:
                 orphans.append(one.key)
         # Manifests first: none may ever name an object that is gone.
         for key in sorted(orphans, key=lambda key: not key.startswith("manifest")):

@@ -64,7 +64,7 @@ class SegmentFacts:
     """Metadata remembers that its topic was purged."""
 
 
-def judge_folder(
+def classify_folder(
     objects: Sequence[ListedObject],
     facts: SegmentFacts,
     rules: OrphanRules,
@@ -73,7 +73,7 @@ def judge_folder(
 ) -> list[Verdict]:
     """What becomes of each object of a segment. While another manifest than the named one stays, so does all that it
     may name: it is another's to sweep, and who has no metadata, or older ones, may read by it."""
-    verdicts = [judge(listed, facts, rules, is_protected, now_ms) for listed in objects]
+    verdicts = [classify_object(listed, facts, rules, is_protected, now_ms) for listed in objects]
     is_named_yet = facts.segment is not None and any(
         listed.is_manifest and verdict in (Verdict.WAIT, Verdict.UNEXPLAINED)
         for listed, verdict in zip(objects, verdicts, strict=True)
@@ -84,7 +84,7 @@ def judge_folder(
     ]
 
 
-def judge(
+def classify_object(
     listed: ListedObject, facts: SegmentFacts, rules: OrphanRules, is_protected: Callable[[str], bool], now_ms: int
 ) -> Verdict:
     """What becomes of one object."""

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from stratalog.formats.object_names import SegmentObject, SegmentObjectName
-from stratalog.machines.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, judge_folder
+from stratalog.machines.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, classify_folder
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey
@@ -201,7 +201,7 @@ class OrphanSweep:
                 if told is None:
                     continue
                 every = [listed for listed, _ in objects]
-                verdicts = judge_folder(every, told, rules, protected.__contains__, self._clock_ms())
+                verdicts = classify_folder(every, told, rules, protected.__contains__, self._clock_ms())
                 for listed, verdict in zip(every, verdicts, strict=True):
                     if verdict is Verdict.ORPHAN:
                         orphans.append(listed.key)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stratalog.objects import BucketSettings, LifecycleRule, Unknown, Versioning
-from stratalog_cli.bucket_rules import judge, shown
+from stratalog_cli.bucket_rules import findings_of, shown
 
 TIDY = LifecycleRule("tidy", aborts_multipart=True, expires_old_versions=True)
 
@@ -23,7 +23,7 @@ def settings(*rules: LifecycleRule, prefix: str = "logs/", **changed: Any) -> Bu
 
 
 def judged(bucket: BucketSettings) -> list[str]:
-    return [finding.severity for finding in judge(bucket)]
+    return [finding.severity for finding in findings_of(bucket)]
 
 
 def test_a_tidy_bucket_has_no_findings() -> None:
@@ -32,7 +32,7 @@ def test_a_tidy_bucket_has_no_findings() -> None:
 
 @pytest.mark.parametrize("prefix", ["", "lo", "logs", "logs/", "logs/cluster/data/"])
 def test_a_rule_that_deletes_our_objects_is_an_error_and_named(prefix: str) -> None:
-    (finding,) = judge(settings(LifecycleRule("old-stuff", prefix=prefix, expires="after 30 days")))
+    (finding,) = findings_of(settings(LifecycleRule("old-stuff", prefix=prefix, expires="after 30 days")))
     assert finding.severity == "error"
     assert "'old-stuff'" in finding.what and "after 30 days" in finding.what
     assert finding.place == "s3://bucket/logs"
@@ -40,7 +40,7 @@ def test_a_rule_that_deletes_our_objects_is_an_error_and_named(prefix: str) -> N
 
 
 def test_a_rule_that_moves_our_objects_is_an_error_and_says_where() -> None:
-    (finding,) = judge(settings(LifecycleRule("cool", moves=("to GLACIER after 90 days",))))
+    (finding,) = findings_of(settings(LifecycleRule("cool", moves=("to GLACIER after 90 days",))))
     assert finding.severity == "error"
     assert "'cool'" in finding.what and "to GLACIER after 90 days" in finding.what
 
@@ -74,14 +74,14 @@ def test_a_bucket_without_a_prefix_is_wholly_ours() -> None:
     ],
 )
 def test_incomplete_uploads_that_nobody_ends_are_a_hint(rules: tuple[LifecycleRule, ...]) -> None:
-    (finding,) = judge(settings(lifecycle=rules))
+    (finding,) = findings_of(settings(lifecycle=rules))
     assert finding.severity == "hint"
     assert "AbortIncompleteMultipartUpload" in finding.next_step
 
 
 def test_versioning_is_a_hint_unless_old_versions_go_by_themselves() -> None:
     keeps = LifecycleRule("keeps", aborts_multipart=True)
-    (finding,) = judge(settings(lifecycle=(keeps,), versioning=Versioning.ON))
+    (finding,) = findings_of(settings(lifecycle=(keeps,), versioning=Versioning.ON))
     assert finding.severity == "hint"
     assert "versioning is on" in finding.what
     assert judged(settings(versioning=Versioning.ON)) == []
@@ -96,7 +96,7 @@ def test_what_a_server_does_not_implement_is_unknown_and_no_finding() -> None:
 
 
 def test_rules_that_are_hidden_from_these_credentials_are_a_warning() -> None:
-    (finding,) = judge(settings(lifecycle=Unknown("may not ask", is_denied=True)))
+    (finding,) = findings_of(settings(lifecycle=Unknown("may not ask", is_denied=True)))
     assert finding.severity == "warning"
     assert "s3:GetLifecycleConfiguration" in finding.next_step
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.machines.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, judge
+from stratalog.machines.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, classify_object
 from stratalog.machines.retention import (
     RetentionLimits,
     disk_pressure,
@@ -129,7 +129,7 @@ OLD = ListedObject(
 )
 def test_what_is_not_positively_an_orphan_stays(listed: ListedObject, facts: SegmentFacts, verdict: Verdict) -> None:
     rules = OrphanRules({1: 2}, grace_ms=100)
-    assert judge(listed, facts, rules, lambda key: key == "in flight", 100) is verdict
+    assert classify_object(listed, facts, rules, lambda key: key == "in flight", 100) is verdict
 
 
 # The gate -------------------------------------------------------------------------------------------------------------
