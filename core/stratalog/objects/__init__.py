@@ -1,4 +1,4 @@
-"""Object stores behind one seam: directory, S3, memory."""
+"""Object stores behind one interface: directory, S3, memory."""
 
 from stratalog.objects.bucket_control import read_bucket_settings
 from stratalog.objects.bucket_settings import BucketRefusal, BucketSettings, LifecycleRule, Unknown, Versioning

@@ -1,4 +1,4 @@
-"""The seam to object stores: whole objects, ranges of them, create-only puts, listing, deletion.
+"""The interface to object stores: whole objects, ranges of them, create-only puts, listing, deletion.
 
 There is no append and no overwrite: a name is written once. An attempt whose outcome is unknown gets a new name.
 Errors: `NotFound`, `AlreadyExists` (which may be the caller's own earlier attempt), `Unavailable` (slow down, refused,

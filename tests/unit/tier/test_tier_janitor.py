@@ -273,7 +273,7 @@ async def test_without_an_object_store_retention_is_local_deletion() -> None:
 
 
 async def test_f45_a_folder_with_more_objects_than_one_deletion_takes_is_emptied() -> None:
-    """F45: over 1,000 keys; the store's seam splits them."""
+    """F45: over 1,000 keys; the store's interface splits them."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.start_uploader()
