@@ -41,12 +41,12 @@ class SegmentFile:
     """One segment's file. `size_bytes`: what was appended whole; room ahead or a torn tail beyond is never read."""
 
     __slots__ = (
+        "_closes_when_unused",
         "_descriptors",
         "_fd",
         "_flushing",
         "_is_cut_due",
         "_is_name_withheld",
-        "_is_retired",
         "_is_unflushed",
         "_lost",
         "_naming",
@@ -68,7 +68,7 @@ class SegmentFile:
         self._is_cut_due = False
         """Behind `size_bytes` may lie whole batches that were refused."""
         self._is_name_withheld = False
-        self._is_retired = False
+        self._closes_when_unused = False
         self._is_unflushed = False
         """Batches were written through the present descriptor since a flush began. The header alone does not count: a
         start makes it again where no batch follows it."""
@@ -82,24 +82,24 @@ class SegmentFile:
     @property
     def must_stay_open(self) -> bool:
         """Whether news of a failed writeback would go with its descriptor, or the way to a file without its name."""
-        return (self._is_unflushed or self._provisional is not None) and not self._lost and not self._is_retired
+        return (self._is_unflushed or self._provisional is not None) and not self._lost and not self._closes_when_unused
 
     def pin(self) -> None:
         """A thread is about to use it: its descriptor stays as it is until `unpin`. On the event loop."""
         self.pins += 1
 
     @property
-    def is_retired(self) -> bool:
-        return self._is_retired
+    def closes_when_unused(self) -> bool:
+        return self._closes_when_unused
 
     def unpin(self) -> None:
         self.pins -= 1
-        if self._is_retired and self.pins == 0:
+        if self._closes_when_unused and self.pins == 0:
             self.close()
 
-    def retire(self) -> None:
+    def close_when_unused(self) -> None:
         """Nobody begins to use it any more: closed as soon as the last pin is gone."""
-        self._is_retired = True
+        self._closes_when_unused = True
         if self.pins == 0:
             self.close()
 

@@ -74,7 +74,7 @@ class FirstFiles:
 
 def _make_file(copy: ReplicaCopy) -> int | None:
     """Blocking. None: it has one by now, or needs none, or the first batch is to find out what is wrong."""
-    if copy.is_made or copy.file.is_retired:
+    if copy.is_made or copy.file.closes_when_unused:
         return None
     try:
         return made_file(copy.file.path)
@@ -86,7 +86,7 @@ def _make_file(copy: ReplicaCopy) -> int | None:
 def _give(copy: ReplicaCopy, fd: int | None) -> None:
     if fd is None:
         return
-    if copy.is_made or copy.file.is_retired:
+    if copy.is_made or copy.file.closes_when_unused:
         os.close(fd)
         return
     try:

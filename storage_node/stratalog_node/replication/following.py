@@ -135,7 +135,7 @@ class Following:
             self._doubt_stop()
         for replica in replicas:
             replica.close()
-            replica.copy.file.retire()
+            replica.copy.file.close_when_unused()
 
     # The catalog ----------------------------------------------------------------------------------------------------
     def _on_change(self, change: Change) -> None:
@@ -302,7 +302,7 @@ class Following:
         if segment is None:
             self._line.drop(key)
             self._copy_next()
-            copy.file.retire()
+            copy.file.close_when_unused()
             self._left.remove(copy)
         else:
             self.replicas[name] = replica = Replica(self, follower, copy)
@@ -350,7 +350,7 @@ class Following:
             self._context.followed.drop(replica.copy.key)
             self.ask(replica.name, None)
             replica.close()
-            replica.copy.file.retire()
+            replica.copy.file.close_when_unused()
             self.stats.followed_segments = len(self.replicas)
             self._faulty.discard(replica.name)
             self.stats.faulty_copies = len(self._faulty)

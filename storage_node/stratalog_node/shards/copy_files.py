@@ -56,7 +56,7 @@ class CopyFiles:
             if is_topic_gone:
                 context.layout.remove_leftovers(segment.shard_key)
 
-        file.retire()
+        file.close_when_unused()
         if copy is not None:
             context.sealed_points.forget(copy)
         await context.threads.background(remove)

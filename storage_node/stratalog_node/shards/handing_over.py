@@ -48,7 +48,7 @@ def leave(shard: LedShard, copies: Iterable[ActiveSegment]) -> None:
     copies = list(copies)
     shard.workers.sealing.detached(copies)
     for copy in copies:
-        copy.file.retire()
+        copy.file.close_when_unused()
         shard.context.sealed_points.forget(copy)
         _keep_sealed(shard, copy)
 

@@ -53,7 +53,7 @@ def copy_gone(shard: LocalShard, copy: LocalCopy) -> None:
         return  # freed, or noticed before
     segment = shard.context.catalog.segment(copy.key)
     shard.take_out(copy.key)
-    copy.file.retire()
+    copy.file.close_when_unused()
     shard.context.sealed_points.forget(copy)
     if segment is not None:
         if isinstance(judge_sealed(segment, shard.context.node_id, has_file=False), NoteMissing):

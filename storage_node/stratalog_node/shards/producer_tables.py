@@ -241,7 +241,7 @@ class ProducerTables:
         try:
             scan = await self._threads.read_file(file, lambda: _scan(segment, file, seal))
         finally:
-            file.retire()
+            file.close_when_unused()
         found = scan.producers.snapshot()
         if segment.key in self._sought:
             self._read[segment.key] = found

@@ -58,7 +58,7 @@ class SealedPoints:
             return found, work(found)
 
         found, done = await self._threads.read_file(copy.file, load_and_work)
-        if isinstance(copy, SealedCopy) and not copy.file.is_retired:  # else nobody would ever forget it
+        if isinstance(copy, SealedCopy) and not copy.file.closes_when_unused:  # else nobody would ever forget it
             self.hold(copy, found)
         return done
 

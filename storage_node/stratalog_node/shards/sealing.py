@@ -226,7 +226,7 @@ class Sealing:
         the next start must find. False: the file is gone, and the roll is never confirmed."""
         new = self._unnamed.get(old)
         backoff = Backoff()
-        while new is not None and not new.file.is_named and not new.file.is_retired:
+        while new is not None and not new.file.is_named and not new.file.closes_when_unused:
             new.file.pin()
             try:
                 await self._context.threads.background(partial(_name, new))
@@ -323,7 +323,7 @@ class Sealing:
             if self._is_needless(old):
                 if old in shard.ended:
                     shard.take_out(old.key)
-                    old.file.retire()
+                    old.file.close_when_unused()
                     self._tasks.start(self._remove(old))
                 return
             try:
@@ -487,7 +487,7 @@ class Sealing:
 
 def _is_given_up(active: ActiveSegment) -> bool:
     """While somebody waited: nobody uses its file any more."""
-    return active.file.is_retired
+    return active.file.closes_when_unused
 
 
 def _name(active: ActiveSegment) -> None:

@@ -383,7 +383,7 @@ class ShardLog(Ranged):
     ) -> None:
         """Life begins, or is looked at again."""
         for copy in self.ended:
-            copy.file.retire()  # of the pass before
+            copy.file.close_when_unused()  # of the pass before
         self.ended, self.active = ended, active
         self.inherited = InheritedProducers(self.epoch, inherited) if inherited is not None else None
         if active is not None and active.leader.followers is not None:
@@ -442,7 +442,7 @@ class ShardLog(Ranged):
         self.tell(ShardStopped(Stop("the topic was deleted", StopCause.DELETED)))
         self.workers.sealing.detached(unsealed)
         for copy in (*self.copies.values(), *unsealed):
-            copy.file.retire()
+            copy.file.close_when_unused()
             self.context.sealed_points.forget(copy)
         # Whoever reads now still finds the bytes; nobody else comes.
         self.copies.update((copy.key.epoch, copy) for copy in unsealed)

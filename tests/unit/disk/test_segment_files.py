@@ -159,7 +159,7 @@ def test_a_retired_file_closes_with_its_last_pin(tmp_path: Path) -> None:
     file = make(tmp_path / "f")
     file.pin()
     file.pin()
-    file.retire()
+    file.close_when_unused()
     file.unpin()
     assert file._fd >= 0
     file.unpin()

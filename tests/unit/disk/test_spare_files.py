@@ -136,7 +136,7 @@ async def test_a_file_that_was_taken_away_before_it_had_its_name_is_told_and_nev
 
 async def test_a_file_that_is_removed_before_it_had_its_name_leaves_nothing(spares: SpareFiles, tmp_path: Path) -> None:
     file = await spare_segment(spares, tmp_path / "a.seg")
-    file.retire()
+    file.close_when_unused()
     file.remove()
     assert not file.path.exists()
 

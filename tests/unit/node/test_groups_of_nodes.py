@@ -145,7 +145,7 @@ async def test_a_coordinator_without_a_copy_of_its_log_reads_it_from_who_has_one
     assert shard is not None
     await eventually(lambda: shard.copies)
     for copy in shard.copies.values():
-        copy.file.retire()
+        copy.file.close_when_unused()
         copy.file.path.unlink()
     await cluster.lose(old)
     await eventually(lambda: shard.is_leader)

@@ -31,7 +31,7 @@ async def three(tmp_path: Path) -> AsyncIterator[SeveralNodes]:
 def lose_copies(nodes: SeveralNodes, node_id: int, key: ShardKey) -> None:
     """Behind the node's back: its disk forgets all that is sealed."""
     for copy in nodes.shard_at(node_id, key).copies.values():
-        copy.file.retire()
+        copy.file.close_when_unused()
         copy.file.path.unlink()
 
 

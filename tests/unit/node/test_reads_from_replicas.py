@@ -107,7 +107,7 @@ async def test_what_a_replica_lost_it_sends_back_at_once(three: SeveralNodes) ->
     key, end = await three.filled()
     near, _ = three.others(key)
     for copy in three.shard_at(near, key).copies.values():
-        copy.file.retire()
+        copy.file.close_when_unused()
         copy.file.path.unlink()
     assert await read(three, end, client_rack=f"rack-{near}") == (list(range(end)), [end])
     assert sent_away(three) == 1
