@@ -162,7 +162,7 @@ class GroupShard:
     def _write(self) -> None:
         taken, self._pending = self._pending, []
         snapshot = self._snapshot
-        piece = snapshot.next_piece() if snapshot is not None else []
+        piece = snapshot.next_slice() if snapshot is not None else []
         entries = (*piece, *(entry for entry, _ in taken))
 
         def answered(answers: tuple[Any, ...]) -> None:

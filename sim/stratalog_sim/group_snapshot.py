@@ -12,7 +12,7 @@ from stratalog_sim.group_entries import LogEntry, SnapshotBegunEntry, SnapshotEn
 
 LiveKey = tuple[str, ShardKey | None]
 """A group's offset in a shard, or with None the group itself."""
-_PIECE = 1
+_SLICE = 1
 _LEAST = 14
 """No snapshot before so many entries since the last one, nor before three times as many as that one had."""
 
@@ -28,8 +28,8 @@ class GroupSnapshot:
         self.is_complete = False
         self.entries = 0
 
-    def next_piece(self) -> list[LogEntry]:
-        some, self._keys = self._keys[:_PIECE], self._keys[_PIECE:]
+    def next_slice(self) -> list[LogEntry]:
+        some, self._keys = self._keys[:_SLICE], self._keys[_SLICE:]
         piece = [entry for entry in map(self._live_entry, some) if entry is not None]
         self.entries += len(piece)
         if not self._keys:

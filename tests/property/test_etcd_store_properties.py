@@ -43,8 +43,8 @@ def small_limits() -> Iterator[None]:
     with (
         patch.object(split, "MAX_OPERATIONS", 4),
         patch.object(split, "MAX_BYTES", 600),
-        patch.object(layout, "PIECE_BYTES", 200),
-        patch.object(redo, "PIECE_BYTES", 200),
+        patch.object(layout, "SLICE_BYTES", 200),
+        patch.object(redo, "SLICE_BYTES", 200),
     ):
         yield
 
@@ -97,9 +97,9 @@ class Model:
         places = {PREFIX + TURN}
         for key, value in self.items.items():
             places.add(PREFIX + layout.RECORDS + key)
-            if len(value) > layout.PIECE_BYTES:
-                pieces = range(-(-len(value) // layout.PIECE_BYTES))
-                places |= {layout.numbered(PREFIX + layout.PIECES + key, number) for number in pieces}
+            if len(value) > layout.SLICE_BYTES:
+                pieces = range(-(-len(value) // layout.SLICE_BYTES))
+                places |= {layout.numbered(PREFIX + layout.LONG_VALUES + key, number) for number in pieces}
         return places
 
     def records(self) -> list[object]:

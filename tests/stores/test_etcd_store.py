@@ -23,7 +23,7 @@ from stratalog.model.segment import SealRecord, Segment, SegmentState
 from stratalog_meta import MetaService
 from stratalog_meta.stores.etcd import rpc_pb2 as rpc
 from stratalog_meta.stores.etcd.client import EtcdClient, EtcdRefused
-from stratalog_meta.stores.etcd.layout import PIECES, REDO, REDO_PARTS, TURN, numbered
+from stratalog_meta.stores.etcd.layout import LONG_VALUES, REDO, REDO_PARTS, TURN, numbered
 from stratalog_meta.stores.etcd.leadership import EtcdLeadership
 from stratalog_meta.stores.etcd.lease_keeper import LeaseKeeper
 from stratalog_meta.stores.etcd.store import EtcdStore
@@ -148,7 +148,7 @@ async def leftovers(etcd: EtcdServers, prefix: bytes) -> list[bytes]:
     client = EtcdClient(etcd.endpoints, policy=QUICK)
     answer = await client.range(rpc.RangeRequest(key=prefix, range_end=prefix[:-1] + b"0"))
     await client.close()
-    return [pair.key for pair in answer.kvs if b"/" + REDO in pair.key or b"/" + PIECES in pair.key]
+    return [pair.key for pair in answer.kvs if b"/" + REDO in pair.key or b"/" + LONG_VALUES in pair.key]
 
 
 async def test_a_topic_of_thousands_of_shards_and_a_bundle_of_a_thousand_commits_survive_their_leader(

@@ -164,7 +164,7 @@ async def test_a_read_of_a_few_bytes_is_not_behind_reads_of_whole_parts(
     """Both threads have frames of whole parts to open; each read ends, and gets what it asked for."""
     await place.compact(is_packing=True, target_bytes=64 << 20)
     keys, store = await packed_keys(place), open_store(place.bucket)
-    monkeypatch.setattr(unpacking, "PIECE_BYTES", 1)
+    monkeypatch.setattr(unpacking, "STEP_BYTES", 1)
     try:
         whole = {key: await store.get(key) for key in keys}
         ended: list[int] = []

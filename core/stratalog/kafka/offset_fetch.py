@@ -16,7 +16,7 @@ _PLACE = struct.Struct(">iq")
 _PLACE_AND_EPOCH = struct.Struct(">iqi")
 
 
-class OffsetFetchPieces:
+class OffsetFetchEncoder:
     """`head`, then from version 8 on for each group `group_head`; then topics, each a `topic_head`, its `partition`s
     and `tail`; then `error` of the group; then `tail` as often as there are structures open."""
 

@@ -3,8 +3,8 @@
 A snapshot is a first line that counts what follows, then one record a line; a reader that does not get them all knows.
 A shard with many segments takes several lines, all but its last one say `more`.
 
-Cost: a line costs what its records cost (see `json_shape`), at most `RECORDS_PER_PIECE` of them and one, for the first
-of those who read it at about the same time. Memory: `MAX_ENCODED_BYTES` for all of them, and a piece for each.
+Cost: a line costs what its records cost (see `json_shape`), at most `RECORDS_PER_SLICE` of them and one, for the first
+of those who read it at about the same time. Memory: `MAX_ENCODED_BYTES` for all of them, and a slice for each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
 T = TypeVar("T")
-RECORDS_PER_PIECE: Final = 256
+RECORDS_PER_SLICE: Final = 256
 MAX_ENCODED_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -84,8 +84,8 @@ class EncodedShards:
         return line
 
 
-def snapshot_pieces(snapshot: Snapshot, encoded: EncodedShards | None = None) -> Iterator[bytes]:
-    """The lines of a snapshot, some at a time: between two pieces the caller may let others run."""
+def snapshot_slices(snapshot: Snapshot, encoded: EncodedShards | None = None) -> Iterator[bytes]:
+    """The lines of a snapshot, some at a time: between two slices the caller may let others run."""
     encoded = encoded or EncodedShards()
     counts = len(snapshot.nodes), len(snapshot.topics), len(snapshot.shards), len(snapshot.mounts)
     head = SnapshotHead(snapshot.version, *counts)
@@ -93,7 +93,7 @@ def snapshot_pieces(snapshot: Snapshot, encoded: EncodedShards | None = None) ->
     for line, line_weight in _lines(snapshot, encoded):
         lines.append(line)
         weight += line_weight
-        if weight >= RECORDS_PER_PIECE:
+        if weight >= RECORDS_PER_SLICE:
             yield b"\n".join(lines) + b"\n"
             lines, weight = [], 0
     if lines:
@@ -107,7 +107,7 @@ def _lines(snapshot: Snapshot, encoded: EncodedShards) -> Iterator[tuple[bytes, 
     for topic in snapshot.topics:
         yield _TOPIC.write(topic), 1
     for shard in snapshot.shards:
-        for start, end in cut(shard.segments, weight_of, RECORDS_PER_PIECE):
+        for start, end in cut(shard.segments, weight_of, RECORDS_PER_SLICE):
             weight = 1 + sum(map(weight_of, shard.segments[start:end]))
             yield encoded.line(shard, start, end), weight
     for mount in snapshot.mounts:

@@ -4,7 +4,7 @@ So who reads parts reads packed ones as well: `get`, `get_range` and `get_range_
 count in the unpacked part. All else is the store's own: `put`, `head` and `list` are of the objects as they are stored.
 Cost of a range: one read of the frames that cover it, and before the first one of an object two small reads, which are
 remembered. Memory: a range, its frames, and at most LAYOUT_BYTES of what is remembered. Frames are opened by threads
-of this store's own, two at a time, PIECE_BYTES in a row: who reads little does not wait for who reads all of a part.
+of this store's own, two at a time, STEP_BYTES in a row: who reads little does not wait for who reads all of a part.
 Lives on one event loop.
 """
 
@@ -32,7 +32,7 @@ from stratalog.objects.stats import StoreStats
 from stratalog.objects.store import Capabilities, ObjectInfo, ObjectStore
 
 LAYOUT_BYTES: Final = 16 << 20
-PIECE_BYTES: Final = 1 << 20
+STEP_BYTES: Final = 1 << 20
 _THREADS: Final = 2
 _DICTIONARY_TABLES_BYTES: Final = 32 << 10
 """What zstd makes of any dictionary."""
@@ -126,7 +126,7 @@ class UnpackingStore:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                opening = loop.run_in_executor(self._threads, unpacking.go_on, PIECE_BYTES)
+                opening = loop.run_in_executor(self._threads, unpacking.go_on, STEP_BYTES)
             except RuntimeError as error:
                 raise Unavailable(f"{self.url}/{key}: the store is closed") from error
             out = await opening

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from stratalog.event_loop.fair_turns import FairTurns
 from stratalog.meta_api.problems import CONTENT_TYPE, to_problem
-from stratalog.meta_api.streams import RECORDS_PER_PIECE, EncodedShards, cut, snapshot_pieces, weight_of
+from stratalog.meta_api.streams import RECORDS_PER_SLICE, EncodedShards, cut, snapshot_slices, weight_of
 from stratalog.meta_api.transport import CLUSTER_HEADER
 from stratalog.meta_api.watch_lines import EncodedLines, WatchWriter, problem_line
 from stratalog.meta_api.wire import PROBLEM, SEGMENT
@@ -166,25 +166,25 @@ class MetaServer:
         response = web.StreamResponse(headers=_LINES)
         await response.prepare(request)
         await self._turns.next()  # a large cluster's snapshot must not hold the loop, nor sixty of them
-        for piece in snapshot_pieces(snapshot, self._encoded_shards):
-            await response.write(piece)
+        for some in snapshot_slices(snapshot, self._encoded_shards):
+            await response.write(some)
             await self._turns.next()
         await response.write_eof()
         return response
 
     async def _send_long(self, request: web.Request, answer: LongAnswer) -> web.StreamResponse:
-        """Piece by piece, at the reader's pace, with turns for others between."""
+        """Slice by slice, at the reader's pace, with turns for others between."""
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
-        piece = answer.before
-        if len(answer.segments) > RECORDS_PER_PIECE:
+        line = answer.before
+        if len(answer.segments) > RECORDS_PER_SLICE:
             await self._turns.next()
-        for start, end in cut(answer.segments, weight_of, RECORDS_PER_PIECE):
+        for start, end in cut(answer.segments, weight_of, RECORDS_PER_SLICE):
             some = answer.segments[start:end]
-            piece += b",".join(map(SEGMENT.write, some))
-            await response.write(piece)
+            line += b",".join(map(SEGMENT.write, some))
+            await response.write(line)
             await self._turns.next()
-            piece = b","
+            line = b","
         await response.write(answer.after)
         await response.write_eof()
         return response

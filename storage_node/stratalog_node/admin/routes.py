@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=BaseModel)
 Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 
-_PIECE_BYTES: Final = 64 << 10
+_SEND_BYTES: Final = 64 << 10
 _MOST_ENTRIES: Final = 1_000
 """Of a request's body, and of each list or object in it."""
 
@@ -217,7 +217,7 @@ async def _stream(request: web.Request, models: AsyncIterator[BaseModel]) -> web
             pieces.append(b",\n")
         pieces.append(model.model_dump_json().encode())
         size += len(pieces[-1])
-        if size >= _PIECE_BYTES:
+        if size >= _SEND_BYTES:
             await _send(request, response, pieces)
             pieces, size = [], 1
     pieces.append(b"]\n")

@@ -1,7 +1,7 @@
-"""A snapshot of one shard of the group log while it is being written: which piece comes next, when it is complete.
+"""A snapshot of one shard of the group log while it is being written: which slice comes next, when it is complete.
 
-New entries may be appended between the pieces: each piece restates what is durable when it is made, so a newer entry
-is never overtaken by an older piece. The end mark counts everything between the marks.
+New entries may be appended between the slices: each slice restates what is durable when it is made, so a newer entry
+is never overtaken by an older slice. The end mark counts everything between the marks.
 Source: docs/formats-groups.md.
 """
 
@@ -68,7 +68,7 @@ class SnapshotInProgress:
         return pairs
 
     def appended(self, base_offset: int, entry_count: int) -> None:
-        """An append with a piece of this snapshot at its front, of so many entries in all, is durable."""
+        """An append with a slice of this snapshot at its front, of so many entries in all, is durable."""
         if not self.has_begun:
             self.base_offset = base_offset
             entry_count -= 1

@@ -163,7 +163,7 @@ class NodePeerReads:
         assert segment.seal is not None, "of a sealed one"
         table, most_bytes = bytearray(), most_table_bytes(segment.seal.producers)
         while True:
-            piece, size_bytes = await self._table_piece(segment, nodes, len(table))
+            piece, size_bytes = await self._table_slice(segment, nodes, len(table))
             if max(size_bytes, len(table) + len(piece)) > most_bytes:
                 raise Unavailable(
                     f"another node gives {max(size_bytes, len(table) + len(piece))} bytes for the table of producers "
@@ -173,7 +173,7 @@ class NodePeerReads:
             if not piece or len(table) >= size_bytes:
                 return bytes(table)
 
-    async def _table_piece(self, segment: Segment, nodes: Sequence[int], position: int) -> tuple[memoryview, int]:
+    async def _table_slice(self, segment: Segment, nodes: Sequence[int], position: int) -> tuple[memoryview, int]:
         problems: list[str] = []
         key = segment.key
         ask = SegmentAsk(key.topic_id, key.shard, key.epoch, key.base_offset, _RANGE_BYTES, -1, position)

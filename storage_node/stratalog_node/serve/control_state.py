@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from stratalog.meta_api.client import MetaClient
 from stratalog_node.serve.advertised import AdvertisedApi
 from stratalog_node.serve.departed import Departed
-from stratalog_node.serve.metadata_pieces import MetadataPieces
+from stratalog_node.serve.metadata_entries import MetadataEntries
 from stratalog_node.serve.producer_ids import ProducerIds
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.catalog_lag import CatalogLag
@@ -18,7 +18,7 @@ class ControlState:
     advertised: tuple[AdvertisedApi, ...]
     """What ApiVersions lists."""
     producer_ids: ProducerIds = field(default_factory=ProducerIds)
-    metadata: MetadataPieces = field(default_factory=MetadataPieces)
+    metadata: MetadataEntries = field(default_factory=MetadataEntries)
     _lag: CatalogLag | None = None
     _departed: Departed | None = None
 

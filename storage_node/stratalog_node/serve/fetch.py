@@ -36,7 +36,7 @@ from stratalog_node.serve.fetch_count import PartitionCount
 from stratalog_node.serve.fetch_desk import FetchDesk
 from stratalog_node.serve.slow_reads import SlowReads
 from stratalog_node.shards.local_copy import NotCached
-from stratalog_node.shards.reading import Piece, Read
+from stratalog_node.shards.reading import Read, ReadBuffer
 from stratalog_node.shards.shard_log import ShardLog
 
 log = logger(__name__)
@@ -218,12 +218,12 @@ class PendingFetch(Parkable):
         reader, shard_of, rack = desk.reader, desk.shard_of, request.rack_id
         left = reader.room_bytes(min(request.max_bytes, desk.limits.fetch_max_bytes))
         total, has_error, is_cut, is_slow_first = 0, False, False, False
-        slow: list[tuple[FetchedPartition[Piece], ShardLog, PartitionFetch]] = []
+        slow: list[tuple[FetchedPartition[ReadBuffer], ShardLog, PartitionFetch]] = []
         reads: list[Read] = []
-        answers: list[tuple[str, list[FetchedPartition[Piece]]]] = []
+        answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]] = []
         looks: list[tuple[ShardLog, PartitionFetch, Read | None]] = []
         for name, partitions in request.topics:
-            line: list[FetchedPartition[Piece]] = []
+            line: list[FetchedPartition[ReadBuffer]] = []
             answers.append((name, line))
             for wanted in partitions:
                 shard = shard_of(name, wanted.partition)
@@ -305,7 +305,7 @@ class PendingFetch(Parkable):
 
     def _turned_away(
         self, shard: ShardLog | None, wanted: PartitionFetch, rack: str, code: int
-    ) -> FetchedPartition[Piece] | None:
+    ) -> FetchedPartition[ReadBuffer] | None:
         """What refuses it, or sends a consumer that names its rack to another replica, or back from one."""
         if rack and shard is not None and not (code and shard.is_leader):
             consumer, offset = self._header.client_id or "", wanted.fetch_offset
@@ -355,8 +355,8 @@ class PendingFetch(Parkable):
 
     async def _read_slowly(
         self,
-        answers: list[tuple[str, list[FetchedPartition[Piece]]]],
-        slow: list[tuple[FetchedPartition[Piece], ShardLog, PartitionFetch]],
+        answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]],
+        slow: list[tuple[FetchedPartition[ReadBuffer], ShardLog, PartitionFetch]],
         total: int,
         left: int,
         *,
@@ -382,7 +382,7 @@ class PendingFetch(Parkable):
                 if not task.done():
                     task.cancel()
             self._connection.slow_reads -= 1
-        found: dict[int, FetchedPartition[Piece]] = {}
+        found: dict[int, FetchedPartition[ReadBuffer]] = {}
         for (answer, shard, wanted), task in zip(slow, tasks, strict=False):
             if not task.done() or task.cancelled():
                 continue
@@ -421,7 +421,7 @@ class PendingFetch(Parkable):
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
     # Answering ------------------------------------------------------------------------------------------------------
-    def _answer(self, answers: list[tuple[str, list[FetchedPartition[Piece]]]], reads: list[Read]) -> None:
+    def _answer(self, answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]], reads: list[Read]) -> None:
         if self._connection.is_closed:
             _release(reads)
             return
@@ -429,7 +429,7 @@ class PendingFetch(Parkable):
         if reads:
             self.release = lambda: _release(reads)
 
-    def _finish(self, answers: list[tuple[str, list[FetchedPartition[Piece]]]], error_code: int) -> None:
+    def _finish(self, answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]], error_code: int) -> None:
         self._is_done = True
         if self._timer is not None:
             self._timer.cancel()
@@ -443,12 +443,12 @@ class PendingFetch(Parkable):
         self._connection.answer_ready()
 
 
-def _empty(partition: int, shard: ShardLog, high_watermark: int) -> FetchedPartition[Piece]:
+def _empty(partition: int, shard: ShardLog, high_watermark: int) -> FetchedPartition[ReadBuffer]:
     stable = shard.last_stable_offset if shard.is_leader else high_watermark
     return FetchedPartition(partition, 0, high_watermark, stable, shard.log_start_offset)
 
 
-def _failed(partition: int, code: int, shard: ShardLog | None) -> FetchedPartition[Piece]:
+def _failed(partition: int, code: int, shard: ShardLog | None) -> FetchedPartition[ReadBuffer]:
     if shard is not None and not shard.is_leader:
         # Whatever a replica cannot read its leader may.
         return FetchedPartition(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, -1, current_leader=shard.leader)

@@ -21,7 +21,7 @@ from stratalog.model.ids import ShardKey
 from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.serving import ServeStats
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.reading import Piece
+from stratalog_node.shards.reading import ReadBuffer
 from stratalog_node.shards.replica_reads import proven_copy
 from stratalog_node.shards.shard_log import ShardLog
 
@@ -65,7 +65,7 @@ class ReadReplicas:
 
     def elsewhere(
         self, connection: Connection, consumer: str, rack: str, shard: ShardLog, partition: int, offset: int
-    ) -> FetchedPartition[Piece] | None:
+    ) -> FetchedPartition[ReadBuffer] | None:
         """What tells a consumer to read elsewhere; None: it is answered here."""
         if shard.is_leader:
             active = shard.active

@@ -17,7 +17,7 @@ from stratalog_node.serve.fetch_desk import FetchDesk
 from stratalog_node.serve.replica_cold_reads import SEGMENT_BYTES, Found
 from stratalog_node.serve.replica_session import ReplicaSession
 from stratalog_node.shards.local_copy import NotCached
-from stratalog_node.shards.reading import Piece, Read
+from stratalog_node.shards.reading import Read, ReadBuffer
 
 log = logger(__name__)
 
@@ -83,7 +83,7 @@ class ReplicaRound(Answer):
         assert session is not None
         asked, reader = session.asked, self._desk.reader
         left = reader.room_bytes(min(self._request.max_bytes, self._desk.limits.fetch_max_bytes))
-        answers: list[SegmentAnswer[Piece]] = []
+        answers: list[SegmentAnswer[ReadBuffer]] = []
         postponed: list[SegmentName] = []
         for name in asked.take_ready(_LOOKS):
             if left <= 0:
@@ -132,7 +132,7 @@ class ReplicaRound(Answer):
         """The next round came: what this one waits for is that one's."""
         self.finish()
 
-    def finish(self, answers: list[SegmentAnswer[Piece]] | None = None, *, error_code: int = 0) -> None:
+    def finish(self, answers: list[SegmentAnswer[ReadBuffer]] | None = None, *, error_code: int = 0) -> None:
         if self._is_done:
             return
         self._is_done = True

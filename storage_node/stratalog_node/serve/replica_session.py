@@ -20,7 +20,7 @@ from stratalog_node.serve.fetch_desk import FetchDesk
 from stratalog_node.serve.replica_cold_reads import Found, ReplicaColdReads
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.reading import Piece, ReadPosition
+from stratalog_node.shards.reading import ReadBuffer, ReadPosition
 from stratalog_node.shards.replica_reads import segment_of_epoch, unsealed_of_epoch, whole_copy
 from stratalog_node.shards.shard_log import ShardLog
 
@@ -136,7 +136,7 @@ class ReplicaSession:
             self._moved()
 
     # Looking --------------------------------------------------------------------------------------------------------
-    def look(self, name: SegmentName) -> Found | SegmentAnswer[Piece] | None:
+    def look(self, name: SegmentName) -> Found | SegmentAnswer[ReadBuffer] | None:
         """What there is of a segment, why it is not served, or None: nothing more."""
         offset = self.asked.offset_of(name)
         if offset is None:
@@ -173,13 +173,15 @@ class ReplicaSession:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return 0
 
-    def _refuse(self, name: SegmentName, shard: ShardLog | None, code: int) -> SegmentAnswer[Piece]:
+    def _refuse(self, name: SegmentName, shard: ShardLog | None, code: int) -> SegmentAnswer[ReadBuffer]:
         self.asked.drop(name)
         self._leave(name)
         leader = shard.leader if shard is not None else None
         return SegmentAnswer(*name, code, -1, -1, leader=leader[0] if leader is not None else -1)
 
-    def answer(self, name: SegmentName, found: Found, records: list[Piece], size_bytes: int) -> SegmentAnswer[Piece]:
+    def answer(
+        self, name: SegmentName, found: Found, records: list[ReadBuffer], size_bytes: int
+    ) -> SegmentAnswer[ReadBuffer]:
         """These are sent: the segment rests until the follower tells where it is."""
         self.asked.sent(name)
         shard = found.shard
@@ -188,9 +190,9 @@ class ReplicaSession:
             *name, 0, shard.high_watermark, shard.log_start_offset, records, size_bytes, shard.context.node_id
         )
 
-    def high_watermarks(self) -> list[SegmentAnswer[Piece]]:
+    def high_watermarks(self) -> list[SegmentAnswer[ReadBuffer]]:
         """Those that moved since they were told; with nothing else to say, for a round that ends in vain."""
-        found: list[SegmentAnswer[Piece]] = []
+        found: list[SegmentAnswer[ReadBuffer]] = []
         for name, (told, end_offset) in list(self._owed.items()):
             shard, _ = self._waits_at.get(name, (None, None))
             if shard is None or told >= end_offset:

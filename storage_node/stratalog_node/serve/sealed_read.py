@@ -22,7 +22,7 @@ from stratalog_node.serve.fetch_desk import FetchDesk
 from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.local_copy import NotCached
 from stratalog_node.shards.missing_files import copy_gone
-from stratalog_node.shards.reading import Piece, Read, ReadPosition
+from stratalog_node.shards.reading import Read, ReadBuffer, ReadPosition
 from stratalog_node.shards.replica_reads import batch_since, proven_copy, segment_of_epoch
 from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.shard_log import ShardLog
@@ -87,7 +87,7 @@ class SealedRead(Answer):
 
     async def _read_slowly(self, shard: ShardLog, copy: SealedCopy, ask: SegmentAsk) -> None:
         code, size_bytes = 0, 0
-        pieces: list[Piece] = []
+        pieces: list[ReadBuffer] = []
         try:
             if ask.timestamp_ms >= 0:
                 batch = await batch_since(shard, copy, ask.fetch_offset, ask.timestamp_ms)
@@ -115,7 +115,7 @@ class SealedRead(Answer):
         self._desk.turn.request()
 
     async def _read_table(self, shard: ShardLog, segment: Segment, ask: SegmentAsk) -> None:
-        pieces: list[Piece] = []
+        pieces: list[ReadBuffer] = []
         code, total_bytes = 0, -1
         try:
             table = await shard.context.tables.here(segment)
@@ -140,7 +140,7 @@ class SealedRead(Answer):
         ask: SegmentAsk,
         code: int,
         shard: ShardLog | None = None,
-        records: list[Piece] | None = None,
+        records: list[ReadBuffer] | None = None,
         size_bytes: int = 0,
         *,
         total_bytes: int = -1,
@@ -149,7 +149,7 @@ class SealedRead(Answer):
         start = shard.log_start_offset if shard is not None else -1
         self._finish([SegmentAnswer(*ask[:3], code, total_bytes, start, records or (), size_bytes)])
 
-    def _finish(self, answers: list[SegmentAnswer[Piece]], error_code: int = 0) -> None:
+    def _finish(self, answers: list[SegmentAnswer[ReadBuffer]], error_code: int = 0) -> None:
         self._desk.stats.sealed_reads += 1
         self.buffers = encode_replica_answer(self._correlation_id, error_code, NO_SESSION, answers)
         self.release = self._give_back

@@ -28,7 +28,7 @@ from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.cold_reads import CommittedRange, RemoteBatches
 from stratalog_node.shards.context import ShardContext
 
-_PIECE_BYTES = 1 << 20
+_READ_BYTES = 1 << 20
 
 
 class GivingUp:
@@ -118,7 +118,7 @@ def _save_rest(file: SegmentFile, position: int, offset: int) -> None:
     there is nothing. What an attempt kept that a crash cut short is not replaced by what that attempt wrote; what the
     file has behind another hole has a name of its own."""
     rest = (
-        file.read(at, min(_PIECE_BYTES, file.size_bytes - at)) for at in range(position, file.size_bytes, _PIECE_BYTES)
+        file.read(at, min(_READ_BYTES, file.size_bytes - at)) for at in range(position, file.size_bytes, _READ_BYTES)
     )
     kept = file.path.with_suffix(f".{offset}{GIVEN_UP_SUFFIX}")
     if position < file.size_bytes and not kept.exists():

@@ -41,22 +41,22 @@ _LARGEST_COPY_BYTES = 4 << 20
 """More than this is not copied in one step of the event loop."""
 
 
-Piece: TypeAlias = bytes | memoryview | FileSlice
-"""A piece of an answer. Slices come only from `read_hot(for_socket=True)`."""
+ReadBuffer: TypeAlias = bytes | memoryview | FileSlice
+"""Some bytes of an answer. Slices come only from `read_hot(for_socket=True)`."""
 
 
 @dataclass(slots=True)
 class Read:
     """Whole batches. Call `release` once nobody looks at `buffers` any more."""
 
-    buffers: list[Piece]
+    buffers: list[ReadBuffer]
     size_bytes: int
     release: Callable[[], None] | None = None
     next_offset: int = -1
     """First offset after it, of a read on the loop."""
 
     def in_memory(self) -> list[bytes | memoryview]:
-        """The pieces of a read that was not for a socket: no slices of files among them."""
+        """Those of a read that was not for a socket: no slices of files among them."""
         return [piece for piece in self.buffers if not isinstance(piece, FileSlice)]
 
 
@@ -305,7 +305,7 @@ class ShardReader:
                 f"{shard.topic.name}-{shard.key.shard}: offset {offset} cannot be read: {error}"
             ) from error
 
-    def _counted(self, pieces: list[Piece]) -> Read:
+    def _counted(self, pieces: list[ReadBuffer]) -> Read:
         """Memory of its own: counted until it was sent, so that many slow readers leave one another less room; a view
         with all that it keeps alive."""
         held = sum(memoryview(piece.obj).nbytes if isinstance(piece, memoryview) else len(piece) for piece in pieces)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stratalog.kafka import messages
-from stratalog.kafka.offset_fetch import OffsetFetchPieces
+from stratalog.kafka.offset_fetch import OffsetFetchEncoder
 from stratalog.model.group import CommittedOffset
 
 FOUND = {
@@ -18,19 +18,19 @@ FOUND = {
 
 
 def by_hand(version: int, groups: dict[str, Any], error: int) -> bytes:
-    pieces = OffsetFetchPieces(version)
-    out = pieces.head(len(groups))
+    encoder = OffsetFetchEncoder(version)
+    out = encoder.head(len(groups))
     for group_id, topics in groups.items():
-        out += pieces.group_head(group_id) if pieces.has_groups else b""
-        out += pieces.topics_head(len(topics))
+        out += encoder.group_head(group_id) if encoder.has_groups else b""
+        out += encoder.topics_head(len(topics))
         for name, found in topics.items():
-            out += pieces.topic_head(name, len(found))
+            out += encoder.topic_head(name, len(found))
             for shard, committed in found:
-                out += pieces.partition(shard, committed, error)
-            out += pieces.tail
-        out += pieces.error(error)
-        out += pieces.tail if pieces.has_groups else b""
-    return out + pieces.tail
+                out += encoder.partition(shard, committed, error)
+            out += encoder.tail
+        out += encoder.error(error)
+        out += encoder.tail if encoder.has_groups else b""
+    return out + encoder.tail
 
 
 def generic(version: int, groups: dict[str, Any], error: int) -> bytes:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from uuid import UUID
 
-from stratalog.meta_api.streams import EncodedShards, SnapshotReader, snapshot_pieces
+from stratalog.meta_api.streams import EncodedShards, SnapshotReader, snapshot_slices
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Snapshot
 from stratalog.model.segment import Segment, SegmentState
@@ -35,7 +35,7 @@ def test_those_who_read_side_by_side_share_each_line_and_so_do_neighbouring_vers
     moved = replace(first.shards[3], log_start_offset=5)
     second = Snapshot(2, (), (*first.shards[:3], moved, *first.shards[4:]), ())
     asked = [first, first, second, first]
-    told = list(zip_longest(*(snapshot_pieces(snapshot, encoded) for snapshot in asked), fillvalue=b""))
+    told = list(zip_longest(*(snapshot_slices(snapshot, encoded) for snapshot in asked), fillvalue=b""))
     assert [read([pieces[at] for pieces in told]) for at in range(4)] == asked
     assert encoded.lines_encoded == 2 * 20 + 2
 
@@ -44,7 +44,7 @@ def test_what_is_kept_for_them_is_bounded_and_a_late_reader_gets_the_same() -> N
     encoded = EncodedShards(max_bytes=200_000)
     snapshot = Snapshot(1, (), tuple(shard(number) for number in range(20)), ())
     for _ in range(2):
-        for piece in snapshot_pieces(snapshot, encoded):
+        for piece in snapshot_slices(snapshot, encoded):
             assert encoded.size_bytes <= 200_000 and len(piece) < 200_000
     assert encoded.lines_encoded == 2 * 2 * 20, "nothing of it was left from the reader before"
-    assert read(list(snapshot_pieces(snapshot, encoded))) == snapshot
+    assert read(list(snapshot_slices(snapshot, encoded))) == snapshot

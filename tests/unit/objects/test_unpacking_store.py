@@ -16,7 +16,7 @@ KEY = "cluster/part.packed"
 async def test_readers_of_a_store_that_is_closed_get_their_bytes_or_an_error_and_are_not_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(unpacking, "PIECE_BYTES", 1)
+    monkeypatch.setattr(unpacking, "STEP_BYTES", 1)
     part, packed = packed_sample(60)
     store = open_store("memory:")
     await store.put(KEY, [packed])

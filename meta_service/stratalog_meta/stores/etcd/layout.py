@@ -1,7 +1,7 @@
 """What lies where below a store's prefix, and the limits that etcd sets: docs/meta-store.md in code. Pure.
 
 A key here is without its prefix. Record keys are `encoding`'s, behind `r/`. A value that etcd would not take is cut
-into pieces behind `l/`, and a mark stands in its place.
+into slices behind `l/`, and a mark stands in its place.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ TURN: Final = HEAD + b"turn"
 REDO: Final = b"redo"
 REDO_PARTS: Final = b"redo/"
 RECORDS: Final = b"r/"
-PIECES: Final = b"l/"
+LONG_VALUES: Final = b"l/"
 
 MAX_OPERATIONS: Final = 127
 """In one transaction, beside the one that moves `turn`: etcd takes 128 (`--max-txn-ops`)."""
 MAX_BYTES: Final = 1_000_000
 """Of keys and values in one transaction: etcd takes 1.5 MiB with all around it (`--max-request-bytes`)."""
-PIECE_BYTES: Final = 900_000
+SLICE_BYTES: Final = 900_000
 """Of a long value, or of a redo record, in one key."""
 OPERATION_BYTES: Final = 32
 """What an operation takes on the wire beside its key and value, prefix not counted: prefixes are short."""
@@ -71,23 +71,25 @@ def end_of(prefix: bytes) -> bytes:
 
 
 def operations_for(key: bytes, value: bytes | None, long_keys: set[bytes]) -> list[Operation]:
-    """What makes `value` stand under a record's key, or nothing. Adds to `long_keys` a key that has pieces from now on.
+    """What makes `value` stand under a record's key, or nothing. Adds to `long_keys` a key that has slices from now on.
 
     `long_keys` may hold keys that have none any more: deleting what is not there does no harm.
     """
     operations: list[Operation] = []
-    pieces = 0
+    slices = 0
     if value is None:
         operations.append(Delete(RECORDS + key))
-    elif len(value) <= PIECE_BYTES:
+    elif len(value) <= SLICE_BYTES:
         operations.append(Put(RECORDS + key, value))
     else:
-        for pieces, start in enumerate(range(0, len(value), PIECE_BYTES), 1):
-            operations.append(Put(numbered(PIECES + key, pieces - 1), value[start : start + PIECE_BYTES]))
-        operations.append(Put(RECORDS + key, _LONG_MARK + str(pieces).encode()))
+        for slices, start in enumerate(range(0, len(value), SLICE_BYTES), 1):
+            operations.append(Put(numbered(LONG_VALUES + key, slices - 1), value[start : start + SLICE_BYTES]))
+        operations.append(Put(RECORDS + key, _LONG_MARK + str(slices).encode()))
     if key in long_keys:
-        operations.append(Delete(numbered(PIECES + key, pieces), numbered(PIECES + key, 2 ** (8 * _NUMBER_BYTES) - 1)))
-    if pieces:
+        operations.append(
+            Delete(numbered(LONG_VALUES + key, slices), numbered(LONG_VALUES + key, 2 ** (8 * _NUMBER_BYTES) - 1))
+        )
+    if slices:
         long_keys.add(key)
     return operations
 
@@ -97,15 +99,15 @@ def is_long(value: bytes) -> bool:
 
 
 def whole_records(
-    records: Iterable[tuple[bytes, bytes]], pieces: Mapping[bytes, bytes], source: str
+    records: Iterable[tuple[bytes, bytes]], slices: Mapping[bytes, bytes], source: str
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Records as they were put, in their order; `pieces` by whole keys. Raises Corrupt for a missing piece."""
+    """Records as they were put, in their order; `slices` by whole keys. Raises Corrupt for a missing slice."""
     for stored_key, value in records:
         key = stored_key.removeprefix(RECORDS)
         if is_long(value):
             try:
                 value = b"".join(
-                    pieces[numbered(PIECES + key, number)] for number in range(int(value.removeprefix(_LONG_MARK)))
+                    slices[numbered(LONG_VALUES + key, number)] for number in range(int(value.removeprefix(_LONG_MARK)))
                 )
             except (KeyError, ValueError) as error:
                 raise Corrupt(

@@ -19,7 +19,7 @@ from typing import Final
 from xxhash import xxh3_128_hexdigest
 
 from stratalog.model.errors import Corrupt, InvalidRequest
-from stratalog_meta.stores.etcd.layout import PIECE_BYTES, Delete, Operation, Put
+from stratalog_meta.stores.etcd.layout import SLICE_BYTES, Delete, Operation, Put
 
 FORMAT: Final = 1
 _PUT: Final = 1
@@ -37,7 +37,7 @@ class WrittenDown:
 
 def write_down(operations: Iterable[Operation]) -> WrittenDown:
     data = b"".join(map(_bytes_of, operations))
-    parts = [data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)]
+    parts = [data[start : start + SLICE_BYTES] for start in range(0, len(data), SLICE_BYTES)]
     record = json.dumps([FORMAT, len(parts), len(data), xxh3_128_hexdigest(data)], separators=(",", ":")).encode()
     return WrittenDown(parts, record)
 

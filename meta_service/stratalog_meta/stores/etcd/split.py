@@ -35,7 +35,7 @@ Step: TypeAlias = Together | Large
 def split(commands: Iterable[Sequence[Item]], long_keys: set[bytes]) -> Iterator[Step]:
     """The steps of a turn, in the order of its commands.
 
-    `long_keys` are the record keys that may have pieces (see `layout.operations_for`); it grows with what is taken.
+    `long_keys` are the record keys that may have slices (see `layout.operations_for`); it grows with what is taken.
     """
     waiting: dict[bytes, bytes | None] = {}
     count = operations = size = 0

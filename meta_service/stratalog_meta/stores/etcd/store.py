@@ -239,8 +239,8 @@ class EtcdStore:
 
     def _decoded(self, revision: int, loop: asyncio.AbstractEventLoop) -> list[StoredRecord]:
         """In a thread: hundreds of thousands of records take seconds, in which the lease must be renewed."""
-        pieces = dict(self._pairs(layout.PIECES, revision, loop))
-        whole = layout.whole_records(self._records(revision, loop), pieces, self._source)
+        slices = dict(self._pairs(layout.LONG_VALUES, revision, loop))
+        whole = layout.whole_records(self._records(revision, loop), slices, self._source)
         return list(encoding.decode(whole, self._source))
 
     def _records(self, revision: int, loop: asyncio.AbstractEventLoop) -> Iterator[tuple[bytes, bytes]]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stratalog.kafka.messages import EncodedBody
-from stratalog.kafka.offset_fetch import OffsetFetchPieces
+from stratalog.kafka.offset_fetch import OffsetFetchEncoder
 from stratalog.model.group import NO_OFFSET, CommittedOffset, GroupError
 from stratalog_node.groups.requests import FetchedOffset, FetchedOffsets, TopicShard
 from stratalog_node.serve.context import RequestContext
@@ -29,13 +29,13 @@ _NOTHING = CommittedOffset(NO_OFFSET, -1, "", -1)
 
 
 async def handle(context: RequestContext, request: Any) -> EncodedBody:
-    pieces = OffsetFetchPieces(context.header.api_version)
-    asked = request.groups if pieces.has_groups else (request,)
+    encoder = OffsetFetchEncoder(context.header.api_version)
+    asked = request.groups if encoder.has_groups else (request,)
     groups = await off_loop(sum(1 + len(group.topics or ()) for group in asked), lambda: _merged(asked))
-    out = bytearray(pieces.head(len(groups)))
+    out = bytearray(encoder.head(len(groups)))
     for group_id, (wanted, member_id, member_epoch) in groups.items():
-        if pieces.has_groups:
-            out += pieces.group_head(group_id)
+        if encoder.has_groups:
+            out += encoder.group_head(group_id)
         if len(out) < _MAX_BYTES:
             fetched = await context.services.groups.fetch_offsets(group_id, wanted, member_id, member_epoch)
         else:
@@ -43,12 +43,12 @@ async def handle(context: RequestContext, request: Any) -> EncodedBody:
         offsets: Sequence[FetchedOffset] = fetched.offsets
         if fetched.error is not GroupError.NONE and context.header.api_version < _ERROR_ON_TOP_SINCE:
             offsets = [FetchedOffset(place.topic, place.shard, None) for place in wanted or ()]
-        await _put_topics(out, pieces, offsets, fetched.error)
-        out += pieces.error(fetched.error)
-        if pieces.has_groups:
-            out += pieces.tail
+        await _put_topics(out, encoder, offsets, fetched.error)
+        out += encoder.error(fetched.error)
+        if encoder.has_groups:
+            out += encoder.tail
             await asyncio.sleep(0)
-    out += pieces.tail
+    out += encoder.tail
     return EncodedBody(bytes(out))
 
 
@@ -71,21 +71,21 @@ def _merged(asked: Sequence[Any]) -> dict[str, tuple[list[TopicShard] | None, st
 
 
 async def _put_topics(
-    out: bytearray, pieces: OffsetFetchPieces, offsets: Sequence[FetchedOffset], error: GroupError
+    out: bytearray, encoder: OffsetFetchEncoder, offsets: Sequence[FetchedOffset], error: GroupError
 ) -> None:
     by_topic: dict[str, list[FetchedOffset]] = {}
     async for some in in_slices(offsets):
         for found in some:
             by_topic.setdefault(found.topic, []).append(found)
-    out += pieces.topics_head(len(by_topic))
+    out += encoder.topics_head(len(by_topic))
     slices = Slices()
     for topic, partitions in by_topic.items():
-        out += pieces.topic_head(topic, len(partitions))
+        out += encoder.topic_head(topic, len(partitions))
         async for some in in_slices(partitions):
             for _, shard, committed in some:
-                out += pieces.partition(shard, committed or _NOTHING, error)
+                out += encoder.partition(shard, committed or _NOTHING, error)
             await slices.did(len(some))
-        out += pieces.tail
+        out += encoder.tail
 
 
 API = Api(9, "OffsetFetch", 1, 9, handle)

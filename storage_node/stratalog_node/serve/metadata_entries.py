@@ -1,6 +1,6 @@
 """Each topic's encoded Metadata entry for the clients of a listener, kept until a shard's active segment moves.
 
-The catalog's version grows with every upload commit too, so a new version alone does not throw a piece away: its
+The catalog's version grows with every upload commit too, so a new version alone does not throw an entry away: its
 placements are compared first (0.35 us per shard), and only a real change is encoded again; so is all when a node comes
 or goes. A leader that has no listener of the client's is none that the client could ask: it is told so, as by Kafka.
 Cost: 0.1 us for a topic when nothing at all changed, otherwise 0.35 us per shard. Memory: 40 bytes per
@@ -22,8 +22,8 @@ from stratalog_node.shards.catalog import Catalog
 
 NO_LEADER = -1
 _LISTENERS_KNOWN_SINCE = 6
-_MAX_PIECES = 20_000
-"""Above this many kept pieces (topics x shapes x listeners) all are dropped: deleted topics leave theirs behind."""
+_MAX_ENTRIES = 20_000
+"""Above this many kept entries (topics x shapes x listeners) all are dropped: deleted topics leave theirs behind."""
 
 
 class _Away(NamedTuple):
@@ -43,7 +43,7 @@ class _Away(NamedTuple):
         return cls(gone, frozenset(unlisted))
 
 
-class _Piece:
+class _Entry:
     __slots__ = ("active", "away", "data", "keys", "topic", "version")
 
     def __init__(
@@ -63,53 +63,53 @@ class _Piece:
         self.data = data
 
 
-class MetadataPieces:
+class MetadataEntries:
     """Encoded topic entries by topic id, wire shape and listener."""
 
     def __init__(self) -> None:
-        self._pieces: dict[tuple[UUID, int, str], _Piece] = {}
+        self._entries: dict[tuple[UUID, int, str], _Entry] = {}
         self.encoded_count = 0
         """How many topics were encoded; a metric, and what tests watch."""
 
     def topic(self, catalog: Catalog, topic: Topic, api_version: int, listener: str) -> bytes:
         """The entry of a topic that exists, for any version of the same shape as `api_version`."""
         shape = shape_of_version(api_version)
-        piece = self._pieces.get((topic.topic_id, shape, listener))
-        if piece is not None:
-            if piece.version == catalog.version:
-                return piece.data
-            if self._still_holds(catalog, topic, piece, listener):
-                piece.version = catalog.version
-                return piece.data
-        if len(self._pieces) >= _MAX_PIECES:
-            self._pieces.clear()
-        piece = self._pieces[topic.topic_id, shape, listener] = self._encode(catalog, topic, shape, listener)
-        return piece.data
+        entry = self._entries.get((topic.topic_id, shape, listener))
+        if entry is not None:
+            if entry.version == catalog.version:
+                return entry.data
+            if self._still_holds(catalog, topic, entry, listener):
+                entry.version = catalog.version
+                return entry.data
+        if len(self._entries) >= _MAX_ENTRIES:
+            self._entries.clear()
+        entry = self._entries[topic.topic_id, shape, listener] = self._encode(catalog, topic, shape, listener)
+        return entry.data
 
-    def _still_holds(self, catalog: Catalog, topic: Topic, piece: _Piece, listener: str) -> bool:
-        if piece.topic is not topic and piece.topic.shard_count != topic.shard_count:
+    def _still_holds(self, catalog: Catalog, topic: Topic, entry: _Entry, listener: str) -> bool:
+        if entry.topic is not topic and entry.topic.shard_count != topic.shard_count:
             return False
-        if piece.away != _Away.of(catalog, listener):
+        if entry.away != _Away.of(catalog, listener):
             return False
-        for position, key in enumerate(piece.keys):
+        for position, key in enumerate(entry.keys):
             now = catalog.active_segment(key)
-            then = piece.active[position]
+            then = entry.active[position]
             if now is then:
                 continue
             if now is None or then is None or _placement(now) != _placement(then):
                 return False
-            piece.active[position] = now
-        piece.topic = topic
+            entry.active[position] = now
+        entry.topic = topic
         return True
 
-    def _encode(self, catalog: Catalog, topic: Topic, shape: int, listener: str) -> _Piece:
+    def _encode(self, catalog: Catalog, topic: Topic, shape: int, listener: str) -> _Entry:
         keys = [ShardKey(topic.topic_id, shard) for shard in range(topic.shard_count)]
         active = [catalog.active_segment(key) for key in keys]
         away = _Away.of(catalog, listener)
         partitions = [_replicas_of(shard, segment, away, shape) for shard, segment in enumerate(active)]
         self.encoded_count += 1
         data = encode_topic(shape, ErrorCode.NONE, topic.name, topic.topic_id, topic.is_internal, partitions)
-        return _Piece(catalog.version, topic, keys, active, away, data)
+        return _Entry(catalog.version, topic, keys, active, away, data)
 
 
 def _placement(segment: Segment) -> tuple[int, int | None, tuple[int, ...], tuple[int, ...]]:
