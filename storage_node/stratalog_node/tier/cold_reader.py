@@ -6,9 +6,9 @@ reader's own threads. Blocks are fetched once for all readers, by tasks of their
 alone (F43, F47). How far ahead is `machines.read_window`'s to say; how fast is this reader's own limit, so that
 producers and hot readers do not feel it.
 
-Memory is counted before it is asked for: a block that does not fit waits its turn in a line, and what is fetched stays
-until its readers have taken it (`block_cache`). When readers outnumber the blocks that fit they take turns, a block
-each; where that does not help, because they are slow, ranges get smaller (`machines.read_range`).
+Memory is counted before it is asked for: a block that does not fit waits its turn (`room_line`), and what is fetched
+stays until its readers have taken it (`block_cache`). When readers outnumber the blocks that fit they take turns, a
+block each; where that does not help, because they are slow, ranges get smaller (`machines.read_range`).
 
 Requires: one event loop; segments oldest first, without the deleted ones.
 Cost of a read from memory: about 30 us. An answer keeps at most four times its bytes alive: small cuts of large blocks
@@ -18,7 +18,6 @@ are copied, so that slow clients hold no blocks.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
@@ -42,6 +41,7 @@ from stratalog_node.tier.cold_times import TimeSearch
 from stratalog_node.tier.remote_blocks import RemoteBlock, check_block
 from stratalog_node.tier.remote_index import ObjectGone, RemoteIndex, ask_again, object_gone
 from stratalog_node.tier.remote_walk import Missing, remote_end_offset, segment_at, walk_blocks
+from stratalog_node.tier.room_line import RoomLine
 
 T = TypeVar("T")
 
@@ -98,9 +98,7 @@ class ColdReader:
         self._ahead_slots = asyncio.Semaphore(max(1, limits.max_concurrency - 1))
         self._suspects = asyncio.Semaphore(limits.max_concurrency)
         self._cache = BlockCache(limits.cache_bytes - limits.index_bytes, limits.patience_ms, self._evicted)
-        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
-        """Fetches that wait for room, in the order in which they were asked for."""
-        self._lapse: asyncio.TimerHandle | None = None
+        self._line = RoomLine(self._cache, self.stats, self._now_ms, self._measure)
         self._wasted_ms = self._grown_ms = self._now_ms() - _FORGET_TTLS * limits.unread_ttl_ms
         self._readers = 0
         self._index = RemoteIndex(store, names.cluster_id, limits, self._transfers, self._threads, self.stats)
@@ -184,7 +182,7 @@ class ColdReader:
             return self._collect(shard, segments, held, offset, room_bytes(max_bytes))
         finally:
             self._cache.unpin(remote.block)
-            self._serve_line()
+            self._line.serve()
 
     def _collect(
         self, shard: _ShardReads, segments: Sequence[Segment], held: HeldBlock, offset: int, max_bytes: int
@@ -316,7 +314,7 @@ class ColdReader:
             yield held
         finally:
             self._cache.unpin(remote.block)
-            self._serve_line()
+            self._line.serve()
 
     def _demand(self, shard: _ShardReads, remote: RemoteBlock) -> Awaitable[HeldBlock]:
         """A reader waits for this block: fetch it, or join who fetches it. It has its room, or its place in the line
@@ -331,7 +329,7 @@ class ColdReader:
         return self._fetches.join(remote.block, lambda: self._fetch(shard, remote, is_ahead=False, turn=None))
 
     def _start(self, shard: _ShardReads, remote: RemoteBlock, *, is_ahead: bool, is_reserved: bool) -> None:
-        turn = None if is_reserved or shard.is_suspect else self._stand_in_line(remote.block.size_bytes)
+        turn = None if is_reserved or shard.is_suspect else self._line.stand(remote.block.size_bytes)
         self._measure()
         self._fetches.start(
             remote.block, lambda: self._fetch(shard, remote, is_ahead=is_ahead, turn=turn, is_reserved=is_reserved)
@@ -350,7 +348,7 @@ class ColdReader:
         try:
             async with self._suspects if shard.is_suspect else nullcontext():
                 if not is_reserved:
-                    await self._admitted(size_bytes, turn)
+                    await self._line.admitted(size_bytes, turn)
                     is_reserved = True
                 async with self._ahead_slots if is_ahead else nullcontext():
                     held = await ask_again(lambda: self._transfer(remote))
@@ -361,13 +359,13 @@ class ColdReader:
             shard.is_suspect = isinstance(error, Unavailable) and not isinstance(error, ObjectGone)
             self.stats.fetch_failures += 1
             self._measure()
-            self._serve_line()
+            self._line.serve()
             raise
         now_ms = self._now_ms()
         shard.is_suspect = False
         self._cache.hold(held, now_ms)
         shard.window.arrived(remote.block, now_ms)
-        self._serve_line()
+        self._line.serve()
         self._arm()
         return held
 
@@ -386,42 +384,6 @@ class ColdReader:
         except Corrupt:
             self.stats.corrupt_ranges += 1
             raise
-
-    # The line for room ------------------------------------------------------------------------------------------
-    def _stand_in_line(self, size_bytes: int) -> asyncio.Future[None]:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append((size_bytes, turn))
-        self.stats.waits += 1
-        self._serve_line()
-        return turn
-
-    async def _admitted(self, size_bytes: int, turn: asyncio.Future[None] | None) -> None:
-        """Returns when there is room for so many bytes, reserved for the caller."""
-        turn = turn or self._stand_in_line(size_bytes)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._cache.release(size_bytes)
-            raise
-
-    def _serve_line(self) -> None:
-        """Let those in whose turn it is; look again when a block that is not read has been kept for long enough."""
-        while self._line:
-            size_bytes, turn = self._line[0]
-            if not turn.done():
-                if not self._cache.try_reserve(size_bytes, self._now_ms()):
-                    break
-                turn.set_result(None)
-            self._line.popleft()
-        self._measure()
-        if self._line and self._lapse is None and (lapse_ms := self._cache.next_lapse_ms()) is not None:
-            pause_s = max(1, lapse_ms - self._now_ms()) / 1_000
-            self._lapse = asyncio.get_running_loop().call_later(pause_s, self._look_at_line)
-
-    def _look_at_line(self) -> None:
-        self._lapse = None
-        self._serve_line()
 
     # Keeping and dropping ---------------------------------------------------------------------------------------
     def _shard(self, key: ShardKey) -> _ShardReads:
@@ -464,7 +426,7 @@ class ColdReader:
         horizon_ms = now_ms - self._limits.unread_ttl_ms
         self._readers = sum(shard.used_ms >= horizon_ms for shard in self._shards.values())
         self.stats.window_bytes = sum(shard.window.window_bytes for shard in self._shards.values())
-        self._serve_line()
+        self._line.serve()
         self._arm()
 
     def _measure(self) -> None:
@@ -481,9 +443,9 @@ class ColdReader:
 
     async def close(self) -> None:
         """Readers that wait get Unavailable. The store is the caller's."""
-        for timer in (self._tick, self._lapse):
-            if timer is not None:
-                timer.cancel()
+        if self._tick is not None:
+            self._tick.cancel()
+        self._line.close()
         await self._looks.close()
         await self._fetches.close()
         await self._index.close()

@@ -1,0 +1,69 @@
+"""The line of those who wait for room among the blocks in memory: who came first gets it first, whatever its size.
+
+A block that is kept for readers of the future makes room once it was kept for long enough; the line looks again then.
+Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from stratalog_node.tier.block_cache import BlockCache
+from stratalog_node.tier.cold_limits import ColdReadStats
+
+
+class RoomLine:
+    def __init__(
+        self, cache: BlockCache, stats: ColdReadStats, now_ms: Callable[[], int], on_served: Callable[[], None]
+    ) -> None:
+        self._cache = cache
+        self._stats = stats
+        self._now_ms = now_ms
+        self._on_served = on_served
+        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._lapse: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def stand(self, size_bytes: int) -> asyncio.Future[None]:
+        """Returns: what is done once there is room for so many bytes, reserved for who stands there."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append((size_bytes, turn))
+        self._stats.waits += 1
+        self.serve()
+        return turn
+
+    async def admitted(self, size_bytes: int, turn: asyncio.Future[None] | None) -> None:
+        """Returns when there is room for so many bytes, reserved for the caller. `turn`: where it stands already."""
+        turn = turn or self.stand(size_bytes)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._cache.release(size_bytes)
+            raise
+
+    def serve(self) -> None:
+        """Let those in whose turn it is; look again when a block that is not read has been kept for long enough."""
+        while self._line:
+            size_bytes, turn = self._line[0]
+            if not turn.done():
+                if not self._cache.try_reserve(size_bytes, self._now_ms()):
+                    break
+                turn.set_result(None)
+            self._line.popleft()
+        self._on_served()
+        if self._line and self._lapse is None and (lapse_ms := self._cache.next_lapse_ms()) is not None:
+            pause_s = max(1, lapse_ms - self._now_ms()) / 1_000
+            self._lapse = asyncio.get_running_loop().call_later(pause_s, self._lapsed)
+
+    def _lapsed(self) -> None:
+        self._lapse = None
+        self.serve()
+
+    def close(self) -> None:
+        if self._lapse is not None:
+            self._lapse.cancel()
