@@ -1,5 +1,5 @@
-"""What follows a roll, off the hot path: the ended segment is flushed, the meta service told, the segment scanned and
-sealed.
+"""What follows a roll, off the hot path: the ended segment is flushed, the meta service told (`shards/rolls.py`), the
+segment scanned and sealed.
 
 When each of these is due is decided by `machines.roll_order`; this does it, however often it takes, and tells what came
 of it. Seals of a shard are written in the order in which they were asked for.
@@ -24,37 +24,33 @@ from stratalog.machines.chain_events import (
     FlushSegment,
     PrepareSuccessorOf,
     ProposeIsrOf,
-    RollConfirmed,
     RollEffect,
     SealSegment,
-    SegmentFlushed,
     SegmentFlushFailed,
     SegmentHeard,
-    ShardStopped,
 )
 from stratalog.machines.leader_events import (
     FenceRaised,
     IsrCommitted,
     ProposalReadBack,
     ProposeIsr,
-    SegmentRecord,
 )
 from stratalog.machines.sealed_producers import Producers, sealed_table
-from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model import commands
-from stratalog.model.commands import AdvanceLogStart, RollSegment
+from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.errors import Conflict, Corrupt, Fenced, NotFound, Rejected, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
-from stratalog_node.disk.files import FlushLost, NamesLost, sync_names_of, write_durably
+from stratalog_node.disk.files import FlushLost, sync_names_of, write_durably
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.bearing_out import BearingOut
 from stratalog_node.shards.context import ShardContext
-from stratalog_node.shards.flusher import FlushedShard, Flusher
+from stratalog_node.shards.flusher import Flusher
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.producers_before import producers_before_seal
+from stratalog_node.shards.rolls import RolledShard, Rolls
 from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.successors import Successors
 
@@ -72,13 +68,10 @@ class _OthersOwe(Unavailable):
     """Nothing failed here: other replicas have still to do their part."""
 
 
-class SealedShard(FlushedShard, Protocol):
+class SealedShard(RolledShard, Protocol):
     """A shard as its rolls and seals see it: what becomes of them is told to it."""
 
     key: ShardKey
-
-    @property
-    def log_start_offset(self) -> int: ...
 
     def sealed(self, ended: ActiveSegment, copy: LocalCopy) -> None:
         """Its seal record is written."""
@@ -102,8 +95,7 @@ class Sealing:
         self.bearing_out = BearingOut(context)
         self._seal_lines: dict[ShardKey, deque[ActiveSegment]] = {}
         self._unsealed: set[ActiveSegment] = set()
-        self._unnamed: dict[ActiveSegment, ActiveSegment] = {}
-        """Ended segments to those that follow them, whose files were spares and have not got their names yet."""
+        self._rolls = Rolls(context, flusher, lambda ended: ended in self._unsealed)
         self._damaged: set[ActiveSegment] = set()
         """Ended segments that cannot be sealed from what is here."""
         self._faults: dict[ActiveSegment, Backoff] = {}
@@ -135,8 +127,7 @@ class Sealing:
         self.successors.forget(old.key)
         self._context.calm.disturbed()
         self._unsealed.add(old)
-        if new is not None and not new.file.is_named:
-            self._unnamed[old] = new
+        self._rolls.ended(old, new)
 
     def left(self, old: ActiveSegment) -> None:
         """It was deleted before it was sealed, and its file goes."""
@@ -154,9 +145,9 @@ class Sealing:
         """Begin it; the shard is told what came of it."""
         match effect:
             case FlushSegment():
-                self._start_roll(shard, lambda: self._flush(shard, segment))
+                self._start_roll(shard, lambda: self._rolls.flush(shard, segment))
             case ConfirmRoll(_, end_offset):
-                self._start_roll(shard, lambda: self._confirm(shard, segment, end_offset))
+                self._start_roll(shard, lambda: self._rolls.confirm(shard, segment, end_offset))
             case DropEmptySegment(_, log_start_offset):
                 self._start_roll(shard, lambda: self._drop_empty(shard, segment, log_start_offset))
             case SealSegment():
@@ -178,71 +169,6 @@ class Sealing:
                 shard.stop_after_fault(f"a fault in the node, see its log: {fault}")
 
         self._tasks.start(work_or_stop())
-
-    async def _flush(self, shard: SealedShard, old: ActiveSegment) -> None:
-        backoff = Backoff()
-        while True:
-            try:
-                await self._flusher.make_durable(old)
-                break
-            except (FlushLost, NotFound) as error:
-                log.error("roll not confirmed: what it ends cannot be flushed", error=str(error))
-                if old in self._unsealed:
-                    shard.tell(SegmentFlushFailed(old.key.epoch, str(error)))
-                return
-            except StratalogError as error:
-                log.warning("ended segment not flushed yet", segment=str(old.key), error=str(error))
-                await backoff.pause()
-        shard.tell(SegmentFlushed(old.key.epoch))
-
-    async def _confirm(self, shard: SealedShard, old: ActiveSegment, end_offset: int) -> None:
-        """The file that was rolled into has its name before anything in it is acknowledged; and where another node's
-        may have that name by right, not before it is known that it has not."""
-        new = self._unnamed.get(old)
-        is_contested = new is not None and new.file.is_name_withheld
-        if not is_contested and not await self._name_next(shard, old):
-            return
-        backoff = Backoff()
-        while True:
-            try:
-                opened = await self._meta.perform(RollSegment(old.key, end_offset))
-                break
-            except Rejected as error:
-                log.warning("roll refused: this node no longer leads the shard", segment=str(old.key), error=str(error))
-                if old in self._unsealed:  # else others seal it by now, and the shard may lead again
-                    shard.tell(ShardStopped(Stop(f"roll refused: {error}", StopCause.DEPOSED)))
-                return
-            except StratalogError as error:
-                # Unavailable or unknown: rolling is idempotent for the same end, so ask again.
-                log.warning("roll not confirmed yet", segment=str(old.key), retry_s=backoff.next_s, error=str(error))
-                await backoff.pause()
-        if is_contested and opened.leader == self._context.node_id and not await self._name_next(shard, old):
-            return
-        self._unnamed.pop(old, None)
-        shard.tell(RollConfirmed(old.key.epoch, shard.log_start_offset, SegmentRecord.of(opened)))
-
-    async def _name_next(self, shard: SealedShard, old: ActiveSegment) -> bool:
-        """Give the file that was rolled into its name: once the roll is confirmed things are acknowledged in it, which
-        the next start must find. False: the file is gone, and the roll is never confirmed."""
-        new = self._unnamed.get(old)
-        backoff = Backoff()
-        while new is not None and not new.file.is_named and not new.file.closes_when_unused:
-            new.file.pin()
-            try:
-                await self._context.threads.background(partial(_name, new))
-            except (NotFound, NamesLost) as error:
-                if _is_given_up(new):
-                    break  # another leads what follows
-                log.error("roll not confirmed: the file it opened is gone", error=str(error))
-                shard.tell(SegmentFlushFailed(new.key.epoch, str(error)))
-                return False
-            except StratalogError as error:
-                log.warning("new segment's file has no name yet", segment=str(new.key), error=str(error))
-                await backoff.pause()
-            finally:
-                new.file.unpin()
-        self._unnamed.pop(old, None)
-        return True
 
     async def _drop_empty(self, shard: SealedShard, old: ActiveSegment, log_start_offset: int) -> None:
         try:
@@ -438,7 +364,7 @@ class Sealing:
         self._unsealed.discard(old)
         self._damaged.discard(old)
         self._faults.pop(old, None)
-        self._unnamed.pop(old, None)
+        self._rolls.forget(old)
         self.successors.forget(old.key)
         self._flusher.forget(old)
 
@@ -483,15 +409,3 @@ class Sealing:
         block = IndexBlock(old.identity, record, points, table)
         self._write_index(block)
         return block
-
-
-def _is_given_up(active: ActiveSegment) -> bool:
-    """While somebody waited: nobody uses its file any more."""
-    return active.file.closes_when_unused
-
-
-def _name(active: ActiveSegment) -> None:
-    """Blocking. What was flushed under no name of its own is found by no start: then the name is flushed as well."""
-    active.file.take_name(is_due=True)
-    if active.flushed_bytes:
-        sync_names_of([active.file.path])
