@@ -34,7 +34,7 @@ from stratalog_meta.leader import Candidacy, MetaInstance
 from stratalog_meta.stats import BackupStats, LifeStats, MetaStats, RepairStats, RetirementStats
 from stratalog_meta.stores.etcd.address import EtcdAddress
 from stratalog_meta.stores.meta_store import MetaStore
-from stratalog_node.disk.files import write_durably
+from stratalog_node.disk.durable_files import write_durably
 from stratalog_node.open_files import OpenFiles
 
 if TYPE_CHECKING:

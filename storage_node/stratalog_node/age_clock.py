@@ -16,7 +16,7 @@ from pathlib import Path
 from stratalog.machines.age_clock import AgeClock, AgeState
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import read_file, write_durably
+from stratalog_node.disk.durable_files import read_file, write_durably
 
 log = logger(__name__)
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from stratalog.model.errors import Corrupt, InvalidRequest, Unavailable
-from stratalog_node.disk.files import read_file, write_durably
+from stratalog_node.disk.durable_files import read_file, write_durably
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from stratalog.settings.topic import TopicSettings
 from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.descriptors import Descriptors
-from stratalog_node.disk.files import make_directories
+from stratalog_node.disk.durable_files import make_directories
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.replication.following import Following

@@ -13,7 +13,7 @@ from pathlib import Path
 from uuid import UUID
 
 from stratalog.model.ids import ShardKey
-from stratalog_node.disk.files import read_file, sync_directory, write_durably
+from stratalog_node.disk.durable_files import read_file, sync_directory, write_durably
 
 
 def note_clean_stop(path: Path, node_epoch: int, doubted: Mapping[ShardKey, int]) -> None:

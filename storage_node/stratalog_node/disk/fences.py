@@ -13,7 +13,7 @@ from uuid import UUID
 
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
-from stratalog_node.disk.files import read_file, write_durably
+from stratalog_node.disk.durable_files import read_file, write_durably
 
 
 class FenceBook:

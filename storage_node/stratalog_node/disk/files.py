@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from stratalog.model.errors import Corrupt, DiskFull, NotFound, OutcomeUnknown, Unavailable
+from stratalog.model.errors import Corrupt, NotFound, OutcomeUnknown, Unavailable
 from stratalog_node.disk.descriptors import Descriptors
+from stratalog_node.disk.durable_files import NamesLost, made_file, read_exactly, sync_names_of, write_error
 from stratalog_node.disk.preallocation import LEAST_APPEND_BYTES, Preallocation
 
 _IOV_MAX = 1024
@@ -31,10 +32,6 @@ SpareFile: TypeAlias = "tuple[int, Path]"
 
 class FlushLost(Unavailable):
     """A flush failed: the kernel may have dropped what was not written yet, and will not say so again."""
-
-
-class NamesLost(Unavailable):
-    """The flush of a directory failed: which names it holds after a power cut is not known."""
 
 
 class SegmentFile:
@@ -135,7 +132,7 @@ class SegmentFile:
             with suppress(OSError):
                 # Half a header under this name would be in the way of the next attempt's recovery.
                 os.unlink(made)
-            raise _write_error(self.path, error) from error
+            raise write_error(self.path, error) from error
         self._fd, self._lost = fd, ""
         self._provisional = made if made != self.path else None
         self._is_name_withheld = withholds_name and self._provisional is not None
@@ -164,7 +161,7 @@ class SegmentFile:
             except FileNotFoundError:
                 raise NotFound(f"{self._provisional}: the file made for {self.path} is gone") from None
             except OSError as error:
-                raise _write_error(self.path, error) from error
+                raise write_error(self.path, error) from error
             self._provisional = None
 
     def append(self, buffers: Sequence[memoryview | bytes], size_bytes: int) -> None:
@@ -186,7 +183,7 @@ class SegmentFile:
             if not is_whole:
                 self._append_slowly(fd, buffers, position, size_bytes)
         except OSError as error:
-            failure = _write_error(self.path, error)
+            failure = write_error(self.path, error)
             self._is_cut_due = True
             try:
                 self._cut(fd, position)
@@ -246,7 +243,7 @@ class SegmentFile:
             try:
                 os.ftruncate(fd, self.size_bytes)
             except OSError as error:
-                raise _write_error(self.path, error) from error
+                raise write_error(self.path, error) from error
 
     def read_cached(self, buffer: memoryview, position: int) -> int:
         """Fill `buffer` from the page cache; returns how many bytes were there (0: ask a disk thread)."""
@@ -352,14 +349,14 @@ class SegmentFile:
                 written = os.pwrite(fd, data, position)
                 data, position = memoryview(data)[written:], position + written
         except OSError as error:
-            raise _write_error(self.path, error) from error
+            raise write_error(self.path, error) from error
 
     def truncate(self, size_bytes: int) -> None:
         """Cut the room ahead or a torn tail. Only recovery calls this."""
         try:
             os.ftruncate(self.fd(), size_bytes)
         except OSError as error:
-            raise _write_error(self.path, error) from error
+            raise write_error(self.path, error) from error
         self.size_bytes = size_bytes
 
     def close(self) -> None:
@@ -387,114 +384,3 @@ class SegmentFile:
                 os.ftruncate(fd, size)
         finally:
             os.close(fd)
-
-
-def read_exactly(fd: int, position: int, size_bytes: int, name: str) -> bytes:
-    """Raises Corrupt when the file is shorter, Unavailable when the disk fails: an error is never an empty answer."""
-    pieces = []
-    missing = size_bytes
-    while missing:
-        try:
-            piece = os.pread(fd, missing, position)
-        except OSError as error:
-            raise Unavailable(f"{name}: cannot read at {position}: {error.strerror}") from error
-        if not piece:
-            raise Corrupt(f"ends {missing} bytes early", source=name, position=position)
-        pieces.append(piece)
-        position += len(piece)
-        missing -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _write_error(path: Path, error: OSError) -> DiskFull | Unavailable:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(
-            f"{path}: no space left; free space or wait for uploads and retention, writes resume by themselves"
-        )
-    return Unavailable(f"{path}: cannot write: {error.strerror}")
-
-
-def made_file(path: Path) -> int:
-    """An empty file, open for reading and writing, in place of whatever lay there. Raises: DiskFull, Unavailable."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-    except OSError as error:
-        raise _write_error(path, error) from error
-
-
-def sync_directory(path: Path) -> None:
-    """Make file names in a directory durable. Blocking; for disk threads. Raises: NotFound, Unavailable (NamesLost when
-    it was tried)."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise NotFound(f"{path}: the directory is gone") from None
-    except OSError as error:
-        raise _write_error(path, error) from error
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        raise NamesLost(f"{path}: the directory cannot be flushed: {error.strerror}") from error
-    finally:
-        os.close(fd)
-
-
-def sync_names_of(paths: Iterable[Path]) -> None:
-    """Make the names of segment files durable, with those of their shard and topic. Blocking; for disk threads."""
-    shards = {path.parent for path in paths}
-    topics = {shard.parent for shard in shards}
-    for directory in (*shards, *topics, *{topic.parent for topic in topics}):
-        sync_directory(directory)
-
-
-def make_directories(*paths: Path) -> None:
-    """Make directories whose names survive a power cut. Blocking; at start. Raises: DiskFull, Unavailable."""
-    for path in paths:
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _write_error(path, error) from error
-    for parent in {path.parent for path in paths}:
-        sync_directory(parent)
-
-
-def read_front(path: Path, size_bytes: int) -> bytes | None:
-    """At most the first `size_bytes` of a file, or None when there is none. Blocking. Raises: Unavailable."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(size_bytes)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise Unavailable(f"{path}: cannot read: {error.strerror}") from error
-
-
-def write_durably(path: Path, pieces: Iterable[bytes]) -> None:
-    """Create or replace a file atomically: temporary name, fsync, rename, fsync of the directory. Blocking.
-
-    Raises: DiskFull, Unavailable; then the file is as it was before.
-    """
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with open(temporary, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink()
-        if isinstance(error, OSError):
-            raise _write_error(path, error) from error
-        raise
-    sync_directory(path.parent)
-
-
-def read_file(path: Path) -> bytes | None:
-    """The whole of a small file, or None when there is none. Blocking."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
-from stratalog_node.disk.files import read_exactly
+from stratalog_node.disk.durable_files import read_exactly
 
 WINDOW_BYTES = 4 << 20
 

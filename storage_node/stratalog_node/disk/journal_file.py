@@ -26,7 +26,7 @@ from stratalog.formats.journal import (
 from stratalog.model.errors import Corrupt, DiskFull, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import read_exactly, sync_directory
+from stratalog_node.disk.durable_files import read_exactly, sync_directory
 
 log = logger(__name__)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from stratalog.model.errors import Corrupt, Unavailable
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import read_exactly, read_file, sync_names_of, write_durably
+from stratalog_node.disk.durable_files import read_exactly, read_file, sync_names_of, write_durably
 
 log = logger(__name__)
 

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from stratalog.model.errors import StratalogError, Unavailable
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import SpareFile, made_file, make_directories
+from stratalog_node.disk.durable_files import made_file, make_directories
+from stratalog_node.disk.files import SpareFile
 from stratalog_node.disk.threads import DiskThreads
 
 log = logger(__name__)

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import made_file
+from stratalog_node.disk.durable_files import made_file
 from stratalog_node.replication.replica_copy import ReplicaCopy
 
 log = logger(__name__)

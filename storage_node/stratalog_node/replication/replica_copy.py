@@ -28,7 +28,8 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import SealRecord, SegmentIdentity
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import SegmentFile, SpareFile, read_front, sync_names_of, write_durably
+from stratalog_node.disk.durable_files import read_front, sync_names_of, write_durably
+from stratalog_node.disk.files import SegmentFile, SpareFile
 from stratalog_node.disk.layout import GIVEN_UP_SUFFIX
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.context import ShardContext

@@ -23,7 +23,7 @@ from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.clean_stop import note_clean_stop, take_clean_stop
 from stratalog_node.disk.descriptors import Descriptors
-from stratalog_node.disk.files import make_directories
+from stratalog_node.disk.durable_files import make_directories
 from stratalog_node.disk.journal_file import list_journals, remove_journal
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.lost_flushes import LostFlushes

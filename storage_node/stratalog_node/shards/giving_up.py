@@ -22,7 +22,8 @@ from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.shard_healing import OffsetRange
 from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
 from stratalog.model.segment import Segment
-from stratalog_node.disk.files import SegmentFile, write_durably
+from stratalog_node.disk.durable_files import write_durably
+from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import GIVEN_UP_SUFFIX
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.cold_reads import CommittedRange, RemoteBatches

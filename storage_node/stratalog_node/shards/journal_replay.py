@@ -14,7 +14,8 @@ from stratalog.machines.shard_restart import counts_in_journal
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SegmentIdentity
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import SegmentFile, read_front, sync_names_of
+from stratalog_node.disk.durable_files import read_front, sync_names_of
+from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.journal_file import replay
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.opening import is_header

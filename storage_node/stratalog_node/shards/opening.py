@@ -43,7 +43,8 @@ from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SegmentIdentity, SegmentState
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import SegmentFile, read_front
+from stratalog_node.disk.durable_files import read_front
+from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import UNCONFIRMED_SUFFIX
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.active import ActiveSegment

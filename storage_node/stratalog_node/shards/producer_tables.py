@@ -25,7 +25,8 @@ from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentSta
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.disk.descriptors import Descriptors
-from stratalog_node.disk.files import SegmentFile, read_file
+from stratalog_node.disk.durable_files import read_file
+from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.disk.threads import DiskThreads

@@ -18,7 +18,8 @@ from stratalog.model.commands import RollSegment
 from stratalog.model.errors import NotFound, Rejected, StratalogError
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
-from stratalog_node.disk.files import FlushLost, NamesLost, sync_names_of
+from stratalog_node.disk.durable_files import NamesLost, sync_names_of
+from stratalog_node.disk.files import FlushLost
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.flusher import FlushedShard, Flusher

@@ -12,7 +12,8 @@ from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SealRecord
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.files import SegmentFile, read_file
+from stratalog_node.disk.durable_files import read_file
+from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.local_copy import LocalCopy
 

@@ -43,7 +43,8 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
-from stratalog_node.disk.files import FlushLost, sync_names_of, write_durably
+from stratalog_node.disk.durable_files import sync_names_of, write_durably
+from stratalog_node.disk.files import FlushLost
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.bearing_out import BearingOut
 from stratalog_node.shards.context import ShardContext

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, Unavailable
-from stratalog_node.disk.files import read_file
+from stratalog_node.disk.durable_files import read_file
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.identity_file import NodeIdentity
 

@@ -20,7 +20,8 @@ from stratalog.model.segment import SealRecord, Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter, gauge
 from stratalog_node.disk.descriptors import Descriptors
-from stratalog_node.disk.files import SegmentFile, read_front
+from stratalog_node.disk.durable_files import read_front
+from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.catalog import Catalog

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from stratalog.model.errors import Corrupt, DiskFull, NotFound, Unavailable
 from stratalog_node.disk.descriptors import Descriptors
-from stratalog_node.disk.files import FlushLost, SegmentFile, read_front, write_durably
+from stratalog_node.disk.durable_files import read_front, write_durably
+from stratalog_node.disk.files import FlushLost, SegmentFile
 from stratalog_node.disk.preallocation import LARGEST_ROOM_BYTES, LEAST_APPEND_BYTES
 
 HEADER = b"header"

@@ -14,6 +14,7 @@ import pytest
 from stratalog.model.commands import CreateTopic
 from stratalog.model.ids import ShardKey
 from stratalog_node.disk import files
+from stratalog_node.disk.durable_files import made_file
 from stratalog_node.replication import first_files
 from stratalog_node.replication.first_files import AT_ONCE
 from support.node_cluster import NodeCluster
@@ -35,7 +36,7 @@ class MadeFiles:
         self.by_turn: Counter[int] = Counter()
         self.on_threads = 0
         self._turn = 0
-        create, made = files.SegmentFile.create, files.made_file
+        create, made = files.SegmentFile.create, made_file
 
         def in_turn(file: files.SegmentFile, header: bytes, *spare: Any, **how: Any) -> None:
             if file in copies and not spare:
