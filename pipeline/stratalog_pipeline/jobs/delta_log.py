@@ -17,12 +17,10 @@ from typing import Any, Final
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog_pipeline.jobs.archive_table import TimePartition
 from stratalog_pipeline.jobs.record_kinds import DEAD, evolve
-from stratalog_pipeline.jobs.table_log import MARK, PATIENCE_S, TRIES, FileMade, SegmentFiles, lost_too_often, one_line
+from stratalog_pipeline.jobs.table_log import MARK, FileMade, SegmentFiles, commit_in_turn, one_line
 from stratalog_pipeline.jobs.table_places import TablePlace
 from stratalog_pipeline.jobs.table_types import contradictions
 
-_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 2.0
 _FORGETS: Final = "delta.setTransactionRetentionDuration"
 
 
@@ -50,20 +48,14 @@ class DeltaLog:
     def _commit(self, table: _Table, fields: Any, segments: Sequence[tuple[str, tuple[FileMade, ...]]]) -> None:
         from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError
 
-        last: BaseException | None = None
-        begun, attempts = time.monotonic(), 0
-        while attempts < TRIES and time.monotonic() - begun < PATIENCE_S:
-            attempts += 1
+        def attempt() -> bool:
             try:
                 table.append(fields, segments)
-                return
             except (DeltaProtocolError, SchemaMismatchError) as error:
                 raise Conflict(f"{table.place}: the table cannot be continued: {one_line(error)}") from error
-            except (DeltaError, OSError) as error:
-                # Lost to another job, refused, or the answer was lost: the table itself says what is in it.
-                last = error
-            time.sleep(min(_PAUSE_S * 2**attempts, _LONGEST_PAUSE_S))
-        raise lost_too_often(table.place, attempts, last)
+            return True
+
+        commit_in_turn(table.place, attempt, (DeltaError, OSError))
 
 
 class _Table:

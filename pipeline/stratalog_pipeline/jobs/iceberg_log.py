@@ -9,7 +9,6 @@ By `pyiceberg`, without Spark and without a service. Runs in the driver.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -17,11 +16,9 @@ from stratalog.model.errors import AlreadyExists, Conflict, OutcomeUnknown, Unav
 from stratalog_pipeline.jobs.archive_piece import OpenStore
 from stratalog_pipeline.jobs.archive_table import Kind, TimePartition
 from stratalog_pipeline.jobs.record_kinds import DEAD, evolve
-from stratalog_pipeline.jobs.table_log import MARK, PATIENCE_S, TRIES, FileMade, SegmentFiles, lost_too_often
+from stratalog_pipeline.jobs.table_log import MARK, FileMade, SegmentFiles, commit_in_turn
 from stratalog_pipeline.jobs.table_places import TablePlace
 
-_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 2.0
 _RETRIES: Final = "commit.retry.num-retries"
 """Of pyiceberg itself. It would put the same files behind another job's commit without a look at the properties."""
 
@@ -57,26 +54,23 @@ class IcebergLog:
 
         base = self._place.iceberg_base
         catalog = FolderCatalog(StoreIO(self._open_target, base), base, root)
-        last: BaseException | None = None
-        begun, attempts = time.monotonic(), 0
-        while attempts < TRIES and time.monotonic() - begun < PATIENCE_S:
-            attempts += 1
+
+        def attempt() -> bool:
             try:
                 try:
                     table = catalog.load_table()
                 except NoSuchTableError:
                     table = catalog.make_table(fields, time_column, self._by, {_RETRIES: "0"})
                 rest = [one for one in segments if MARK + one[0] not in table.metadata.properties]
-                if not rest:
-                    return
-                self._append(table, fields, rest)
-                continue  # it counts once the newest version has it
+                if rest:
+                    self._append(table, fields, rest)
+                return not rest  # it counts once the newest version has it
             except (ValidationError, ValueError) as error:
                 raise Conflict(f"{self._place.shown}/{root}: the table cannot be continued: {error}"[:600]) from error
-            except (CommitFailedException, OutcomeUnknown, Unavailable, AlreadyExists) as error:
-                last = error
-            time.sleep(min(_PAUSE_S * 2**attempts, _LONGEST_PAUSE_S))
-        raise lost_too_often(f"{self._place.shown}/{root}", attempts, last)
+
+        commit_in_turn(
+            f"{self._place.shown}/{root}", attempt, (CommitFailedException, OutcomeUnknown, Unavailable, AlreadyExists)
+        )
 
     def _append(self, table: Any, fields: Any, segments: Sequence[tuple[str, tuple[FileMade, ...]]]) -> None:
         if table.metadata.properties.get(_RETRIES) != "0":

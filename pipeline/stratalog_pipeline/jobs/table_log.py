@@ -8,19 +8,23 @@ seal forever, so a commit that was made is found by whoever tries again: after a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from stratalog.machines.backoff import longest_pause
 from stratalog.model.errors import Unavailable
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 MARK: Final = "stratalog.archived."
 """Comes before a seal's name in the memory of a table."""
-TRIES: Final = 20
+_TRIES: Final = 20
 """To commit: each that is lost to another job means that this one got on."""
-PATIENCE_S: Final = 180
+_TIMEOUT_S: Final = 180
 """For a store that takes no commit; after that no attempt is begun."""
+_FIRST_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,24 @@ def one_line(error: BaseException) -> str:
     return " ".join(_COLOUR.sub("", str(error) or type(error).__name__).split())[:400]
 
 
-def lost_too_often(place: str, attempts: int, last: BaseException | None) -> Unavailable:
+def commit_in_turn(place: str, attempt: Callable[[], bool], lost: tuple[type[Exception], ...]) -> None:
+    """Beside other jobs: one that loses to another tries again, after a pause. Blocking.
+
+    `attempt` returns whether the table has all of it, as read from the table; when it has not, after a commit that
+    was taken, it is asked again at once. `lost`: what it raises when it lost, was refused, or heard no answer.
+    Raises: Unavailable after too many, or too long.
+    """
+    last: BaseException | None = None
+    begun, attempts = time.monotonic(), 0
+    while attempts < _TRIES and time.monotonic() - begun < _TIMEOUT_S:
+        attempts += 1
+        try:
+            if attempt():
+                return
+        except lost as error:
+            last = error
+            time.sleep(longest_pause(attempts, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
     why = one_line(last) if last else "other jobs were faster"
-    return Unavailable(
+    raise Unavailable(
         f"{place} took no commit in {attempts} attempts ({why}): run the job again, which finds what was committed"
     )

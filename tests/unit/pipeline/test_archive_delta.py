@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
 from stratalog.objects import open_store
-from stratalog_pipeline.jobs import delta_log
+from stratalog_pipeline.jobs import table_log
 from stratalog_pipeline.jobs.archive import Archive, Archived, ArchiveOptions
 from stratalog_pipeline.jobs.archive_piece import RecordSchema
 from stratalog_pipeline.jobs.archive_table import Kind, TableFormat, TimePartition
@@ -101,7 +101,7 @@ async def test_commits_without_an_answer_are_found_and_not_made_twice(
     place: Place, monkeypatch: pytest.MonkeyPatch, is_done: bool
 ) -> None:
     await place.fill(*TWO_SEGMENTS, [[b"no json"]])
-    monkeypatch.setattr(delta_log, "_PAUSE_S", 0)
+    monkeypatch.setattr(table_log, "_FIRST_PAUSE_S", 0)
     calls = 0
     real = deltalake.DeltaTable.create_write_transaction
 
@@ -125,7 +125,7 @@ async def test_a_store_that_takes_no_commit_is_told_and_the_next_run_goes_on(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await place.fill(*TWO_SEGMENTS)
-    monkeypatch.setattr(delta_log, "_PAUSE_S", 0)
+    monkeypatch.setattr(table_log, "_FIRST_PAUSE_S", 0)
     with monkeypatch.context() as broken:
         broken.setattr(deltalake.DeltaTable, "create_write_transaction", _refuse)
         with pytest.raises(Unavailable, match=r"slow down.*run the job again"):

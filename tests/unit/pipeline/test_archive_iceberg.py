@@ -19,7 +19,7 @@ from pyiceberg.table import StaticTable
 
 from stratalog.model.errors import Conflict, InvalidRequest, OutcomeUnknown, Unavailable
 from stratalog.objects import open_store
-from stratalog_pipeline.jobs import iceberg_log
+from stratalog_pipeline.jobs import table_log
 from stratalog_pipeline.jobs.archive_piece import RecordSchema
 from stratalog_pipeline.jobs.archive_table import Kind, TableFormat, TimePartition
 from stratalog_pipeline.jobs.iceberg_store import FolderCatalog, StoreIO
@@ -134,7 +134,7 @@ async def test_commits_without_an_answer_are_found_and_not_made_twice(
     place: Place, monkeypatch: pytest.MonkeyPatch, is_done: bool
 ) -> None:
     await place.fill(*TWO_SEGMENTS, [[b"no json"]])
-    monkeypatch.setattr(iceberg_log, "_PAUSE_S", 0)
+    monkeypatch.setattr(table_log, "_FIRST_PAUSE_S", 0)
     _FAILED.clear()
     await place.archive(open_target=lambda: _Failing(place, is_done=is_done), commit_segments=1)
     assert len(_FAILED) >= 5, "two tables were made, and four commits"
@@ -146,7 +146,7 @@ async def test_a_store_that_takes_no_commit_is_told_and_the_next_run_goes_on(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await place.fill(*TWO_SEGMENTS)
-    monkeypatch.setattr(iceberg_log, "_PAUSE_S", 0)
+    monkeypatch.setattr(table_log, "_FIRST_PAUSE_S", 0)
     with pytest.raises(Unavailable, match=r"slow down.*run the job again"):
         await place.archive(open_target=lambda: _Failing(place, is_done=False, always=True))
     assert (await place.archive()).already == 0
