@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from stratalog.formats.index_block import decode_index_block
 from stratalog.machines.producer_table import ProducerTable
+from stratalog.model.batch import BatchHeader
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.active import ActiveSegment
@@ -127,6 +128,43 @@ async def test_what_was_read_behind_a_gap_does_not_count(tmp_path: Path, reads: 
     async with ShardRig(tmp_path) as rig:
         shard, segment = await written(rig)
         await upload_reads(shard, segment, 4, 8)
+        reads.clear()
+        await sealed_as_its_file_is(rig, shard, segment)
+        assert sum(size for _, size in reads.ranges) == segment.size_bytes
+
+
+async def test_what_is_read_while_another_thread_takes_in_is_left_for_the_seal(
+    tmp_path: Path, reads: ReadsSeen
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard, segment = await written(rig)
+        with segment.read_back._turn:
+            await upload_reads(shard, segment, 0, BATCHES)
+        reads.clear()
+        await sealed_as_its_file_is(rig, shard, segment)
+        assert sum(size for _, size in reads.ranges) == segment.size_bytes
+
+
+async def test_what_was_taken_in_by_half_counts_for_nothing(
+    tmp_path: Path, reads: ReadsSeen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Index points of batches that the digest does not cover would be of no use."""
+    async with ShardRig(tmp_path) as rig:
+        shard, segment = await written(rig)
+        await upload_reads(shard, segment, 0, 4)
+        take_in = SegmentScan.take_in
+
+        def break_off(self: SegmentScan, position: int, headers: Sequence[BatchHeader], data: bytes) -> None:
+            def some() -> Iterator[BatchHeader]:
+                yield from headers[:2]
+                raise MemoryError
+
+            take_in(self, position, some(), data)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SegmentScan, "take_in", break_off)
+            with pytest.raises(MemoryError):
+                await upload_reads(shard, segment, 4, 4)
         reads.clear()
         await sealed_as_its_file_is(rig, shard, segment)
         assert sum(size for _, size in reads.ranges) == segment.size_bytes
