@@ -1,5 +1,5 @@
-"""All that this node follows: a replica for each segment that lists it and that another node leads, and a peer for each
-node that is asked for some. Kept in step with the catalog; lives on the event loop.
+"""All that this node follows: a replica for each segment that lists it and that another node leads. Kept in step with
+the catalog; whom they are asked of is `asked_peers.py`'s. Lives on the event loop.
 
 Requires: the catalog is loaded, and no part of the node uses the files of these segments.
 Cost: a segment at rest is its objects, and nothing a round.
@@ -19,7 +19,6 @@ from stratalog.machines.fetch_rounds import SegmentName, segment_name
 from stratalog.machines.follower_events import Ask, FollowerLife, RangeRefused, Refusal, SegmentGone
 from stratalog.machines.sealed_producers import Producers
 from stratalog.machines.segment_follower import SegmentFollower
-from stratalog.machines.token_bucket import TokenBucket
 from stratalog.model.commands import NodeCommand, ReportReplica
 from stratalog.model.errors import Corrupt, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -31,11 +30,12 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.fences import FenceBook
 from stratalog_node.disk.files import FlushLost
+from stratalog_node.replication.asked_peers import AskedPeers
 from stratalog_node.replication.copy_line import CopyLine
 from stratalog_node.replication.filling import CopyFilling
 from stratalog_node.replication.first_files import FirstFiles
 from stratalog_node.replication.left_copies import LeftCopies
-from stratalog_node.replication.peer import Asker, Peer
+from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.promises import Promises
 from stratalog_node.replication.replica import Replica, flush_at_stop, record_of
 from stratalog_node.replication.replica_copy import ReplicaCopy
@@ -56,8 +56,6 @@ _OPEN_AGAIN_S = 5.0
 
 
 class Following:
-    """Invariant: of one segment one node is asked."""
-
     def __init__(
         self,
         context: ShardContext,
@@ -84,8 +82,6 @@ class Following:
         self._asker = asker
         self._is_tail_whole = is_tail_whole
         self._fences = FenceBook(context.layout.fences)
-        rate = context.settings.replica_catchup_bytes_per_second
-        self._catch_up = TokenBucket(rate, rate, steady_ms())
         self.steady_ms = steady_ms
         self._is_led = is_led
         self._ended = ended
@@ -97,15 +93,12 @@ class Following:
         self._checkpoints = checkpoints
         self._line = CopyLine()
         self._faulty: set[SegmentName] = set()
-        self._held: dict[SegmentName, Ask] | None = None
-        """What would be asked for if this disk had room; None while it has."""
         self.stats = ReplicationStats()
         self.replicas: dict[SegmentName, Replica] = {}
         self._opening: set[SegmentName] = set()
         self._unopened: dict[SegmentKey, StratalogError] = {}
         """Copies that cannot be followed on, and why; nothing was fetched for them in this life."""
-        self._peers: dict[int, Peer] = {}
-        self._asked: dict[SegmentName, int] = {}
+        self._peers = AskedPeers(context, asker, self._take, self._lost, self.stats, steady_ms)
         self._tasks = TaskSet()
         self._is_closing = False
         self._disk = asyncio.Lock()
@@ -126,8 +119,7 @@ class Following:
 
     async def close(self) -> None:
         """A stop in order leaves all of it on the disk, with checkpoints, so that the next start reads little."""
-        for peer in self._peers.values():
-            await peer.close()
+        await self._peers.close()
         self._is_closing = True
         await self._tasks.cancel()
         replicas = list(self.replicas.values())
@@ -215,7 +207,7 @@ class Following:
     def look_at_line(self) -> None:
         """Copies that come no further make way for those that wait."""
         now_ms = self.steady_ms()
-        if self._held is not None or self._catch_up.level(now_ms) <= 0:
+        if not self._peers.may_catch_up(now_ms):
             self._line.excuse()
         else:
             for key in self._line.stuck(self._fetched_end, now_ms):
@@ -371,46 +363,11 @@ class Following:
 
     # What replicas need ---------------------------------------------------------------------------------------------
     def ask(self, name: SegmentName, ask: Ask | None) -> None:
-        if self._held is not None:
-            self._held.pop(name, None)
-            if ask is not None:
-                self._held[name] = ask
-                ask = None
-        self._ask(name, ask)
-
-    def _ask(self, name: SegmentName, ask: Ask | None) -> None:
-        before = self._asked.get(name)
-        if before is not None and (ask is None or ask.node_id != before):
-            del self._asked[name]
-            self._peers[before].unwant(name)
-        if ask is not None:
-            if ask.node_id != before:
-                self._asked[name] = ask.node_id
-            self._peer(ask.node_id).want(name, ask.offset, is_throttled=ask.is_throttled)
-
-    def _peer(self, node_id: int) -> Peer:
-        peer = self._peers.get(node_id)
-        if peer is None:
-            peer = self._peers[node_id] = Peer(
-                node_id,
-                self._asker,
-                lambda: self._address_of(node_id),
-                self._take,
-                self._lost,
-                self._catch_up,
-                self.stats,
-                self.steady_ms,
-                self._context.settings.socket_request_max_bytes,
-            )
-        return peer
-
-    def _address_of(self, node_id: int) -> tuple[str, int] | None:
-        node = self._context.catalog.node(node_id)
-        return (node.host, node.port) if node is not None else None
+        self._peers.ask(name, ask)
 
     def _take(self, node_id: int, answer: SegmentAnswer[memoryview]) -> int:
         replica = self.replicas.get(segment_name(answer[:3]))
-        if replica is None or self._held is not None:
+        if replica is None or self._peers.is_held:
             return 0
         before = replica.copy.scan.position
         replica.take(node_id, answer)
@@ -420,10 +377,9 @@ class Following:
             self.stats.refused_ranges += 1
         return taken_bytes
 
-    def _lost(self, node_id: int) -> None:
+    def _lost(self, name: SegmentName, node_id: int) -> None:
         """Who has another to ask turns to that one."""
-        for name in [name for name, asked in self._asked.items() if asked == node_id]:
-            self.replicas[name].hear(RangeRefused(node_id, Refusal.UNREACHABLE))
+        self.replicas[name].hear(RangeRefused(node_id, Refusal.UNREACHABLE))
 
     def version_of(self, key: SegmentKey) -> int:
         return -1 if (segment := self._context.catalog.segment(key)) is None else segment.isr_version
@@ -473,16 +429,11 @@ class Following:
 
     def look_at_room(self) -> None:
         is_full = self._context.gate.no_room is not None
-        if is_full and self._held is None:
-            self._held = {}
-            for replica in list(self.replicas.values()):
-                self.ask(replica.name, replica.follower.asks)
+        if is_full and not self._peers.is_held:
+            self._peers.hold([(replica.name, replica.follower.asks) for replica in self.replicas.values()])
             log.error("nothing is taken from other nodes: no room", reason=self._context.gate.no_room)
-        elif not is_full and self._held is not None:
-            held, self._held = self._held, None
-            for name, ask in held.items():
-                self._ask(name, ask)
-            log.info("there is room again: copies go on", segments=len(held))
+        elif not is_full and self._peers.is_held:
+            log.info("there is room again: copies go on", segments=self._peers.go_on())
         self.stats.is_without_room = int(is_full)
 
     async def _flush_behind(self) -> None:

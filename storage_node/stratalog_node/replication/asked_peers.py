@@ -1,0 +1,113 @@
+"""Which node is asked for which segment: a peer for each node of whom something is wanted, and nothing of anybody while
+this disk has no room.
+
+Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from stratalog.kafka.replica_fetch import SegmentAnswer
+from stratalog.machines.fetch_rounds import SegmentName
+from stratalog.machines.follower_events import Ask
+from stratalog.machines.token_bucket import TokenBucket
+from stratalog_node.replication.peer import Asker, Peer
+from stratalog_node.replication.stats import ReplicationStats
+from stratalog_node.shards.context import ShardContext
+
+
+class AskedPeers:
+    """Invariant: of one segment one node is asked."""
+
+    def __init__(
+        self,
+        context: ShardContext,
+        asker: Asker,
+        take: Callable[[int, SegmentAnswer[memoryview]], int],
+        lost: Callable[[SegmentName, int], None],
+        stats: ReplicationStats,
+        steady_ms: Callable[[], int],
+    ) -> None:
+        """`take`: see `Peer`. `lost` hears of each segment for which a node was asked that cannot be reached."""
+        self._context = context
+        self._asker = asker
+        self._take = take
+        self._lost = lost
+        self._stats = stats
+        self._steady_ms = steady_ms
+        rate = context.settings.replica_catchup_bytes_per_second
+        self._catch_up = TokenBucket(rate, rate, steady_ms())
+        self._peers: dict[int, Peer] = {}
+        self._asked: dict[SegmentName, int] = {}
+        self._held: dict[SegmentName, Ask] | None = None
+        """What would be asked for if this disk had room; None while it has."""
+
+    @property
+    def is_held(self) -> bool:
+        """Nothing is asked for."""
+        return self._held is not None
+
+    def may_catch_up(self, now_ms: int) -> bool:
+        """Whether more that nobody waits for may be asked for."""
+        return self._held is None and self._catch_up.level(now_ms) > 0
+
+    async def close(self) -> None:
+        for peer in self._peers.values():
+            await peer.close()
+
+    def ask(self, name: SegmentName, ask: Ask | None) -> None:
+        """From now on so, of this segment; None: not at all."""
+        if self._held is not None:
+            self._held.pop(name, None)
+            if ask is not None:
+                self._held[name] = ask
+                ask = None
+        self._ask(name, ask)
+
+    def hold(self, asks: Iterable[tuple[SegmentName, Ask | None]]) -> None:
+        """Ask for nothing any more; `asks`: all that is asked for."""
+        self._held = {}
+        for name, ask in asks:
+            self.ask(name, ask)
+
+    def go_on(self) -> int:
+        """Ask for what was held. Returns: of how many segments."""
+        held, self._held = self._held or {}, None
+        for name, ask in held.items():
+            self._ask(name, ask)
+        return len(held)
+
+    def _ask(self, name: SegmentName, ask: Ask | None) -> None:
+        before = self._asked.get(name)
+        if before is not None and (ask is None or ask.node_id != before):
+            del self._asked[name]
+            self._peers[before].unwant(name)
+        if ask is not None:
+            if ask.node_id != before:
+                self._asked[name] = ask.node_id
+            self._peer(ask.node_id).want(name, ask.offset, is_throttled=ask.is_throttled)
+
+    def _peer(self, node_id: int) -> Peer:
+        peer = self._peers.get(node_id)
+        if peer is None:
+            peer = self._peers[node_id] = Peer(
+                node_id,
+                self._asker,
+                lambda: self._address_of(node_id),
+                self._take,
+                self._cannot_reach,
+                self._catch_up,
+                self._stats,
+                self._steady_ms,
+                self._context.settings.socket_request_max_bytes,
+            )
+        return peer
+
+    def _address_of(self, node_id: int) -> tuple[str, int] | None:
+        node = self._context.catalog.node(node_id)
+        return (node.host, node.port) if node is not None else None
+
+    def _cannot_reach(self, node_id: int) -> None:
+        for name in [name for name, asked in self._asked.items() if asked == node_id]:
+            self._lost(name, node_id)
