@@ -60,6 +60,7 @@ from stratalog_node.serve.control_state import ControlState
 from stratalog_node.serve.listeners import bind_listeners
 from stratalog_node.serve.registry import Registry
 from stratalog_node.serve.server import KafkaServer, data_apis
+from stratalog_node.shards.ages import look_at_ages
 from stratalog_node.shards.assembly import LocalShards, open_shards
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.catalog_following import follow
@@ -74,8 +75,6 @@ from stratalog_node.turn import Turn
 
 log = logger(__name__)
 
-_AGE_POLL_S = 1.0
-_PRODUCER_POLLS = 60
 _HOT_ANSWER_BYTES = 32 << 20
 """What fetch answers may hold until they are sent, all connections together; above it each gets a small share."""
 
@@ -249,7 +248,8 @@ class StorageNode:
         )
         self._is_running = True
         self._tasks.start(follow(self.meta, self.catalog, self._end_life))
-        self._tasks.start(self._look_at_ages(age_ms))
+        expiration_ms = self.settings.producer_id_expiration_ms
+        self._tasks.start(look_at_ages(self.shards, self.turn, age_ms, expiration_ms))
 
     async def _register(self, info: NodeInfo) -> Life:
         """From now on every command names this life."""
@@ -423,27 +423,6 @@ class StorageNode:
         return shard if shard is not None and shard.is_leader and shard.stop is None else None
 
     # Running --------------------------------------------------------------------------------------------------------
-    async def _look_at_ages(self, age_ms: Callable[[], int]) -> None:
-        """Segments roll by age, and producers are forgotten, also when nobody writes."""
-        polls = 0
-        while True:
-            await asyncio.sleep(_AGE_POLL_S)
-            self.turn.read_clocks()
-            now_ms = self.turn.now_ms
-            polls += 1
-            for number, shard in enumerate(list(self.shards.all())):
-                try:
-                    has_rolled = shard.look_at_age(now_ms)
-                    if polls % _PRODUCER_POLLS == 0:
-                        shard.forget_silent_producers(age_ms(), self.settings.producer_id_expiration_ms)
-                except Exception as error:  # one shard's fault must not keep the others from rolling (F48)
-                    log.error("roll failed", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
-                    shard.stop_after_fault(f"a fault in the node, see its log: {error}")
-                    continue
-                if has_rolled or number % 1024 == 1023:
-                    # A roll makes a file; thousands that were begun together end together.
-                    await asyncio.sleep(0)
-
     def ask_roll(self, key: ShardKey) -> bool:
         """End a shard's active segment; False when it is empty or not here."""
         shard = self.shards.get(key)
